@@ -16,6 +16,14 @@ def staged_name(final: Path) -> Path:
     return final.with_name(f".{final.name}.{uuid.uuid4().hex}")
 
 
+def make_directory(path: Path) -> None:
+    """Create a directory, and those above it, unless they exist."""
+    made = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in made:
+        sync_directory(each.parent)
+
+
 def create_whole(path: Path, data: bytes | memoryview) -> bool:
     """Create a file with this content unless it exists; True if this call did."""
     staged = staged_name(path)
@@ -28,7 +36,7 @@ def create_whole(path: Path, data: bytes | memoryview) -> bool:
 
 def create_same(path: Path, data: bytes | memoryview) -> None:
     """Create a file, and its directory, with this content, or find it so. Raises FileExistsError if it is different."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     if (path.exists() or not create_whole(path, data)) and path.read_bytes() != data:
         raise FileExistsError(f"{path} exists with different content: move it away")
 
@@ -70,7 +78,7 @@ class AppendedFile:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         self._file = path.open("xb", buffering=0)
         self.size = 0
         """Bytes."""

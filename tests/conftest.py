@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import sys
-import uuid
+import zlib
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
@@ -209,5 +209,9 @@ def database() -> Iterator[Postgres]:
 
 @pytest.fixture
 def unique(request: pytest.FixtureRequest) -> str:
-    """A name of this test's own, good for a topic, a group or a chroot."""
-    return re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name)[:40].strip("-") + "-" + uuid.uuid4().hex[:8]
+    """A name of this test's own, good for a topic, a group or a chroot.
+
+    The same in each run: assignors go by the hash of a topic's name, and brokers by that of a group's.
+    """
+    words = re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name)[:40].strip("-")
+    return f"{words}-{zlib.crc32(request.node.nodeid.encode()):08x}"

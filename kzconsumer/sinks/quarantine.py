@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from anyio import CancelScope, to_thread
 
-from kzconsumer.durable_files import publish, staged_name, sync_file
+from kzconsumer.durable_files import make_directory, publish, staged_name, sync_file
 from kzconsumer.errors import SinkError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.records.columns import SCHEMA
@@ -74,7 +74,7 @@ class RangeQuarantine:
         return final
 
     def _stage(self, part: RangeData, reason: str, staged: Path) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self._directory)
         if part.raw is None:
             about = {"sink": self._sink, "reason": reason, "range": part.range._asdict(), "records": part.records}
             table = pa.Table.from_batches(part.batches, SCHEMA)

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from kzconsumer.durable_files import make_directory
 from kzconsumer.logs.logger import get_logger
 
 _log = get_logger("kzconsumer.files")
@@ -22,7 +23,7 @@ class PrivateDirectory:
     """A directory of our own under `parent`, made at once. `remove` deletes it; dying leaves it to `sweep`."""
 
     def __init__(self, parent: Path) -> None:
-        parent.mkdir(parents=True, exist_ok=True)
+        make_directory(parent)
         self._lock = -1
         while self._lock < 0:
             self.path = parent / uuid.uuid4().hex

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from kzconsumer.durable_files import put_in_place, sync_directory, sync_file, write_new
+from kzconsumer.durable_files import make_directory, put_in_place, sync_directory, sync_file, write_new
 from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer_files.ledger import Ledger
 from kzconsumer_files.names import (
@@ -79,7 +79,7 @@ class Publication:
         self._decisions = state / "publishing"
 
     def prepare(self) -> None:
-        self._decisions.mkdir(parents=True, exist_ok=True)
+        make_directory(self._decisions)
 
     def publish(self, staged: Sequence[StagedRange], attempt: Path, require_lease: Callable[[], None]) -> int:
         """Publish ranges; returns how many are published from our files and not from those of another writer.

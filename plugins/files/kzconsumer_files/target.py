@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from kzconsumer.durable_files import put_in_place, sync_directory, write_new
+from kzconsumer.durable_files import make_directory, put_in_place, sync_directory, write_new
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer_files.folding import Folder
@@ -45,7 +45,7 @@ class Target:
 
     def claim(self, owner: Owner) -> str:
         """Make the directory, mark it as `owner`'s and return its permanent id. Raises NotOurs, OSError."""
-        self.attempts.mkdir(parents=True, exist_ok=True)
+        make_directory(self.attempts)
         self._publication.prepare()
         marker = self._state / "owner.json"
         if not marker.exists():

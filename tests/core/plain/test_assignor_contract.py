@@ -58,9 +58,11 @@ def ignores_subscriptions(context: AssignmentContext) -> Assignment:
     }
 
 
+_DICE = random.Random(1)
+
+
 def is_random(context: AssignmentContext) -> Assignment:
-    dice = random.SystemRandom()
-    return {partition: dice.choice(context.threads[partition.topic]) for partition in range_assignor.assign(context)}
+    return {partition: _DICE.choice(context.threads[partition.topic]) for partition in range_assignor.assign(context)}
 
 
 _owners_before: Assignment = {}

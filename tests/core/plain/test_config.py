@@ -241,3 +241,18 @@ def test_the_reference_shows_the_defaults() -> None:
 
 def test_the_smallest_file_is_enough_for_the_daemon() -> None:
     assert Settings.load(CONFIG / "group.toml").require_daemon().plugin == "jsonlines"
+
+
+@pytest.mark.parametrize(("table", "key"), [("sink", "on_batch_failure"), ("fetch", "on_corrupt")])
+def test_a_quarantine_needs_a_directory(table: str, key: str) -> None:
+    plugin = {"plugin": "jsonlines"} if table == "sink" else {}
+    wanted = tables(**{table: {key: "quarantine", **plugin}})
+    assert faults(wanted) == [f'group.toml: [{table}]: {key} = "quarantine" needs the key quarantine, a directory']
+    Settings.from_dict(tables(**{table: {key: "quarantine", "quarantine": "aside", **plugin}}))
+
+
+def test_the_least_batch_is_not_more_than_the_largest() -> None:
+    assert faults(tables(batch={"min_bytes": "2MiB", "max_bytes": "1MiB"})) == [
+        "group.toml: [batch]: min_bytes, of one partition, is more than max_bytes, of the whole batch"
+    ]
+    Settings.from_dict(tables(batch={"min_bytes": "1MiB", "max_bytes": "1MiB"}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -22,6 +22,7 @@ from kzconsumer.offsets import coordinator as module
 from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.registry.topics import TopicRegistry
+from tests.support.simulated.virtual_time import BEGINNING, World
 
 UP, AWAY = Broker(1, "up", 9092), Broker(2, "away", 9092)
 OFFSETS = {TopicPartition("orders", 0): WithBrokers(7, 0)}
@@ -78,3 +79,26 @@ async def test_an_offset_missing_from_the_response_is_not_taken_for_no_offset(mo
     monkeypatch.setattr(module, "READ_PATIENCE", 0.1)
     with pytest.raises(CoordinatorError, match="left orders-1 out of its answer"):
         await group.stored([asked, other])
+
+
+def test_a_coordinator_that_is_still_loading_is_not_asked_all_the_time() -> None:
+    """Attempts follow with pauses of 50 ms, doubling, up to a second."""
+    world, asked = World(0), list[float]()
+
+    class Loading(Cluster):
+        async def call(self, request: object, *, timeout: float) -> Any:
+            if isinstance(request, OffsetFetchRequest):
+                asked.append(world.now - BEGINNING)
+                return StoredOffsets(error_codes.COORDINATOR_LOAD_IN_PROGRESS, {})
+            return await super().call(request, timeout=timeout)
+
+    cluster = Loading()
+    cluster.leads = UP
+    group = GroupCoordinator("g", cast(TopicRegistry, cluster), cast(Brokers, cluster), 60.0)
+    process = world.process("member")
+    reading = process.create_task(group.stored(OFFSETS))
+    assert world.pass_time(60.0, reading.done)
+    with pytest.raises(CoordinatorError, match="tried for 10 s"):
+        reading.result()
+    world.end(process)
+    assert asked == pytest.approx([0, 0.05, 0.15, 0.35, 0.75, 1.55, 2.55, 3.55, 4.55, 5.55, 6.55, 7.55, 8.55, 9.55])

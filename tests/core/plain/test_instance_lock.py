@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.cli.main import main
-from kzconsumer.errors import AlreadyRunningError
+from kzconsumer.errors import AlreadyRunningError, ConfigError
 from kzconsumer.service import start
 from kzconsumer.service.start import lock_path
 
@@ -65,6 +65,16 @@ def test_the_second_daemon_names_the_first(
         assert main(["run", "group.toml"]) == 1
     assert main(["run", "group.toml", "--set", "service.lock=/no/folder/lock"]) == 78
     assert "[service] lock: /no/folder/lock cannot be opened: No such file" in capsys.readouterr().err
+
+
+def test_a_lock_that_is_a_symbolic_link_is_refused(tmp_path: Path) -> None:
+    """In a directory that others may write to, the link may name any file of this user; it would be truncated."""
+    victim, lock = tmp_path / "victim", tmp_path / "lock"
+    victim.write_text("content")
+    lock.symlink_to(victim)
+    with pytest.raises(ConfigError, match="lock cannot be opened"), start.instance_lock(lock):
+        pass
+    assert victim.read_text() == "content"
 
 
 def test_which_settings_identify_an_instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,14 @@ def test_few_records_make_the_same_messages_as_columns() -> None:
         assert few.next_offset == 62
 
 
+def test_few_records_of_a_batch_whose_last_ones_were_compacted_away() -> None:
+    """The position is the end of the batch: at the last record's end the broker would send it again, for ever."""
+    data = record_batch([Record(None, b"v")] * 2, base_offset=40, offset_deltas=[0, 2], last_offset_delta=9)
+    few = decode_few(memoryview(data), topic="orders", partition=3, start=40)
+    assert few is not None
+    assert few.next_offset == 50
+
+
 @pytest.mark.parametrize(
     ("data", "start"),
     [
@@ -106,7 +114,7 @@ def test_few_records_make_the_same_messages_as_columns() -> None:
         (control_batch(3, producer_id=1, commit=True), 0),
         (message_set([Record(None, b"v")], magic=1, base_offset=3), 0),
         (record_batch([Record(None, b"v")], base_offset=3)[:-1], 0),
-        (record_batch([Record(None, b"v")], base_offset=3)[:-1] + b"!", 0),
+        (record_batch([Record(None, b"v")], base_offset=3)[:-2] + b"w\0", 0),
         (record_batch([Record(None, b"v")], base_offset=3) + b"\0", 0),
         (record_batch([Record(None, b"v")] * (MOST_RECORDS + 1), base_offset=3), 0),
         (record_batch([Record(None, b"v")], base_offset=3), 4),
@@ -116,6 +124,14 @@ def test_few_records_make_the_same_messages_as_columns() -> None:
 )
 def test_unusual_records_are_decoded_as_columns(data: bytes, start: int) -> None:
     assert decode_few(memoryview(data), topic="orders", partition=3, start=start) is None
+
+
+def test_of_a_corrupt_value_only_the_checksum_tells() -> None:
+    """So the case "corrupt" of the test above is refused for nothing else."""
+    good = record_batch([Record(None, b"v")], base_offset=3)
+    found = decode_few(memoryview(good[:-2] + b"w\0"), topic="orders", partition=3, start=0, check=False)
+    assert found is not None
+    assert [each.value for each in messages(found.records)] == [b"w"]
 
 
 def test_a_retained_message_keeps_no_chunk_in_memory() -> None:

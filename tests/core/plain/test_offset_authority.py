@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,10 +32,19 @@ def test_settings(storage: str, dual_commit: bool, replayable: bool, expected: A
     assert Authority.of(settings, replayable=replayable) is expected
 
 
-@pytest.mark.parametrize(("replayable", "in_run"), [(True, False), (False, True), (False, False)])
-@pytest.mark.parametrize("dual_commit", [True, False])
+@pytest.mark.parametrize(
+    ("dual_commit", "replayable", "in_run", "refused"),
+    [
+        (True, True, False, False),
+        (True, False, True, False),
+        (True, False, False, False),
+        (False, True, False, True),
+        (False, False, True, True),
+        (False, False, False, False),
+    ],
+)
 def test_offsets_with_the_brokers_alone_are_refused_where_zookeepers_are_needed(
-    dual_commit: bool, replayable: bool, in_run: bool
+    dual_commit: bool, replayable: bool, in_run: bool, refused: bool
 ) -> None:
     settings = Settings.from_dict(
         {
@@ -42,22 +53,35 @@ def test_offsets_with_the_brokers_alone_are_refused_where_zookeepers_are_needed(
             "offsets": {"storage": "kafka", "dual_commit": dual_commit},
         }
     )
-    if dual_commit or not (replayable or in_run):
+    fault = pytest.raises(ConfigError, match=r"\[offsets\] dual_commit: .* set dual_commit = true")
+    with fault if refused else nullcontext():
         require_storage(settings, replayable=replayable, in_run=in_run)
-    else:
-        with pytest.raises(ConfigError, match=r"\[offsets\] dual_commit: .* set dual_commit = true"):
-            require_storage(settings, replayable=replayable, in_run=in_run)
 
 
-@given(zookeeper=offsets, kafka=st.integers(0, 1 << 40), epoch=epochs)
-def test_an_offset_without_epoch_counts_in_every_epoch(zookeeper: int | None, kafka: int, epoch: int) -> None:
-    brokers = WithBrokers.read(kafka, "")
-    larger = kafka if zookeeper is None else max(zookeeper, kafka)
-    assert Authority.BOTH.begin(zookeeper, brokers, epoch) == larger
-    assert Authority.KAFKA.begin(zookeeper, brokers, epoch) == kafka
-    assert Authority.ZOOKEEPER.begin(zookeeper, brokers, epoch) == zookeeper
-    first = kafka if zookeeper is None else zookeeper
-    assert Authority.ZOOKEEPER_FIRST.begin(zookeeper, brokers, epoch) == first
+@pytest.mark.parametrize("epoch", [0, 1, 5])
+@pytest.mark.parametrize(
+    ("authority", "zookeeper", "begins_at"),
+    [
+        (Authority.ZOOKEEPER, None, None),
+        (Authority.ZOOKEEPER, 4, 4),
+        (Authority.ZOOKEEPER, 0, 0),
+        (Authority.BOTH, None, 7),
+        (Authority.BOTH, 4, 7),
+        (Authority.BOTH, 9, 9),
+        (Authority.ZOOKEEPER_FIRST, None, 7),
+        (Authority.ZOOKEEPER_FIRST, 4, 4),
+        (Authority.ZOOKEEPER_FIRST, 0, 0),
+        (Authority.ZOOKEEPER_FIRST, 9, 9),
+        (Authority.KAFKA, None, 7),
+        (Authority.KAFKA, 4, 7),
+        (Authority.KAFKA, 9, 7),
+    ],
+)
+def test_an_offset_without_epoch_counts_in_every_epoch(
+    authority: Authority, zookeeper: int | None, begins_at: int | None, epoch: int
+) -> None:
+    """The brokers' offset is 7."""
+    assert authority.begin(zookeeper, WithBrokers.read(7, ""), epoch) == begins_at
 
 
 @given(zookeeper=offsets, authority=st.sampled_from(Authority), kafka=st.integers(0, 1 << 40), at=epochs, now=epochs)

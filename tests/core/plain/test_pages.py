@@ -34,6 +34,11 @@ _LINK = re.compile(r"\]\(([^)#]+)\)")
 REQUIRED = {"zookeeper": {"connect": "zk1:2181"}, "group": {"id": "orders"}, "sink": {"plugin": "callable"}}
 
 
+def blocks(page: str) -> list[tuple[str, str, str]]:
+    """Of each block: the comment that says why it is not run, its language, its text."""
+    return _FENCE.findall((ROOT / page).read_text())
+
+
 def settings_shown() -> list[tuple[str, str]]:
     shown = [(page, block) for page in PAGES for block in _TOML.findall((ROOT / page).read_text())]
     return [each for each in shown if "[project" not in each[1]]
@@ -68,22 +73,45 @@ def test_every_page_is_reachable_from_the_readme(page: str) -> None:
 
 
 TO_BE_RUN = ("console", "ini", "sh")
-"""Blocks of these languages are run, or read by what they are for; a test that does it names their page."""
+"""Blocks of these languages are run, or read by what they are for."""
+
+RUN_BY = {
+    ("docs/cluster.md", "console"): "tools/servers/test_docs_commands.py",
+    ("docs/consume.md", "console"): "tools/servers/test_docs_commands.py",
+    ("docs/groups.md", "console"): "tools/servers/test_docs_commands.py",
+    ("docs/installation.md", "sh"): "core/plain/test_install.py",
+    ("docs/migration.md", "console"): "core/original/test_migration.py",
+    ("docs/monitoring.md", "console"): "core/servers/test_status.py",
+    ("docs/offsets.md", "console"): "tools/servers/test_docs_commands.py",
+    ("docs/plugins.md", "console"): "core/spark/test_tutorial.py",
+    ("docs/scheduled-jobs.md", "ini"): "core/plain/test_systemd_units.py",
+    ("docs/spark-proof.md", "console"): "tools/spark/test_sink_verify.py",
+    ("docs/topics.md", "console"): "tools/servers/test_admin_controllers.py",
+    ("docs/tutorial.md", "console"): "core/spark/test_tutorial.py",
+    ("docs/tutorial.md", "sh"): "core/spark/test_tutorial.py",
+}
+"""The test that reads the blocks of a page in one language."""
 
 
-def named_by_a_test(page: str) -> bool:
-    tests = [each for each in (ROOT / "tests").rglob("test_*.py") if each != Path(__file__)]
-    return any(page in each.read_text() or Path(page).name in each.read_text() for each in tests)
+def test_every_block_that_can_be_run_has_a_test_that_runs_it() -> None:
+    """One that no test runs says so in a comment above it."""
+    found = {(page, language) for page in PAGES for marked, language, _ in blocks(page) if not marked}
+    assert {(page, language) for page, language in found if language in TO_BE_RUN} == set(RUN_BY)
+
+
+@pytest.mark.parametrize(("page", "test"), sorted({(page, test) for (page, _), test in RUN_BY.items()}))
+def test_a_test_that_runs_a_page_opens_it(page: str, test: str) -> None:
+    """A docstring or a comment that names the page does not count."""
+    nodes = ast.walk(ast.parse((ROOT / "tests" / test).read_text()))
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    assert texts & {page, Path(page).name}
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_code_block_is_tested_or_says_why_not(page: str) -> None:
-    """By its language; settings are loaded above. A block without a test says so in a comment above it."""
-    for marked, language, text in _FENCE.findall((ROOT / page).read_text()):
+def test_programs_and_scripts_are_well_formed(page: str) -> None:
+    for marked, language, text in blocks(page):
         if language == "python" and not marked:
             compile(text, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        if language in TO_BE_RUN and not marked:
-            assert named_by_a_test(page), f"{page}: no test runs\n{text}"
         if language == "sh":
             subprocess.run(["bash", "-n", "-c", text], check=True)
 

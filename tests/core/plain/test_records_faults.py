@@ -92,6 +92,19 @@ FAULTS = {
     "value too long": (batch_of(one(ZERO, ZERO, NULL, varint(2), ZERO), 1), L.BAD_FIELD),
     "value length 2^31 - 1": (batch_of(one(ZERO, ZERO, NULL, varint(2**31 - 1), ZERO), 1), L.BAD_FIELD),
     "header count": (batch_of(one(ZERO, ZERO, NULL, NULL, varint(1)), 1), L.BAD_HEADER),
+    "header count too high by one": (
+        batch_of(one(ZERO, ZERO, NULL, NULL, varint(3), *[ZERO, NULL] * 2), 1),
+        L.BAD_HEADER,
+    ),
+    "header count too high for its bytes": (
+        batch_of(one(ZERO, ZERO, NULL, NULL, varint(400), *[ZERO, NULL] * 200), 1),
+        L.BAD_HEADER,
+    ),
+    "header count 2^31 - 1": (
+        batch_of(one(ZERO, ZERO, NULL, NULL, varint(2**31 - 1), *[ZERO, NULL] * 200), 1),
+        L.BAD_HEADER,
+    ),
+    "header count too low": (batch_of(one(ZERO, ZERO, NULL, NULL, varint(1), *[ZERO, NULL] * 2), 1), L.BAD_RECORD),
     "header count negative": (batch_of(one(ZERO, ZERO, NULL, NULL, varint(-1)), 1), L.BAD_HEADER),
     "header key null": (batch_of(one(ZERO, ZERO, NULL, NULL, varint(1), NULL, NULL), 1), L.BAD_HEADER),
     "header value too long": (batch_of(one(ZERO, ZERO, NULL, NULL, varint(1), ZERO, varint(9)), 1), L.BAD_HEADER),

@@ -84,6 +84,22 @@ def test_a_cache_that_cannot_be_written_is_not_an_error(tmp_path: Path, monkeypa
     assert kernels_in_use() == "numba, not cached: OSError: no space left on device"
 
 
+def test_nobody_else_may_write_into_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in it is executed."""
+    compiled = load_kernels()
+    monkeypatch.setattr("kzconsumer.records.kernels.compile_all", lambda *, cache: compiled)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(kernel_loading, "_loaded", None)
+    monkeypatch.setattr(kernel_loading, "_description", "")
+    before = os.umask(0)
+    try:
+        assert load_kernels() is compiled
+    finally:
+        os.umask(before)
+    (folder,) = tmp_path.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.long
 def test_the_cache_is_used_by_the_next_process(tmp_path: Path) -> None:
     assert run(NUMBA_CACHE_DIR=str(tmp_path)) == "numba True"

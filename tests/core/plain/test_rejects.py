@@ -116,6 +116,21 @@ async def test_waiting_ends_when_the_partition_is_lost() -> None:
     assert not await case.rejects.handle([rejected(5)], lambda: True)
 
 
+async def test_a_loss_is_noticed_within_a_long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next owner waits for the release; half a minute of pause is too long for it."""
+    monkeypatch.setattr(rejects, "_FIRST_PAUSE", 1000.0)
+    monkeypatch.setattr(rejects, "_LONGEST_PAUSE", 1000.0)
+    monkeypatch.setattr(rejects, "_LOOK", 0.001)
+    case, lost = Case(Box(full=1 << 30), policy="dead-letter", directory="letters"), False
+    waiting = asyncio.create_task(case.rejects.handle([rejected(5)], lambda: lost))
+    async with asyncio.timeout(5):
+        while not case.box.attempts:
+            await asyncio.sleep(0.001)
+        lost = True
+        assert not await waiting
+    assert case.box.attempts == 1
+
+
 async def test_log_lines_per_class_are_limited_and_the_rest_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     case, at = Case(policy="skip"), 1000.0
     monkeypatch.setattr(rejects, "now", lambda: at)

@@ -27,7 +27,7 @@ def got(manager: ServiceManager, number: int) -> list[dict[str, str]]:
 @pytest.mark.parametrize("abstract", [False, True])
 def test_reported_fields_arrive(path: str, abstract: bool) -> None:
     address = f"@{path}" if abstract else path
-    environment = {"NOTIFY_SOCKET": address, "HOME": "/"}
+    environment = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "2500000", "WATCHDOG_PID": str(os.getpid()), "HOME": "/"}
     with service_manager(address) as listening:
         manager = Manager.from_environment(environment, os.getpid())
         manager.send(READY=1, STATUS="two\nlines  of it")
@@ -35,7 +35,7 @@ def test_reported_fields_arrive(path: str, abstract: bool) -> None:
         assert got(listening, 2) == [{"READY": "1", "STATUS": "two lines of it"}, {"WATCHDOG": "1"}]
         assert {each.pid for each in listening.messages} == {os.getpid()}
         manager.close()
-    assert environment == {"HOME": "/"}, "no child process notifies in our name"
+    assert environment == {"HOME": "/"}, "child processes do not inherit the variables"
 
 
 def test_a_datagram_consists_of_lines() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.redaction import redacted
+from kzconsumer.redaction import HIDDEN, redacted
 from tests.support.command_line import CommandLine
 
 GROUP = """\
@@ -108,6 +108,8 @@ def test_an_application_gets_no_more_detail_than_the_command() -> None:
     [
         ("http://host/a and https://me:p@host/b", "http://host/a and https://(hidden)@host/b"),
         ("postgresql://host/db?user=a&password=p&sslmode=b", "postgresql://host/db?user=a&password=(hidden)&sslmode=b"),
+        ("token=abc&scope=all; Secret=def ghi", "token=(hidden)&scope=all; Secret=(hidden) ghi"),
+        ("tokens: 3, password length: 8", "tokens: 3, password length: 8"),
         ("at a@b://c", "at a@b://c"),
         ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----\nmore", "(hidden)\nmore"),
         ("-----BEGIN PRIVATE KEY-----\nabc", "(hidden)"),
@@ -116,3 +118,28 @@ def test_an_application_gets_no_more_detail_than_the_command() -> None:
 )
 def test_what_is_redacted_in_a_text(text: str, shown: str) -> None:
     assert redacted(text) == shown
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "password",
+        "ssl.keystore.passwd",
+        "client_secret",
+        "Token",
+        "credentials",
+        "basic.auth.credentials.source",
+        "fs.s3a.access.key",
+        "aws_access_key_id",
+        "api-key",
+        "PRIVATE_KEY",
+        "fs.azure.account.key.lake",
+    ],
+)
+def test_the_value_of_a_key_with_such_a_name_is_hidden(name: str) -> None:
+    assert redacted({"options": [{name: "PLANTED", "path": "lake"}]}) == {"options": [{name: HIDDEN, "path": "lake"}]}
+
+
+@pytest.mark.parametrize("name", ["password_file", "token_env", "key", "partition_key", "user", "path"])
+def test_other_values_are_shown(name: str) -> None:
+    assert redacted({name: "shown"}) == {name: "shown"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import math
 import os
@@ -10,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 
 import anyio
 import pytest
@@ -68,7 +70,11 @@ async def test_segments_are_rolled_by_size(tmp_path: Path) -> None:
     assert content(directory(tmp_path)) == log_bytes(0, 100)
 
 
-@pytest.mark.parametrize("tail", [b"\0" * 5000, os.urandom(5000), batch(20)[:-1], b"\0"])
+@pytest.mark.parametrize(
+    "tail",
+    [b"\0" * 5000, Random(1).randbytes(5000), batch(20)[:-1], b"\0"],
+    ids=["zeros", "noise", "a part of a batch", "a zero"],
+)
 async def test_a_restart_truncates_incomplete_entries_and_continues(tmp_path: Path, tail: bytes) -> None:
     await write(tmp_path, batches(0, 20))
     (segment,) = segments(directory(tmp_path))
@@ -99,6 +105,26 @@ async def test_a_stored_offset_beyond_the_end_is_refused_and_nothing_is_truncate
     assert segment.read_bytes() == damaged, "what lies behind the damage may still be of use to somebody"
     await write(tmp_path, batches(10, 40))
     assert content(directory(tmp_path)) == log_bytes(0, 40)
+
+
+async def test_a_segment_that_cannot_be_begun_is_reported_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing that was closed is closed again: its number may be another thread's file by then."""
+    real = os.open
+
+    def full(path: Path, flags: int, *arguments: int) -> int:
+        if flags & os.O_EXCL and Path(path).name == f"{20:020d}.log":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(path, flags, *arguments)
+
+    async with opened(tmp_path, segment_bytes=2 * len(batch(10))) as sink:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", full)
+            with pytest.raises(SinkError, match="No space left on device"):
+                await sink.write(Batch((batches(0, 30),)))
+        await sink.write(Batch((batches(0, 30),)))
+    assert content(directory(tmp_path)) == log_bytes(0, 30)
 
 
 async def test_a_jump_without_a_range_is_refused_while_running_too(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from kzconsumer_spark.columns.quarantine import Quarantine, QuarantineDiffers
 from kzconsumer_spark.pipe.messages import SpooledRange
+from tests.support.disk import watched_disk
 
 PART = SpooledRange(topic="t", partition=0, first=0, until=9, incarnation=1, epoch=0, records=9, file=None)
 
@@ -35,3 +36,17 @@ def test_the_first_writer_wins_and_a_different_result_is_reported(tmp_path: Path
     theirs.close()
     assert [each.name for each in tmp_path.iterdir() if each.name[0] != "_"] == [ours.file(PART).name]
     assert not list((tmp_path / "_attempts").iterdir())
+
+
+def test_bad_records_are_on_disk_before_the_others_are_written(tmp_path: Path) -> None:
+    with watched_disk(tmp_path) as disk:
+        quarantine = Quarantine(tmp_path / "of" / "records")
+
+        def on_name(file: Path, name: Path) -> None:
+            reason = disk.missing(file)
+            assert reason is None or reason.startswith("the name"), f"{name}: {reason}"
+
+        disk.on_name = on_name
+        quarantine.put(PART, bad(5, 3))
+        disk.require(quarantine.file(PART))
+        quarantine.close()

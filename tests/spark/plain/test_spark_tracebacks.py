@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-
 import pytest
 
 from kzconsumer_spark.worker.tracebacks import Tracebacks
@@ -23,8 +21,9 @@ def test_each_failure_of_a_batch_is_printed_once(capsys: pytest.CaptureFixture[s
         tracebacks.report(batch, error)
         return capsys.readouterr().err.count("Traceback (most recent call last)")
 
-    assert output(7, failure(f"task 1 in stage 3, {uuid.uuid4()}, {uuid.uuid4().hex}")) == 1
-    assert output(7, failure(f"task 0 in stage 14, {uuid.uuid4()}, {uuid.uuid4().hex}")) == 0
+    one, other = "0b4cbe1e-6d0f-4f0c-9d3c-5a9f2b1c7e88", "c7d1f2a4-91e3-4a6b-8f25-00e4d6b3a917"
+    assert output(7, failure(f"task 1 in stage 3, {one}, {one.replace('-', '')}")) == 1
+    assert output(7, failure(f"task 0 in stage 14, {other}, {other.replace('-', '')}")) == 0
     assert output(7, failure("another one")) == 1
     assert output(7, failure("another one")) == 0
     assert output(8, failure("another one")) == 1

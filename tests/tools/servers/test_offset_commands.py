@@ -104,7 +104,7 @@ def planned(first: int, until: int, epoch: int = 0) -> ClaimRecord:
         (["--to-datetime", "2026-01-01T01:00:02+01:00"], [7, 7, 7, 7]),
         (["--to-datetime", "2030-01-01T00:00:00Z"], [10, 10, 10, 10]),
         (["--by-duration", "P0DT1S"], [10, 10, 10, 10]),
-        (["--by-duration", f"P{(datetime.now(UTC) - datetime(2025, 1, 1, tzinfo=UTC)).days}D"], [0, 0, 0, 0]),
+        (["--by-duration", "P{days}D"], [0, 0, 0, 0]),
     ],
     ids=lambda each: " ".join(each) if isinstance(each[0], str) else None,
 )
@@ -120,7 +120,9 @@ async def test_the_targets_of_a_reset(
     topic = filled[1]
     await store(zookeeper, unique, topic, {0: b"3", 1: b"5000", 2: b"0"})
     before = await contents(zookeeper, f"/consumers/{unique}")
-    answer = await kzconsumer.json("offsets", "reset", unique, *words, "--all-topics")
+    days = (datetime.now(UTC) - datetime(2025, 1, 1, tzinfo=UTC)).days
+    chosen = [word.format(days=days) for word in words]
+    answer = await kzconsumer.json("offsets", "reset", unique, *chosen, "--all-topics")
     (group,) = answer["groups"]
     assert (answer["executed"], answer["undo"], group["in_use"]) == (False, None, None)
     assert [each["old"] for each in group["partitions"]] == [3, 5000, 0, None]

@@ -183,6 +183,7 @@ class PartitionArchive:
                     if descriptor >= 0:
                         os.fdatasync(descriptor)  # a segment that is followed by another one is whole
                         os.close(descriptor)
+                        descriptor = -1  # by the time the next open fails it may be another thread's
                     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
                     descriptor = os.open(self._directory / segment_name(step.base), flags, 0o644)
                     begun = True

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from kzconsumer.clock import now
-from kzconsumer.durable_files import create_whole
+from kzconsumer.durable_files import create_whole, make_directory
 from kzconsumer.errors import SinkError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition, Wants
@@ -128,7 +128,7 @@ class SegmentsSink:
 
     def _claim(self) -> None:
         """Mark the directory as our group's."""
-        self._path.mkdir(parents=True, exist_ok=True)
+        make_directory(self._path)
         if not self._marked():
             create_whole(self._path / OWNER, msgspec.json.format(msgspec.json.encode(self._owner)))
         self._refuse_others()

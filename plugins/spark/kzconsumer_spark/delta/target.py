@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 from deltalake import DeltaTable
 
-from kzconsumer.durable_files import create_whole, sync_directory, sync_file
+from kzconsumer.durable_files import create_whole, make_directory, sync_directory, sync_file
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files.names import (
     AnyRange,
@@ -76,7 +76,7 @@ class DeltaTarget:
 
         Raises NotOurs for a directory with other content, or a table that requires more of writers than we do.
         """
-        self.attempts.mkdir(parents=True, exist_ok=True)
+        make_directory(self.attempts)
         marker = self._state / "delta.json"
         if not marker.exists():
             self._require_place()
@@ -108,7 +108,7 @@ class DeltaTarget:
         table = self.open()
         if table is None:
             place = self._aside_file(part)
-            place.parent.mkdir(exist_ok=True)
+            make_directory(place.parent)
             create_whole(place, b"")
             table = self.open()
         if table is None:
@@ -160,7 +160,7 @@ class DeltaTarget:
             # No table and no rows: readers see nothing of these ranges, but a claim asks for the last one.
             for each in staged:
                 place = self._empty_file(each.part)
-                place.parent.mkdir(exist_ok=True)
+                make_directory(place.parent)
                 create_whole(place, b"")
             return 0
         self._require_room(table, columns)

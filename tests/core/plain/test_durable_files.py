@@ -1,0 +1,100 @@
+"""Files that are on disk with their names once a function returns, and that have no name before they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kzconsumer.durable_files import AppendedFile, create_same, create_whole, publish, write_new
+from kzconsumer.rejected.dead_letter import DeadLetter
+from kzconsumer.rejected.letter_files import LetterFiles
+from kzconsumer.sinks.quarantine import RangeQuarantine
+from kzconsumer.streams.message import Message
+from tests.support.disk import Disk, watched_disk
+from tests.support.range_data import range_data
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """No file gets a name that readers look at before its content is on disk."""
+    with watched_disk(tmp_path) as made:
+
+        def whole(file: Path, name: Path) -> None:
+            reason = made.missing(file)
+            assert reason is None or "the name of" in reason, f"{name}: {reason}"
+
+        made.on_name = whole
+        yield made
+
+
+def by_publishing(path: Path) -> None:
+    staged = path.with_name("staged")
+    write_new(staged, b"content")
+    assert publish(staged, path)
+
+
+@pytest.mark.parametrize(
+    "create",
+    [by_publishing, lambda path: create_whole(path, b"content"), lambda path: create_same(path, b"content")],
+    ids=["published", "whole", "the same"],
+)
+def test_a_file_is_on_disk(disk: Disk, create: Callable[[Path], object]) -> None:
+    file = disk.root / "file"
+    create(file)
+    assert file.read_bytes() == b"content"
+    disk.require(file)
+    assert list(disk.root.iterdir()) == [file]
+
+
+def test_a_name_that_another_writer_has_made_is_on_disk_as_well(disk: Disk) -> None:
+    file = disk.root / "file"
+    file.write_bytes(b"theirs")
+    assert not create_whole(file, b"ours")
+    disk.synced(file)  # the writer of a file syncs it before it has its name
+    disk.require(file)
+
+
+def test_each_piece_of_a_growing_file_is_on_disk(disk: Disk) -> None:
+    file = AppendedFile(disk.root / "of" / "pieces" / "file")
+    for number in range(3):
+        file.append(b"piece %d\n" % number)
+        disk.require(disk.root / "of" / "pieces" / "file")
+    file.close()
+
+
+def test_a_directory_that_is_made_for_a_file_is_on_disk(disk: Disk) -> None:
+    file = disk.root / "a" / "b" / "file"
+    create_same(file, b"content")
+    disk.require(file)
+
+
+async def test_dead_letters_are_on_disk_before_they_count(disk: Disk) -> None:
+    letters = LetterFiles(disk.root / "of" / "letters", 300)
+    for offset in range(4):
+        await letters.write([DeadLetter(Message.of("orders", 0, offset, None, b"v" * 100), "rejected", "no", "g")])
+        disk.require(*(disk.root / "of" / "letters").iterdir())
+    letters.close()
+    assert len(list((disk.root / "of" / "letters").iterdir())) > 1
+
+
+@pytest.mark.parametrize("raw", [False, True])
+async def test_a_quarantined_range_is_on_disk_before_it_counts(disk: Disk, raw: bool) -> None:
+    part = range_data("orders", 0, 3, 9)
+    if raw:
+        part = msgspec.structs.replace(part, batches=(), raw=(memoryview(b"ab"), memoryview(b"c")))
+    staged: list[Path] = []
+
+    async def decide() -> bool:
+        (file,) = (disk.root / "of" / "ranges").iterdir()
+        reason = disk.missing(file)
+        assert reason is None or "the name of" in reason, "members that see the decision rely on the records"
+        staged.append(file)
+        return True
+
+    kept = await RangeQuarantine(disk.root / "of" / "ranges", "sink").keep(part, "no", decide)
+    assert kept is not None
+    assert staged
+    disk.require(kept)

@@ -1,0 +1,46 @@
+"""Dead letters to a topic: a letter without an acknowledgement is not written."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from kzconsumer.errors import DeadLetterError
+from kzconsumer.rejected import letter_topic
+from kzconsumer.rejected.dead_letter import DeadLetter
+from kzconsumer.rejected.letter_topic import LetterTopic
+from kzconsumer.settings.sections import BrokersSettings
+from kzconsumer.streams.message import Message
+
+LETTER = DeadLetter(Message.of("orders", 0, 7, b"k", b"v"), "rejected", "no", "g")
+TIMEOUT = 30.0
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a broker that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@asynccontextmanager
+async def topic_at(bootstrap: str) -> AsyncIterator[LetterTopic]:
+    async def brokers() -> str:
+        return bootstrap
+
+    topic = LetterTopic("letters", BrokersSettings(), "test", TIMEOUT, brokers)
+    try:
+        yield topic
+    finally:
+        topic.close()
+
+
+async def test_what_is_not_acknowledged_in_time_is_not_written(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The producer itself has not given up then, and has reported no failure."""
+    monkeypatch.setattr(letter_topic, "_LATE", -TIMEOUT)
+    async with topic_at(silent) as topic:
+        with pytest.raises(DeadLetterError, match=r"^topic letters: no answer$"):
+            await topic.write([LETTER])

@@ -1,0 +1,38 @@
+"""Secrets as they are read from files: the line end that editors and tools leave is no part of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kzconsumer.settings.secret import read_secret
+
+
+@pytest.mark.parametrize(
+    ("content", "secret"),
+    [
+        (b"hunter2", b"hunter2"),
+        (b"hunter2\n", b"hunter2"),
+        (b"hunter2\r\n", b"hunter2"),
+        (b" hunter 2 \t\n", b" hunter 2 \t"),
+        (b"two\nlines\n", b"two\nlines"),
+        (b"hunter2\n\n", b"hunter2\n"),
+        (b"\xff\x00", b"\xff\x00"),
+    ],
+)
+def test_one_line_end_is_removed(content: bytes, secret: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(content)
+    faults: list[str] = []
+    assert read_secret(str(file), None, "password", "[brokers.sasl]", faults) == secret
+    assert faults == []
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\r\n"])
+def test_an_empty_secret_is_a_fault(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(content)
+    faults: list[str] = []
+    assert read_secret(str(file), None, "password", "[brokers.sasl]", faults) is None
+    assert faults == ["[brokers.sasl] password_file: is empty"]

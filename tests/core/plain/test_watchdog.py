@@ -1,0 +1,42 @@
+"""How often a healthy daemon feeds the watchdog of its service manager, on the virtual clock."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from kzconsumer.clock import now
+from kzconsumer.service.sd_notify import Field, Manager
+from kzconsumer.service.systemd import ServiceReport
+from kzconsumer.status.health import Health
+from kzconsumer.zookeeper.lease import Lease
+from tests.support.simulated.virtual_time import World, told_by
+
+
+class Listening(Manager):
+    """Notes when it is fed."""
+
+    def __init__(self, watchdog: float) -> None:
+        super().__init__("@watchdog", watchdog)
+        self.fed: list[float] = []
+
+    def send(self, **fields: Field) -> None:
+        if "WATCHDOG" in fields:
+            self.fed.append(now())
+
+
+@pytest.mark.parametrize("watchdog", [0.5, 4.0, 60.0])
+def test_it_is_fed_twice_in_each_interval_at_least(watchdog: float) -> None:
+    """As sd_watchdog_enabled(3) recommends, so that one report may be late."""
+    world = World(0)
+    with told_by(world):
+        manager = Listening(watchdog)
+        process = world.process("daemon")
+        report = process.create_task(ServiceReport(manager, Health(Lease(), 6.0, 60.0)).run())
+        world.pass_time(5 * watchdog)
+        report.cancel()
+        world.pass_time(1.0)
+        world.end(process)
+    assert len(manager.fed) >= 10
+    assert max(after - before for before, after in pairwise(manager.fed)) <= watchdog / 2

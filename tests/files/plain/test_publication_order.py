@@ -1,0 +1,146 @@
+"""What is on disk when a target's files get their names: after a power failure no range is published by half, or lost.
+
+In this order: staged files, the decision, the published files, the ledger entry; each before the next has its name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kzconsumer_files.folding import Folder
+from kzconsumer_files.ledger_items import LedgerItems
+from kzconsumer_files.names import LedgerEntry, parsed
+from kzconsumer_files.target import Target
+from tests.files.plain.test_ledger import spooled
+from tests.files.plain.test_target import OWNER, attempt_of, free, identity, staged
+from tests.support.disk import Disk, watched_disk
+
+
+class Order:
+    """Requires of each name in a target what has to be on disk before it."""
+
+    def __init__(self, target: Target, disk: Disk) -> None:
+        self.target = target
+        self.state = target.path / "_kzconsumer"
+        self.decisions = self.state / "publishing"
+        self._disk = disk
+        self.seen: list[str] = []
+
+    def named(self, file: Path, name: Path) -> None:
+        if self.target.attempts in name.parents or name.name.startswith("."):
+            return
+        if name.parent == self.decisions:
+            self.seen.append("decision")
+            entry = decoded(file)
+            for number in range(len(entry.files)):
+                staged_name = f"{entry.topic}+{entry.partition}+{number}"
+                self._disk.require(self.target.attempts / entry.attempt / staged_name)
+        elif self.state not in name.parents:
+            self.seen.append("file")
+            relative = str(name.relative_to(self.target.path))
+            decided = {each: decoded(each) for each in self.decisions.iterdir()}
+            self._disk.require(*(each for each, entry in decided.items() if relative in entry.files))
+            assert any(relative in entry.files for entry in decided.values())
+        elif name.parent == self.state and parsed(name.name) is not None:
+            self.seen.append("entry")
+            self._disk.require(file, *(self.target.path / each for each in decoded(file).files))
+        reason = self._disk.missing(file)
+        assert reason is None or reason.startswith("the name"), f"{name} is given to a file that is not synced"
+
+    def removed(self, name: Path) -> None:
+        if name.parent == self.decisions:
+            self.seen.append("undecided")
+            self._disk.require(self.state / name.name)
+
+
+def decoded(file: Path) -> LedgerEntry:
+    return msgspec.json.decode(file.read_bytes(), type=LedgerEntry)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    with watched_disk(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def order(disk: Disk) -> Order:
+    target = Target(disk.root / "deep" / "out")
+    target.claim(OWNER)
+    made = Order(target, disk)
+    disk.on_name, disk.on_removal = made.named, made.removed
+    return made
+
+
+def published(order: Order) -> list[Path]:
+    """Files and entries that readers find now."""
+    files = [file for file in order.target.path.rglob("*.parquet") if order.state not in file.parents]
+    return [*files, *(order.state / name for name in os.listdir(order.state) if parsed(name) is not None)]
+
+
+def test_a_claim_is_on_disk(disk: Disk, order: Order) -> None:
+    disk.require(order.target.attempts, order.decisions, order.state / "owner.json")
+    order.target.settle_layout("parquet", ["day"])
+    disk.require(*order.state.glob("layout-*.json"))
+
+
+def test_a_publication(disk: Disk, order: Order) -> None:
+    attempt = attempt_of(order.target)
+    ranges = [staged(attempt, 0, "x", "day=1", "day=2/hour=1"), staged(attempt, 1, "y", ""), staged(attempt, 2, "")]
+    assert order.target.publish(ranges, attempt, free) == 3
+    assert len(published(order)) == 6
+    disk.require(*published(order))
+    kinds = ["decision"] * 3 + ["file"] * 3 + ["entry"] * 3 + ["undecided"] * 3
+    assert order.seen == kinds
+
+
+def test_a_decision_of_a_dead_writer_is_carried_out(disk: Disk, order: Order) -> None:
+    """It died before its decision was certainly on disk."""
+    attempt = attempt_of(order.target)
+
+    class Dies(Exception):
+        pass
+
+    calls: list[str] = []
+
+    def lease() -> None:
+        calls.append("asked")
+        if len(calls) == 2:
+            raise Dies
+
+    with pytest.raises(Dies):
+        order.target.publish([staged(attempt, 0, "x", "")], attempt, lease)
+    assert order.seen == ["decision"]
+    other = Target(order.target.path)
+    assert other.missing([staged(attempt, 0, "x").part]) == []
+    disk.require(*published(order))
+    assert order.seen == ["decision", "file", "entry", "undecided"]
+
+
+def test_a_range_that_is_kept_aside(disk: Disk, order: Order) -> None:
+    assert order.target.set_aside(identity(0), 1)
+    disk.require(*published(order))
+    assert order.seen == ["decision", "entry", "undecided"]
+
+
+def test_folding(disk: Disk, order: Order) -> None:
+    """Entries are removed when the item that has replaced them is on disk."""
+    attempt = attempt_of(order.target)
+    ranges = [staged(attempt, 0, "")._replace(part=spooled(number)) for number in range(40)]
+    assert order.target.publish(ranges, attempt, free) == 40
+    removed: list[Path] = []
+
+    def on_removal(name: Path) -> None:
+        if order.target.attempts not in name.parents:
+            removed.append(name)
+            disk.require(*(order.state / "folded").rglob("*.json"))
+
+    disk.on_removal = on_removal
+    scratch = order.target.attempts / "scratch"
+    scratch.mkdir()
+    assert Folder(LedgerItems(order.state)).fold(scratch, lambda entry: True) == len(removed) >= 16

@@ -1,0 +1,111 @@
+"""What is on disk when a range is committed to a Delta table, and when it counts as committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kzconsumer.model import RangeIdentity
+from kzconsumer_spark.delta.log import DeltaLog
+from kzconsumer_spark.delta.target import DeltaTarget
+from tests.support.delta import Writer, claimed
+from tests.support.disk import Disk, watched_disk
+from tests.support.range_data import range_data
+
+PART = RangeIdentity("t", 0, 0x2A, 0, 0, 5)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    with watched_disk(tmp_path) as made:
+        out = tmp_path / "of" / "table"
+
+        def on_name(file: Path, name: Path) -> None:
+            reason = made.missing(file)
+            assert name.parent != out or reason is None or reason.startswith("the name"), f"{name}: {reason}"
+
+        made.on_name = on_name
+        yield made
+
+
+@pytest.fixture
+def target(disk: Disk) -> DeltaTarget:
+    return claimed(disk.root / "of" / "table")
+
+
+@pytest.fixture
+def writer(disk: Disk, target: DeltaTarget) -> Writer:
+    return Writer(target, disk.root / "scratch")
+
+
+def log_of(target: DeltaTarget) -> list[Path]:
+    found = sorted((target.path / "_delta_log").glob("*.json"))
+    assert found
+    return found
+
+
+def test_a_claim(disk: Disk, target: DeltaTarget) -> None:
+    disk.require(target.path / "_kzconsumer" / "delta.json", target.attempts)
+
+
+def test_files_are_on_disk_before_the_commit_and_the_commit_when_it_counts(
+    disk: Disk, target: DeltaTarget, writer: Writer
+) -> None:
+    asked: list[int] = []
+
+    def before_the_commit() -> None:
+        files = list(target.path.glob("*.parquet"))
+        disk.require(*files)
+        asked.append(len(files))
+
+    for first in (0, 5, 10):
+        writer.publish(writer.stage(range_data("t", 0, first, first + 5)), before_the_commit)
+        disk.require(*log_of(target), *target.path.glob("*.parquet"))
+    assert asked == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda target: target.has([PART]),
+        lambda target: target.missing(target.open(), [range_data("t", 0, 0, 5)]),
+    ],
+    ids=["has", "missing"],
+)
+def test_the_commit_of_a_dead_writer_is_on_disk_when_it_is_reported(
+    disk: Disk,
+    target: DeltaTarget,
+    writer: Writer,
+    ask: Callable[[DeltaTarget], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Dies(Exception):
+        pass
+
+    def die(log: DeltaLog, table: object) -> None:
+        raise Dies
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaLog, "sync", die)
+        with pytest.raises(Dies):
+            writer.publish(writer.stage(range_data("t", 0, 0, 5)))
+    assert disk.missing(log_of(target)[-1]) is not None
+    ask(claimed(target.path))
+    disk.require(*log_of(target))
+
+
+def test_a_range_that_is_kept_aside(disk: Disk, target: DeltaTarget, writer: Writer) -> None:
+    assert target.set_aside(PART, 5), "there is no table yet"
+    disk.require(*(target.path / "_kzconsumer" / "aside").iterdir())
+    writer.publish(writer.stage(range_data("t", 0, 5, 10)))
+    assert target.set_aside(RangeIdentity("t", 0, 0x2A, 0, 10, 15), 5)
+    disk.require(*log_of(target))
+
+
+def test_a_range_without_rows_before_there_is_a_table(disk: Disk, target: DeltaTarget, writer: Writer) -> None:
+    assert writer.publish(writer.stage(range_data("t", 0, 0, 5, []))) == 0
+    (place,) = (target.path / "_kzconsumer" / "empty").iterdir()
+    disk.require(place)

@@ -1,0 +1,37 @@
+"""One replay of a group at a time on a machine."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from kzconsumer.errors import NotDoneError
+from kzconsumer_tools.sinks.replay import alone
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Locks are made here."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_second_replay_is_refused_while_the_first_one_runs() -> None:
+    refused = pytest.raises(NotDoneError, match="another replay of group g is running on this machine")
+    with alone("c", "g"), alone("c", "other"), alone("d", "g"), refused, alone("c", "g"):
+        pass
+    with alone("c", "g"):
+        pass
+
+
+def test_its_lock_cannot_be_held_by_other_users(folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        with alone("c", "g"):
+            (lock,) = folder.iterdir()
+            assert lock.stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)
