@@ -11,7 +11,7 @@ from kzconsumer.service.sd_notify import Field, Manager
 from kzconsumer.service.systemd import ServiceReport
 from kzconsumer.status.health import Health
 from kzconsumer.zookeeper.lease import Lease
-from tests.support.simulated.virtual_time import World, told_by
+from tests.support.simulated.virtual_time import World, clock_of
 
 
 class Listening(Manager):
@@ -30,7 +30,7 @@ class Listening(Manager):
 def test_it_is_fed_twice_in_each_interval_at_least(watchdog: float) -> None:
     """As sd_watchdog_enabled(3) recommends, so that one report may be late."""
     world = World(0)
-    with told_by(world):
+    with clock_of(world):
         manager = Listening(watchdog)
         process = world.process("daemon")
         report = process.create_task(ServiceReport(manager, Health(Lease(), 6.0, 60.0)).run())
