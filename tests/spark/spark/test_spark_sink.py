@@ -172,7 +172,9 @@ async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path:
         # Past the lease nothing is written; with a new one the same batch goes on.
         before = published(out)
         until = clock.now() - 1
-        await anyio.sleep(1.2)  # a heartbeat carries it
+        assert sink._workers is not None
+        assert sink._workers.worker is not None
+        await sink._workers.worker.heartbeat(until)
         async with anyio.create_task_group() as group:
             group.start_soon(sink.write, Batch((range_data("big", 3, 0, 5),)))
             await anyio.sleep(1.5)
