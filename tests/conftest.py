@@ -42,8 +42,9 @@ settings.register_profile("thorough", max_examples=5000, deadline=None, suppress
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", extent("fast", "nightly")))
 
 # Files that a process runs one after the other, in the order in which the chains begin: the longest first. A Spark that
-# starts takes every processor for ten seconds, so there are two chains of them: one for the files that share the
-# fixture `spark`, one for those whose daemons start their own.
+# starts takes every processor for ten seconds, so there are two chains of them: files that share the fixtures `spark`
+# and `standalone`, and files whose daemons start their own. The latter begin and write the archive that every other
+# Spark loads; the former come after files that wait most of their time.
 CHAINS = {
     "daemons with Spark": (
         "tests/spark/spark/test_chaos_spark.py",
@@ -52,16 +53,9 @@ CHAINS = {
         "tests/spark/spark/test_docs_functions.py",
         "tests/tools/spark/test_sink_verify.py",
         "tests/tools/spark/test_sink_try.py",
-        "tests/spark/spark/test_spark_cluster.py",
         "tests/spark/spark/test_spark_contract.py",
-        "tests/spark/spark/test_spark_object_store.py",
         "tests/spark/spark/test_spark_sink.py",
         "tests/spark/spark/test_spark_versions.py",
-    ),
-    "one Spark": (
-        "tests/spark/spark/test_spark_columns.py",
-        "tests/spark/spark/test_spark_destinations.py",
-        "tests/spark/spark/test_spark_query.py",
     ),
     # Three ZooKeeper servers and their broker, in one process.
     "ensemble": (
@@ -70,6 +64,13 @@ CHAINS = {
     ),
     # Waits most of its time: it runs while others work.
     "soak": ("tests/core/ensemble/test_soak.py",),
+    "shared Sparks": (
+        "tests/spark/spark/test_spark_columns.py",
+        "tests/spark/spark/test_spark_destinations.py",
+        "tests/spark/spark/test_spark_query.py",
+        "tests/spark/spark/test_spark_cluster.py",
+        "tests/spark/spark/test_spark_object_store.py",
+    ),
 }
 CHAIN_OF = {file: chain for chain, files in CHAINS.items() for file in files}
 ORDER = {file: number for number, file in enumerate(CHAIN_OF)}

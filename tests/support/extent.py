@@ -1,6 +1,6 @@
-"""How much a run does of long tests: a fixed share, or with `KZCONSUMER_NIGHTLY` (`make nightly`) much more.
+"""How much a run does of long tests: a fixed share, a small one (`make quick`), or much more (`make nightly`).
 
-The variable is the seed of the nightly run. It is printed; setting it to that value repeats the run.
+`KZCONSUMER_NIGHTLY` is the seed of a nightly run. It is printed; setting it to that value repeats the run.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ import pytest
 T = TypeVar("T")
 
 NIGHTLY = int(os.environ["KZCONSUMER_NIGHTLY"]) if "KZCONSUMER_NIGHTLY" in os.environ else None
+_QUICK = os.environ.get("HYPOTHESIS_PROFILE") == "quick"
 
 only_nightly = pytest.mark.skipif(NIGHTLY is None, reason="make nightly: another test proves the same in make test")
 
 
-def extent(usual: T, nightly: T) -> T:
-    """The share of `make test`, or that of `make nightly`."""
+def extent(usual: T, nightly: T, quick: T | None = None) -> T:
+    """The share of `make test`, or that of `make nightly`, or that of `make quick` if it has one of its own."""
+    if _QUICK and quick is not None:
+        return quick
     return usual if NIGHTLY is None else nightly
 
 

@@ -1,4 +1,4 @@
-"""The Spark shared by tests that need none of their own."""
+"""The Spark, and the Spark cluster, of tests that need none of their own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.postgres import driver_jar
+from tests.support.spark_cluster import SparkCluster, spark_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,4 +20,11 @@ def spark(quick_sparks: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
     from tests.support.spark_session import spark_session  # half a second that most tests do not need
 
     with spark_session(tmp_path_factory.mktemp("spark"), {"spark.jars": str(driver_jar())}) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def standalone(quick_sparks: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """A master and a worker on loopback; each application has executors of its own."""
+    with spark_cluster(tmp_path_factory.mktemp("standalone")) as running:
         yield running

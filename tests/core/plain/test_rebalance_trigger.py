@@ -7,6 +7,7 @@ import asyncio
 import anyio
 
 from kzconsumer.group.trigger import RebalanceTrigger
+from tests.support.simulated.virtual_time import in_virtual_time
 
 LIMIT = 2.0
 
@@ -16,6 +17,7 @@ async def reasons(trigger: RebalanceTrigger, timeout: float | None = None) -> li
         return await trigger.wait(timeout)
 
 
+@in_virtual_time
 async def test_a_reason_fired_before_the_wait() -> None:
     trigger = RebalanceTrigger()
     assert not trigger.fired
@@ -25,6 +27,7 @@ async def test_a_reason_fired_before_the_wait() -> None:
     assert not trigger.fired
 
 
+@in_virtual_time
 async def test_reasons_are_coalesced_in_order() -> None:
     trigger = RebalanceTrigger()
     for reason in ("members", "topic a", "members"):
@@ -32,6 +35,7 @@ async def test_reasons_are_coalesced_in_order() -> None:
     assert await reasons(trigger) == ["members", "topic a"]
 
 
+@in_virtual_time
 async def test_reasons_in_the_quiet_period_are_part_of_it() -> None:
     trigger = RebalanceTrigger()
     waiting = asyncio.create_task(reasons(trigger))
@@ -42,6 +46,7 @@ async def test_reasons_in_the_quiet_period_are_part_of_it() -> None:
     assert await waiting == ["members", "brokers"]
 
 
+@in_virtual_time
 async def test_reasons_during_a_rebalance_cause_exactly_one_more() -> None:
     trigger = RebalanceTrigger()
     trigger.fire("start")
@@ -52,10 +57,12 @@ async def test_reasons_during_a_rebalance_cause_exactly_one_more() -> None:
     assert await reasons(trigger, 0.03) == []
 
 
+@in_virtual_time
 async def test_the_timer() -> None:
     assert await reasons(RebalanceTrigger(), 0.01) == []
 
 
+@in_virtual_time
 async def test_without_timer_and_reason_it_waits() -> None:
     trigger = RebalanceTrigger()
     with anyio.move_on_after(0.05) as scope:
@@ -63,6 +70,7 @@ async def test_without_timer_and_reason_it_waits() -> None:
     assert scope.cancelled_caught
 
 
+@in_virtual_time
 async def test_a_cancelled_wait_loses_no_reason() -> None:
     trigger = RebalanceTrigger()
     waiting = asyncio.create_task(trigger.wait(None))
@@ -74,6 +82,7 @@ async def test_a_cancelled_wait_loses_no_reason() -> None:
     assert await reasons(trigger) == ["members"]
 
 
+@in_virtual_time
 async def test_the_quiet_period_for_joining_members_lasts_as_long_as_the_last_rebalance() -> None:
     trigger = RebalanceTrigger()
     trigger.fire("start")
@@ -86,6 +95,7 @@ async def test_the_quiet_period_for_joining_members_lasts_as_long_as_the_last_re
     assert await waiting == ["members", "topic a"]
 
 
+@in_virtual_time
 async def test_other_reasons_are_not_delayed() -> None:
     trigger = RebalanceTrigger()
     trigger.fire("start")
@@ -98,6 +108,7 @@ async def test_other_reasons_are_not_delayed() -> None:
     assert await waiting == ["owner of a-0"]
 
 
+@in_virtual_time
 async def test_a_single_change_of_members_is_not_delayed() -> None:
     trigger = RebalanceTrigger()
     trigger.fire("start")

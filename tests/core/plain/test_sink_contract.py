@@ -20,6 +20,7 @@ from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Batch, RangeData, Sink
 from kzconsumer.sinks.jsonlines_sink import JsonLinesSink
 from kzconsumer.testing.sink_contract import SinkContract, contract_context
+from tests.support.sink_contract import OurSinkContract
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -90,7 +91,7 @@ class FilesContract(SinkContract):
         return [base64.b64decode(line) for file in files for line in file.read_bytes().splitlines()]
 
 
-class TestFiles(FilesContract):
+class TestFiles(FilesContract, OurSinkContract):
     sets_aside = True
 
 

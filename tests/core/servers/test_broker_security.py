@@ -12,9 +12,10 @@ import structlog
 
 from kzconsumer.brokers import pool as brokers_module
 from kzconsumer.brokers.connection import BrokerConnection
+from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse
 from kzconsumer.brokers.security import load_security
-from kzconsumer.errors import ConnectionLostError, ProtocolError
+from kzconsumer.errors import ConnectionLostError, ProtocolError, SecurityError
 from kzconsumer.model import Broker
 from kzconsumer.settings.settings import Settings
 from kzconsumer_sandbox.servers.cluster import Cluster
@@ -192,7 +193,16 @@ def lines(reported: Sequence[Mapping[str, object]], event: str) -> list[str]:
 async def test_a_corrected_password_needs_no_restart(
     secured: Secured, unique: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(brokers_module, "PAUSE_AFTER_REFUSAL", 0.5)
+    refusals = 0
+    refused = Brokers._refused
+
+    def counted(brokers: Brokers, broker: Broker, error: SecurityError) -> SecurityError:
+        nonlocal refusals
+        refusals += 1
+        return refused(brokers, broker, error)
+
+    monkeypatch.setattr(Brokers, "_refused", counted)
+    monkeypatch.setattr(brokers_module, "PAUSE_AFTER_REFUSAL", 0.1)
     cluster = secured.cluster_of("3.9.1")
     await create_topic(cluster.connect, unique, 1)
     await anyio.to_thread.run_sync(produce, cluster.bootstrap, "3.9.1", unique, [(0, None, b"value")])
@@ -200,8 +210,7 @@ async def test_a_corrected_password_needs_no_restart(
     table = secured.table(cluster, "SASL_SSL", "PLAIN", sasl={"password_file": password})
     with structlog.testing.capture_logs() as reported:
         async with member(cluster, unique, {unique: 1}, brokers=table) as (_, streams):
-            await until(lambda: lines(reported, "no secure connection"), LIMIT)
-            await anyio.sleep(1.5)  # and it is retried meanwhile, without another log line
+            await until(lambda: refusals > 2, LIMIT)
             assert len(lines(reported, "no secure connection")) == 1
             assert "PLAIN as plain-user: Authentication failed" in lines(reported, "no secure connection")[0]
             secured.file(unique, PLAIN_PASSWORD + "\n")

@@ -15,16 +15,17 @@ import pytest
 from kzconsumer import clock
 from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.sinks.interface import Batch, Sink, SinkContext
-from kzconsumer.testing.sink_contract import SinkContract, contract_context
+from kzconsumer.testing.sink_contract import contract_context
 from kzconsumer_files.names import data_file
 from kzconsumer_files.parquet.sink import ParquetSink
 from kzconsumer_files.target import Target
 from tests.support.range_data import TIME, range_data, record
+from tests.support.sink_contract import OurSinkContract
 
 pytestmark = pytest.mark.timeout(180)
 
 
-class TestContract(SinkContract):
+class TestContract(OurSinkContract):
     sets_aside = True
 
     def sink(self, directory: Path) -> Sink:

@@ -20,7 +20,6 @@ from deltalake import DeltaTable, Schema, write_deltalake
 
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Batch, Sink
-from kzconsumer.testing.sink_contract import SinkContract
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs, Owner
 from kzconsumer_files.publication import KeptAside
@@ -29,7 +28,9 @@ from kzconsumer_spark.delta.holdings import held
 from kzconsumer_spark.delta.target import DeltaTarget, Overtaken
 from kzconsumer_spark.pipe.messages import ToDelta
 from tests.support.delta import OWNER, Writer, claimed, spark_columns
+from tests.support.extent import extent
 from tests.support.range_data import range_data, record
+from tests.support.sink_contract import OurSinkContract
 
 pytestmark = pytest.mark.timeout(120)
 Offsets = list[tuple[int, int]]
@@ -61,9 +62,9 @@ class DeltaSink:
         self._writer.publish(self._writer.stage(*batch.ranges))
 
 
-class TestContract(SinkContract):
+class TestContract(OurSinkContract):
     sets_aside = True
-    kills = int(os.environ.get("KZCONSUMER_KILLS", "6"))
+    kills = int(os.environ.get("KZCONSUMER_KILLS", extent("6", "40", "2")))
 
     def sink(self, directory: Path) -> Sink:
         return DeltaSink(directory)

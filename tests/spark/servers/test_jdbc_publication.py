@@ -22,6 +22,7 @@ from kzconsumer_spark.jdbc.table import JdbcTable
 from kzconsumer_spark.pipe.messages import SpooledRange, ToJdbc
 from kzconsumer_spark.ranges.tags import RANGE_PARTITION, RANGE_TOPIC
 from tests.support.postgres import Postgres
+from tests.support.processes import wait_until
 
 OWNER = Owner(cluster="c", group="g")
 
@@ -300,7 +301,8 @@ def test_two_concurrent_writers_of_overlapping_ranges(database: Postgres, to: To
 
     other = threading.Thread(target=second)
     other.start()
-    time.sleep(0.3)
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    assert wait_until(lambda: bool(database.query(waiting)), 30)
     go(first)
     first.communicate(timeout=30)
     other.join(30)

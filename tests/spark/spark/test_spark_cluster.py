@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -16,19 +15,13 @@ from deltalake import DeltaTable
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
 from kzconsumer_spark.daemon.sink import SparkSink
 from tests.support.range_data import range_data, record
-from tests.support.spark_cluster import SparkCluster, spark_cluster
+from tests.support.spark_cluster import SparkCluster
 
 pytestmark = pytest.mark.timeout(600)
 LIMIT = 200.0
 MOST_BATCHES = 40
 PARTITIONS = 2
 CONTEXT = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    with spark_cluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
 
 
 def ranges(first: int, until: int) -> tuple[RangeData, ...]:
@@ -89,18 +82,20 @@ def options(cluster: SparkCluster, tmp_path: Path, destination: str, out: Path) 
     }
 
 
-async def test_a_task_of_a_dead_executor_is_run_again_without_duplicates(cluster: SparkCluster, tmp_path: Path) -> None:
+async def test_a_task_of_a_dead_executor_is_run_again_without_duplicates(
+    standalone: SparkCluster, tmp_path: Path
+) -> None:
     out, written = tmp_path / "out", anyio.Event()
-    async with SparkSink(options(cluster, tmp_path, "parquet", out), CONTEXT) as sink:
+    async with SparkSink(options(standalone, tmp_path, "parquet", out), CONTEXT) as sink:
         with anyio.fail_after(LIMIT):
-            while len(cluster.executors) < PARTITIONS:
+            while len(standalone.executors) < PARTITIONS:
                 await anyio.sleep(0.05)
         until = 0
         while not written.is_set():  # a batch may be too quick for the test to catch an executor
             assert until < MOST_BATCHES * 15_000, "no two tasks were seen to write"
             with anyio.fail_after(LIMIT):
                 async with anyio.create_task_group() as group:
-                    group.start_soon(kill_one_of, cluster, out, written)
+                    group.start_soon(kill_one_of, standalone, out, written)
                     await sink.write(Batch(ranges(until, until + 15_000)))
                     group.cancel_scope.cancel()
             until += 15_000
@@ -111,10 +106,10 @@ async def test_a_task_of_a_dead_executor_is_run_again_without_duplicates(cluster
     assert not [file for file in (tmp_path / "shared").rglob("*") if file.is_file()]
 
 
-async def test_a_delta_table_has_the_files_that_executors_wrote(cluster: SparkCluster, tmp_path: Path) -> None:
+async def test_a_delta_table_has_the_files_that_executors_wrote(standalone: SparkCluster, tmp_path: Path) -> None:
     out = tmp_path / "out"
     parts = ranges(0, 50)
-    output = options(cluster, tmp_path, "delta", out) | {"partition_by": ["partition"]}
+    output = options(standalone, tmp_path, "delta", out) | {"partition_by": ["partition"]}
     async with SparkSink(output, CONTEXT) as sink:
         await sink.write(Batch(parts))
         await sink.write(Batch((*parts, range_data("u", 0, 3, 5))))  # of which the most is there

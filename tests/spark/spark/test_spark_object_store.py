@@ -14,7 +14,7 @@ from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_spark.daemon.sink import SparkSink
 from tests.support.object_store import ObjectStore, client_jars
 from tests.support.range_data import range_data
-from tests.support.spark_cluster import SparkCluster, spark_cluster
+from tests.support.spark_cluster import SparkCluster
 from tests.support.spark_functions import FUNCTION_DIRECTORY
 
 pytestmark = pytest.mark.timeout(600)
@@ -31,12 +31,6 @@ def store(tmp_path: Path) -> Iterator[ObjectStore]:
         yield server
     finally:
         server.kill()
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
-    with spark_cluster(tmp_path / "cluster") as running:
-        yield running
 
 
 def options(store: ObjectStore, cluster: SparkCluster, tmp_path: Path) -> dict[str, object]:
@@ -59,13 +53,13 @@ def options(store: ObjectStore, cluster: SparkCluster, tmp_path: Path) -> dict[s
 
 
 async def test_executors_read_the_spool_files_of_the_member(
-    store: ObjectStore, cluster: SparkCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: ObjectStore, standalone: SparkCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also those written ahead; and none is left behind."""
     monkeypatch.setenv(FUNCTION_DIRECTORY, str(tmp_path))
     first = (range_data("t", 0, 0, 3), range_data("t", 1, 5, 7))
     second = (range_data("t", 0, 3, 5),)
-    async with SparkSink(options(store, cluster, tmp_path), CONTEXT) as sink:
+    async with SparkSink(options(store, standalone, tmp_path), CONTEXT) as sink:
         await sink.prepare(Batch(first))
         assert len([name for name in store.objects() if name.endswith(".parquet") and "warm" not in name]) == 2
         await sink.write(Batch(first))

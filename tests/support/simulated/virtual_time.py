@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import heapq
 import selectors
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from random import Random
 from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
@@ -24,6 +25,7 @@ P = TypeVar("P", bound=asyncio.Protocol)
 
 BEGINNING = 1000.0
 """Seconds on the clock of a new world."""
+_LONGEST = 60.0
 MOST_TURNS = 100_000
 """Iterations of loops at one moment: more means that a task never waits."""
 
@@ -147,6 +149,22 @@ class World:
         self.processes.remove(process)
         process.run_until_complete(process.shutdown_asyncgens())
         process.close()
+
+
+def in_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """A test that only waits, in a process of a world of its own, where it may last `_LONGEST` seconds."""
+
+    @wraps(test)
+    def run() -> None:
+        world = World(0)
+        process = world.process(test.__name__)
+        task = process.create_task(test())
+        world.pass_time(_LONGEST, task.done)
+        assert task.done(), f"has not ended in {_LONGEST:.0f} s"
+        task.result()
+        world.end(process)
+
+    return run
 
 
 @contextmanager
