@@ -1,4 +1,4 @@
-"""Faults of a sink are found at the start, as one line that names the plugin and says what to change."""
+"""Faults of a sink or command are found at the start, as one line that names the plugin and says what to change."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.cli.main import main
-from kzconsumer.plugins import SINKS
+from kzconsumer.cli.main import main, whole_parser
+from kzconsumer.plugins import COMMANDS, SINKS
 from tests.support.installed_plugins import install
 
 GROUP = """
@@ -149,3 +149,71 @@ def test_the_place_of_an_error_is_in_the_plugin(site: Path) -> None:
     file = site / "group.toml"
     file.write_text(f'{GROUP}[sink]\nplugin = "own"\n')
     assert f"({site / 'own_sink.py'}, line 5)\n" in kzconsumer("check-config", str(file))[2]
+
+
+COMMAND = """
+def add_arguments(subparsers):
+    parser = subparsers.add_parser("own", help="the group's id")
+    parser.set_defaults(run=run)
+
+def run(arguments):
+    from kzconsumer.cli import load_settings
+    print(load_settings(arguments).group.id)
+"""
+WITH_CONFIG = COMMAND.replace(
+    "    parser.set", "    from kzconsumer.cli import add_config\n    add_config(parser)\n    parser.set"
+)
+
+
+def install_command(site: Path, source: str) -> None:
+    (site / "own_command.py").write_text(source)
+    install(site, "own-command", COMMANDS, "own = own_command:add_arguments")
+
+
+def test_a_command_that_returns_nothing_has_succeeded(site: Path) -> None:
+    install_command(site, COMMAND)
+    file = site / "group.toml"
+    file.write_text(GROUP)
+    assert kzconsumer("--config", str(file), "own") == (0, "orders\n", "")
+
+
+@pytest.mark.parametrize("source", [COMMAND, WITH_CONFIG])
+def test_settings_of_a_command_have_all_that_the_command_line_says(site: Path, source: str) -> None:
+    install_command(site, source)
+    file = site / "group.toml"
+    file.write_text(GROUP)
+    assert kzconsumer("--config", str(file), "--set", "group.id=other", "own") == (0, "other\n", "")
+    after = kzconsumer("own", "--config", str(file), "--set", "group.id=other")
+    assert after[:2] == ((0, "other\n") if source == WITH_CONFIG else (2, ""))
+    both = kzconsumer("--set", "group.id=other", "--config", str(file), "own", "--set", "group.idd=x")
+    if source == WITH_CONFIG:
+        assert both == (78, "", "kzconsumer: --set group.idd: [group] idd: unknown key; did you mean id?\n")
+    status, _, errors = kzconsumer("own")
+    assert (status, errors.splitlines()[-1]) == (
+        2,
+        f"kzconsumer{' own' if source == WITH_CONFIG else ''}: error: no configuration file given; give --config FILE",
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "in_help", "fault"),
+    [
+        (
+            'add_parser("own"',
+            'add_parser("owned"',
+            True,
+            ' must add a parser of its own name: subparsers.add_parser("own"); it added "owned"',
+        ),
+        ('add_parser("own"', 'add_parser("run"', True, " failed to add its parser: ArgumentError: "),
+        ("    parser.set_defaults(run=run)", "", False, " does not say what to run: parser.set_defaults(run=function)"),
+    ],
+)
+def test_a_faulty_command_is_a_line(site: Path, before: str, after: str, in_help: bool, fault: str) -> None:
+    install_command(site, COMMAND.replace(before, after))
+    status, output, errors = kzconsumer("own")
+    assert (status, output) == (1, "")
+    (line,) = errors.splitlines()
+    assert line.startswith(f'kzconsumer: command "own" (own_command:add_arguments, from own-command 1.0){fault}')
+    text = "".join(whole_parser().format_help().split())  # it has the other verbs all the same
+    assert "checkaconfigurationfile" in text
+    assert ("".join(f"(own_command:add_arguments, from own-command 1.0){fault}".split()) in text) == in_help
