@@ -6,8 +6,8 @@
             ...
 
 `__all__` is the interface for applications (docs/python-interface.md). Plugin authors also use `kzconsumer.sinks`,
-`kzconsumer.assignors`, `kzconsumer.settings`, `kzconsumer.testing` and the modules `errors`, `model`, `clock` and
-`durable_files`. Everything else may change between releases.
+`kzconsumer.assignors`, `kzconsumer.settings`, `kzconsumer.cli`, `kzconsumer.testing` and the modules `errors`, `model`,
+`clock` and `durable_files`. Everything else may change between releases.
 """
 
 from __future__ import annotations

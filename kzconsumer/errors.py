@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from traceback import walk_tb
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.redaction import redacted_text
+
+_PACKAGE = os.path.join(os.path.dirname(__file__), "")
 
 
 class KzConsumerError(Exception):
@@ -217,6 +221,15 @@ def sole_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
     for other in others:
         first.add_note(f"and {type(other).__name__}: {other}")
     return first
+
+
+def raised(error: BaseException) -> str:
+    """What a plugin raised, in one line: type, text, and the last line of the plugin's own code on the way to it."""
+    places = [(frame.f_code.co_filename, number) for frame, number in walk_tb(error.__traceback__)]
+    outside = [(file, number) for file, number in places if not file.startswith(_PACKAGE)]
+    folder = os.path.dirname(outside[0][0]) if outside else ""
+    own = [f" ({file}, line {number})" for file, number in outside if os.path.dirname(file) == folder]
+    return f"{type(error).__name__}: {error}{own[-1] if own else ''}"
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

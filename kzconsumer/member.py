@@ -43,6 +43,7 @@ from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.kafka_storage import KafkaOffsetStorage
 from kzconsumer.offsets.storage import OffsetStorage
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
+from kzconsumer.plugins import ASSIGNORS, described
 from kzconsumer.registry.members import ConsumerRegistry
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths
@@ -153,7 +154,7 @@ class Member:
             owned=self.owned,
             claims=self._claims,
             trigger=trigger,
-            assignor=partial(assignment, group.assignor, assignor),
+            assignor=partial(assignment, described(ASSIGNORS, group.assignor), assignor),
             keep=group.ownership == "keep",
             revoke_deadline=group.revoke_deadline,
             listener=listener,

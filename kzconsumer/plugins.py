@@ -64,6 +64,11 @@ def load(group: str, name: str, beside: Collection[str] = ()) -> object:
         raise PluginError(f"{_described(found[0])} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
+def described(group: str, name: str) -> str:
+    """The kind, name, object and distribution of an installed plugin, for errors about it."""
+    return str(_described(next(iter(metadata.entry_points(group=group, name=name)))))
+
+
 def load_chosen(group: str, name: str, where: str) -> object:
     """`load` for a name in the settings, at `where`. Raises ConfigError."""
     try:

@@ -123,7 +123,7 @@ def plugin_api() -> str:
     """The names that plugins may import, by module; each is described once."""
     page = ["# Plugin interfaces", "From the docstrings. Complete examples: [Write a plugin](plugins.md)."]
     described = dict.fromkeys(kzconsumer.__all__, "[Python](python-api.md)")
-    for name in ("assignors", "sinks", "settings", "testing", "errors", "model", "clock", "durable_files"):
+    for name in ("assignors", "sinks", "settings", "cli", "testing", "errors", "model", "clock", "durable_files"):
         module = importlib.import_module(f"kzconsumer.{name}")
         names = getattr(module, "__all__", None) or [
             each

@@ -1,4 +1,4 @@
-"""The arguments that name a group's configuration: FILE, `--config` and `--set`."""
+"""The arguments that name a group's configuration, FILE, `--config` and `--set`, and what they stand for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kzconsumer.settings.layers import Layers
+    from kzconsumer.settings.settings import Settings
 
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +20,7 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
 
 
 def add_config(parser: argparse.ArgumentParser, description: str = "the group's TOML file") -> None:
-    """`--config FILE` and `--set`, for verbs with other positional arguments."""
+    """Let a command's parser accept `--config FILE` and `--set`, which are always accepted before the verb."""
     parser.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help=description)
     add_set(parser, "flags_of_verb")
     parser.set_defaults(misused=parser.error)
@@ -35,6 +36,16 @@ def add_set(parser: argparse.ArgumentParser, into: str) -> None:
         default=[],
         help="overrides files and environment; the value is TOML, or else text. May be repeated",
     )
+
+
+def load_settings(arguments: argparse.Namespace) -> Settings:
+    """The settings that the command line names: `--config FILE`, its drop-ins, the environment and every `--set`.
+
+    Raises ConfigError; exits with a usage message if no file is given.
+    """
+    from kzconsumer.settings.settings import Settings
+
+    return Settings.of(layers_given(arguments))
 
 
 def layers_given(arguments: argparse.Namespace) -> Layers:

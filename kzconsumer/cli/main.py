@@ -1,8 +1,8 @@
 """The command `kzconsumer`: parses the command line, runs one verb, prints its errors.
 
 A verb is a function `add_arguments(subparsers)`, which adds the verb's parser and sets `run` to a function
-`(arguments) -> exit status`. Further verbs are entry points of the group `kzconsumer.commands`. Only the module of the
-verb in use is imported, so that `kzconsumer --config` starts quickly and Ctrl-C has no traceback.
+`(arguments) -> exit status`; None is 0. Further verbs are entry points of the group `kzconsumer.commands`. Only the
+module of the verb in use is imported, so that `kzconsumer --config` starts quickly and Ctrl-C has no traceback.
 
 Exit status: 0 success, 1 failure, 2 wrong usage, 3 checked and not healthy, 75 stopped before the end of a run (start
 it again), 78 wrong configuration (a restart does not help), 130 interrupted.
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser.parse_args(words)
         if arguments.verb is None:
             parser.error("nothing to do: give --config FILE, or a verb")
-        status = int(arguments.run(arguments))
+        status = int(_run_of(arguments)(arguments) or 0)
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
@@ -72,15 +72,33 @@ def whole_parser(commands: Iterable[AddArguments] | None = None) -> argparse.Arg
 def _add_installed(subparsers: Subparsers) -> None:
     """One that cannot be loaded is listed as such: help must not depend on it."""
     from kzconsumer.errors import PluginError
-    from kzconsumer.plugins import COMMANDS, list_plugins, load
+    from kzconsumer.plugins import COMMANDS, list_plugins
 
     for name in sorted({plugin.name for plugin in list_plugins(COMMANDS)} - _VERBS.keys()):
         try:
-            add_arguments = cast("AddArguments", load(COMMANDS, name))
+            _add_command(subparsers, name)
         except PluginError as error:
             subparsers.add_parser(name, help=f"({str(error).replace('%', '%%')})")
-        else:
-            add_arguments(subparsers)
+
+
+def _add_command(subparsers: Subparsers, name: str) -> None:
+    """Add the parser of an installed command. Raises PluginError, and then leaves no parser of that name."""
+    from kzconsumer.errors import PluginError, raised
+    from kzconsumer.plugins import COMMANDS, described, load
+
+    add_arguments = cast("AddArguments", load(COMMANDS, name, beside=_VERBS))
+    before = set(subparsers.choices)
+    try:
+        add_arguments(subparsers)
+    except Exception as error:
+        subparsers.choices.pop(name, None)
+        raise PluginError(f"{described(COMMANDS, name)} failed to add its parser: {raised(error)}") from error
+    if name not in subparsers.choices:
+        added = " and ".join(f'"{each}"' for each in subparsers.choices if each not in before) or "none"
+        raise PluginError(
+            f"{described(COMMANDS, name)} must add a parser of its own name: "
+            f'subparsers.add_parser("{name}"); it added {added}'
+        )
 
 
 def _parser_of(verb: str) -> argparse.ArgumentParser:
@@ -88,14 +106,24 @@ def _parser_of(verb: str) -> argparse.ArgumentParser:
     parser, subparsers = _parser([verb])
     if verb not in _VERBS:
         from kzconsumer.errors import UnknownPluginError
-        from kzconsumer.plugins import COMMANDS, load
 
         try:
-            add_arguments = cast("AddArguments", load(COMMANDS, verb, beside=_VERBS))
+            _add_command(subparsers, verb)
         except UnknownPluginError as error:
             parser.error(str(error))
-        add_arguments(subparsers)
     return parser
+
+
+def _run_of(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], int | None]:
+    """Raises PluginError if the parser of a command does not say what to run."""
+    run: Callable[[argparse.Namespace], int | None] | None = getattr(arguments, "run", None)
+    if run is None:
+        from kzconsumer.errors import PluginError
+        from kzconsumer.plugins import COMMANDS, described
+
+        plugin = described(COMMANDS, arguments.verb)
+        raise PluginError(f"{plugin} does not say what to run: parser.set_defaults(run=function)")
+    return run
 
 
 def _verb(words: Sequence[str]) -> str | None:
@@ -126,6 +154,8 @@ def _parser(verbs: Collection[str]) -> tuple[argparse.ArgumentParser, Subparsers
     )
     parser.add_argument("--config", metavar="FILE", help="the group's TOML file")
     add_set(parser, "flags")
+    # Of a command whose parser has no `--config` and `--set` of its own.
+    parser.set_defaults(flags_of_verb=[], misused=parser.error)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
     for name, (module, summary) in _VERBS.items():

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from kzconsumer.assignors.interface import AssignmentContext, Assignor, subscribers
-from kzconsumer.errors import PluginError
+from kzconsumer.errors import PluginError, raised
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 
 
@@ -25,23 +25,29 @@ class AssignmentChange(msgspec.Struct, frozen=True):
 
 
 def assignment(
-    assignor_name: str, assignor: Assignor, context: AssignmentContext
+    plugin: str, assignor: Assignor, context: AssignmentContext
 ) -> Mapping[TopicPartition, ConsumerThreadId]:
-    """The assignment of the whole group, as every member computes it.
+    """The assignment of the whole group, as every member computes it; `plugin` names the assignor in errors.
 
     Raises PluginError if the assignor breaks its contract: with a wrong assignment two owners would fight for ever.
     """
     try:
         assigned = assignor(context)
     except Exception as error:
-        raise PluginError(f"assignor {assignor_name} failed: {type(error).__name__}: {error}") from error
+        raise PluginError(f"{plugin} failed: {raised(error)}") from error
+    if not isinstance(assigned, Mapping):
+        raise PluginError(f"{plugin} returned a {type(assigned).__name__}, not a mapping")
     subscribed = subscribers(context)
     for partition, thread in assigned.items():
+        if not isinstance(partition, TopicPartition) or not isinstance(thread, ConsumerThreadId):
+            pair = f"{partition!r} to {thread!r}"
+            raise PluginError(f"{plugin} maps {pair}: not a TopicPartition to a ConsumerThreadId")
         if thread not in subscribed.get(partition.topic, ()):
-            raise PluginError(f"assignor {assignor_name} gave {partition} to {thread}, which does not subscribe to it")
+            raise PluginError(f"{plugin} gave {partition} to {thread}, which does not subscribe to it")
     expected = {TopicPartition(topic, n) for topic in context.threads for n in context.partitions.get(topic, ())}
-    if wrong := expected.symmetric_difference(assigned):
-        raise PluginError(f"assignor {assignor_name} left out or invented {', '.join(map(str, sorted(wrong)))}")
+    wrong = {"left out": expected - assigned.keys(), "invented": assigned.keys() - expected}
+    if faults := [f"{what} {', '.join(map(str, sorted(which)))}" for what, which in wrong.items() if which]:
+        raise PluginError(f"{plugin} {' and '.join(faults)}")
     return assigned
 
 

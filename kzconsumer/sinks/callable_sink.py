@@ -12,7 +12,7 @@ from typing import Self
 
 import msgspec
 
-from kzconsumer.errors import SinkError
+from kzconsumer.errors import SinkError, raised
 from kzconsumer.settings.tables import read_table
 from kzconsumer.sinks.function_reference import load_async_function
 from kzconsumer.sinks.interface import Batch, RecordsRejectedError, SinkContext
@@ -51,4 +51,4 @@ class CallableSink:
         except RecordsRejectedError:
             raise
         except Exception as error:
-            raise SinkError(f"{self._reference} raised {type(error).__name__}: {error}") from error
+            raise SinkError(f"{self._reference} raised {raised(error)}") from error

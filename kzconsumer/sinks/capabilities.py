@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import cast, get_args
+from typing import cast
 
 import msgspec
 
@@ -12,6 +12,7 @@ from kzconsumer.model import RangeIdentity, Wants
 from kzconsumer.offsets.destination import Destination
 from kzconsumer.sinks.interface import Batch, Checkable, Preparing, SettingAside, Sink
 from kzconsumer.sinks.reports import Accountable, Previewing
+from kzconsumer.sinks.sink_faults import sink_faults
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,16 +37,12 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def capabilities(sink: Sink) -> Capabilities:
-    """Raises PluginError if the sink wants what does not exist, or is replayable and wants bytes."""
-    wants: Wants = getattr(sink, "wants", "columns")
-    if wants not in get_args(Wants):
-        raise PluginError(f'{sink!r} wants "{wants}", which is not one of {", ".join(get_args(Wants))}')
+    """Raises PluginError if the object is not a sink, or if what it declares contradicts itself."""
+    if faults := sink_faults(sink):
+        raise PluginError("; ".join(faults))
     replayable = bool(getattr(sink, "fingerprint", ""))
-    if replayable and wants != "columns":
-        # The records of its ranges are not counted, so no plan can identify them.
-        raise PluginError(f"{sink!r} wants bytes: only a sink of columns can be replayable")
     return Capabilities(
-        wants=wants,
+        wants=getattr(sink, "wants", "columns"),
         start_limit=getattr(sink, "start_limit", 0.0),
         last_batch=lambda: getattr(sink, "last_batch", {}),
         destination=cast(Destination, sink) if replayable else None,

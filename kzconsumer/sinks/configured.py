@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import cast
 
-from kzconsumer.errors import KzConsumerError, PluginError
-from kzconsumer.plugins import SINKS, load_chosen
+from kzconsumer.errors import KzConsumerError, PluginError, raised
+from kzconsumer.plugins import SINKS, described, load_chosen
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.tables import faults_in
+from kzconsumer.sinks.callables import is_async, misfit
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Sink, SinkContext, SinkPlugin
 
@@ -30,15 +31,35 @@ def look_at_sink(settings: Settings) -> Sink:
 def configured_sink(settings: Settings, context: SinkContext) -> Sink:
     """Load the sink's plugin and let it check its options.
 
-    Raises ConfigError (lines that begin with the file) for faults of the settings, PluginError for those of the plugin.
+    Raises ConfigError (lines that begin with the file) for faults of the settings, PluginError for those of the plugin,
+    such as a sink that has no `write`.
     """
     chosen = settings.require_sink()
     build = cast(SinkPlugin, load_chosen(SINKS, chosen.plugin, f"{settings.source}: [sink] plugin"))
+    plugin = described(SINKS, chosen.plugin)
+    _require_builder(plugin, build)
     try:
         with faults_in(settings.source):
-            return build(chosen.options, context)
+            sink = build(chosen.options, context)
     except KzConsumerError:
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise PluginError(f'{SINKS} plugin "{chosen.plugin}" failed to check its options: {reason}') from error
+        raise PluginError(f"{plugin} failed to check its options: {raised(error)}") from error
+    try:
+        capabilities(sink)
+    except PluginError as error:
+        raise PluginError(f"{plugin}: {error}") from None
+    return sink
+
+
+def _require_builder(plugin: str, build: SinkPlugin) -> None:
+    if not callable(build):
+        reason: str | None = (
+            f"is an object of type {type(build).__name__}, not a class or function (options, context) -> sink"
+        )
+    elif is_async(build):
+        reason = "is async; it must return the sink, not a coroutine"
+    else:
+        reason = misfit(build, "options", "context")
+    if reason is not None:
+        raise PluginError(f"{plugin} {reason}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kzconsumer.errors import KzConsumerError, SinkError, ZooKeeperError
+from kzconsumer.errors import KzConsumerError, SinkError, ZooKeeperError, raised
 from kzconsumer.sinks.steps import StepNotRecordedError
 
 
@@ -19,4 +19,4 @@ def sink_failures(name: str) -> Iterator[None]:
     except KzConsumerError:
         raise
     except Exception as error:
-        raise SinkError(f"sink {name}: {type(error).__name__}: {error}") from error
+        raise SinkError(f"sink {name}: {raised(error)}") from error

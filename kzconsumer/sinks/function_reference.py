@@ -16,6 +16,7 @@ from typing import Any
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.settings.tables import nearest
+from kzconsumer.sinks.callables import holds, is_async, misfit
 
 _REFERENCE = re.compile(r"[\w.-]+:[\w.]+")
 
@@ -52,7 +53,7 @@ def load_function(reference: str, where: str) -> Callable[..., Any]:
 def load_async_function(reference: str, where: str, *arguments: str) -> Callable[..., Any]:
     """An async function that can be called with these positional arguments, whose names are used in errors."""
     function = load_function(reference, where)
-    if not _is(inspect.iscoroutinefunction, function):
+    if not is_async(function):
         raise ConfigError([f"{where}: {reference} is not an async function"])
     _require_arguments(function, reference, where, arguments)
     return function
@@ -66,27 +67,15 @@ def load_plain_function(reference: str, where: str, *arguments: str) -> Callable
         (inspect.isasyncgenfunction, "an async generator"),
         (inspect.isgeneratorfunction, "a generator"),
     ):
-        if _is(test, function):
+        if holds(test, function):
             raise ConfigError([f"{where}: {reference} is {kind}; it must be a plain function"])
     _require_arguments(function, reference, where, arguments)
     return function
 
 
-def _is(test: Callable[[object], bool], function: object) -> bool:
-    """Whether `test` holds for a function, or for the `__call__` of an object."""
-    return test(function) or test(type(function).__call__)
-
-
 def _require_arguments(function: Callable[..., Any], reference: str, where: str, arguments: tuple[str, ...]) -> None:
-    try:
-        signature = inspect.signature(function)
-    except ValueError:  # some functions written in C have no signature
-        return
-    try:
-        signature.bind(*arguments)
-    except TypeError as error:
-        wanted = ", ".join(arguments)
-        raise ConfigError([f"{where}: {reference} cannot be called as ({wanted}): {error}"]) from error
+    if (reason := misfit(function, *arguments)) is not None:
+        raise ConfigError([f"{where}: {reference} {reason}"])
 
 
 def _place(error: Exception) -> str:

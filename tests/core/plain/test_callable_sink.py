@@ -78,7 +78,7 @@ async def test_the_function_gets_the_batch(name: str) -> None:
 
 async def test_an_exception_of_the_function_is_a_sink_error() -> None:
     async with sink("refuse") as entered:
-        with pytest.raises(SinkError, match="refuse raised ValueError: no room"):
+        with pytest.raises(SinkError, match=rf"refuse raised ValueError: no room \({__file__}, line \d+\)$"):
             await entered.write(Batch((range_data("t", 0, 0, 3),)))
 
 

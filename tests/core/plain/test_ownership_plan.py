@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -58,32 +59,47 @@ def test_an_assignor_that_raises() -> None:
     def broken(context: AssignmentContext) -> Mapping[TopicPartition, ConsumerThreadId]:
         raise ZeroDivisionError("no threads")
 
-    with pytest.raises(PluginError, match="assignor mine failed: ZeroDivisionError: no threads"):
-        assignment("mine", broken, CONTEXT)
+    with pytest.raises(PluginError) as caught:
+        assignment("assignor mine", broken, CONTEXT)
+    place = f"{__file__}, line {broken.__code__.co_firstlineno + 1}"
+    assert str(caught.value) == f"assignor mine failed: ZeroDivisionError: no threads ({place})"
+
+
+@pytest.mark.parametrize(
+    ("assigned", "says"),
+    [
+        (None, "returned a NoneType, not a mapping"),
+        ({("t", 0): ME}, r"maps \('t', 0\) to .*: not a TopicPartition to a ConsumerThreadId"),
+        ({P0: "me-0"}, "maps .* to 'me-0': not a TopicPartition to a ConsumerThreadId"),
+    ],
+)
+def test_an_assignor_that_returns_something_else(assigned: Any, says: str) -> None:
+    with pytest.raises(PluginError, match=f"assignor mine {says}"):
+        assignment("assignor mine", lambda _: assigned, CONTEXT)
 
 
 def test_an_assignor_that_forgets_a_partition() -> None:
-    with pytest.raises(PluginError, match="left out or invented t-2"):
-        assignment("mine", always({P0: ME, P1: YOU}), CONTEXT)
+    with pytest.raises(PluginError, match=r"assignor mine left out t-2$"):
+        assignment("assignor mine", always({P0: ME, P1: YOU}), CONTEXT)
 
 
 def test_an_assignor_that_assigns_to_an_unknown_thread() -> None:
     stranger = ConsumerThreadId("stranger", 0)
     with pytest.raises(PluginError, match="t-2 to stranger-0"):
-        assignment("mine", always({P0: ME, P1: ME, P2: stranger}), CONTEXT)
+        assignment("assignor mine", always({P0: ME, P1: ME, P2: stranger}), CONTEXT)
 
 
 def test_an_assignor_that_assigns_an_unsubscribed_topic() -> None:
     with pytest.raises(PluginError, match="other-0"):
-        assignment("mine", always({P0: ME, P1: ME, TopicPartition("other", 0): ME}), CONTEXT)
+        assignment("assignor mine", always({P0: ME, P1: ME, TopicPartition("other", 0): ME}), CONTEXT)
 
 
 def test_an_assignor_that_invents_a_partition() -> None:
     """The right number of partitions but not the right ones: we would own a node without a partition and leave one
     unowned.
     """
-    with pytest.raises(PluginError, match="t-2, t-3"):
-        assignment("mine", always({P0: ME, P1: ME, P3: ME}), CONTEXT)
+    with pytest.raises(PluginError, match="left out t-2 and invented t-3"):
+        assignment("assignor mine", always({P0: ME, P1: ME, P3: ME}), CONTEXT)
 
 
 def test_a_topic_without_threads_is_not_assigned() -> None:

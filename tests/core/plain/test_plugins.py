@@ -12,15 +12,8 @@ import pytest
 from kzconsumer import __version__
 from kzconsumer.cli.main import whole_parser
 from kzconsumer.errors import ConfigError, PluginError
-from kzconsumer.plugins import ASSIGNORS, SINKS, list_plugins, load, load_chosen, require_extra
-
-
-def install(folder: Path, distribution: str, entry_points: str) -> None:
-    """Put a distribution's metadata where an installer would put it."""
-    metadata = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(f"[{SINKS}]\n{entry_points}\n")
+from kzconsumer.plugins import ASSIGNORS, COMMANDS, SINKS, list_plugins, load, load_chosen, require_extra
+from tests.support.installed_plugins import install
 
 
 @pytest.fixture
@@ -38,12 +31,12 @@ def test_the_built_in_plugins_come_from_our_distribution() -> None:
 
 def test_a_third_party_plugin_is_loaded(site: Path) -> None:
     (site / "strange.py").write_text("answer = 42\n")
-    install(site, "strange-sink", "strange = strange:answer")
+    install(site, "strange-sink", SINKS, "strange = strange:answer")
     assert load(SINKS, "strange") == 42
 
 
 def test_an_unknown_name_is_reported_with_the_most_similar_one(site: Path) -> None:
-    install(site, "strange-sink", "strange = strange:answer")
+    install(site, "strange-sink", SINKS, "strange = strange:answer")
     with pytest.raises(PluginError) as caught:
         load(SINKS, "strnage")
     assert 'no sink "strnage" is installed; did you mean "strange"?' in str(caught.value)
@@ -81,7 +74,7 @@ def test_a_missing_plugin_of_ours_is_reported_with_what_installs_it(
 def test_a_plugin_that_cannot_be_loaded(site: Path, monkeypatch: pytest.MonkeyPatch, source: str, reason: str) -> None:
     monkeypatch.delitem(__import__("sys").modules, "broken", raising=False)
     (site / "broken.py").write_text(source)
-    install(site, "broken-sink", "broken = broken:answer")
+    install(site, "broken-sink", SINKS, "broken = broken:answer")
     with pytest.raises(PluginError) as caught:
         load(SINKS, "broken")
     begin = 'sink "broken" (broken:answer, from broken-sink 1.0) cannot be loaded: '
@@ -89,8 +82,8 @@ def test_a_plugin_that_cannot_be_loaded(site: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_two_distributions_with_one_name_are_both_named(site: Path) -> None:
-    install(site, "first-sink", "twice = first:answer")
-    install(site, "second-sink", "twice = second:answer")
+    install(site, "first-sink", SINKS, "twice = first:answer")
+    install(site, "second-sink", SINKS, "twice = second:answer")
     with pytest.raises(PluginError, match=r"first:answer from first-sink 1\.0 and second:answer from second-sink 1\.0"):
         load(SINKS, "twice")
 
@@ -117,10 +110,7 @@ def test_a_module_of_an_extra_that_is_installed_and_cannot_be_imported_is_report
 def test_a_broken_command_is_listed_and_leaves_the_help(site: Path) -> None:
     """A command with that name cannot replace one of the core either."""
     (site / "broken.py").write_text("import surely_not_installed\n")
-    folder = site / "broken_command-1.0.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-command\nVersion: 1.0\n")
-    (folder / "entry_points.txt").write_text("[kzconsumer.commands]\nbroken = broken:add\nrun = broken:add\n")
+    install(site, "broken-command", COMMANDS, "broken = broken:add\nrun = broken:add")
     text = " ".join(whole_parser().format_help().split())
     assert 'broken (command "broken" (broken:add, from broken-command 1.0) cannot be loaded' in text
     assert "run consume as a member of the group (the default)" in text

@@ -321,7 +321,7 @@ async def test_a_write_that_raises_ends_the_runner_with_nothing_marked() -> None
         async with running(runner_of(sink, commits), [queue]) as task:
             await until(task.done)
             await task
-    assert raised.group_contains(SinkError, match="sink memory: OSError: disk full")
+    assert raised.group_contains(SinkError, match=rf"sink memory: OSError: disk full \({__file__}, line \d+\)$")
     assert (claim.processed, commits.made, sink.events) == (0, [], ["enter", "exit"])
 
 

@@ -207,7 +207,7 @@ async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path:
     assert not [file for file in scratch.rglob("*") if file.is_file()]
 
 
-async def test_two_members_write_a_record_into_the_directory_of_the_same_day(
+async def test_a_record_goes_into_the_directory_of_its_day_in_utc(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the time zone of the member is: TIME is the 14th in UTC, and the 15th in Tokyo."""

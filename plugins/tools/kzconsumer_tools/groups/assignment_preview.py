@@ -72,9 +72,10 @@ def preview(
 
     Raises PluginError if the assignor breaks its contract, ValueError for a pattern that cannot be expanded.
     """
-    now = assignment(assignor_name, assignor, present.context())
+    plugin = f"assignor {assignor_name}"
+    now = assignment(plugin, assignor, present.context())
     context = joined.context()
-    then = assignment(assignor_name, assignor, context)
+    then = assignment(plugin, assignor, context)
     partitions = tuple(
         _partition(each, owners.get(each), now.get(each), thread) for each, thread in sorted(then.items())
     )
