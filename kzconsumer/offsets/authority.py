@@ -112,4 +112,4 @@ def require_storage(settings: Settings, *, replayable: bool, in_run: bool) -> No
         raise ConfigError([f"{where}: {error}"]) from None
     if authority is Authority.KAFKA and in_run:
         why = "a group's run ends by the offsets in ZooKeeper"
-        raise ConfigError([f"{where}: {why}: [subscription] stop_at requires dual_commit = true"])
+        raise ConfigError([f"{where}: {why}: set dual_commit = true, as [subscription] stop_at requires"])

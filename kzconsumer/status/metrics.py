@@ -89,14 +89,16 @@ def _of_member(make: _Families, report: Report) -> Iterator[Metric]:
         yield make.info("member", "Its id in the group", {"member": report.member})
     yield make.states(
         "zookeeper_session",
-        "State of the session: records are handed out while it is held",
+        "State of the session: records are delivered while it is held",
         {state: state == report.session for state in SESSION_STATES},
     )
     yield make.gauge("ready", "Whether the member is ready", (), [((), float(report.unready is None))])
     if report.members:
         yield make.gauge("members", "Members of the group, as last read", (), [((), len(report.members))])
     if report.generation is not None:
-        yield make.gauge("generation", "Number of rebalances that changed what is owned", (), [((), report.generation)])
+        yield make.gauge(
+            "generation", "Number of rebalances that changed the owned partitions", (), [((), report.generation)]
+        )
     for name, about, values in (
         ("chunks", "Fetched chunks in the queue", [queue.chunks for queue in report.queues]),
         ("bytes", "Bytes in the queue", [queue.bytes for queue in report.queues]),
@@ -108,7 +110,7 @@ def _of_member(make: _Families, report: Report) -> Iterator[Metric]:
 
 _BY_KIND: tuple[tuple[str, str, Callable[[PartitionStatus], Mapping[Kind, float]]], ...] = (
     ("partition_offset", "The next offset to be fetched, handed out, processed, or stored", lambda p: p.offsets),
-    ("partition_lag_records", "Offsets between there and the end", lambda p: p.lag),
+    ("partition_lag_records", "Offsets between that position and the end", lambda p: p.lag),
     ("partition_lag_seconds", "How long ago the next record was written", lambda p: p.lag_seconds),
 )
 _BY_PARTITION: tuple[tuple[str, str, Callable[[PartitionStatus], float | None]], ...] = (

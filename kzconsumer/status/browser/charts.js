@@ -1,6 +1,6 @@
 // The last hour as lines.
 
-let points = []; // one for each look, the last one last
+let points = []; // one for each observation, in order
 
 class Chart {
   constructor(svg, reading, pick, word) {
@@ -38,7 +38,7 @@ class Chart {
     say(this.reading, this.words(values, place));
   }
 
-  /** What is known without a gap, as [time, value]. */
+  /** Runs of known values, as [time, value]. */
   runs(values, begin) {
     const found = [[]];
     values.forEach((value, place) => {

@@ -1,4 +1,4 @@
-// Reads the API's events, as long as the member can be reached, and shows what they bring.
+// Reads the API's events while the member is reachable, and shows their content.
 
 const RETRY = 2000; // milliseconds until the next attempt to reach the member
 const SILENCE = 10000; // without even a comment: the member is gone
@@ -33,11 +33,11 @@ function reached() {
 function lost() {
   lostSince ??= Date.now() / 1000;
   at("shown").classList.add("old");
-  connection("not reachable", "bad", `since ${clock(lostSince)}; what is shown is from before`);
+  connection("not reachable", "bad", `since ${clock(lostSince)}; the data shown is older`);
   document.title = `(!) not reachable · ${known.status?.group ?? "kzconsumer"}`;
 }
 
-/** Until the stream ends; false when it was refused for want of the token. */
+/** Until the stream ends; false if it was refused without the token. */
 async function listen() {
   const silence = new AbortController();
   let timer = setTimeout(() => silence.abort(), SILENCE);
@@ -66,7 +66,7 @@ async function listen() {
 
 function asked() {
   connection("needs the token", "warn", "");
-  say(at("refused"), token === null ? "" : "That is not the token.");
+  say(at("refused"), token === null ? "" : "Wrong token.");
   at("shown").hidden = true;
   at("asking").hidden = false;
   at("token").focus();

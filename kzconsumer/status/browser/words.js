@@ -1,4 +1,4 @@
-// Numbers, times and names as a person reads them. What is not known is a dash.
+// Numbers, times and names for display. An unknown value is a dash.
 
 const HOUR = 3600;
 const UNKNOWN = "–";

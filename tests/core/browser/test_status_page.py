@@ -112,7 +112,7 @@ async def test_the_page_asks_for_the_token(tmp_path: Path) -> None:
         assert "orders" not in await page.content(), "nothing is shown without it"
         await page.keyboard.type("guess")
         await page.keyboard.press("Enter")
-        await expect(page.get_by_role("alert")).to_have_text("That is not the token.")
+        await expect(page.get_by_role("alert")).to_have_text("Wrong token.")
         await page.get_by_label("token").fill("open sesame")
         await page.get_by_role("button", name="Show").click()
         await expect(page.locator("#group")).to_have_text("orders")

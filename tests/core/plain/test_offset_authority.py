@@ -43,7 +43,7 @@ def test_settings(storage: str, dual_commit: bool, replayable: bool, expected: A
         (False, False, False, False),
     ],
 )
-def test_offsets_with_the_brokers_alone_are_refused_where_zookeepers_are_needed(
+def test_storage_in_the_brokers_alone_is_refused_if_zookeepers_offsets_are_needed(
     dual_commit: bool, replayable: bool, in_run: bool, refused: bool
 ) -> None:
     settings = Settings.from_dict(
