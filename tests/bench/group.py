@@ -38,7 +38,7 @@ GOALS: Mapping[str, float] = {
     "kill: then until all is delivered": 0.10,
     "busy: until half is owned": 0.17 + BODY,
 }
-"""Seconds, for our median. What stays has no pause at all: 5 ms are what two stamps and a flow can be wrong by."""
+"""Seconds, for our median. Kept partitions have no pause at all: 5 ms is the error of two timestamps and a flow."""
 
 
 class Figure(msgspec.Struct, frozen=True):

@@ -36,9 +36,9 @@ from tests.support.zookeeper_sessions import session, until
 PARTITIONS = 8
 SESSION_TIMEOUT = 6.0
 KEPT, MOVED = range(PARTITIONS // 2), range(PARTITIONS // 2, PARTITIONS)
-"""The range rule gives the upper half to the second member; its name sorts behind the first one's."""
+"""The range rule assigns the upper half to the second member, whose name sorts after the first one's."""
 BEFORE = 1.0
-"""How long the flow is watched before an event, to know what gaps there are without one."""
+"""How long the flow is observed before an event, to know its gaps without one."""
 AFTER = 0.5
 LIMIT = 40.0
 

@@ -54,7 +54,7 @@ class Scale(msgspec.Struct, frozen=True):
     spread: float
     """Seconds over which the members began."""
     seconds: float
-    """From the word to begin until the last partition came to rest."""
+    """From the start until the last partition stopped moving."""
     requests: Spread
     """To ZooKeeper, of each member, by the server's count."""
     rebalances: Spread

@@ -15,7 +15,7 @@ class Measurement(msgspec.Struct, frozen=True):
     """One run of one client."""
 
     records: int
-    """Those that came after the first message or batch, whose arrival started the clocks."""
+    """Those after the first message or batch, whose arrival started the clocks."""
     seconds: float
     cpu_seconds: float
     """User and system time of all threads of the consuming process."""

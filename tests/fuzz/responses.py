@@ -136,7 +136,7 @@ class Api(NamedTuple):
     name: str
     request: Any
     meaning: Callable[[Tree], Any]
-    """What the decoder should say about what the oracle read."""
+    """The expected result of the decoder for what the oracle read."""
 
 
 APIS = (

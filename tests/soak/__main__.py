@@ -47,7 +47,7 @@ SPARE = 3
 """Descriptors, threads and tasks that may be more or less at one moment and another."""
 
 ORDERLY = (chaos.terminate, chaos.a_third)
-"""Nothing comes twice when members come and go like this, whatever the sink."""
+"""Nothing is redelivered if members join and leave like this, with any sink."""
 HARSH = (chaos.kill_daemon, chaos.freeze, chaos.kill_leader)
 OF_SPARK = (chaos.kill_worker, chaos.kill_java)
 STARTED_ANEW = (chaos.kill_daemon, chaos.terminate)

@@ -12,7 +12,7 @@ class Ledger:
     def __init__(self) -> None:
         self._held: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         self.records = 0
-        """How many came, each counted as often as it came."""
+        """How many arrived, including duplicates."""
 
     def add(self, partition: int, first: int, until: int) -> None:
         self.records += until - first

@@ -30,7 +30,7 @@ from tests.support.zookeeper_sessions import session
 
 SESSION = 6.0
 LIMIT = 400.0
-"""Seconds for whatever has to happen: on a busy machine a JVM may take minutes to start."""
+"""Seconds for each condition: on a busy machine a JVM may take minutes to start."""
 
 PASSWORD = "KZCONSUMER_TEST_PASSWORD"
 

@@ -17,7 +17,7 @@ from tests.support.record_sets import Record, record_batch
 
 TOPIC = "orders"
 ONE_BY_ONE = False
-"""Whether few records are read one by one, as those that come alone are; a test may patch it."""
+"""Whether few records are decoded one by one, like single ones; a test may patch it."""
 
 
 def tracker(partition: int = 0, start: int = 0) -> OffsetTracker:

@@ -20,7 +20,7 @@ class Written(NamedTuple):
     sent: Sent
     offset: int
     committed: bool
-    """False: its transaction was aborted, or is still open."""
+    """False if its transaction was aborted or is still open."""
 
 
 class History:

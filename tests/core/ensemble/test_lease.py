@@ -37,7 +37,7 @@ class Promise:
     def __init__(self, path: str) -> None:
         self.path = path
         self.safe_until = 0.0
-        """The latest time at which the session said, or would say, that it holds."""
+        """The latest time at which the session reported, or would report, that the lease holds."""
         self.gone: float | None = None
 
     @property

@@ -198,7 +198,7 @@ async def test_a_small_chunk_does_not_keep_its_response_in_memory(wants: Form) -
         chunks, counted, _ = stalled.filled
         held = pa.total_allocated_bytes() - before
     assert chunks > 90
-    assert held < 2 * counted + 10 * MIB, "and what is on its way to the other stream"
+    assert held < 2 * counted + 10 * MIB, "and the chunk in flight to the other stream"
 
 
 async def test_raw_bytes_that_fill_their_response_are_not_copied() -> None:

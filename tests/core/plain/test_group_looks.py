@@ -23,7 +23,7 @@ from tests.support.simulated.partition_logs import SimulatedFetchers
 PARTITIONS = 4
 OFTEN, SELDOM = "300ms", "1h"
 LONG_ENOUGH = 20.0
-"""Seconds: longer than a difference has to last, and than a look takes."""
+"""Seconds: longer than a difference has to last, and than a reconciliation takes."""
 UNKNOWN_VERSION = b'{"version": 99}'
 """A claim record of a version that knows more: its partition is not claimed."""
 

@@ -73,7 +73,7 @@ def test_every_page_is_reachable_from_the_readme(page: str) -> None:
 
 
 TO_BE_RUN = ("console", "ini", "sh")
-"""Blocks of these languages are run, or read by what they are for."""
+"""Blocks in these languages are run, or read by their program."""
 
 RUN_BY = {
     ("docs/cluster.md", "console"): "tools/servers/test_docs_commands.py",

@@ -198,13 +198,13 @@ class Writer:
         for partition in PARTITIONS:
             if PATHS.claim_record(partition) not in written or partition not in self.trackers:
                 continue
-            assert partition not in self.taken, f"{partition} is written by who lost it"
+            assert partition not in self.taken, f"{partition} is written by a member that lost it"
             plan, node = self._record(partition).plan, self.ensemble.tree.node(PATHS.offset(partition))
             if plan is not None:
                 assert (node.data, node.stat().version) == (b"%d" % plan.first, plan.offset_version)
                 self.moved.discard(partition)
             elif (before := self.standing.get(partition)) is not None and node.data == b"%d" % before.first:
-                assert before.id not in self.believed, "a plan is emptied by the commit of what it planned"
+                assert before.id not in self.believed, "a plan is emptied by the commit of its range"
             self.standing[partition] = plan
 
 

@@ -35,8 +35,8 @@ def test_live_keys_are_applied_and_all_others_reported() -> None:
         batch={"max_records": 7},
     )
     again = compare(change.settings, new)
-    assert (again.applied, again.rejoins) == ((), False), "what is applied is no change any more"
-    assert again.needs_restart == change.needs_restart, "what needs a restart is named until there was one"
+    assert (again.applied, again.rejoins) == ((), False), "an applied change is no longer a change"
+    assert again.needs_restart == change.needs_restart, "settings that need a restart are reported until then"
 
 
 def test_an_added_sink_needs_a_restart() -> None:

@@ -22,7 +22,7 @@ JSON_LINES = '[sink]\nplugin = "jsonlines"\n'
 URL = "//me:PLANTED-in/a@url@host"
 KEY = "-----BEGIN PRIVATE KEY-----\\nPLANTED\\n-----END PRIVATE KEY-----"
 NO_URL = "//me:PLANTED\u2100@host"
-"""The standard library says of it what is before the host."""
+"""The standard library's error contains the part before the host."""
 
 
 def spark(options: str) -> str:

@@ -516,7 +516,7 @@ async def test_the_next_batch_is_prepared_while_one_is_written_and_no_more() -> 
         await asyncio.sleep(0.02)
         # 0..9 are being written, 10..19 prepared, 20..29 collected; the queue holds the rest back, and so the fetchers.
         assert [one.first for one in queue._chunks] == waiting[6:]
-        assert (len(sink.prepared), claim.consumed) == (2, 10), "what is only prepared holds up no release"
+        assert (len(sink.prepared), claim.consumed) == (2, 10), "a prepared batch does not delay a release"
         sink.gate.set()
         await until(lambda: claim.processed == 40)
     assert [part[1:] for part in sink.ranges] == [(0, 10), (10, 20), (20, 30), (30, 40)]

@@ -205,7 +205,7 @@ def test_the_dashboard_is_valid_for_grafana() -> None:
             for y in range(place["y"], place["y"] + place["h"])
         }
         assert place["x"] + place["w"] <= 24
-        assert not cells & taken, f"{panel['title']} lies over another panel"
+        assert not cells & taken, f"{panel['title']} overlaps another panel"
         taken |= cells
         assert panel["type"] == "row" or panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 UNIT = ROOT / "systemd" / "kzconsumer@.service"
 DROP_INS = sorted((ROOT / "systemd" / "drop-ins").glob("*.conf"))
 USAGE = 2
-"""What argparse exits with."""
+"""The exit status of argparse."""
 
 
 def analyze(*words: str | Path) -> subprocess.CompletedProcess[str]:

@@ -108,7 +108,7 @@ async def test_stopping_under_load_leaves_output_and_offsets_equal(
         counts.append(len(member.records()))
         stored = await stored_offsets(cluster.connect, unique, unique, 4)
         assert sum(offset or 0 for offset in stored) == counts[-1]
-    assert 0 < counts[0] < counts[1] < counts[2] == total, "the signals came in mid-flow"
+    assert 0 < counts[0] < counts[1] < counts[2] == total, "the signals arrived in mid-flow"
     assert len({(record["partition"], record["offset"]) for record in member.records()}) == total
 
 

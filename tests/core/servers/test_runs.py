@@ -154,7 +154,7 @@ async def test_without_its_topic_there_is_no_run(cluster: Cluster, unique: str) 
     await create_topic(cluster.connect, unique, 1)
     with pytest.raises(NotFoundError, match=f"^/brokers/topics/{unique}-x: no such topic"):
         await read(scheduled(cluster, unique), f"{unique}-x")
-    assert await read(scheduled(cluster, unique), unique) == [], "nothing stands in the way of the right one"
+    assert await read(scheduled(cluster, unique), unique) == [], "the right one is not blocked"
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])

@@ -346,7 +346,7 @@ async def test_beside_an_original_member_that_has_logged_in(
 
 
 SECRETS = ("in secret", "b's secret", "PLANTED", *(base64.b64encode(each.encode()).decode() for each in ALL_PASSWORDS))
-"""What is left of the passwords however they are written, and what else this test plants."""
+"""A part of the passwords in any encoding, and the other secrets that this test plants."""
 RECORD = b"PLANTED-record"
 PAGES = (*SHOW_NOTHING, "/metrics", "/health/live", "/health/ready", *(f"/api/v1/{name}" for name in DOCUMENTS))
 

@@ -46,7 +46,9 @@ def fold(items: list[Item]) -> list[Item]:
 def test_the_newest_range_and_ranges_that_end_no_group_are_kept() -> None:
     end = closing()
     assert list(foldable(LINE, ranges(0, end), 0, 0, BITS)) == []
-    assert list(foldable(LINE, ranges(0, end, end + 1), 0, 0, BITS)) == [], "it came while the items were listed"
+    assert list(foldable(LINE, ranges(0, end, end + 1), 0, 0, BITS)) == [], (
+        "it was published while the items were listed"
+    )
     assert spans(list(foldable(LINE, ranges(0, end, end + 1), 0, end, BITS))) == [Span(0, end)]
     inner = open_end()
     assert list(foldable(LINE, ranges(0, inner, inner + 1), 0, inner, BITS)) == []

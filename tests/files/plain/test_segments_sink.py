@@ -102,7 +102,7 @@ async def test_a_stored_offset_beyond_the_end_is_refused_and_nothing_is_truncate
     segment.write_bytes(damaged)
     with pytest.raises(SinkError, match=r"orders-0: the stored offset is 30, but .*orders-0 ends at 10"):
         await write(tmp_path, batches(30, 40))
-    assert segment.read_bytes() == damaged, "what lies behind the damage may still be of use to somebody"
+    assert segment.read_bytes() == damaged, "records after the damage may still be usable"
     await write(tmp_path, batches(10, 40))
     assert content(directory(tmp_path)) == log_bytes(0, 40)
 

@@ -247,7 +247,7 @@ def test_a_range_that_overlaps_a_published_one_is_refused(database: Postgres, to
         table.set_aside(RangeIdentity("t", 0, -5, 0, 4, 7), 3)
     assert {n: rows for n, rows in published(database, to).items() if n < 30} == {3: {("a", 3)}}
     assert publish(6) == 2
-    assert publish(0) == 2, "what lies before all others"
+    assert publish(0) == 2, "a range before all others"
     assert publish(4, epoch=1) == 1, "a new epoch; the rest of the batch was there"
 
 
@@ -279,7 +279,7 @@ def test_all_ranges_are_looked_up_in_one_query(to: ToJdbc, monkeypatch: pytest.M
     monkeypatch.setattr(psycopg.Connection, "execute", counted)
     assert table.has(ranges) == [ranges[5], ranges[2999]]
     assert table.has([]) == []
-    assert len(asked) <= 4, "with what each connection begins with"
+    assert len(asked) <= 4, "with the first statements of each connection"
 
 
 def test_two_concurrent_writers_of_overlapping_ranges(database: Postgres, to: ToJdbc) -> None:

@@ -366,7 +366,7 @@ def test_only_a_lasting_failure_of_the_registry_fails_the_batch(
     reader = FieldOptions(format="confluent-avro", schema="registry:down-value")
     with pytest.raises(RegistryError, match=r"subject down-value: no answer in 4 attempts: .*refused"):
         Case(session, tmp_path, value=reader, registry=nobody)
-    assert case.rows(batch), "what is known needs no registry"
+    assert case.rows(batch), "known schemas need no registry"
 
 
 PROTO = """

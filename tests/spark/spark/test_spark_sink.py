@@ -294,7 +294,7 @@ async def test_postgresql_gets_each_range_once_though_the_worker_is_killed(
         log = "".join(path.read_text() for path in (tmp_path / "scratch").rglob("spark.log"))
         assert database.password not in log
     left = database.query("SELECT tablename FROM pg_tables WHERE tablename LIKE 'kzconsumer_stage%%'")
-    assert not left, "the second worker sweeps what the first one left"
+    assert not left, "the second worker removes the first one's files"
 
 
 async def test_a_delta_table_gets_each_range_once_and_no_additional_columns(tmp_path: Path) -> None:

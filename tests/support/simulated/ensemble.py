@@ -153,7 +153,7 @@ class Server:
         self.connections: dict[Connection, None] = {}
         self.cut_off = False
         self.disowns = False
-        """Cut off, it says of each session that it has expired."""
+        """If it is cut off, it reports each session as expired."""
         self._watching: dict[str, dict[str, dict[Connection, None]]] = {"data": {}, "child": {}}
         self._applied = 0
         self._arrives = 0.0

@@ -63,7 +63,7 @@ class SimulatedGroup:
         self._looks = looks
         self._unowned_alarm = unowned_alarm
         self.events: list[Mapping[str, Any]] = []
-        """What the members have logged; `member` is who."""
+        """The members' log events; `member` names the member."""
         self._no_leader_until = 0.0
 
     # -- what the caller does

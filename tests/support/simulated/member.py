@@ -63,10 +63,10 @@ class Member(RebalanceListener):
     connector: ConsumerConnector | None = None
     owned: set[TopicPartition] = field(default_factory=set)
     sought: dict[TopicPartition, int] = field(default_factory=dict)
-    """Where the next record has to come from: it went there, and has got nothing since."""
+    """The offset of the next record after a seek, until one arrives."""
     seeks: list[asyncio.Task[None]] = field(default_factory=list)
     in_hand: list[Handed] = field(default_factory=list)
-    """What it is working on, one of each stream."""
+    """The records in progress, one per stream."""
     task: asyncio.Task[None] | None = None
     dead: bool = False
     left_at: float | None = None
@@ -75,7 +75,7 @@ class Member(RebalanceListener):
     without_brokers: bool = False
     """No broker answers it: it may leave the group by itself."""
     troubled: float = 0.0
-    """Until when a fault may explain what it does."""
+    """The end of the time in which a fault may explain its behaviour."""
 
     def __repr__(self) -> str:
         return f"<Member {self.name}>"

@@ -34,7 +34,7 @@ class SimulatedNetwork:
         self.losing: dict[Process, bool] = {}
         """The next write's reply of these is lost with the connection, the write executed or not."""
         self.processes: dict[int, Process] = {}
-        """Session id -> who has it."""
+        """Session id -> its process."""
         self.world.network = self
 
     async def connect(

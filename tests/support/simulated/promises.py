@@ -20,7 +20,7 @@ from tests.support.simulated.network import SimulatedNetwork
 TRACE = 4000
 """Log lines and transactions that are kept for a failure's report."""
 GRACE = 4.0
-"""Seconds that an owner may need to notice what an outsider did to its partition: more than half a session timeout."""
+"""Seconds in which an owner has to notice a foreign change of its partition: more than half a session timeout."""
 REVOKE_DEADLINE = GroupSettings(id="g").revoke_deadline
 
 
