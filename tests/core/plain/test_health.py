@@ -36,7 +36,7 @@ class Owning:
         ((BEHIND,), "consuming 1 partition, 1,015 records behind"),
         ((BEHIND, PAUSED), "consuming 2 partitions, 1,015 records behind, 1 paused"),
         ((BEHIND, UNKNOWN), "consuming 2 partitions, 1,015 records behind"),
-        ((PAUSED,), "consuming 1 partition, how far behind is not known, 1 paused"),
+        ((PAUSED,), "consuming 1 partition, lag unknown, 1 paused"),
     ],
 )
 def test_paused_partitions_are_not_behind(positions: tuple[Position, ...], status: str) -> None:
