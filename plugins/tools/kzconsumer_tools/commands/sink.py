@@ -1,4 +1,4 @@
-"""`kzconsumer sink verify | replay | compact | try`: the parsers, and `try`, which shows what the sink would write."""
+"""`kzconsumer sink verify | replay | try`: the parsers, and `try`, which shows what the sink would write."""
 
 from __future__ import annotations
 
