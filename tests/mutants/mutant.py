@@ -22,7 +22,7 @@ class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     tests: list[str]
     """Node ids; the fewest that must catch it."""
     equivalent: str | None = None
-    """Why no test can tell it from the code as it is. Such a mutant must survive."""
+    """Why no test can distinguish it from the original code. Such a mutant must survive."""
 
     def plant(self, source: str) -> str:
         if (found := source.count(self.before)) != 1:

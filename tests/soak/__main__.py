@@ -50,7 +50,7 @@ ORDERLY = (chaos.terminate, chaos.a_third)
 """Nothing is redelivered if members join and leave like this, with any sink."""
 HARSH = (chaos.kill_daemon, chaos.freeze, chaos.kill_leader)
 OF_SPARK = (chaos.kill_worker, chaos.kill_java)
-STARTED_ANEW = (chaos.kill_daemon, chaos.terminate)
+RESTARTED = (chaos.kill_daemon, chaos.terminate)
 
 
 class Sample(NamedTuple):
@@ -135,7 +135,7 @@ async def leg(
                         chance.shuffle(faults)
                     fault = faults[rounds % len(faults)]
                     await anyio.sleep(max(0.0, due - time.monotonic() - every / 2))
-                    await fault(group, "a" if fault in STARTED_ANEW else chance.choice("ab"), chance)
+                    await fault(group, "a" if fault in RESTARTED else chance.choice("ab"), chance)
                     await group.whole(2)
                     await group.past([at + 1 for at in await group.committed()])
                     rounds += 1

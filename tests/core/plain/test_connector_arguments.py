@@ -14,7 +14,7 @@ from kzconsumer.errors import NotPermittedError
 from kzconsumer.sessions import Sessions
 from tests.support.members import settings
 
-NOBODY = "127.0.0.1:1"
+UNREACHABLE = "127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ NOBODY = "127.0.0.1:1"
     ],
 )
 async def test_topics(topics: Any, kind: type[Exception], words: str) -> None:
-    async with kzconsumer.connect(settings(NOBODY, "g")) as consumer:
+    async with kzconsumer.connect(settings(UNREACHABLE, "g")) as consumer:
         with pytest.raises(kind, match=words):
             await consumer.create_message_streams(topics)
 
@@ -46,7 +46,7 @@ async def test_topics(topics: Any, kind: type[Exception], words: str) -> None:
     ],
 )
 async def test_lists(topics: Any, streams: Any, kind: type[Exception]) -> None:
-    async with kzconsumer.connect(settings(NOBODY, "g")) as consumer:
+    async with kzconsumer.connect(settings(UNREACHABLE, "g")) as consumer:
         with pytest.raises(kind):
             await consumer.create_message_streams_by_filter(topics, streams)
 
@@ -54,7 +54,7 @@ async def test_lists(topics: Any, streams: Any, kind: type[Exception]) -> None:
 @pytest.mark.parametrize("wrong", ["orders", ("orders",), ("orders", "0"), (0, "orders"), ("orders", True), 7, None])
 async def test_partitions(wrong: Any) -> None:
     words = re.escape('a partition is given as TopicPartition("orders", 0)')
-    async with kzconsumer.connect(settings(NOBODY, "g")) as consumer:
+    async with kzconsumer.connect(settings(UNREACHABLE, "g")) as consumer:
         for call in (consumer.pause, consumer.resume):
             with pytest.raises(TypeError, match=words):
                 call([wrong])
@@ -66,18 +66,18 @@ async def test_partitions(wrong: Any) -> None:
         with pytest.raises(TypeError, match=words):
             await consumer.offsets_for_times({wrong: 0})
     with pytest.raises(TypeError, match=words):
-        async with kzconsumer.connect(settings(NOBODY, "g"), stop_at={wrong: 0}):
+        async with kzconsumer.connect(settings(UNREACHABLE, "g"), stop_at={wrong: 0}):
             pass
 
 
 async def test_one_partition_instead_of_a_collection() -> None:
-    async with kzconsumer.connect(settings(NOBODY, "g")) as consumer:
+    async with kzconsumer.connect(settings(UNREACHABLE, "g")) as consumer:
         with pytest.raises(TypeError, match="'orders'"):
             consumer.pause(kzconsumer.TopicPartition("orders", 0))  # type: ignore[arg-type]
 
 
 async def test_a_plain_tuple_is_accepted_as_a_partition() -> None:
-    async with kzconsumer.connect(settings(NOBODY, "g")) as consumer:
+    async with kzconsumer.connect(settings(UNREACHABLE, "g")) as consumer:
         consumer.pause([("orders", 0)])  # type: ignore[list-item]
         (paused,) = consumer.paused
         assert str(paused) == "orders-0"
@@ -85,7 +85,7 @@ async def test_a_plain_tuple_is_accepted_as_a_partition() -> None:
 
 @pytest.mark.parametrize("before", [False, True])
 async def test_closing_before_zookeeper_answers_ends_the_streams(before: bool) -> None:
-    configured = settings(NOBODY, "g")
+    configured = settings(UNREACHABLE, "g")
     with anyio.fail_after(5):
         async with kzconsumer.connect(configured) as consumer, anyio.create_task_group() as tasks:
             if before:
@@ -108,7 +108,7 @@ async def test_a_member_that_fails_before_it_has_joined_has_not_joined(monkeypat
         raise NotPermittedError("/consumers/g")
 
     async def join() -> None:
-        async with kzconsumer.connect(settings(NOBODY, "g")) as consumer:
+        async with kzconsumer.connect(settings(UNREACHABLE, "g")) as consumer:
             await consumer.create_message_streams({"orders": 1})
             joined.append(consumer)
 

@@ -53,7 +53,7 @@ def stored_from_now_on(group: SimulatedGroup, partition: TopicPartition) -> list
 
 
 def test_a_partition_with_a_range_in_flight_does_not_move_to_another_stream() -> None:
-    """Only a claim asks whether the destination has that range: here nobody may, since streams have none."""
+    """Only a claim asks whether the destination has that range: streams have none, so it must not be asked here."""
     with simulated_group(1) as group:
         member = joined(group, streams=2)
         group.logs.stop()

@@ -29,7 +29,7 @@ async def main(batches, limit):
             with anyio.move_on_after(0.3):
                 await sink.write(Batch((range_data("t", 2, 0, 5000),)))
         if scope.cancelled_caught and "go on" in sys.argv:
-            print("going on", file=sys.stderr)
+            print("continuing", file=sys.stderr)
             await sink.write(Batch((range_data("t", 1, 0, 5000),)))
     print("cancelled" if scope.cancelled_caught else "written", file=sys.stderr)
 
@@ -84,7 +84,7 @@ def test_a_write_continues_where_a_cancelled_one_stopped_and_tears_no_line(betwe
         assert process.stderr is not None
         first = process.stdout.readline()
         # Cancelled in the middle of a line: 4096 bytes are no whole number of lines.
-        assert process.stderr.readline() == "going on\n"
+        assert process.stderr.readline() == "continuing\n"
         rest = process.stdout.readlines()
     records = [json.loads(line) for line in (first, *rest)]
     before = [record["offset"] for record in records if record["partition"] == 0]

@@ -27,7 +27,7 @@ from kzconsumer.registry.ownership import Claimed
 from kzconsumer.registry.paths import CONSUMERS, GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
-from tests.support.simulated.ensemble import NOBODY, Ensemble
+from tests.support.simulated.ensemble import OPERATOR, Ensemble
 from tests.support.simulated.network import SimulatedNetwork
 from tests.support.simulated.virtual_time import World
 
@@ -192,7 +192,7 @@ class Writer:
         """At every transaction: a plan never exists without its offset, and a member that lost the partition never
         writes one.
         """
-        if session == NOBODY:
+        if session == OPERATOR:
             return
         written = {operation.path: operation for operation in operations if isinstance(operation, SetData)}
         for partition in PARTITIONS:

@@ -84,7 +84,7 @@ def test_a_cache_that_cannot_be_written_is_not_an_error(tmp_path: Path, monkeypa
     assert kernels_in_use() == "numba, not cached: OSError: no space left on device"
 
 
-def test_nobody_else_may_write_into_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_other_user_may_write_into_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in it is executed."""
     compiled = load_kernels()
     monkeypatch.setattr("kzconsumer.records.kernels.compile_all", lambda *, cache: compiled)

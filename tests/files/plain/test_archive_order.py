@@ -27,7 +27,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 def append(directory: Path, first: int, until: int, writer: str = "one") -> None:
     """By an object of its own, as after a restart."""
     archive = PartitionArchive(directory, writer, LIMITS, spread=False)
-    with archive.locked(lambda: pytest.fail("nobody else writes")):
+    with archive.locked(lambda: pytest.fail("no other process writes")):
         archive.append(batches(first, until), lambda: None)
 
 
@@ -49,7 +49,7 @@ def test_what_was_appended(disk: Disk) -> None:
 def test_several_appends_of_one_object(disk: Disk) -> None:
     archive = PartitionArchive(disk.root / "orders-0", "one", LIMITS, spread=False)
     for first in range(0, 100, 10):
-        with archive.locked(lambda: pytest.fail("nobody else writes")):
+        with archive.locked(lambda: pytest.fail("no other process writes")):
             archive.append(batches(first, first + 10), lambda: None)
         disk.require(*segments(disk.root / "orders-0"))
 

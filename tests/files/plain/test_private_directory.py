@@ -1,4 +1,4 @@
-"""Staged files hold records: nobody else may read them, whatever the umask."""
+"""Staged files hold records: no other user may read them, with any umask."""
 
 from __future__ import annotations
 

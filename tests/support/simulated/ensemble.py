@@ -21,7 +21,7 @@ SESSION_EXPIRED, SESSION_MOVED = -112, -118
 TICK = 0.5
 """A session expires between its timeout and this many seconds later."""
 NEVER = 1 << 62
-NOBODY = 0
+OPERATOR = 0
 """The session of an operator."""
 
 
@@ -65,7 +65,7 @@ class Ensemble:
 
     def operate(self, *operations: Operation) -> None:
         """An operator's transaction; a refused one has no effect."""
-        self.transact(NOBODY, list(operations))
+        self.transact(OPERATOR, list(operations))
 
     def make(self, path: str, data: bytes = b"") -> None:
         """Creates a persistent node with its parents."""

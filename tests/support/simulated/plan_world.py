@@ -27,7 +27,7 @@ from kzconsumer.registry.ownership import Blocked, Claimed
 from kzconsumer.registry.paths import CONSUMERS, GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
-from tests.support.simulated.ensemble import NOBODY, Ensemble
+from tests.support.simulated.ensemble import OPERATOR, Ensemble
 from tests.support.simulated.network import SimulatedNetwork
 from tests.support.simulated.virtual_time import Process, World
 
@@ -197,7 +197,7 @@ class PlanWorld:
             epoch = self._record(partition).epoch
             self._begins.setdefault((partition, epoch), stored)
             last = self._stored_last.get((partition, epoch), stored)
-            if session != NOBODY:
+            if session != OPERATOR:
                 if stored < last:
                     self._violations.append(f"{partition} went back from {last} to {stored} in epoch {epoch}")
                 if any(operation.path == PATHS.offset(partition) for operation in operations):

@@ -13,7 +13,7 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.sections import GroupSettings
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData
 from tests.support.members import sessions_of
-from tests.support.simulated.ensemble import NOBODY, Ensemble
+from tests.support.simulated.ensemble import OPERATOR, Ensemble
 from tests.support.simulated.member import GROUP, Handed, Member
 from tests.support.simulated.network import SimulatedNetwork
 
@@ -83,7 +83,7 @@ class Promises:
     def handed_out(self, member: Member, partition: TopicPartition, offsets: range) -> Handed:
         """An application has received these records."""
         now = self.world.now
-        claim, session = self._claims.get(partition, (0, NOBODY))
+        claim, session = self._claims.get(partition, (0, OPERATOR))
         holder = self.network.processes.get(session)
         excused = self._disturbed.get(partition, 0.0) > now
         if partition not in member.owned:
@@ -170,13 +170,13 @@ class Promises:
     def _offset_changes(self, partition: TopicPartition, offset: int, session: int) -> None:
         before = self._stored.get(partition)
         self._stored[partition] = offset
-        if session == NOBODY:
+        if session == OPERATOR:
             self._meddled.add(partition)
             self._finished.setdefault(partition, set()).update(range(offset))  # skipped, if they were not read
             self._handed.pop(partition, None)  # may all be redelivered
             return
         process = self.network.processes.get(session)
-        if self._claims.get(partition, (0, NOBODY))[1] != session:
+        if self._claims.get(partition, (0, OPERATOR))[1] != session:
             self.violated(f"{process} stored {partition} = {offset} without owning it")
         meddled = partition in self._meddled
         self._meddled.discard(partition)

@@ -61,7 +61,7 @@ async def test_both_describe_a_running_group_alike(
         await until(lambda: len(member.messages) == sum(EACH - 3 * n - 1 for n in range(PARTITIONS)))
         await member.consumer.commit()
         sessions_of(member.consumer).stop_fetching()
-        # Records that nobody reads, so that there is a lag.
+        # Records that are not consumed, so that there is a lag.
         more = [Sent(partition, None, b"x") for partition in range(PARTITIONS) for _ in range(partition)]
         await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, more)
         lag = await kzconsumer.json("lag", unique)

@@ -30,7 +30,7 @@ def test_a_record_from_the_future_is_not_negatively_late() -> None:
     assert (found.partitions[0].seconds, found.seconds) == (0.0, 0.0)
 
 
-def test_an_offset_after_the_end_and_a_time_nobody_knows_are_unknown() -> None:
+def test_an_offset_after_the_end_and_a_missing_time_are_unknown() -> None:
     found = lag_of({0: 11, 1: 7}, {})
     assert [(each.lag, each.seconds) for each in found.partitions] == [(None, None), (3, None)]
     assert (found.lag, found.seconds, found.unknown) == (3, None, 1)
