@@ -1,4 +1,4 @@
-"""What happens to a corrupt batch: the stream fails, or it is skipped, and on disk before that if it is to be kept."""
+"""Corrupt batches: the stream fails, or the batch is skipped, and set aside on disk first if that is configured."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_batch_that_was_set_aside_is_on_disk_with_all_its_bytes(tmp_path
         disk.require(kept)
     assert (kept.name, kept.read_bytes()) == ("orders-3-10.bin", SECOND)
     assert logs[0]["kept"] == str(kept)
-    assert await skipped(setting_aside(tmp_path / "of" / "batches")) == 20, "it is met again after a restart"
+    assert await skipped(setting_aside(tmp_path / "of" / "batches")) == 20, "it is fetched again after a restart"
 
 
 async def test_a_batch_that_cannot_be_set_aside_is_not_skipped(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ async def test_a_batch_that_cannot_be_set_aside_is_not_skipped(tmp_path: Path) -
     assert (tmp_path / "orders-3-10.bin").read_bytes() == b"of an earlier topic"
 
 
-async def test_a_message_that_is_cut_off_is_skipped_only_if_the_log_goes_on_behind_it() -> None:
+async def test_a_truncated_message_is_skipped_only_if_the_log_continues_after_it() -> None:
     cut_off = unusable(10, 0, cut_off=True)
     assert await skipped(FetchSettings(on_corrupt="skip"), cut_off, LARGE) == 11
     with pytest.raises(KzConsumerError, match="nothing can be read behind it"):

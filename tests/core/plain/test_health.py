@@ -1,4 +1,4 @@
-"""The one line about a running member: what it consumes, and how far behind it is."""
+"""The status line: what a member consumes and how far behind it is."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Owning:
     ],
 )
 def test_paused_partitions_are_not_behind(positions: tuple[Position, ...], status: str) -> None:
-    """They are not fetched, so nobody knows the ends of their logs."""
+    """They are not fetched, so the ends of their logs are unknown."""
     health = Health(LeaseInHand(), 6.0, 60.0)
     health.phase, health.sessions = "", cast(Sessions, Owning(positions))
     assert health.status() == status

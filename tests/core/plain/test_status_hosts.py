@@ -1,4 +1,4 @@
-"""Without a token only names of this machine are answered over TCP: a web page may have others resolve to loopback."""
+"""Without a token the status server answers only requests for loopback names (DNS rebinding)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.core.plain.test_status_server import observer
 
 
 async def statuses(base: str, host: str, connector: aiohttp.BaseConnector | None = None) -> set[int]:
-    """Of all routes."""
+    """The status codes of all routes."""
     found = set()
     async with asyncio.timeout(20), aiohttp.ClientSession(base, connector=connector, headers={"Host": host}) as client:
         for route in ROUTES:
@@ -25,7 +25,7 @@ async def statuses(base: str, host: str, connector: aiohttp.BaseConnector | None
 
 
 @pytest.mark.parametrize(("host", "refused"), [("localhost", False), ("127.0.0.1", False), ("evil.example", True)])
-async def test_over_tcp(host: str, refused: bool) -> None:
+async def test_requests_over_tcp_need_a_loopback_name(host: str, refused: bool) -> None:
     port = free_port()
     async with serving(observer(f"127.0.0.1:{port}")):
         found = await statuses(f"http://127.0.0.1:{port}", f"{host}:{port}")
@@ -33,8 +33,8 @@ async def test_over_tcp(host: str, refused: bool) -> None:
     assert (HTTPStatus.OK in found) != refused
 
 
-async def test_over_a_unix_socket_any_name_is_answered(tmp_path: Path) -> None:
-    """No browser connects to one."""
+async def test_requests_over_a_unix_socket_may_have_any_name(tmp_path: Path) -> None:
+    """Browsers do not connect to unix sockets."""
     path = str(tmp_path / "s")
     async with serving(observer(f"unix:{path}")):
         found = await statuses("http://localhost", "evil.example", aiohttp.UnixConnector(path))
