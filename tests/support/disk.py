@@ -1,6 +1,6 @@
-"""What of a directory is certainly on disk: content and names that were synced. The rest may be lost with the power.
+"""Models what of a directory is on disk: content and names that were synced. Others may be lost in a power failure.
 
-`watched_disk` watches the calls of `os` in this process; files that libraries write are judged by their content.
+`watched_disk` wraps functions of `os` in this process. Files may be written in any way: their content is compared.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OnPath = Callable[[Path], None]
 
 
 class Disk:
-    """Everything that is below `root` at first counts as synced, and so does its own name.
+    """Everything below `root` counts as synced at first, as does its own name.
 
     `on_name(file, name)` is called before a file gets a name by a link or a rename, `on_creation(name)` before one is
     created by `os.open`, `on_removal(name)` before one is removed; they may raise.

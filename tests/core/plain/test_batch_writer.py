@@ -1,4 +1,4 @@
-"""One batch and the claims that are lost while it is written."""
+"""Batches whose claims are lost while they are written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.range_data import range_data
 
 
 def handed_over(number: int) -> tuple[list[OffsetTracker], Batch]:
-    """Claims of so many partitions, and a batch of five records of each."""
+    """Claims of `number` partitions, and a batch with five records of each."""
     claims = [tracker(partition) for partition in range(number)]
     for claim in claims:
         claim.hand_over(5)
@@ -27,7 +27,7 @@ def handed_over(number: int) -> tuple[list[OffsetTracker], Batch]:
 
 
 class Alone(Memory):
-    """Can only write single ranges, and does something after the first one."""
+    """Writes single ranges only, and calls `then` after the first one."""
 
     def __init__(self, then: Callable[[], None]) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def writer_of(sink: Memory, owned: Owned, tmp_path: Path) -> BatchWriter:
     return BatchWriter("memory", sink, owned, None, RangeQuarantine(tmp_path / "aside", "memory"), None)
 
 
-async def test_a_range_that_was_lost_is_not_written_alone(tmp_path: Path) -> None:
+async def test_a_lost_range_is_not_written_alone(tmp_path: Path) -> None:
     claims, batch = handed_over(2)
     sink = Alone(claims[1].close)
     assert not await writer_of(sink, Owned(claims), tmp_path).write(batch, claims)
@@ -53,8 +53,8 @@ async def test_a_range_that_was_lost_is_not_written_alone(tmp_path: Path) -> Non
     assert [claim.written for claim in claims] == [(0, 5), None]
 
 
-async def test_a_range_that_was_lost_waits_for_no_lease(tmp_path: Path) -> None:
-    """The session that held both has ended; the next one may be a long time away."""
+async def test_a_lost_range_does_not_wait_for_the_lease(tmp_path: Path) -> None:
+    """The session of both claims has ended."""
     claims, batch = handed_over(2)
     lease = LeaseInHand()
 
@@ -66,7 +66,7 @@ async def test_a_range_that_was_lost_waits_for_no_lease(tmp_path: Path) -> None:
         assert not await writer_of(Alone(lose), Owned(claims, lease=lease), tmp_path).write(batch, claims)
 
 
-async def test_a_claim_that_has_ended_is_not_kept_in_memory_by_the_others_of_its_batch(tmp_path: Path) -> None:
+async def test_an_ended_claim_is_not_retained_by_the_other_claims_of_its_batch(tmp_path: Path) -> None:
     claims, batch = handed_over(2)
     assert await writer_of(Memory(), Owned(), tmp_path).write(batch, list(claims))
     ended, staying = weakref.ref(claims[0]), claims[1]

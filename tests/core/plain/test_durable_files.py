@@ -1,4 +1,4 @@
-"""Files that are on disk with their names once a function returns, and that have no name before they are."""
+"""Durable files: content is synced before a file gets its name, and the name before a function returns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.range_data import range_data
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    """No file gets a name that readers look at before its content is on disk."""
+    """No file gets its final name before its content is on disk."""
     with watched_disk(tmp_path) as made:
 
         def whole(file: Path, name: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_file_is_on_disk(disk: Disk, create: Callable[[Path], object]) -> None
     assert list(disk.root.iterdir()) == [file]
 
 
-def test_a_name_that_another_writer_has_made_is_on_disk_as_well(disk: Disk) -> None:
+def test_the_name_of_a_file_of_another_writer_is_on_disk(disk: Disk) -> None:
     file = disk.root / "file"
     file.write_bytes(b"theirs")
     assert not create_whole(file, b"ours")
@@ -57,7 +57,7 @@ def test_a_name_that_another_writer_has_made_is_on_disk_as_well(disk: Disk) -> N
     disk.require(file)
 
 
-def test_each_piece_of_a_growing_file_is_on_disk(disk: Disk) -> None:
+def test_each_appended_piece_is_on_disk(disk: Disk) -> None:
     file = AppendedFile(disk.root / "of" / "pieces" / "file")
     for number in range(3):
         file.append(b"piece %d\n" % number)
@@ -65,7 +65,7 @@ def test_each_piece_of_a_growing_file_is_on_disk(disk: Disk) -> None:
     file.close()
 
 
-def test_a_directory_that_is_made_for_a_file_is_on_disk(disk: Disk) -> None:
+def test_directories_created_for_a_file_are_on_disk(disk: Disk) -> None:
     file = disk.root / "a" / "b" / "file"
     create_same(file, b"content")
     disk.require(file)

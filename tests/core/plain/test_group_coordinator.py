@@ -81,8 +81,8 @@ async def test_an_offset_missing_from_the_response_is_not_taken_for_no_offset(mo
         await group.stored([asked, other])
 
 
-def test_a_coordinator_that_is_still_loading_is_not_asked_all_the_time() -> None:
-    """Attempts follow with pauses of 50 ms, doubling, up to a second."""
+def test_a_loading_coordinator_is_asked_with_growing_pauses() -> None:
+    """The first pause is 50 ms; each is twice the one before, up to a second."""
     world, asked = World(0), list[float]()
 
     class Loading(Cluster):

@@ -1,4 +1,4 @@
-"""The one line about a running member: what it consumes, and how far behind it is."""
+"""The status line: what a member consumes and how far behind it is."""
 
 from __future__ import annotations
 

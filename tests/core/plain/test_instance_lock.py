@@ -68,7 +68,7 @@ def test_the_second_daemon_names_the_first(
 
 
 def test_a_lock_that_is_a_symbolic_link_is_refused(tmp_path: Path) -> None:
-    """In a directory that others may write to, the link may name any file of this user; it would be truncated."""
+    """Otherwise any user who may write to the directory could have a file of this user truncated."""
     victim, lock = tmp_path / "victim", tmp_path / "lock"
     victim.write_text("content")
     lock.symlink_to(victim)

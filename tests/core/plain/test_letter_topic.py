@@ -1,4 +1,4 @@
-"""Dead letters to a topic: a letter without an acknowledgement is not written."""
+"""Dead letters in a topic: a letter without an acknowledgement does not count as written."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ async def topic_at(bootstrap: str) -> AsyncIterator[LetterTopic]:
         topic.close()
 
 
-async def test_what_is_not_acknowledged_in_time_is_not_written(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The producer itself has not given up then, and has reported no failure."""
+async def test_a_letter_that_is_not_acknowledged_in_time_is_not_written(
+    silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The producer has not given up by then and has reported no failure."""
     monkeypatch.setattr(letter_topic, "_LATE", -TIMEOUT)
     async with topic_at(silent) as topic:
         with pytest.raises(DeadLetterError, match=r"^topic letters: no answer$"):

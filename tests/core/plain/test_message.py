@@ -99,8 +99,8 @@ def test_few_records_make_the_same_messages_as_columns() -> None:
         assert few.next_offset == 62
 
 
-def test_few_records_of_a_batch_whose_last_ones_were_compacted_away() -> None:
-    """The position is the end of the batch: at the last record's end the broker would send it again, for ever."""
+def test_few_records_of_a_compacted_batch_end_where_the_batch_ends() -> None:
+    """A fetch from an offset in between would return the same batch again, for ever."""
     data = record_batch([Record(None, b"v")] * 2, base_offset=40, offset_deltas=[0, 2], last_offset_delta=9)
     few = decode_few(memoryview(data), topic="orders", partition=3, start=40)
     assert few is not None
@@ -126,8 +126,8 @@ def test_unusual_records_are_decoded_as_columns(data: bytes, start: int) -> None
     assert decode_few(memoryview(data), topic="orders", partition=3, start=start) is None
 
 
-def test_of_a_corrupt_value_only_the_checksum_tells() -> None:
-    """So the case "corrupt" of the test above is refused for nothing else."""
+def test_only_the_checksum_detects_the_corrupt_value() -> None:
+    """The case "corrupt" of the test above is refused for no other reason."""
     good = record_batch([Record(None, b"v")], base_offset=3)
     found = decode_few(memoryview(good[:-2] + b"w\0"), topic="orders", partition=3, start=0, check=False)
     assert found is not None

@@ -35,7 +35,7 @@ REQUIRED = {"zookeeper": {"connect": "zk1:2181"}, "group": {"id": "orders"}, "si
 
 
 def blocks(page: str) -> list[tuple[str, str, str]]:
-    """Of each block: the comment that says why it is not run, its language, its text."""
+    """The blocks of a page: the comment that says why one is not run, its language, its text."""
     return _FENCE.findall((ROOT / page).read_text())
 
 
@@ -94,7 +94,7 @@ RUN_BY = {
 
 
 def test_every_block_that_can_be_run_has_a_test_that_runs_it() -> None:
-    """One that no test runs says so in a comment above it."""
+    """A block without a test says so in a comment above it."""
     found = {(page, language) for page in PAGES for marked, language, _ in blocks(page) if not marked}
     assert {(page, language) for page, language in found if language in TO_BE_RUN} == set(RUN_BY)
 

@@ -1,4 +1,4 @@
-"""Checksums of batches of every size, in every form that they are decoded to: only the checksum shows the damage."""
+"""Checksums detect damage in batches of every size, in every form of decoding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kzconsumer.records.whole_batches import keep
 from tests.support.record_sets import Record, record_batch
 
 SIZES = [1, 2, 3, 5, 9, 20, 100, L.SMALL_BATCH - 100, L.SMALL_BATCH, 4096, 65_536, 1 << 20, 3_000_001]
-"""Of the one value of a batch, in bytes."""
+"""Sizes of the only value of a batch, in bytes."""
 FEW = [size for size in SIZES if size < MOST_BYTES]
 
 
@@ -48,14 +48,14 @@ ACCEPTS: dict[str, Callable[[bytes], bool]] = {
 
 
 def resealed(data: bytes) -> bytes:
-    """With the checksum of its content."""
+    """The batch with a correct checksum."""
     return data[:17] + struct.pack(">I", crc32c(data[L.CHECKED_FROM :])) + data[L.CHECKED_FROM :]
 
 
 @pytest.mark.parametrize(
     ("form", "size"), [(form, size) for form in ACCEPTS for size in (FEW if form == "few" else SIZES)]
 )
-def test_one_wrong_bit_of_a_value_is_found(form: str, size: int) -> None:
+def test_a_flipped_bit_of_a_value_is_detected(form: str, size: int) -> None:
     accepts, chance = ACCEPTS[form], Random(size)
     good = record_batch([Record(None, chance.randbytes(size))], base_offset=40)
     assert accepts(good)

@@ -84,8 +84,8 @@ def test_a_cache_that_cannot_be_written_is_not_an_error(tmp_path: Path, monkeypa
     assert kernels_in_use() == "numba, not cached: OSError: no space left on device"
 
 
-def test_no_other_user_may_write_into_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in it is executed."""
+def test_only_the_owner_may_write_into_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its content is executed."""
     compiled = load_kernels()
     monkeypatch.setattr("kzconsumer.records.kernels.compile_all", lambda *, cache: compiled)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))

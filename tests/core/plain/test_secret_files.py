@@ -1,4 +1,4 @@
-"""Secrets as they are read from files: the line end that editors and tools leave is no part of them."""
+"""Secrets read from files: one line end is not part of the secret."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_what_is_redacted_in_a_text(text: str, shown: str) -> None:
         "fs.azure.account.key.lake",
     ],
 )
-def test_the_value_of_a_key_with_such_a_name_is_hidden(name: str) -> None:
+def test_values_of_secret_keys_are_hidden(name: str) -> None:
     assert redacted({"options": [{name: "PLANTED", "path": "lake"}]}) == {"options": [{name: HIDDEN, "path": "lake"}]}
 
 

@@ -1,4 +1,4 @@
-"""How often a healthy daemon feeds the watchdog of its service manager, on the virtual clock."""
+"""How often a healthy daemon feeds the watchdog, on the virtual clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.simulated.virtual_time import World, clock_of
 
 
 class Listening(Manager):
-    """Notes when it is fed."""
+    """Records when the watchdog is fed."""
 
     def __init__(self, watchdog: float) -> None:
         super().__init__("@watchdog", watchdog)
@@ -27,7 +27,7 @@ class Listening(Manager):
 
 
 @pytest.mark.parametrize("watchdog", [0.5, 4.0, 60.0])
-def test_it_is_fed_twice_in_each_interval_at_least(watchdog: float) -> None:
+def test_the_watchdog_is_fed_at_least_twice_per_interval(watchdog: float) -> None:
     """As sd_watchdog_enabled(3) recommends, so that one report may be late."""
     world = World(0)
     with clock_of(world):

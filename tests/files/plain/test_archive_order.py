@@ -1,4 +1,4 @@
-"""What of an archive is on disk: all of a range when its write returns, and a segment before the next one begins."""
+"""Durability of an archive: ranges are synced when their write returns, a segment before the next one begins."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 def append(directory: Path, first: int, until: int, writer: str = "one") -> None:
-    """By an object of its own, as after a restart."""
+    """By a new object, as after a restart."""
     archive = PartitionArchive(directory, writer, LIMITS, spread=False)
-    with archive.locked(lambda: pytest.fail("no other process writes")):
+    with archive.locked(lambda: pytest.fail("the lock is held")):
         archive.append(batches(first, until), lambda: None)
 
 
-def test_what_was_appended(disk: Disk) -> None:
+def test_appended_ranges_are_on_disk(disk: Disk) -> None:
     directory = disk.root / "orders-0"
 
     def on_creation(name: Path) -> None:
@@ -46,16 +46,16 @@ def test_what_was_appended(disk: Disk) -> None:
     assert len(segments(directory)) > 2
 
 
-def test_several_appends_of_one_object(disk: Disk) -> None:
+def test_ranges_appended_by_one_object_are_on_disk(disk: Disk) -> None:
     archive = PartitionArchive(disk.root / "orders-0", "one", LIMITS, spread=False)
     for first in range(0, 100, 10):
-        with archive.locked(lambda: pytest.fail("no other process writes")):
+        with archive.locked(lambda: pytest.fail("the lock is held")):
             archive.append(batches(first, first + 10), lambda: None)
         disk.require(*segments(disk.root / "orders-0"))
 
 
-def test_what_a_dead_writer_has_appended(disk: Disk) -> None:
-    """It was killed before it waited for the disk; its records are found, and counted as written."""
+def test_entries_of_a_killed_writer_are_synced_before_they_count(disk: Disk) -> None:
+    """The writer was killed before it synced them; its successor finds them."""
     made, found = disk.root / "made", disk.root / "orders-0"
     append(made, 0, 20)
     shutil.copytree(made, found)
@@ -66,7 +66,7 @@ def test_what_a_dead_writer_has_appended(disk: Disk) -> None:
     disk.require(found / IDENTITY, *segments(found))
 
 
-async def test_the_marker_of_a_new_archive(disk: Disk) -> None:
+async def test_the_marker_of_a_new_archive_is_on_disk(disk: Disk) -> None:
     path = disk.root / "deep" / "archive"
     async with SegmentsSink({"path": str(path)}, context()):
         markers = [each for each in path.iterdir() if each.is_file()]

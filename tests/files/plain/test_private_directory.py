@@ -1,4 +1,4 @@
-"""Staged files hold records: no other user may read them, with any umask."""
+"""Staged files contain records: only their owner may read them, regardless of the umask."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def no_umask() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_umask")
-def test_a_private_directory_is_its_owners(tmp_path: Path) -> None:
+def test_a_private_directory_is_accessible_to_its_owner_only(tmp_path: Path) -> None:
     private = PrivateDirectory(tmp_path)
     modes = {each.suffix: each.stat().st_mode & 0o777 for each in tmp_path.iterdir()}
     assert modes == {"": 0o700, ".lock": 0o600}

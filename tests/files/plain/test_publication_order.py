@@ -1,6 +1,6 @@
-"""What is on disk when a target's files get their names: after a power failure no range is published by half, or lost.
+"""Order of syncs in a publication: a power failure leaves each range published completely or not at all.
 
-In this order: staged files, the decision, the published files, the ledger entry; each before the next has its name.
+Staged files, the decision, the published files, the ledger entry: each is on disk before the next one gets its name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.disk import Disk, watched_disk
 
 
 class Order:
-    """Requires of each name in a target what has to be on disk before it."""
+    """Requires for each new name in a target that what it depends on is on disk."""
 
     def __init__(self, target: Target, disk: Disk) -> None:
         self.target = target
@@ -78,7 +78,7 @@ def order(disk: Disk) -> Order:
 
 
 def published(order: Order) -> list[Path]:
-    """Files and entries that readers find now."""
+    """Published files and ledger entries."""
     files = [file for file in order.target.path.rglob("*.parquet") if order.state not in file.parents]
     return [*files, *(order.state / name for name in os.listdir(order.state) if parsed(name) is not None)]
 
@@ -89,7 +89,7 @@ def test_a_claim_is_on_disk(disk: Disk, order: Order) -> None:
     disk.require(*order.state.glob("layout-*.json"))
 
 
-def test_a_publication(disk: Disk, order: Order) -> None:
+def test_a_publication_is_synced_in_order(disk: Disk, order: Order) -> None:
     attempt = attempt_of(order.target)
     ranges = [staged(attempt, 0, "x", "day=1", "day=2/hour=1"), staged(attempt, 1, "y", ""), staged(attempt, 2, "")]
     assert order.target.publish(ranges, attempt, free) == 3
@@ -99,8 +99,8 @@ def test_a_publication(disk: Disk, order: Order) -> None:
     assert order.seen == kinds
 
 
-def test_a_decision_of_a_dead_writer_is_carried_out(disk: Disk, order: Order) -> None:
-    """It died before its decision was certainly on disk."""
+def test_the_decision_of_a_killed_writer_is_carried_out_in_order(disk: Disk, order: Order) -> None:
+    """The writer was killed before its decision was synced."""
     attempt = attempt_of(order.target)
 
     class Dies(Exception):
@@ -122,14 +122,13 @@ def test_a_decision_of_a_dead_writer_is_carried_out(disk: Disk, order: Order) ->
     assert order.seen == ["decision", "file", "entry", "undecided"]
 
 
-def test_a_range_that_is_kept_aside(disk: Disk, order: Order) -> None:
+def test_a_range_kept_aside_is_synced_in_order(disk: Disk, order: Order) -> None:
     assert order.target.set_aside(identity(0), 1)
     disk.require(*published(order))
     assert order.seen == ["decision", "entry", "undecided"]
 
 
-def test_folding(disk: Disk, order: Order) -> None:
-    """Entries are removed when the item that has replaced them is on disk."""
+def test_entries_are_removed_after_the_folded_item_is_on_disk(disk: Disk, order: Order) -> None:
     attempt = attempt_of(order.target)
     ranges = [staged(attempt, 0, "")._replace(part=spooled(number)) for number in range(40)]
     assert order.target.publish(ranges, attempt, free) == 40

@@ -107,10 +107,10 @@ async def test_a_stored_offset_beyond_the_end_is_refused_and_nothing_is_truncate
     assert content(directory(tmp_path)) == log_bytes(0, 40)
 
 
-async def test_a_segment_that_cannot_be_begun_is_reported_with_the_reason(
+async def test_a_segment_that_cannot_be_created_is_reported_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And nothing that was closed is closed again: its number may be another thread's file by then."""
+    """The previous descriptor is not closed twice: its number may belong to another thread by then."""
     real = os.open
 
     def full(path: Path, flags: int, *arguments: int) -> int:

@@ -1,4 +1,4 @@
-"""What is on disk when a range is committed to a Delta table, and when it counts as committed."""
+"""Durability of a Delta table: files are synced before their commit, a commit before it counts."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def log_of(target: DeltaTarget) -> list[Path]:
     return found
 
 
-def test_a_claim(disk: Disk, target: DeltaTarget) -> None:
+def test_a_claim_is_on_disk(disk: Disk, target: DeltaTarget) -> None:
     disk.require(target.path / "_kzconsumer" / "delta.json", target.attempts)
 
 
-def test_files_are_on_disk_before_the_commit_and_the_commit_when_it_counts(
+def test_files_are_synced_before_the_commit_and_the_commit_before_it_counts(
     disk: Disk, target: DeltaTarget, writer: Writer
 ) -> None:
     asked: list[int] = []
@@ -75,7 +75,7 @@ def test_files_are_on_disk_before_the_commit_and_the_commit_when_it_counts(
     ],
     ids=["has", "missing"],
 )
-def test_the_commit_of_a_dead_writer_is_on_disk_when_it_is_reported(
+def test_the_commit_of_a_killed_writer_is_synced_before_it_is_reported(
     disk: Disk,
     target: DeltaTarget,
     writer: Writer,
@@ -97,7 +97,7 @@ def test_the_commit_of_a_dead_writer_is_on_disk_when_it_is_reported(
     disk.require(*log_of(target))
 
 
-def test_a_range_that_is_kept_aside(disk: Disk, target: DeltaTarget, writer: Writer) -> None:
+def test_a_range_kept_aside_is_on_disk(disk: Disk, target: DeltaTarget, writer: Writer) -> None:
     assert target.set_aside(PART, 5), "there is no table yet"
     disk.require(*(target.path / "_kzconsumer" / "aside").iterdir())
     writer.publish(writer.stage(range_data("t", 0, 5, 10)))
@@ -105,7 +105,7 @@ def test_a_range_that_is_kept_aside(disk: Disk, target: DeltaTarget, writer: Wri
     disk.require(*log_of(target))
 
 
-def test_a_range_without_rows_before_there_is_a_table(disk: Disk, target: DeltaTarget, writer: Writer) -> None:
+def test_a_range_without_rows_and_without_a_table_is_on_disk(disk: Disk, target: DeltaTarget, writer: Writer) -> None:
     assert writer.publish(writer.stage(range_data("t", 0, 0, 5, []))) == 0
     (place,) = (target.path / "_kzconsumer" / "empty").iterdir()
     disk.require(place)

@@ -18,19 +18,19 @@ def lag_of(stored: dict[int, int], written: dict[int, int]) -> GroupLag:
     return group_lag("g", known, partitions_of(known), logs, times, NOW)
 
 
-def test_a_group_is_as_late_as_its_latest_partition() -> None:
+def test_the_lag_in_seconds_of_a_group_is_that_of_its_latest_partition() -> None:
     found = lag_of({0: 7, 1: 5, 2: 10}, {0: 2_500, 1: 40_000})
     assert [(each.lag, each.seconds) for each in found.partitions] == [(3, 2.5), (5, 40.0), (0, 0.0)]
     assert (found.lag, found.seconds, found.unknown) == (8, 40.0, 0)
 
 
-def test_a_record_from_the_future_is_not_negatively_late() -> None:
-    """The producer's clock is ahead of ours."""
+def test_a_timestamp_in_the_future_gives_no_negative_lag() -> None:
+    """The producer's clock is ahead."""
     found = lag_of({0: 7}, {0: -3_000})
     assert (found.partitions[0].seconds, found.seconds) == (0.0, 0.0)
 
 
-def test_an_offset_after_the_end_and_a_missing_time_are_unknown() -> None:
+def test_an_offset_after_the_log_end_and_an_unknown_time_give_unknown_lags() -> None:
     found = lag_of({0: 11, 1: 7}, {})
     assert [(each.lag, each.seconds) for each in found.partitions] == [(None, None), (3, None)]
     assert (found.lag, found.seconds, found.unknown) == (3, None, 1)

@@ -1,4 +1,4 @@
-"""One replay of a group at a time on a machine."""
+"""Only one replay of a group runs at a time on a machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kzconsumer_tools.sinks.replay import alone
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Locks are made here."""
+    """The directory of the locks."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
@@ -27,7 +27,7 @@ def test_a_second_replay_is_refused_while_the_first_one_runs() -> None:
         pass
 
 
-def test_its_lock_cannot_be_held_by_other_users(folder: Path) -> None:
+def test_other_users_cannot_hold_the_lock(folder: Path) -> None:
     before = os.umask(0)
     try:
         with alone("c", "g"):

@@ -1,4 +1,4 @@
-"""Undo files: on disk before anything is changed, and never in place of another one."""
+"""Undo files are on disk before anything is changed, and replace no other file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.disk import watched_disk
 
 
 @pytest.mark.parametrize("chosen", [True, False])
-def test_it_is_on_disk(chosen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_undo_file_is_on_disk(chosen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with watched_disk(tmp_path) as disk:
         path = write_undo(tmp_path / "undo.jsonl" if chosen else None, "offsets", b"content")
@@ -20,7 +20,7 @@ def test_it_is_on_disk(chosen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert read_file(path) == b"content"
 
 
-def test_an_earlier_one_is_not_replaced(tmp_path: Path) -> None:
+def test_an_existing_file_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "undo.jsonl"
     write_undo(path, "offsets", b"first")
     with pytest.raises(NotDoneError, match="nothing was changed"):
