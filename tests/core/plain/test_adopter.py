@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -13,7 +14,7 @@ from kzconsumer.model import ConsumerThreadId, RangeIdentity, TopicPartition
 from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
-from kzconsumer.registry.claim_record import ClaimRecord, Plan, decode_claim_record, encode_claim_record
+from kzconsumer.registry.claim_record import ClaimRecord, CommitMark, Plan, decode_claim_record, encode_claim_record
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.ownership import Claimed
 from kzconsumer.registry.paths import GroupPaths
@@ -29,6 +30,7 @@ INCARNATION = 0x2A
 OF_AN_EARLIER_EPOCH = plan_of(5, 9, epoch=0)
 OF_AN_EARLIER_TOPIC = plan_of(5, 9, epoch=1, incarnation="0x29")
 PLAN = plan_of(5, 9, epoch=1)
+MARK = CommitMark(until=50, incarnation="0x2a", epoch=1, fingerprint="f", written=(40, 50))
 LOST = "records lost with their topic, which was recreated"
 
 
@@ -39,6 +41,12 @@ class Everything(Nothing):
         return ranges
 
 
+class Remembering(Nothing):
+    """A destination that can be asked, and has nothing."""
+
+    remembers = True
+
+
 class Claim(NamedTuple):
     """Where a claim begins, what it replays, and the nodes that it leaves."""
 
@@ -46,12 +54,16 @@ class Claim(NamedTuple):
     replays: Plan | None
     stored: bytes | None
     plan: Plan | None
+    refusal: str = ""
 
 
-def claim(plan: Plan, stored: int, destination: Nothing, *, refuses_loss: bool = False) -> Claim:
+def claim(
+    plan: Plan | None, stored: int, destination: Nothing, *, mark: CommitMark | None = None, refuses_loss: bool = False
+) -> Claim:
     """By a member of reset epoch 1."""
     clients = Clients()
-    clients.ensemble.make(RECORD, encode_claim_record(ClaimRecord(1, "range", "0x2a", 1, "f", plan)))
+    record = ClaimRecord(1, "range", "0x2a", 1, "f", plan, mark or msgspec.UNSET)
+    clients.ensemble.make(RECORD, encode_claim_record(record))
     clients.ensemble.make(OFFSET, b"%d" % stored)
 
     async def script(session: ZooKeeperSession) -> Claim:
@@ -63,7 +75,7 @@ def claim(plan: Plan, stored: int, destination: Nothing, *, refuses_loss: bool =
         (adopted,) = await adopter.adopt([(PARTITION, INCARNATION, claimed)])
         tree = clients.ensemble.tree
         left = decode_claim_record(tree.nodes[RECORD].data).plan
-        return Claim(adopted.position, adopted.tracker.replay, tree.data(OFFSET), left)
+        return Claim(adopted.position, adopted.tracker.replay, tree.data(OFFSET), left, adopted.refusal)
 
     return clients.play(script)
 
@@ -110,3 +122,28 @@ def test_nothing_is_reported_as_lost_that_a_tool_or_the_destination_has_settled(
     with capture_logs() as logs:
         claim(plan, 12, destination, refuses_loss=True)
     assert LOST not in [each["event"] for each in logs]
+
+
+@pytest.mark.parametrize("stored", [0, 30, 49])
+def test_an_offset_that_another_program_moved_back_is_corrected(stored: int) -> None:
+    """The destination has the records up to the mark: they would be written twice."""
+    with capture_logs() as logs:
+        found = claim(None, stored, Everything(), mark=MARK)
+    assert found == Claim(50, None, b"50", None)
+    (entry,) = [each for each in logs if each["event"] == "stored offset moved back by another program"]
+    assert (entry["log_level"], entry["stored"], entry["goes_on_at"]) == ("error", stored, 50)
+
+
+@pytest.mark.parametrize(
+    "other", [{"epoch": 0}, {"incarnation": "0x29"}, {"fingerprint": "g"}], ids=["epoch", "topic", "destination"]
+)
+def test_a_mark_of_something_else_does_not_count(other: dict[str, object]) -> None:
+    mark = msgspec.structs.replace(MARK, **other)
+    assert claim(None, 30, Everything(), mark=mark) == Claim(30, None, b"30", None)
+
+
+def test_a_destination_without_the_last_committed_range_went_back() -> None:
+    """It was restored from an older copy: what follows would be written behind a gap."""
+    found = claim(None, 50, Remembering(), mark=MARK)
+    assert "offsets 40 to 50 were written and committed, and are missing now" in found.refusal
+    assert claim(None, 50, Nothing(), mark=MARK).refusal == "", "a destination that cannot be asked"

@@ -1,7 +1,11 @@
-"""The whole case table of `compare`: every situation is decided by exactly one rule, and no range is split."""
+"""What `compare` leads to in any situation: which records are written, how often, and by whom.
+
+The rules themselves are in test_adoption.py, case by case.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple, TypeVar
 
 from hypothesis import given, settings
@@ -13,6 +17,8 @@ from kzconsumer.registry.claim_record import Plan
 
 # Few values, so that equal and neighbouring ones are frequent.
 OFFSETS = st.integers(0, 12)
+END = 25
+"""Of the log: beyond all plans."""
 NAMES = st.sampled_from(["0x1", "0x2"])
 FINGERPRINTS = st.sampled_from(["a", "a", "b", ""])
 T = TypeVar("T")
@@ -64,27 +70,37 @@ def mostly(value: T, others: st.SearchStrategy[T]) -> st.SearchStrategy[T]:
     return st.integers(0, 3).flatmap(lambda n: others if n == 0 else st.just(value))
 
 
-@given(situations())
+@given(situations(), st.booleans())
 @settings(max_examples=400)
-def test_every_case_has_one_rule(found: Found) -> None:
-    """The rules as a table: the first one that applies decides."""
-    plan, stored = found.plan, found.stored
-    answer = compare(*found)
-    if plan is None:
-        assert answer == Start(stored)
-    elif not found.fingerprint or plan.fingerprint != found.fingerprint:
-        assert isinstance(answer, Refuse)
-    elif (plan.incarnation, plan.epoch) != (found.incarnation, found.epoch) or stored is None:
-        assert isinstance(answer, Clear)
-        assert answer.offset == stored
-    elif stored < plan.first or stored >= plan.until:
-        assert isinstance(answer, Clear)
-        assert answer.offset == stored
-        assert str(stored) in answer.reason
-        assert f"{plan.first} to {plan.until}" in answer.reason
-    else:
-        moved = (stored, found.version) != (plan.first, plan.offset_version)
-        assert answer == Replay(plan.first, plan.until, stored if moved else None)
+def test_each_record_from_the_stored_offset_on_is_written_once(found: Found, published: bool) -> None:
+    """Whether the range in flight was published before the crash or not."""
+    plan, answer = found.plan, compare(*found)
+    if plan is None or isinstance(answer, Refuse):
+        return
+    ranges = {(plan.first, plan.until)} if published and is_of_the_present(plan, found) else set()
+    begin = answer.offset or 0 if isinstance(answer, (Start, Clear)) else answer.until
+    if isinstance(answer, Replay):
+        assert is_of_the_present(plan, found), "its offsets mean other records now"
+        ranges.add((answer.first, answer.until))
+    ranges.add((begin, END))
+    written = Counter(offset for part in ranges for offset in range(*part))
+    stored = found.stored or 0
+    in_flight = range(plan.first, plan.until)
+    assert set(range(stored, END)) <= written.keys(), "left out"
+    if found.stored is not None and stored >= plan.first:  # else it was moved back, which is for the mark to notice
+        assert max(written.values()) == 1, "written twice"
+    passed = {offset for offset in written if offset < stored} - (set(in_flight) if published else set())
+    assert not passed or stored in in_flight, "written though the group has passed it"
+
+
+@given(situations())
+def test_only_a_member_with_the_destination_of_the_plan_takes_it_over(found: Found) -> None:
+    foreign = found.plan is not None and {found.plan.fingerprint} != {found.fingerprint} - {""}
+    assert isinstance(compare(*found), Refuse) == foreign
+
+
+def is_of_the_present(plan: Plan, found: Found) -> bool:
+    return (plan.incarnation, plan.epoch) == (found.incarnation, found.epoch)
 
 
 @given(plans(), OFFSETS, OFFSETS)

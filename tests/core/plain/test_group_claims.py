@@ -107,6 +107,28 @@ def test_a_listener_that_hangs_keeps_partitions_no_longer_than_the_revoke_deadli
         assert group.world.pass_time(latest, lambda: len(other.owned) == 3)
 
 
+@pytest.mark.parametrize("call", ["on_assigned", "on_revoked"])
+def test_a_listener_may_leave_the_group(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The member cannot leave before that call has ended, so `leave` does not wait for it there."""
+    left: list[float] = []
+
+    with simulated_group(1) as group:
+        member = joined(group)
+
+        async def leave(*_: object) -> None:
+            assert member.connector is not None
+            await member.connector.leave()
+            left.append(group.world.now)
+
+        monkeypatch.setattr(member, call, leave)
+        other = group.join("b", {"t": 1}, 0.0, in_batches=False)
+        if call == "on_assigned":
+            assert group.world.pass_time(15, lambda: len(other.owned) == 3)
+            group.leave(other)
+        assert group.world.pass_time(15, lambda: bool(left))
+        assert group.world.pass_time(1, lambda: group.paths.member(member.consumer) not in group.ensemble.tree.nodes)
+
+
 def test_a_seek_on_a_partition_that_is_just_lost_says_so() -> None:
     """It was owned when the call began: only its write finds out."""
     with simulated_group(1) as group:

@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.ownership import Claimed, Fence
-from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.registry.paths import GroupPaths, topic
 from kzconsumer.zookeeper.operations import Delete, Operation, SetData, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from tests.support.simulated.clients import Clients
 
 PATHS = GroupPaths("g")
 PARTITION = TopicPartition("orders", 0)
-OWNER, RECORD = PATHS.owner(PARTITION), PATHS.claim_record(PARTITION)
+OWNER, RECORD, OFFSET = PATHS.owner(PARTITION), PATHS.claim_record(PARTITION), PATHS.offset(PARTITION)
 FIRST, SECOND = ConsumerThreadId("g_a", 0), ConsumerThreadId("g_a", 1)
 
 EXECUTED = pytest.mark.parametrize("executed", [True, False], ids=["reply lost", "request lost"])
@@ -148,6 +149,29 @@ def test_the_node_of_another_session_is_not_abandoned_and_not_ours() -> None:
             assert OWNER in clients.ensemble.tree.nodes
 
     clients.play(script)
+
+
+@pytest.mark.parametrize("written_since", [False, True], ids=["stored before", "stored since"])
+def test_an_offset_from_before_the_topic_was_created_is_of_an_earlier_topic(written_since: bool) -> None:
+    """One that was stored since is an original member's, which does not know claim records."""
+    clients = Clients()
+    ensemble = clients.ensemble
+    ensemble.make(RECORD, encode_claim_record(ClaimRecord(1, "range", "0x1")))
+    ensemble.make(OFFSET, b"70")
+    ensemble.make(topic(PARTITION.topic))
+    if written_since:
+        ensemble.operate(SetData(OFFSET, b"7", -1))
+    created = ensemble.tree.nodes[topic(PARTITION.topic)].czxid
+
+    async def script(session: ZooKeeperSession) -> Claimed:
+        claimed = await registry(session).claim(PARTITION, FIRST, created)
+        assert isinstance(claimed, Claimed)
+        return claimed
+
+    claimed = clients.play(script)
+    assert claimed.stored == (7 if written_since else None)
+    assert (OFFSET in ensemble.tree.nodes) == written_since
+    assert (claimed.record.incarnation, claimed.record.epoch) == (f"{created:#x}", 1)
 
 
 def before_the_next_write(session: ZooKeeperSession, happens: Callable[[], None]) -> None:

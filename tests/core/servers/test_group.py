@@ -12,6 +12,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
+from structlog.testing import capture_logs
 
 import kzconsumer
 from kzconsumer.registry.registration import decode_registration, encode_registration
@@ -198,8 +199,12 @@ async def test_a_foreign_write_to_an_offset_is_reported_and_corrected(cluster: C
         path = f"/consumers/{unique}/offsets/{unique}/0"
         await other.set(path, b"7", -1)
         await anyio.lowlevel.checkpoint()
-        await member.consumer.commit()
-        assert int((await other.get(path)).data) in (99, 100)
+        with capture_logs() as logs:
+            await member.consumer.commit()
+        stored = int((await other.get(path)).data)
+        assert stored in (99, 100)
+        (entry,) = [each for each in logs if each["event"].startswith("offset changed by a client")]
+        assert (entry["log_level"], entry["path"], entry["found"], entry["ours"]) == ("error", path, "7", stored)
 
 
 async def test_an_expired_session_is_followed_by_a_new_membership(cluster: Cluster, unique: str) -> None:

@@ -222,6 +222,24 @@ def test_the_stage_of_a_living_writer_is_kept(database: Postgres, to: ToJdbc) ->
     assert published(database, to) == {0: {("a", 4)}}
 
 
+def test_a_task_that_stages_its_rows_again_fails(database: Postgres, to: ToJdbc) -> None:
+    """Spark runs it again if the reply to its commit was lost: the batch is tried again instead, with a new stage."""
+    table = JdbcTable(to)
+    with table.connect() as connection:
+        rows = table.stages.make(connection, stage := table.stages.own(connection), ["n", "writer"])
+
+        def run_task(number: int) -> None:
+            with psycopg.connect(connection.info.dsn, password=database.password) as task, task.cursor() as cursor:
+                for row in range(3):
+                    cursor.execute(f"INSERT INTO {rows} VALUES (1, 'a', 't', 0, {(number << 33) + row})")
+
+        run_task(0)
+        run_task(1)
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            run_task(0)
+        assert table.stages.rows(connection, stage) == {("t", 0): 6}
+
+
 def test_a_range_that_overlaps_a_published_one_is_refused(database: Postgres, to: ToJdbc) -> None:
     """Only that range: the rest of its batch is published."""
     table = JdbcTable(to)
