@@ -36,6 +36,7 @@ class _Server(ServerProcess):
         environment = {
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_DIRS": str(self.folder),
+            "SPARK_LOCAL_IP": HOST,
             "SPARK_DAEMON_MEMORY": "256m",
             "PYSPARK_PYTHON": sys.executable,
         }

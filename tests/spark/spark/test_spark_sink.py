@@ -225,6 +225,21 @@ async def test_a_record_goes_into_the_directory_of_its_day_in_utc(
     assert pq.read_table(file, partitioning=None).column("hour").to_pylist() == [22]
 
 
+async def test_a_machine_whose_name_has_no_address(tmp_path: Path) -> None:
+    """Java sees it as such a machine: it looks names up in this file only."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n")
+    options = {
+        "destination": "parquet",
+        "path": str(tmp_path / "out"),
+        "conf": {"spark.driver.extraJavaOptions": f"-Djdk.net.hosts.file={hosts}"},
+        "attempts": 1,
+    }
+    async with SparkSink(options, context()) as sink:
+        await sink.write(Batch((range_data("t", 0, 0, 1),)))
+    assert len(published(tmp_path / "out")) == 1
+
+
 async def test_postgresql_gets_each_range_once_though_the_worker_is_killed(
     tmp_path: Path, database: Postgres, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

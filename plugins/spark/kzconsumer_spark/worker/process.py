@@ -267,8 +267,10 @@ _CHECKPOINT_FILES: Final = "spark.sql.streaming.checkpointFileManagerClass"
 def build_session(start: Start) -> SparkSession:
     """About ten seconds."""
     configured = settings(start)
-    if is_cluster(start.master):
-        configured.setdefault("spark.driver.host", local_address(start.master))
+    address = local_address(start.master) if is_cluster(start.master) else "127.0.0.1"
+    configured.setdefault("spark.driver.host", address)
+    # Without it Spark looks up the machine's name, and does not start where the name has no address.
+    os.environ.setdefault("SPARK_LOCAL_IP", address)
     # PySpark passes settings to Java as arguments, which every user can read: secrets are set after the start.
     shown = redacted(configured)
     public = [(key, value) for key, value in configured.items() if shown[key] == value]
