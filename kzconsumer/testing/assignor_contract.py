@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from types import FunctionType
 from typing import ClassVar
 
 import msgspec
@@ -65,6 +66,10 @@ class AssignorContract:
     """
 
     assignor: ClassVar[Assignor]
+
+    def __init_subclass__(cls) -> None:
+        if isinstance(function := cls.__dict__.get("assignor"), FunctionType):
+            cls.assignor = staticmethod(function)  # or it would be called as a method
 
     @_any_class
     @given(context=CONTEXTS)

@@ -12,13 +12,16 @@ from signal import SIGKILL
 from typing import ClassVar, Literal, Protocol
 
 import pyarrow as pa
+import pytest
 
 from kzconsumer.model import RangeIdentity
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer.sinks.interface import Batch, RangeData, Sink
-from kzconsumer.testing.sink_member import Member, Moment, Written, import_once
+from kzconsumer.testing.sink_member import Member, MemberFailedError, Moment, Written, import_once
+from kzconsumer.testing.unusual_records import Values, unusual
 
 _TIME = 1_700_000_000_000
+_SHOWN = 60
 _WORTH_TIMING = 0.1  # a write that takes longer works elsewhere: moments of its own process do not cover all of it
 
 
@@ -26,11 +29,12 @@ class Contract(Protocol):
     """What a group needs of `SinkContract`."""
 
     promise: ClassVar[Literal["exactly-once", "at-least-once"]]
+    values: ClassVar[Values]
     records: ClassVar[int]
 
     def sink(self, directory: Path) -> Sink: ...
 
-    def read_back(self, directory: Path) -> Iterable[bytes]: ...
+    def read_back(self, directory: Path) -> Iterable[bytes | None]: ...
 
 
 class Group:
@@ -44,6 +48,8 @@ class Group:
         self._members: list[Member] = []
         self._names = (f"contract-{number}" for number in itertools.count())
         self._measured: Written | None = None
+        self._started = False
+        self._unusable = False
 
     def one(self) -> Member:
         return self._first(1)[0]
@@ -82,9 +88,20 @@ class Group:
     def _first(self, count: int) -> list[Member]:
         self._members = [member for member in self._members if member.alive]
         while len(self._members) < count:
-            build = partial(_build, self.contract, self.directory)
-            self._members.append(Member(build, self.directory / "stdout"))
+            self._members.append(self._start())
         return self._members[:count]
+
+    def _start(self) -> Member:
+        """Fails the test if the sink does not start; if it never has, the following tests are skipped."""
+        if self._unusable:
+            pytest.skip("the sink does not start, as the first test that needed it says")
+        try:
+            member = Member(partial(_build, self.contract, self.directory), self.directory / "stdout")
+        except MemberFailedError as error:
+            self._unusable = not self._started
+            pytest.fail(f"the sink does not start: {error}", pytrace=False)
+        self._started = True
+        return member
 
 
 def _build(contract: type[Contract], directory: Path) -> Sink:
@@ -102,7 +119,9 @@ class Log:
         self._what = what
         self._ends = dict.fromkeys(range(3), 0)
         self._steps: dict[RangeIdentity, tuple[str, ...]] = {}
-        self._produced: list[bytes] = []
+        self._produced: list[bytes | None] = []
+        self._nameless = False
+        """Whether null and empty values are among them, which do not say of which log they are: one log has them."""
 
     def batch(self, records: int) -> tuple[RangeData, ...]:
         """The next records of each partition, `records` together; offsets have gaps, as after compaction."""
@@ -112,6 +131,17 @@ class Log:
             parts.append(self._range(partition, first, until))
         self._produced += [value for part in parts for value in _values(part)]
         return tuple(parts)
+
+    def unusual(self) -> tuple[RangeData, ...]:
+        """The next records of one partition, with keys and values that a sink may not expect."""
+        first = self._ends[0]
+        contents = unusual(self._group.contract.values)
+        rows = [self._row(0, offset, *content) for offset, content in enumerate(contents, first)]
+        self._ends[0] = until = first + len(rows)
+        part = self._data(0, first, until, rows)
+        self._produced += _values(part)
+        self._nameless = True
+        return (part,)
 
     def begin(
         self, member: Member, parts: Sequence[RangeData], moment: Moment | None = None, signal: int = SIGKILL
@@ -144,9 +174,10 @@ class Log:
         """Compare the destination with the records. Raises AssertionError."""
         contract = self._group.contract
         mark = _mark(self.topic, self.incarnation, self._epoch)
-        found = Counter(value for value in contract().read_back(self._group.directory) if value.startswith(mark))
+        values = contract().read_back(self._group.directory)
+        found = Counter(value for value in values if (value.startswith(mark) if value else self._nameless))
         produced = Counter(self._produced)
-        missing, double = sorted(produced - found), sorted(found - produced)
+        missing, double = _listed(produced - found), _listed(found - produced)
         what = f" ({self._what})" if self._what else ""
         assert not missing, f"missing {len(missing)} of {len(self._produced)} records{what}: {missing[:3]}"
         if contract.promise == "exactly-once":
@@ -174,20 +205,24 @@ class Log:
         return record
 
     def _range(self, partition: int, first: int, until: int) -> RangeData:
-        rows = [
-            {
-                "topic": self.topic,
-                "partition": partition,
-                "offset": offset,
-                "timestamp": _TIME + offset,
-                "timestamp_type": 0,
-                "key": b"%d" % offset,
-                "value": _mark(self.topic, self.incarnation, self._epoch) + b"%d/%d" % (partition, offset),
-                "headers": [],
-            }
-            for offset in range(first, until)
-            if offset % 7 != 3
-        ]
+        offsets = [offset for offset in range(first, until) if offset % 7 != 3]
+        return self._data(partition, first, until, [self._row(partition, offset, b"%d" % offset) for offset in offsets])
+
+    def _row(self, partition: int, offset: int, key: bytes | None, value: bytes | None = b"/") -> dict[str, object]:
+        """`value` follows the text that identifies the record; null and empty values do not."""
+        identity = _mark(self.topic, self.incarnation, self._epoch) + b"%d/%d" % (partition, offset)
+        return {
+            "topic": self.topic,
+            "partition": partition,
+            "offset": offset,
+            "timestamp": _TIME + offset,
+            "timestamp_type": 0,
+            "key": key,
+            "value": identity + value if value else value,
+            "headers": [],
+        }
+
+    def _data(self, partition: int, first: int, until: int, rows: list[dict[str, object]]) -> RangeData:
         return RangeData(
             topic=self.topic,
             partition=partition,
@@ -204,8 +239,15 @@ def _mark(topic: str, incarnation: int, epoch: int) -> bytes:
     return b"%s/%d.%d/" % (topic.encode(), incarnation, epoch)
 
 
-def _values(part: RangeData) -> list[bytes]:
-    return [value for batch in part.batches for value in batch.column("value").to_pylist() if value is not None]
+def _values(part: RangeData) -> list[bytes | None]:
+    return [value for batch in part.batches for value in batch.column("value").to_pylist()]
+
+
+def _listed(values: Counter[bytes | None]) -> list[bytes | None]:
+    """In order, and no longer than a message should be; null is last."""
+    return [
+        value and value[:_SHOWN] for value in sorted(values.elements(), key=lambda each: (each is None, each or b""))
+    ]
 
 
 def write_failed(member: Member) -> bool:

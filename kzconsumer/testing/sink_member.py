@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 import anyio
 import anyio.to_thread
 
+from kzconsumer.errors import raised, sole_cause
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.capabilities import Capabilities, capabilities
 from kzconsumer.sinks.interface import Batch, RangeData, Sink
@@ -37,6 +38,10 @@ _processes = multiprocessing.get_context("forkserver")
 def import_once(module: str) -> None:
     """Fork members from a process that has imported this module. Only the first call has an effect."""
     _processes.set_forkserver_preload(["kzconsumer.testing.sink_contract", module])
+
+
+class MemberFailedError(AssertionError):
+    """A member ended by an error of its sink outside `write`."""
 
 
 class Moment(NamedTuple):
@@ -174,7 +179,8 @@ class Member:
             if kind == "answer":
                 return content
             if kind == "error":
-                raise RuntimeError(content)
+                self.kill()
+                raise MemberFailedError(content)
             self._pipe.send(self._record(content))
         return None
 
@@ -193,12 +199,13 @@ def _live(build: Callable[[], Sink], pipe: Connection, stdout: Path) -> None:
     try:
         anyio.run(_serve, build, pipe, fate)
     except Exception as error:
-        pipe.send(("error", f"{type(error).__name__}: {error}"))
+        pipe.send(("error", raised(sole_cause(error) if isinstance(error, BaseExceptionGroup) else error)))
 
 
 async def _serve(build: Callable[[], Sink], pipe: Connection, fate: _Fate) -> None:
-    async with build() as sink:
-        can = capabilities(sink)
+    built = build()
+    can = capabilities(built)
+    async with built as sink:
         pipe.send(("answer", can.destination.fingerprint if can.destination is not None else ""))
         while (asked := await anyio.to_thread.run_sync(pipe.recv)) is not None:
             if isinstance(asked, _Write):
@@ -230,7 +237,7 @@ async def _write(sink: Sink, can: Capabilities, asked: _Write, pipe: Connection,
     try:
         await sink.write(batch)
     except Exception as error:
-        return Written(f"{type(error).__name__}: {error}")
+        return Written(raised(error))
     finally:
         fate.end()
     return Written(None, fate.calls, recorded, time.monotonic() - began)

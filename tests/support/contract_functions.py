@@ -39,8 +39,8 @@ def store(df: Any, batch_id: int, batch: FunctionBatch) -> None:
     batch.once("note", note)
 
 
-def _plain(row: tuple[bytearray]) -> tuple[bytes]:
-    return (bytes(row[0]),)
+def _plain(row: tuple[bytearray | None]) -> tuple[bytes | None]:
+    return (None if row[0] is None else bytes(row[0]),)
 
 
 def database(directory: Path) -> sqlite3.Connection:

@@ -36,6 +36,12 @@ class TestSticky(AssignorContract):
     assignor = staticmethod(sticky.assign)
 
 
+class TestAPlainFunction(AssignorContract):
+    """Without staticmethod."""
+
+    assignor = range_assignor.assign  # type: ignore[assignment]
+
+
 def forgets_the_last(context: AssignmentContext) -> Assignment:
     return dict(list(range_assignor.assign(context).items())[:-1])
 

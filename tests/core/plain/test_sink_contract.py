@@ -12,11 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import msgspec
 import pytest
 
 from kzconsumer.durable_files import put_in_place, sync_file
+from kzconsumer.errors import ConfigError
 from kzconsumer.model import RangeIdentity
+from kzconsumer.records.json_content import Content
 from kzconsumer.sinks.interface import Batch, RangeData, Sink
 from kzconsumer.sinks.jsonlines_sink import JsonLinesSink
 from kzconsumer.testing.sink_contract import SinkContract, contract_context
@@ -78,17 +79,21 @@ class FilesSink:
 
 
 def lines(part: RangeData) -> bytes:
-    values = [value or b"" for batch in part.batches for value in batch.column("value").to_pylist()]
-    return b"".join(base64.b64encode(value) + b"\n" for value in values)
+    values = [value for batch in part.batches for value in batch.column("value").to_pylist()]
+    return b"".join((b"null" if value is None else b"=" + base64.b64encode(value)) + b"\n" for value in values)
+
+
+def value_of(line: bytes) -> bytes | None:
+    return None if line == b"null" else base64.b64decode(line.removeprefix(b"="))
 
 
 class FilesContract(SinkContract):
     def sink(self, directory: Path) -> Sink:
         return FilesSink(directory)
 
-    def read_back(self, directory: Path) -> Iterable[bytes]:
+    def read_back(self, directory: Path) -> Iterable[bytes | None]:
         files = (directory / "out").iterdir()
-        return [base64.b64decode(line) for file in files for line in file.read_bytes().splitlines()]
+        return [value_of(line) for file in files for line in file.read_bytes().splitlines() if line]
 
 
 class TestFiles(FilesContract, OurSinkContract):
@@ -106,10 +111,15 @@ class TestJsonLines(SinkContract):
     def sink(self, directory: Path) -> Sink:
         return JsonLinesSink({}, contract_context())
 
-    def read_back(self, directory: Path) -> Iterator[bytes]:
+    def read_back(self, directory: Path) -> Iterator[bytes | None]:
         for line in (directory / "stdout").read_bytes().splitlines():
-            with contextlib.suppress(msgspec.DecodeError):  # the rest of a member's last line when it was killed
-                yield json.loads(line)["value"].encode() if line.startswith(b'{"topic"') else b""
+            if line.startswith(b'{"topic"'):
+                with contextlib.suppress(json.JSONDecodeError):  # what a killed member left of its last line
+                    yield bytes_of(json.loads(line)["value"])
+
+
+def bytes_of(value: Content) -> bytes | None:
+    return base64.b64decode(value["base64"]) if isinstance(value, dict) else None if value is None else value.encode()
 
 
 class Appending(FilesSink):
@@ -211,6 +221,36 @@ class LookingAside(FilesSink):
         return True
 
 
+class Decoding(FilesSink):
+    """Takes every value for text."""
+
+    def publish(self, part: RangeData) -> None:
+        for batch in part.batches:
+            for value in batch.column("value").to_pylist():
+                if value is not None:
+                    value.decode()
+        super().publish(part)
+
+
+class NullAsEmpty(FilesSink):
+    def put(self, part: RangeIdentity, content: bytes) -> None:
+        super().put(part, content.replace(b"null\n", b"=\n"))
+
+
+class Separated(FilesSink):
+    """A value for each line, as it came."""
+
+    def publish(self, part: RangeData) -> None:
+        values = [value for batch in part.batches for value in batch.column("value").to_pylist()]
+        plain = b"".join((value or b"") + b"\n" for value in values)
+        self.put(part.identity, b"".join(b"=" + base64.b64encode(line) + b"\n" for line in plain.split(b"\n")))
+
+
+class FailingToAnswer(FilesSink):
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        raise OSError("unmounted")
+
+
 def contract_of(kind: type[FilesSink]) -> type[FilesContract]:
     return {each._sink: each for each in _Broken.__subclasses__()}[kind]
 
@@ -261,6 +301,22 @@ class _Buffering(_Broken):
     _sink = Buffering
 
 
+class _Decoding(_Broken):
+    _sink = Decoding
+
+
+class _NullAsEmpty(_Broken):
+    _sink = NullAsEmpty
+
+
+class _Separated(_Broken):
+    _sink = Separated
+
+
+class _FailingToAnswer(_Broken):
+    _sink = FailingToAnswer
+
+
 @pytest.mark.parametrize(
     ("broken", "test", "says"),
     [
@@ -280,6 +336,9 @@ class _Buffering(_Broken):
         (Buffering, SinkContract.test_killed_at_any_moment, "missing"),
         (ForgettingAside, SinkContract.test_ranges_set_aside_are_never_written, "is written that was set aside"),
         (LookingAside, SinkContract.test_a_range_is_set_aside_while_another_member_writes_it, "had set aside"),
+        (Decoding, SinkContract.test_keys_and_values_may_be_any_bytes, "a write failed: UnicodeDecodeError: .*, line"),
+        (NullAsEmpty, SinkContract.test_keys_and_values_may_be_any_bytes, r"missing 1 of 10 records: \[None\]"),
+        (Separated, SinkContract.test_keys_and_values_may_be_any_bytes, r"missing 2 of 10 .*lines\\nof.*None\]"),
     ],
 )
 def test_a_broken_contract_is_detected(
@@ -290,5 +349,81 @@ def test_a_broken_contract_is_detected(
     try:
         with pytest.raises(AssertionError, match=says):
             test(contract())
+    finally:
+        contract.teardown_class()
+
+
+class DecodingContract(FilesContract):
+    """Its values are text, and it says so."""
+
+    values = "text"
+
+    def sink(self, directory: Path) -> Sink:
+        return Decoding(directory)
+
+
+def test_a_sink_of_text_gets_text() -> None:
+    DecodingContract.setup_class()
+    try:
+        DecodingContract().test_keys_and_values_may_be_any_bytes()
+    finally:
+        DecodingContract.teardown_class()
+
+
+class RefusingContract(FilesContract):
+    def sink(self, directory: Path) -> Sink:
+        raise ConfigError(["[sink.options] path: missing"])
+
+
+class WithoutHasContract(FilesContract):
+    def sink(self, directory: Path) -> Sink:
+        sink = FilesSink(directory)
+        sink.has = None  # type: ignore[assignment, method-assign]
+        return sink
+
+
+@pytest.mark.parametrize(
+    ("contract", "reason"),
+    [
+        (RefusingContract, r"ConfigError: \[sink.options\] path: missing"),
+        (WithoutHasContract, 'PluginError: FilesSink has a "fingerprint" and no "has"'),
+    ],
+)
+def test_a_sink_that_does_not_start_fails_one_test(contract: type[FilesContract], reason: str) -> None:
+    contract.setup_class()
+    try:
+        with pytest.raises(pytest.fail.Exception, match=f"the sink does not start: {reason}"):
+            contract().test_what_was_written_is_there()
+        for test in (SinkContract.test_two_members_write_at_once, SinkContract.test_killed_at_any_moment):
+            with pytest.raises(pytest.skip.Exception, match="the sink does not start, as the first test"):
+                test(contract())
+    finally:
+        contract.teardown_class()
+
+
+def test_a_member_that_failed_is_replaced() -> None:
+    """Its error is that of one test, and the next one has a new member."""
+    contract = contract_of(FailingToAnswer)
+    contract.setup_class()
+    try:
+        for _ in range(2):
+            with pytest.raises(AssertionError, match="OSError: unmounted"):
+                contract().test_has_knows_what_was_written_and_nothing_else()
+        contract().test_what_was_written_is_there()
+    finally:
+        contract.teardown_class()
+
+
+def test_what_does_not_apply_is_skipped() -> None:
+    contract = contract_of(Buffering)
+    contract.setup_class()
+    try:
+        for test in (
+            SinkContract.test_has_knows_what_was_written_and_nothing_else,
+            SinkContract.test_ranges_set_aside_are_never_written,
+            SinkContract.test_a_range_is_set_aside_while_another_member_writes_it,
+        ):
+            with pytest.raises(pytest.skip.Exception):
+                test(contract())
     finally:
         contract.teardown_class()

@@ -69,10 +69,8 @@ class TestContract(OurSinkContract):
     def sink(self, directory: Path) -> Sink:
         return DeltaSink(directory)
 
-    def read_back(self, directory: Path) -> Iterable[bytes]:
-        table = DeltaTable(directory / "table")
-        values = table.to_pyarrow_table(columns=["value"]).column("value").to_pylist()
-        return [value for value in values if value is not None]
+    def read_back(self, directory: Path) -> Iterable[bytes | None]:
+        return DeltaTable(directory / "table").to_pyarrow_table(columns=["value"])["value"].to_pylist()
 
 
 @pytest.fixture

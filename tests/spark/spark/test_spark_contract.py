@@ -41,9 +41,8 @@ class TestParquet(OnSpark):
         options = {"destination": "parquet", "path": str(directory / "out")}
         return SparkSink(options | _common(directory), contract_context())
 
-    def read_back(self, directory: Path) -> Iterable[bytes]:
-        values = ds.dataset(directory / "out", format="parquet").to_table(columns=["value"]).column("value")
-        return [value for value in values.to_pylist() if value is not None]
+    def read_back(self, directory: Path) -> Iterable[bytes | None]:
+        return ds.dataset(directory / "out", format="parquet").to_table(columns=["value"])["value"].to_pylist()
 
 
 class TestFunction(OnSpark):
@@ -55,7 +54,7 @@ class TestFunction(OnSpark):
         options = {"destination": "function", "function": "tests.support.contract_functions:store"}
         return SparkSink(options | _common(directory), contract_context())
 
-    def read_back(self, directory: Path) -> Iterable[bytes]:
+    def read_back(self, directory: Path) -> Iterable[bytes | None]:
         return stored(directory, "records")
 
     def test_a_recorded_step_is_not_done_again(self) -> None:
