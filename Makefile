@@ -13,7 +13,7 @@ QUICK := $(wildcard tests/*/plain)
 # Test processes and the hundreds of programs that they start share compiled modules, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo dist docs quick test nightly test-install test-spark-versions test-admin fuzz chaos-stop chaos-spark chaos-spark-control soak audit lint bench bench-group bench-scale bench-spark lock
+.PHONY: help demo dist docs quick test nightly collect test-install test-spark-versions test-admin fuzz chaos-stop chaos-spark chaos-spark-control soak audit lint bench bench-group bench-scale bench-spark lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3; brings a Java if there is none)"
@@ -32,6 +32,7 @@ help:
 	@echo "make fuzz   millions of mutated record sets and responses against the decoders; make test runs a slice of it"
 	@echo "make audit  known vulnerabilities of what is locked; asks PyPI's advisories on the internet, so it is no part of CI"
 	@echo "make lint   ruff, mypy, import-linter"
+	@echo "make collect  imports every test, and runs none"
 	@echo "make bench  rates, latency and first message beside other clients (20 minutes; parts: $(BIN)/python -m tests.bench --help)"
 	@echo "make bench-group  joining, stopping and dying members, beside Kafka's own consumer"
 	@echo "make bench-scale  a hundred members starting together"
@@ -91,6 +92,10 @@ fuzz: $(READY)
 audit: $(READY)
 	test -x $(VENV)/audit/bin/pip-audit || { $(BIN)/python -m venv $(VENV)/audit && $(VENV)/audit/bin/pip install --quiet pip-audit; }
 	$(VENV)/audit/bin/pip-audit --strict --disable-pip --no-deps --requirement requirements.lock
+
+# Each process that runs tests imports all of their modules: here they are compiled once, while lint has a processor left.
+collect: $(READY)
+	@collected=$$($(BIN)/pytest --collect-only -qq) || { echo "$$collected"; exit 1; }
 
 lint: $(READY)
 	$(BIN)/ruff check .
