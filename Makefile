@@ -53,7 +53,7 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docs/site/mkdocs.yml
 
 quick: $(READY)
-	HYPOTHESIS_PROFILE=quick $(BIN)/pytest -n 2 --dist worksteal -m "not long" --durations=5 $(QUICK)
+	HYPOTHESIS_PROFILE=quick $(BIN)/pytest -n 3 --dist worksteal -m "not long" --durations=5 $(QUICK)
 
 # Each process has servers of its own, and most tests wait for them most of the time: more of them than processors pay.
 # In the order of tests/conftest.py: what takes longest begins first, and what is quick fills the gaps at the end.
