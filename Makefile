@@ -13,7 +13,7 @@ QUICK := $(wildcard tests/*/plain)
 # Test processes and the hundreds of programs that they start share compiled modules, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo dist docs quick test nightly test-install test-spark-versions test-admin fuzz chaos-stop chaos-spark chaos-spark-control soak mutants audit lint bench bench-group bench-scale bench-spark lock
+.PHONY: help demo dist docs quick test nightly collect test-install test-spark-versions test-admin fuzz chaos-stop chaos-spark chaos-spark-control soak mutants audit lint bench bench-group bench-scale bench-spark lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3 with venv; brings a Java if there is none)"
@@ -33,6 +33,7 @@ help:
 	@echo "make mutants  known bugs planted one at a time, each of which its tests must catch (JOBS at a time)"
 	@echo "make audit  known vulnerabilities of what is locked; asks PyPI's advisories on the internet, so it is no part of CI"
 	@echo "make lint   ruff, mypy, import-linter"
+	@echo "make collect  imports every test, and runs none"
 	@echo "make bench  rates, latency and first message beside other clients (20 minutes; parts: $(BIN)/python -m tests.bench --help)"
 	@echo "make bench-group  joining, stopping and dying members, beside Kafka's own consumer"
 	@echo "make bench-scale  a hundred members starting together"
@@ -53,7 +54,7 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docs/site/mkdocs.yml
 
 quick: $(READY)
-	HYPOTHESIS_PROFILE=quick $(BIN)/pytest -n 2 --dist worksteal -m "not long" --durations=5 $(QUICK)
+	HYPOTHESIS_PROFILE=quick $(BIN)/pytest -n 3 --dist worksteal -m "not long" --durations=5 $(QUICK)
 
 # Each process has servers of its own, and most tests wait for them most of the time: more of them than processors pay.
 # In the order of tests/conftest.py: what takes longest begins first, and what is quick fills the gaps at the end.
@@ -95,6 +96,10 @@ mutants: $(READY)
 audit: $(READY)
 	test -x $(VENV)/audit/bin/pip-audit || { $(BIN)/python -m venv $(VENV)/audit && $(VENV)/audit/bin/pip install --quiet pip-audit; }
 	$(VENV)/audit/bin/pip-audit --strict --disable-pip --no-deps --requirement requirements.lock
+
+# Each process that runs tests imports all of their modules: here they are compiled once, while lint has a processor left.
+collect: $(READY)
+	@collected=$$($(BIN)/pytest --collect-only -qq) || { echo "$$collected"; exit 1; }
 
 lint: $(READY)
 	$(BIN)/ruff check .

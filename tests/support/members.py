@@ -100,14 +100,21 @@ class Daemon:
     """`python -m kzconsumer --config FILE` with the JSON lines sink; stdout and stderr go to files."""
 
     def __init__(
-        self, folder: Path, connect: str, group: str, topics: Mapping[str, int], extra: str, reset: str
+        self,
+        folder: Path,
+        connect: str,
+        group: str,
+        topics: Mapping[str, int],
+        extra: str,
+        reset: str,
+        session_timeout: str = "6s",
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.config = folder / "group.toml"
         self.out, self.err = folder / "out", folder / "err"
         table = ", ".join(f'"{topic}" = {streams}' for topic, streams in topics.items())
         self.config.write_text(
-            f'[zookeeper]\nconnect = "{connect}"\nsession_timeout = "6s"\n[group]\nid = "{group}"\n'
+            f'[zookeeper]\nconnect = "{connect}"\nsession_timeout = "{session_timeout}"\n[group]\nid = "{group}"\n'
             f"[subscription]\ntopics = {{ {table} }}\n"
             f'[offsets]\nreset = "{reset}"\ncommit_interval = "500ms"\n[batch]\nmax_records = 500\nmax_time = "100ms"\n'
             f'[log]\nformat = "json"\nlevel = "debug"\nprogress_interval = "200ms"\n{extra}'
@@ -149,10 +156,16 @@ class Daemon:
 
 @contextmanager
 def daemon(
-    folder: Path, connect: str, group: str, topics: Mapping[str, int], extra: str = "", reset: str = "smallest"
+    folder: Path,
+    connect: str,
+    group: str,
+    topics: Mapping[str, int],
+    extra: str = "",
+    reset: str = "smallest",
+    session_timeout: str = "6s",
 ) -> Iterator[Daemon]:
     """A running daemon; killed at the end if it still runs."""
-    running = Daemon(folder, connect, group, topics, extra, reset)
+    running = Daemon(folder, connect, group, topics, extra, reset, session_timeout)
     running.start()
     try:
         yield running

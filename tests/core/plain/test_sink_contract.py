@@ -393,7 +393,7 @@ def test_a_sink_that_does_not_start_fails_one_test(contract: type[FilesContract]
     contract.setup_class()
     try:
         with pytest.raises(pytest.fail.Exception, match=f"the sink does not start: {reason}"):
-            contract().test_what_was_written_is_there()
+            contract().test_written_ranges_are_there()
         for test in (SinkContract.test_two_members_write_at_once, SinkContract.test_killed_at_any_moment):
             with pytest.raises(pytest.skip.Exception, match="the sink does not start, as the first test"):
                 test(contract())
@@ -408,8 +408,8 @@ def test_a_member_that_failed_is_replaced() -> None:
     try:
         for _ in range(2):
             with pytest.raises(AssertionError, match="OSError: unmounted"):
-                contract().test_has_knows_what_was_written_and_nothing_else()
-        contract().test_what_was_written_is_there()
+                contract().test_has_knows_exactly_the_written_ranges()
+        contract().test_written_ranges_are_there()
     finally:
         contract.teardown_class()
 
@@ -419,7 +419,7 @@ def test_what_does_not_apply_is_skipped() -> None:
     contract.setup_class()
     try:
         for test in (
-            SinkContract.test_has_knows_what_was_written_and_nothing_else,
+            SinkContract.test_has_knows_exactly_the_written_ranges,
             SinkContract.test_ranges_set_aside_are_never_written,
             SinkContract.test_a_range_is_set_aside_while_another_member_writes_it,
         ):

@@ -19,6 +19,8 @@ from tests.support.zookeeper_sessions import until
 
 pytestmark = pytest.mark.timeout(300)
 ROUNDS = 3
+SESSION = "2s"
+"""Short: each member waits for the end of the session of the one that was killed."""
 
 
 def offsets(directory: Path, partition: int) -> list[int]:
@@ -38,10 +40,10 @@ async def test_repeated_kills_leave_every_record_exactly_once(
     def written() -> int:
         return len(list(out.glob("*.parquet")))
 
-    async with flowing(cluster, unique, 2, per_second=2000) as flow:
+    async with flowing(cluster, unique, 2, per_second=500) as flow:
         for _ in range(ROUNDS):
             before = written()
-            with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink) as member:
+            with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink, session_timeout=SESSION) as member:
                 await until(lambda: written() > before + 10, 90)  # noqa: B023
                 member.signal(signal.SIGKILL)
                 await member.ended()
@@ -51,7 +53,7 @@ async def test_repeated_kills_leave_every_record_exactly_once(
     records = [Sent(partition, None, b"the last one") for partition in (0, 1)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
     last = b"the last one"
-    with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink) as member:
+    with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink, session_timeout=SESSION) as member:
         await until(lambda: ds.dataset(out, format="parquet").count_rows(ds.field("value") == last) == 2, 60)
         member.signal(signal.SIGTERM)
         assert await member.ended() == 0

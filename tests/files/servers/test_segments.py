@@ -25,6 +25,8 @@ from tests.support.zookeeper_sessions import session, until
 
 CODECS = {"0.8.2.2": ("none", "gzip", "snappy"), "0.10.2.2": ("none", "gzip", "lz4"), "3.9.1": ("none", "lz4", "zstd")}
 TOTAL = 3000
+SESSION = "2s"
+"""Short: each member waits for the end of the session of the one that was killed."""
 
 
 def sink(path: Path, **options: int) -> str:
@@ -102,10 +104,11 @@ async def test_repeated_kills_under_a_continuous_producer(
     """No gap, no overlap: written but uncommitted entries are recognised, torn ones are truncated."""
     await create_topic(cluster.connect, unique, 2)
     archive = tmp_path / "archive"
+    small = sink(archive, segment_bytes=60_000)
     directories = [archive / f"{unique}-{partition}" for partition in (0, 1)]
     async with flowing(cluster, unique, 2, per_second=2000) as flow:
         for round_ in range(1, 4):
-            with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink(archive, segment_bytes=60_000)) as member:
+            with daemon(tmp_path, cluster.connect, unique, {unique: 1}, small, session_timeout=SESSION) as member:
                 wanted = round_ * 40_000
                 await until(lambda: min(len(content(directory)) for directory in directories) > wanted, 90)  # noqa: B023
                 member.signal(signal.SIGKILL)
@@ -118,7 +121,7 @@ async def test_repeated_kills_under_a_continuous_producer(
         (torn,) = segments(directories[0])[-1:]
         with torn.open("ab") as file:
             file.write(bytes(3000))
-        with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink(archive, segment_bytes=60_000)) as member:
+        with daemon(tmp_path, cluster.connect, unique, {unique: 1}, small, session_timeout=SESSION) as member:
             await until(lambda: [content(d) for d in directories] == [log_of(cluster, unique, p) for p in (0, 1)], 60)
             member.signal(signal.SIGTERM)
             assert await member.ended() == 0
