@@ -167,8 +167,10 @@ class ConsumerConnector:
     async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """The first offset whose record's timestamp is at or after a time (ms since 1970), None when there is none.
 
-        Raises ConnectionLostError, BrokersUnreachableError, BrokerError when a leader does not answer in `[fetch]
-        request_timeout`, and UnsupportedVersionError for brokers before 0.10.1. Source: KIP-79.
+        Raises NotFoundError for a partition that does not exist, ConnectionLostError, BrokersUnreachableError,
+        BrokerError when a leader does not answer in `[fetch] request_timeout`, ConnectionLostError while there is no
+        membership, RuntimeError before the streams are created, and UnsupportedVersionError for brokers before 0.10.1.
+        Source: KIP-79.
         """
         listed = await self._log_offsets(times)
         return {partition: at.offset if at.offset >= 0 else None for partition, at in listed.items()}

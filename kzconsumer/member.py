@@ -16,6 +16,7 @@ from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.log_offsets import LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS
+from kzconsumer.brokers.protocol.list_offsets import ListedOffset
 from kzconsumer.counters import Counters
 from kzconsumer.errors import CoordinatorError, SessionExpiredError, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
@@ -123,9 +124,9 @@ class Member:
         reset = OffsetReset(settings.offsets.reset, committer, timeout, isolation, truncated)
         notices = Notices(registration)
         leaders = Leaders(topics, brokers, timeout)
-        self.log_offsets = LogOffsets(leaders, brokers, timeout, isolation)
+        self._log_offsets = LogOffsets(leaders, brokers, timeout, isolation)
         self._fetchers = FetcherManager(
-            leaders, brokers, settings.fetch, reset, read, self.log_offsets, end_offsets, counters
+            leaders, brokers, settings.fetch, reset, read, self._log_offsets, end_offsets, counters
         )
         self.owned = OwnedPartitions(
             owners, watches, committer, self._fetchers, cursors, settings.fetch.max_bytes, paused
@@ -211,6 +212,10 @@ class Member:
     async def bootstrap(self) -> str:
         """See `group.reachable.bootstrap`."""
         return await bootstrap(self._topics, self._brokers)
+
+    async def log_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
+        """See `brokers.log_offsets.LogOffsets.look_up`. Raises NotFoundError for a partition that does not exist."""
+        return await self._log_offsets.look_up(times, self._topics.require)
 
     def reconfigure(self, settings: Settings) -> None:
         self._settings = settings

@@ -195,7 +195,9 @@ class Sessions:
 
     async def log_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
         """Raises as `ConsumerConnector.offsets_for_times`."""
-        return await self._present().log_offsets.look_up(times)
+        if not self.cursors:
+            raise RuntimeError("create the streams first: offsets are looked up as a member of the group")
+        return await self._present().log_offsets(times)
 
     async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
         return await self.member.committer.plan(plans) if self.member is not None else ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import anyio
 
@@ -30,12 +30,16 @@ class LogOffsets:
         self._timeout = timeout
         self._isolation = isolation
 
-    async def look_up(self, partitions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
+    async def look_up(
+        self,
+        partitions: Mapping[TopicPartition, int],
+        require: Callable[[Collection[TopicPartition]], Awaitable[None]] | None = None,
+    ) -> dict[TopicPartition, ListedOffset]:
         """The offset of each partition at a time in ms, LATEST or EARLIEST (see `ListOffsetsRequest`).
 
-        Raises ConnectionLostError, BrokerError or BrokersUnreachableError if some are missing after `timeout`,
-        UnsupportedVersionError
-        for a time and a broker before 0.10.1, which looks up segments only.
+        `require` is called with those that could not be looked up, before they are tried again, and raises if it is in
+        vain. Raises ConnectionLostError, BrokerError or BrokersUnreachableError if some are missing after `timeout`,
+        UnsupportedVersionError for a time and a broker before 0.10.1, which looks up segments only.
         """
         found: dict[TopicPartition, ListedOffset] = {}
         reason: KzConsumerError = ConnectionLostError("no leader was found in time")
@@ -50,6 +54,8 @@ class LogOffsets:
                             found[partition] = answer
                         else:
                             reason = answer
+                    if require is not None and (left := partitions.keys() - found.keys()):
+                        await require(left)
                 except (ConnectionLostError, BrokerError) as error:
                     reason = error
                 if isinstance(reason, BrokerError) and not reason.retriable:

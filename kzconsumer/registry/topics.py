@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from kzconsumer.errors import NoNodeError, ZooKeeperError
+from collections.abc import Collection
+from contextlib import suppress
+
+from kzconsumer.errors import NoNodeError, NotFoundError, ZooKeeperError
 from kzconsumer.logs.logger import get_logger
-from kzconsumer.model import Broker
+from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.registry.listeners import choose
 from kzconsumer.registry.nodes import Topic, decode_cluster_id, decode_listeners, decode_topic
@@ -39,6 +42,19 @@ class TopicRegistry:
                 except ValueError as error:
                     log.error("topic node unreadable", path=paths.topic(name), reason=str(error))
         return found
+
+    async def require(self, partitions: Collection[TopicPartition]) -> None:
+        """Raises NotFoundError if one does not exist. Sets no watch; a topic whose node is unreadable may have it."""
+        names = sorted({partition.topic for partition in partitions})
+        nodes = await together([self._session.find(paths.topic(name)) for name in names])
+        for name, node in zip(names, nodes, strict=True):
+            if node is None:
+                raise NotFoundError(f"there is no topic {name}")
+            with suppress(ValueError):
+                existing = decode_topic(node.data)
+                for topic, number in partitions:
+                    if topic == name and number not in existing:
+                        raise NotFoundError(f"topic {name} has {len(existing)} partitions, and no number {number}")
 
     async def all_topics(self) -> list[str]:
         """The names of all topics; changes notify as `topics`."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import anyio
 import pytest
 
-from kzconsumer.errors import ConnectionLostError, UnsupportedVersionError
+import kzconsumer
+from kzconsumer.errors import ConnectionLostError, NotFoundError, UnsupportedVersionError
 from kzconsumer.model import TopicPartition
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
@@ -37,10 +39,23 @@ async def test_beginning_end_and_time(cluster_of: Callable[[str], Cluster], vers
             assert await consumer.offsets_for_times({full: time, empty: time}) == {full: offset, empty: None}
 
 
-async def test_a_topic_that_does_not_exist_times_out(cluster: Cluster, unique: str) -> None:
-    await create_topic(cluster.connect, unique, 1)
-    async with member(cluster, unique, {unique: 1}, fetch={"request_timeout": "1s"}) as (consumer, _):
-        with pytest.raises(ConnectionLostError, match="-not-0 has no leader: UNKNOWN_TOPIC_OR_PARTITION"):
-            await consumer.end_offsets([TopicPartition(f"{unique}-not", 0), TopicPartition(unique, 0)])
+async def test_what_does_not_exist_is_an_error_at_once(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 2)
+    there = TopicPartition(unique, 0)
+    async with member(cluster, unique, {unique: 1}, fetch={"request_timeout": "10m"}) as (consumer, _):
+        with anyio.fail_after(60):
+            with pytest.raises(NotFoundError, match=f"there is no topic {unique}-not"):
+                await consumer.end_offsets([TopicPartition(f"{unique}-not", 0), there])
+            with pytest.raises(NotFoundError, match=f"topic {unique} has 2 partitions, and no number 99"):
+                await consumer.beginning_offsets([there, TopicPartition(unique, 99)])
+            with pytest.raises(NotFoundError):
+                await consumer.offsets_for_times({TopicPartition(unique, 99): TIME})
     with pytest.raises(ConnectionLostError, match="not a member"):
-        await consumer.end_offsets([TopicPartition(unique, 0)])
+        await consumer.end_offsets([there])
+
+
+async def test_a_consumer_that_has_not_joined_looks_nothing_up(cluster: Cluster, unique: str) -> None:
+    async with kzconsumer.connect(zookeeper=cluster.connect, group=unique) as consumer:
+        for look in (consumer.beginning_offsets, consumer.end_offsets):
+            with pytest.raises(RuntimeError, match="create the streams first"):
+                await look([TopicPartition(unique, 0)])
