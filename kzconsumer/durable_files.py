@@ -74,7 +74,8 @@ def write_new(path: Path, data: bytes | memoryview) -> None:
 class AppendedFile:
     """A new file that grows by whole pieces; its directory is created if it is missing.
 
-    After an error it is to be closed: it may end with a part of a piece.
+    After an error it is to be closed. Then, or if the process died, it may end with a part of a piece, and another
+    file continues it: FileExistsError for a name that exists, so that two processes never append to one file.
     """
 
     def __init__(self, path: Path) -> None:

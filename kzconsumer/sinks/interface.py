@@ -108,13 +108,14 @@ class SinkContext(msgspec.Struct, frozen=True, kw_only=True):
 class Sink(Protocol):
     """Writes batches. Optional abilities are the attributes below and the protocols that follow it.
 
-    `write` returns when the batch is durable. When it raises, the member stops with nothing of the batch committed or,
-    by `[sink] on_batch_failure`, its ranges are written again one by one. A slow `write` is the backpressure. It is
-    never called twice at once. It is cancelled when the member must stop, and when all partitions of the batch have
-    been lost: other members may be writing the same records then, and the next batch follows. Records that cannot be
-    used are named by raising RecordsRejectedError, once all the others are durable: `[rejected]` decides about each,
-    and the batch is written after that. A sink of bytes and a replayable sink cannot reject single records: the range
-    might be found published without them.
+    `write` returns when the batch is durable, as a file is after `fsync`. When it raises, the member stops with nothing
+    of the batch committed or, by `[sink] on_batch_failure`, its ranges are written again one by one. A slow `write` is
+    the backpressure. It is never called twice at once. It is cancelled when the member must stop, and when all
+    partitions of the batch have been lost: other members may be writing the same records then, and the next batch
+    follows. A thread goes on, so wait for its end (`anyio.to_thread.run_sync` does, `asyncio.to_thread` does not).
+    Records that cannot be used are named by raising RecordsRejectedError, once all the others are durable: `[rejected]`
+    decides about each, and the batch is written after that. A sink of bytes and a replayable sink cannot reject single
+    records: the range might be found published without them.
 
     `wants = "raw"` asks for bytes instead of columns ("columns"). A sink of bytes also gets ranges without bytes
     (`raw` is empty), which the log no longer has. `start_limit` is how many seconds entering the sink may take, if that

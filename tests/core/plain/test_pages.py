@@ -84,6 +84,7 @@ RUN_BY = {
     ("docs/monitoring.md", "console"): "core/servers/test_status.py",
     ("docs/offsets.md", "console"): "tools/servers/test_docs_commands.py",
     ("docs/plugins.md", "console"): "core/spark/test_tutorial.py",
+    ("docs/plugins.md", "sh"): "core/spark/test_tutorial.py",
     ("docs/scheduled-jobs.md", "ini"): "core/plain/test_systemd_units.py",
     ("docs/spark-proof.md", "console"): "tools/spark/test_sink_verify.py",
     ("docs/topics.md", "console"): "tools/servers/test_admin_controllers.py",

@@ -55,6 +55,7 @@ def followed(page: str, folder: Path) -> tuple[str, list[tuple[str, str]]]:
     return "\n".join(script), printed
 
 
+@pytest.mark.timeout(600)
 def test_writing_a_plugin_works_as_printed(tmp_path: Path) -> None:
     follow((ROOT / "docs" / "plugins.md").read_text(), tmp_path)
 
