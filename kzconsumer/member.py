@@ -7,7 +7,6 @@ brokers outlive it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import partial
 
 import anyio
 
@@ -22,7 +21,6 @@ from kzconsumer.errors import CoordinatorError, SessionExpiredError, ZooKeeperEr
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.reading import Reading
-from kzconsumer.group.assignment import assignment
 from kzconsumer.group.claims import Claims
 from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.membership import Membership
@@ -44,7 +42,6 @@ from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.kafka_storage import KafkaOffsetStorage
 from kzconsumer.offsets.storage import OffsetStorage
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
-from kzconsumer.plugins import ASSIGNORS, described
 from kzconsumer.registry.members import ConsumerRegistry
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths
@@ -155,7 +152,7 @@ class Member:
             owned=self.owned,
             claims=self._claims,
             trigger=trigger,
-            assignor=partial(assignment, described(ASSIGNORS, group.assignor), assignor),
+            assignor=assignor,
             keep=group.ownership == "keep",
             revoke_deadline=group.revoke_deadline,
             listener=listener,

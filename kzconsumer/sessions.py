@@ -23,6 +23,7 @@ from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.errors import ConnectionLostError, SessionExpiredError, UnfitError, sole_cause
 from kzconsumer.fetcher.reading import reading
+from kzconsumer.group.assignment import assignment
 from kzconsumer.group.fitness import HoldDown
 from kzconsumer.group.listener import ListenerCalls, RebalanceListener
 from kzconsumer.group.membership import new_consumer_id
@@ -34,7 +35,7 @@ from kzconsumer.offsets.authority import require_storage
 from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.position import Position
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.plugins import ASSIGNORS, load_chosen
+from kzconsumer.plugins import ASSIGNORS, described, load_chosen
 from kzconsumer.records.kernel_loading import kernels_in_use, load_kernels
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.registry.registration import Registration
@@ -108,7 +109,8 @@ class Sessions:
         self._connecting = anyio.CancelScope()
         # Shielded: a cancelled application still leaves in order, within the deadline that `leave` sets.
         self._scope = anyio.CancelScope(shield=True)
-        assignor = load_chosen(ASSIGNORS, settings.group.assignor, f"{settings.source}: [group] assignor")
+        name = settings.group.assignor
+        assignor = cast(Assignor, load_chosen(ASSIGNORS, name, f"{settings.source}: [group] assignor"))
         self._new_member = partial(
             Member,
             consumer=self.consumer,
@@ -118,7 +120,7 @@ class Sessions:
             read=reading(form, settings.fetch.largest_body),
             destination=destination,
             end_offsets=self._end_offsets,
-            assignor=cast(Assignor, assignor),
+            assignor=partial(assignment, described(ASSIGNORS, name), assignor),
             listener=self.listener,
             joined=self._joined,
             finished=self.finished,
