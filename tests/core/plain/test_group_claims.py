@@ -90,14 +90,26 @@ def test_a_partition_that_moves_before_it_has_an_offset_begins_by_the_reset_poli
         group.check()
 
 
+async def hang(*_: object) -> None:
+    await anyio.sleep_forever()
+
+
+def test_a_listener_that_hangs_is_cancelled_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_group(1) as group:
+        member = joined(group)
+        monkeypatch.setattr(member, "deadline", 1.0)
+        monkeypatch.setattr(member, "on_revoked", hang)
+        other = group.join("b", {"t": 1}, 0.0, in_batches=False)
+        assert not group.world.pass_time(1.0, lambda: bool(other.owned))
+        assert group.world.pass_time(2.0, lambda: len(other.owned) == 3)
+        (entry,) = [each for each in group.events if each["event"] == "rebalance listener timed out"]
+        assert (entry["level"], entry["seconds"]) == ("error", 1.0)
+
+
 def test_a_listener_that_hangs_keeps_partitions_no_longer_than_the_revoke_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its own deadline may be longer: other members wait for the partitions."""
-
-    async def hang(*_: object) -> None:
-        await anyio.sleep_forever()
-
     with simulated_group(1) as group:
         member = joined(group)
         monkeypatch.setattr(member, "deadline", 600.0)
