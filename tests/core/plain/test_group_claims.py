@@ -119,6 +119,22 @@ def test_a_listener_that_hangs_keeps_partitions_no_longer_than_the_revoke_deadli
         assert group.world.pass_time(latest, lambda: len(other.owned) == 3)
 
 
+@pytest.mark.parametrize("in_batches", [False, True], ids=["messages", "batches"])
+def test_a_release_and_a_move_wait_for_the_work_in_hand(in_batches: bool) -> None:
+    """Each stream has something in hand all the time; the newcomer sorts first and takes the first partition."""
+    with simulated_group(1) as group:
+        group.logs.grow("t", 2)
+        group.logs.burst(40)
+        member = group.join("b", {"t": 2}, 1.0, in_batches=in_batches)
+        group.world.pass_time(5)
+        assert len(member.in_hand) == 2
+        other = group.join("a", {"t": 1}, 1.0, in_batches=in_batches)
+        assert group.world.pass_time(5, lambda: other.owned == {TopicPartition("t", 0)})
+        group.world.pass_time(5)
+        assert thread_of(member, TopicPartition("t", 1)) == 0
+        group.check()  # nothing is handed out twice
+
+
 @pytest.mark.parametrize("call", ["on_assigned", "on_revoked"])
 def test_a_listener_may_leave_the_group(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The member cannot leave before that call has ended, so `leave` does not wait for it there."""

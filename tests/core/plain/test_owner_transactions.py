@@ -132,6 +132,18 @@ def test_a_node_that_changes_while_it_is_abandoned_goes_all_the_same(path: str) 
     clients.play(script)
 
 
+def test_a_partition_of_another_session_is_blocked() -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        async with clients.session() as other:
+            await claim(registry(other), SECOND)
+            blocked = await registry(session).claim(PARTITION, FIRST, 0x2A)
+            assert blocked == Blocked(OWNER, str(SECOND), other.id)
+
+    clients.play(script)
+
+
 def test_the_node_of_another_session_is_not_abandoned_and_not_ours() -> None:
     """At the same version: every claim of ours leaves its owner node at version 1."""
     clients = Clients()
