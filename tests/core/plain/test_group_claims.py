@@ -171,6 +171,22 @@ def test_a_seek_on_a_partition_that_is_just_lost_says_so() -> None:
         assert group.world.pass_time(10, lambda: partition in member.owned)
 
 
+def test_a_seek_holds_though_an_operator_sets_the_offset_just_before_it_is_stored() -> None:
+    with simulated_group(1) as group:
+        member = joined(group)
+        member.pace = 7.0
+        group.logs.burst(100)  # none of which it has read when it seeks over them
+        group.world.pass_time(3)
+        partition = TopicPartition("t", 0)
+        sought = group.logs.end(partition) - 5
+        stored = stored_from_now_on(group, partition)
+        group.seek(member, partition, sought)
+        group.set_offset(partition, 3)
+        assert group.world.pass_time(5, lambda: len(stored) > 1)
+        assert stored[:2] == [3, sought]
+        group.come_to_rest(20, 3)
+
+
 def test_a_partition_that_comes_back_is_still_paused() -> None:
     with simulated_group(1) as group:
         member = joined(group)
