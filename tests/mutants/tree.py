@@ -143,4 +143,4 @@ class Tree:
 def _failed(output: str) -> list[str]:
     """The node ids in pytest's summary."""
     lines = [line.split(" - ")[0].split(" ", 1) for line in output.splitlines()]
-    return [line[1] for line in lines if line[0] in ("FAILED", "ERROR") and len(line) > 1]
+    return [line[1] for line in lines if line[0] in ("FAILED", "ERROR") and line[-1].startswith("tests/")]

@@ -1,4 +1,4 @@
-"""Plans, steps and final commits of claims that are being released."""
+"""Plans, steps, positions and final commits of claims that end, or whose caller gives up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.storage import Committed
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
-from kzconsumer.registry.claim_record import decode_claim_record
+from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.ownership import Claimed
 from kzconsumer.registry.paths import GroupPaths
@@ -85,5 +85,50 @@ def test_a_claim_whose_last_step_was_cancelled_is_released() -> None:
             assert await claim.close(tracker)
             assert PATHS.owner(PARTITION) not in clients.ensemble.tree.nodes
         assert 0 < steps < len(CANCELLED_AFTER), "some were executed, and some were not"
+
+    clients.play(script)
+
+
+def test_nothing_is_written_of_a_claim_that_is_lost() -> None:
+    """By its node it still is ours: the loss may have been found out a moment ago."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        claim = Claim(session)
+        tracker = await claim.open()
+        tracker.close()
+        assert await claim.committer.plan({tracker: plan_of(0, 5)}) == set()
+        assert not await claim.committer.store_start(tracker, 3)
+        record = decode_claim_record(clients.ensemble.tree.nodes[PATHS.claim_record(PARTITION)].data)
+        assert record.plan is None
+        assert clients.ensemble.tree.data(PATHS.offset(PARTITION)) == b"0"
+
+    clients.play(script)
+
+
+def test_an_offset_of_the_epoch_before_is_not_committed_in_a_new_one() -> None:
+    """The log was truncated to 2; the caller that began the new epoch was cancelled and knows the old one only."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        found = set()
+        for seconds in CANCELLED_AFTER:
+            claim = Claim(session)
+            tracker = await claim.open()
+            tracker.epoch = epoch = record().epoch
+            tracker.hand_over(5)
+            tracker.mark(0, 5)
+            with anyio.move_on_after(seconds):
+                await claim.committer.store_start(tracker, 2, new_epoch=True)
+                tracker.restart(2)
+            await session.sync()
+            await claim.committer.commit()
+            stored = clients.ensemble.tree.data(PATHS.offset(PARTITION))
+            found.add((record().epoch - epoch, stored))
+            assert await claim.close(tracker)
+        assert found == {(0, b"5"), (1, b"2")}
+
+    def record() -> ClaimRecord:
+        return decode_claim_record(clients.ensemble.tree.nodes[PATHS.claim_record(PARTITION)].data)
 
     clients.play(script)

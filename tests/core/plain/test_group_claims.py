@@ -90,14 +90,26 @@ def test_a_partition_that_moves_before_it_has_an_offset_begins_by_the_reset_poli
         group.check()
 
 
+async def hang(*_: object) -> None:
+    await anyio.sleep_forever()
+
+
+def test_a_listener_that_hangs_is_cancelled_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_group(1) as group:
+        member = joined(group)
+        monkeypatch.setattr(member, "deadline", 1.0)
+        monkeypatch.setattr(member, "on_revoked", hang)
+        other = group.join("b", {"t": 1}, 0.0, in_batches=False)
+        assert not group.world.pass_time(1.0, lambda: bool(other.owned))
+        assert group.world.pass_time(2.0, lambda: len(other.owned) == 3)
+        (entry,) = [each for each in group.events if each["event"] == "rebalance listener timed out"]
+        assert (entry["level"], entry["seconds"]) == ("error", 1.0)
+
+
 def test_a_listener_that_hangs_keeps_partitions_no_longer_than_the_revoke_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its own deadline may be longer: other members wait for the partitions."""
-
-    async def hang(*_: object) -> None:
-        await anyio.sleep_forever()
-
     with simulated_group(1) as group:
         member = joined(group)
         monkeypatch.setattr(member, "deadline", 600.0)
@@ -105,6 +117,22 @@ def test_a_listener_that_hangs_keeps_partitions_no_longer_than_the_revoke_deadli
         other = group.join("b", {"t": 1}, 0.0, in_batches=False)
         latest = REVOKE_DEADLINE + LEAST_FOR_LISTENER + 1.0
         assert group.world.pass_time(latest, lambda: len(other.owned) == 3)
+
+
+@pytest.mark.parametrize("in_batches", [False, True], ids=["messages", "batches"])
+def test_a_release_and_a_move_wait_for_the_work_in_hand(in_batches: bool) -> None:
+    """Each stream has something in hand all the time; the newcomer sorts first and takes the first partition."""
+    with simulated_group(1) as group:
+        group.logs.grow("t", 2)
+        group.logs.burst(40)
+        member = group.join("b", {"t": 2}, 1.0, in_batches=in_batches)
+        group.world.pass_time(5)
+        assert len(member.in_hand) == 2
+        other = group.join("a", {"t": 1}, 1.0, in_batches=in_batches)
+        assert group.world.pass_time(5, lambda: other.owned == {TopicPartition("t", 0)})
+        group.world.pass_time(5)
+        assert thread_of(member, TopicPartition("t", 1)) == 0
+        group.check()  # nothing is handed out twice
 
 
 @pytest.mark.parametrize("call", ["on_assigned", "on_revoked"])
@@ -141,6 +169,22 @@ def test_a_seek_on_a_partition_that_is_just_lost_says_so() -> None:
         assert group.world.pass_time(5, sought.done)
         assert isinstance(sought.exception(), NotOwnedError)
         assert group.world.pass_time(10, lambda: partition in member.owned)
+
+
+def test_a_seek_holds_though_an_operator_sets_the_offset_just_before_it_is_stored() -> None:
+    with simulated_group(1) as group:
+        member = joined(group)
+        member.pace = 7.0
+        group.logs.burst(100)  # none of which it has read when it seeks over them
+        group.world.pass_time(3)
+        partition = TopicPartition("t", 0)
+        sought = group.logs.end(partition) - 5
+        stored = stored_from_now_on(group, partition)
+        group.seek(member, partition, sought)
+        group.set_offset(partition, 3)
+        assert group.world.pass_time(5, lambda: len(stored) > 1)
+        assert stored[:2] == [3, sought]
+        group.come_to_rest(20, 3)
 
 
 def test_a_partition_that_comes_back_is_still_paused() -> None:

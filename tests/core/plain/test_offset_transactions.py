@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.offsets.storage import OffsetWrite, Stored
+from kzconsumer.offsets.storage import Lost, OffsetWrite, Stored
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import Plan, decode_claim_record, encode_claim_record
 from kzconsumer.registry.owners import OwnerRegistry
@@ -79,6 +79,24 @@ def test_an_offset_that_another_program_changes_is_reported_and_restored(
         with capture_logs() as logs:
             await stored(storage, then(write, result, 8))
         assert not logs
+
+    clients.play(script)
+
+
+@pytest.mark.parametrize("path", [RECORD, PATHS.owner(PARTITION)], ids=["record", "owner"])
+def test_a_claim_whose_fence_was_changed_is_lost_and_another_is_stored(path: str) -> None:
+    """Another member's claim changes both versions; either is enough."""
+    clients, other = Clients(), TopicPartition("orders", 1)
+
+    async def script(session: ZooKeeperSession) -> None:
+        storage = ZooKeeperOffsetStorage(session, PATHS)
+        writes = [await write_of(session, PARTITION), await write_of(session, other)]
+        clients.ensemble.operate(SetData(path, clients.ensemble.tree.nodes[path].data, -1))
+        results = await storage.write(writes)
+        assert isinstance(results[PARTITION], Lost)
+        assert isinstance(results[other], Stored)
+        assert OFFSET not in clients.ensemble.tree.nodes
+        assert clients.ensemble.tree.data(PATHS.offset(other)) == b"5"
 
     clients.play(script)
 

@@ -9,10 +9,11 @@ import pytest
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
 from kzconsumer.registry.owners import OwnerRegistry
-from kzconsumer.registry.ownership import Claimed, Fence
+from kzconsumer.registry.ownership import Blocked, Claimed, Fence, Refused
 from kzconsumer.registry.paths import GroupPaths, topic
-from kzconsumer.zookeeper.operations import Delete, Operation, SetData, Stat
+from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
+from tests.support.plans import plan_of
 from tests.support.simulated.clients import Clients
 
 PATHS = GroupPaths("g")
@@ -131,6 +132,18 @@ def test_a_node_that_changes_while_it_is_abandoned_goes_all_the_same(path: str) 
     clients.play(script)
 
 
+def test_a_partition_of_another_session_is_blocked() -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        async with clients.session() as other:
+            await claim(registry(other), SECOND)
+            blocked = await registry(session).claim(PARTITION, FIRST, 0x2A)
+            assert blocked == Blocked(OWNER, str(SECOND), other.id)
+
+    clients.play(script)
+
+
 def test_the_node_of_another_session_is_not_abandoned_and_not_ours() -> None:
     """At the same version: every claim of ours leaves its owner node at version 1."""
     clients = Clients()
@@ -149,6 +162,56 @@ def test_the_node_of_another_session_is_not_abandoned_and_not_ours() -> None:
             assert OWNER in clients.ensemble.tree.nodes
 
     clients.play(script)
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["unchanged", "changed"])
+def test_a_release_deletes_the_stored_offset_with_the_node_unless_it_was_changed(changed: bool) -> None:
+    """The node goes in either case: the next owner waits for it."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        owners = registry(session)
+        fence = await claim(owners, FIRST)
+        clients.ensemble.operate(Create(OFFSET, b"7"))
+        withdrawn = Delete(OFFSET, clients.ensemble.tree.nodes[OFFSET].version)
+        if changed:
+            clients.ensemble.operate(SetData(OFFSET, b"9", -1))
+        assert await owners.release(fence, withdrawn)
+        assert OWNER not in clients.ensemble.tree.nodes
+        assert clients.ensemble.tree.data(OFFSET) == (b"9" if changed else None)
+
+    clients.play(script)
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (b'{"version":2}', "not a claim record"),
+        (
+            encode_claim_record(ClaimRecord(1, "range", "0x2a", 0, "f", plan_of(5, 9, isolation="read_uncommitted"))),
+            'set [fetch] isolation = "read_uncommitted" until they are written',
+        ),
+        (
+            encode_claim_record(ClaimRecord(1, "range", "0x2a", 0, "g", plan_of(5, 9, fingerprint="g"))),
+            "are planned for another destination (g), ours is f",
+        ),
+    ],
+    ids=["another version", "another isolation", "another destination"],
+)
+def test_a_partition_that_this_member_must_not_consume_is_refused_and_left_as_it_is(record: bytes, reason: str) -> None:
+    clients = Clients()
+    clients.ensemble.make(RECORD, record)
+
+    async def script(session: ZooKeeperSession) -> Claimed | Blocked | Refused:
+        owners = OwnerRegistry(session, PATHS, "range", "f", "read_committed")
+        return await owners.claim(PARTITION, FIRST, 0x2A)
+
+    refused = clients.play(script)
+    assert isinstance(refused, Refused)
+    assert refused.path == RECORD
+    assert reason in refused.reason
+    assert OWNER not in clients.ensemble.tree.nodes
+    assert clients.ensemble.tree.data(RECORD) == record
 
 
 @pytest.mark.parametrize("written_since", [False, True], ids=["stored before", "stored since"])

@@ -178,6 +178,14 @@ def test_the_users_settings_come_before_our_defaults() -> None:
     assert settings(start(FILES, {}))["spark.driver.memory"] == "1g"
 
 
+@pytest.mark.parametrize("master", ["local[2]", "local[2,4]", "spark://h:7077"])
+def test_spark_runs_no_task_of_postgresql_again(master: str) -> None:
+    """Whatever the master says: the rows that a task has staged are not staged twice."""
+    to = ToJdbc(url="jdbc:postgresql://h:5432/d", table="t", user="u")
+    made = settings(start(to, {"spark.task.maxFailures": "4", "spark.speculation": "true"}, master))
+    assert (made["spark.task.maxFailures"], made["spark.speculation"]) == ("1", "false")
+
+
 @pytest.mark.parametrize(
     ("given", "java", "environment"),
     [

@@ -182,11 +182,11 @@ class Promises:
         self._meddled.discard(partition)
         if before is None:
             self._start[partition] = offset
-        elif meddled:
-            pass
         elif offset in self._sought.get(partition, ()):
             self._finished.setdefault(partition, set()).update(range(offset))
             self._handed.pop(partition, None)
+        elif meddled:
+            pass
         elif offset < before:
             self.violated(f"{process} moved {partition} back from {before} to {offset}")
         elif missing := set(range(before, offset)) - self._finished.get(partition, set()):
