@@ -112,7 +112,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if lacking := missing(terminalreporter.stats.get("skipped", [])):
         terminalreporter.section("programs that are missing here")
         for program, tests in lacking.items():
-            terminalreporter.line(f"{tests} tests skipped without {program}")
+            terminalreporter.line(f"tests skipped without {program}: {tests}")
 
 
 @pytest.fixture(scope="session")

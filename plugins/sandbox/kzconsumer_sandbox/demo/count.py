@@ -26,6 +26,7 @@ def main() -> None:
     path, messages = sys.argv[1], int(sys.argv[2])
     # By name: this distribution does not depend on kzconsumer-spark, which the demo needs.
     os.environ.update(import_module("kzconsumer_spark.daemon.worker_process").java_environment(os.environ))
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # or Spark looks up the machine's name
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as f
 
