@@ -26,6 +26,7 @@ from kzconsumer.registry.nodes import Topic
 from kzconsumer.registry.registration import STATIC, Registration, encode_registration
 from kzconsumer.settings.topic_filter import WHITE_LIST
 from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer_sandbox.servers.configuration import QUICK_START
 from kzconsumer_sandbox.servers.jars import classpath, resolve_jars
 from kzconsumer_sandbox.servers.versions import kafka_version
 from tests.support.servers import Servers
@@ -63,6 +64,7 @@ def original(servers: Servers, version: str, connect: str) -> Iterator[Original]
     port, token, process = launch_gateway(
         classpath=classpath(folder),
         java_path=str(servers.java),
+        javaopts=[*QUICK_START],
         jarpath=str(jar),
         die_on_exit=True,
         enable_auth=True,
