@@ -17,6 +17,8 @@ from tests.support.class_archive import ClassArchive, writing
 
 # Short-lived processes do not benefit from the second compiler.
 _SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+# Below the limit of the test that waits for it.
+_LIMIT = 120.0
 
 
 def quick_spark(cache: Path) -> Mapping[str, str]:
@@ -35,5 +37,9 @@ def _environment(archive: tuple[str, ...]) -> dict[str, str]:
 def _train(archive: Path) -> None:
     environment = {**os.environ, **_environment(writing(archive))}
     command = [sys.executable, "-m", "tests.support.spark_training", str(archive.parent / "spark")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LIMIT)
+    except subprocess.TimeoutExpired:
+        archive.unlink(missing_ok=True)  # Sparks start without one
+        return
     assert done.returncode == 0, done.stderr
