@@ -131,7 +131,7 @@ def test_an_offset_that_another_program_moved_back_is_corrected(stored: int) -> 
         found = claim(None, stored, Everything(), mark=MARK)
     assert found == Claim(50, None, b"50", None)
     (entry,) = [each for each in logs if each["event"] == "stored offset moved back by another program"]
-    assert (entry["log_level"], entry["stored"], entry["goes_on_at"]) == ("error", stored, 50)
+    assert (entry["log_level"], entry["stored"], entry["continues_at"]) == ("error", stored, 50)
 
 
 @pytest.mark.parametrize(
