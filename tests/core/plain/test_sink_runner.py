@@ -10,6 +10,7 @@ from typing import Self
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, OffsetLostError, SessionExpiredError, SinkError, ZooKeeperError
@@ -637,8 +638,12 @@ async def test_an_exception_during_preparation_is_only_reported(unready: Excepti
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing()
     sink.unready = unready
     put(queue, chunk(claim, 0, 5))
-    async with running(runner_of(sink, records=5, time=60), [queue]):
-        await until(lambda: claim.processed == 5)
+    with capture_logs() as logs:
+        async with running(runner_of(sink, records=5, time=60), [queue]):
+            await until(lambda: claim.processed == 5)
+    (entry,) = [each for each in logs if each["event"] == "preparing a batch failed, it is written unprepared"]
+    assert entry["log_level"] == "warning"
+    assert str(unready) in entry["reason"]
 
 
 async def test_replays_and_collected_records_are_written_before_a_stream_fails() -> None:
