@@ -113,6 +113,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("programs that are missing here")
         for program, tests in lacking.items():
             terminalreporter.line(f"tests skipped without {program}: {tests}")
+    for report in (each for outcome in ("passed", "failed") for each in terminalreporter.stats.get(outcome, [])):
+        for name, value in report.user_properties:
+            if name == "seed":
+                terminalreporter.line(f"seed of {report.nodeid}: {value}")
 
 
 @pytest.fixture(scope="session")

@@ -239,3 +239,16 @@ def test_nothing_stays_counted_in_the_shared_budget(end: str, paused: bool) -> N
         claim.close()
         queue.put(Chunk(claim, 1, 2, size=70))
     assert total.used == 0
+
+
+async def test_what_was_held_wakes_a_waiting_get() -> None:
+    """Nothing else may arrive that would."""
+    queue, claim = ChunkQueue(1000), tracker()
+    claim.paused = True
+    put(queue, held := chunk(claim, 0, 3))
+    async with asyncio.timeout(LIMIT):
+        waiting = asyncio.create_task(queue.get())
+        await anyio.wait_all_tasks_blocked()
+        claim.paused = False
+        queue.unhold(claim)
+        assert await waiting is held

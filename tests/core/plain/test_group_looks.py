@@ -7,7 +7,7 @@ If only reconciliation can repair it, members that hardly ever reconcile are the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -18,7 +18,6 @@ from kzconsumer.zookeeper.operations import Create, Delete
 from tests.support.members import present_member
 from tests.support.simulated.group import SimulatedGroup, simulated_group
 from tests.support.simulated.member import GROUP, Member
-from tests.support.simulated.partition_logs import SimulatedFetchers
 
 PARTITIONS = 4
 OFTEN, SELDOM = "300ms", "1h"
@@ -86,7 +85,8 @@ def test_a_claim_that_is_not_fetched_is_fetched_again(looks: str) -> None:
     with simulated_group(1, looks=looks) as group:
         group.logs.grow("t", PARTITIONS)
         (member,) = joined(group, "a")
-        cast(SimulatedFetchers, insides(member)._fetchers).forget()
+        for fetcher, _ in insides(member)._fetchers._fetchers.values():
+            fetcher._states.clear()
         group.logs.burst(100)
         group.logs.stop()
         assert group.world.pass_time(LONG_ENOUGH, lambda: not group.settled()) == (looks == OFTEN)
@@ -196,4 +196,20 @@ def test_a_stop_does_not_wait_for_the_hold_down() -> None:
         assert first.task is not None
         group.leave(first)
         assert group.world.pass_time(2, first.task.done)
+        group.check()
+
+
+def test_a_claim_that_waits_for_an_event_that_does_not_come() -> None:
+    """The owner node that blocks it goes, and no event says so: the timer of the next attempt reads again."""
+    with simulated_group(1, looks=SELDOM) as group:
+        group.logs.grow("t", PARTITIONS)
+        path = group.paths.owner(TopicPartition("t", 2))
+        group.ensemble.make(path, b"somebody-0")
+        member = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        group.world.pass_time(5)
+        assert TopicPartition("t", 2) not in member.owned
+        for server in group.ensemble.servers:
+            server.forget_watches(path)
+        group.ensemble.operate(Delete(path, -1))
+        assert group.world.pass_time(LONG_ENOUGH, lambda: shared([member]))
         group.check()

@@ -7,21 +7,28 @@ import time
 
 import pytest
 
+from kzconsumer.zookeeper.operations import SetData
 from tests.support.members import sessions_of
-from tests.support.simulated.group import SESSION_TIMEOUT, simulated_group
+from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.lost_replies import KINDS, Kind, Loss
+from tests.support.simulated.member import Member
 from tests.support.simulated.network import SLOW
+from tests.support.simulated.scene import SESSION_TIMEOUT
+
+KINDS_HERE = [kind for kind in KINDS if kind not in ("plan", "other")]
+"""Plans are of replayable sinks, which this group has none of (test_plan_machine)."""
 
 
 def violations_of_a_release_in_the_middle_of_a_lot() -> list[str]:
     """A member joins while the application of the only other one is busy with a burst, at several moments."""
     violations: list[str] = []
     for seed in range(6):
-        with simulated_group(seed) as group:
+        with simulated_group(seed, fetch=(("max_bytes", "2KiB"),)) as group:  # a hundred records of each in turn
             group.logs.grow("t", 4)
             group.join("a", {"t": 1}, 0.005, in_batches=False)
             group.world.pass_time(3.0)
             group.logs.burst(600)
-            group.world.pass_time(0.5 + seed / 20)
+            group.world.pass_time(1.1 + seed / 20)
             group.join("b", {"t": 1}, 0.005, in_batches=False)
             group.world.pass_time(8.0)
             violations += group.promises.violations
@@ -147,3 +154,49 @@ def test_a_member_on_a_slow_line_shares_and_takes_over() -> None:
         assert session.alive
         group.check()
         group.come_to_rest(20, 3)
+
+
+def test_eager_members_release_everything_before_they_claim() -> None:
+    """With `ownership = "eager"` also what stays: it is revoked and committed, and only then claimed again."""
+    with simulated_group(1, ownership="eager") as group:
+        group.logs.grow("t", 6)
+        first = group.join("a", {"t": 2}, 0.005, in_batches=False)
+        assert group.world.pass_time(10, lambda: len(first.owned) == 6)
+        group.logs.burst(600)
+        group.world.pass_time(0.5)
+        second = group.join("b", {"t": 1}, 0.005, in_batches=False)
+        assert group.world.pass_time(10, lambda: len(first.owned) == 4)
+        group.check()
+        group.leave(second)
+        assert group.world.pass_time(10, lambda: len(first.owned) == 6)
+        group.come_to_rest(30, 3)
+        assert not first.lost
+
+
+@pytest.mark.parametrize("executed", [True, False])
+@pytest.mark.parametrize("kind", KINDS_HERE)
+def test_a_reply_that_is_lost_is_found_out_about(kind: Kind, executed: bool) -> None:
+    """Each kind of write in turn, and the first three of it: the group comes to rest as if nothing had happened."""
+    for nth in (1,) if kind == "registration" else (1, 2, 3):
+        with simulated_group(nth) as group:
+            group.logs.grow("t", 6)
+            members = [group.join("a", {"t": 2}, 0.005, in_batches=False)]
+            group.network.losing[members[0].process] = loss = Loss(executed, kind, nth)
+            group.world.pass_time(4)
+            members.append(group.join("b", {"t": 1}, 0.005, in_batches=False))
+            group.world.pass_time(4)
+            claim_records_change(group, members[0])
+            group.leave(members[1])
+            group.world.pass_time(8)
+            members.append(group.join("c", {"t": 3}, 0.005, in_batches=False))
+            group.world.pass_time(8)
+            assert loss.nth <= 0, "no such write was made"
+            group.come_to_rest(30, 3)
+
+
+def claim_records_change(group: SimulatedGroup, member: Member) -> None:
+    """An operator touches them: the claims are lost, and their owner nodes abandoned and made again."""
+    for partition in sorted(member.owned)[:2]:
+        group.promises.disturb(partition)
+        record = group.paths.claim_record(partition)
+        group.ensemble.operate(SetData(record, group.ensemble.tree.node(record).data, -1))

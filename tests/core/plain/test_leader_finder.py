@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import anyio
+import pytest
+from structlog.testing import capture_logs
 
-from kzconsumer.fetcher.leader_finder import LeaderFinder
+from kzconsumer.brokers.leaders import Leaders
+from kzconsumer.fetcher import leader_finder
+from kzconsumer.fetcher.leader_finder import PATIENCE, LeaderFinder
+from kzconsumer.fetcher.partition_state import PartitionFetchState
+from kzconsumer.model import Broker, TopicPartition
+from kzconsumer.streams.chunk_queue import ChunkQueue
+from tests.support.chunks import tracker
 
 
 async def test_without_missing_leaders_no_task_is_woken() -> None:
@@ -24,3 +33,52 @@ async def test_without_missing_leaders_no_task_is_woken() -> None:
         await anyio.wait_all_tasks_blocked()
         assert leaders.unreachable_since == 1.0
         tasks.cancel_scope.cancel()
+
+
+class Nobody:
+    """Brokers that name no leader."""
+
+    unreachable_since = None
+
+    async def of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Broker | str]:
+        return dict.fromkeys(partitions, "LEADER_NOT_AVAILABLE")
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock of the finder and of the pauses."""
+    shown = [100.0]
+    monkeypatch.setattr(leader_finder, "now", lambda: shown[0])
+    return shown
+
+
+def leaderless() -> PartitionFetchState:
+    return PartitionFetchState(tracker(), ChunkQueue(1 << 20), 0, 1 << 20)
+
+
+async def test_a_missing_leader_is_logged_after_a_while_and_once(time: list[float]) -> None:
+    finder, state = LeaderFinder(cast(Leaders, Nobody()), lambda *found: None), leaderless()
+    with capture_logs() as logs:
+        for seconds in (0.0, PATIENCE - 0.1, PATIENCE, PATIENCE + 5):
+            time[0] = 100.0 + seconds
+            finder.add([state])
+            await finder._look_up({state.topic_partition: state})
+            assert len(logs) == (seconds >= PATIENCE)
+    assert logs[0]["event"] == "partition has no leader"
+
+
+async def test_a_partition_that_comes_back_has_its_while_again(time: list[float]) -> None:
+    """Its claim was closed in between: how long it had no leader before says nothing."""
+    finder = LeaderFinder(cast(Leaders, Nobody()), lambda *found: None)
+    with capture_logs() as logs:
+        for seconds in (0.0, PATIENCE + 1):
+            time[0] = 100.0 + seconds
+            state = leaderless()
+            finder.add([state])
+            await finder._look_up({state.topic_partition: state})
+            state.tracker.close()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(finder.run)
+                await anyio.wait_all_tasks_blocked()
+                tasks.cancel_scope.cancel()
+    assert logs == []

@@ -8,7 +8,7 @@ import pytest
 
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS
-from kzconsumer.brokers.protocol.list_offsets import EARLIEST, ListedOffset, ListOffsetsRequest
+from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.model import TopicPartition
@@ -101,3 +101,66 @@ async def test_a_planned_range_that_retention_overtakes_ends_as_planned(policy: 
     chunk = state.queue.get_nowait()
     assert chunk is not None
     assert (chunk.first, chunk.until, len(chunk.records), state.position, logs.stored) == (10, 20, 0, 20, [])
+
+
+@pytest.mark.parametrize("policy", [SMALLEST, LARGEST])
+async def test_what_is_left_of_a_planned_range_is_read(policy: str) -> None:
+    """Also where the policy would jump to the end of the log: the destination has nothing of the range yet."""
+    logs, state = Ends(15, 60), state_at(10, plan_of(10, 20))
+    await resolved(logs, state, policy, "fail")
+    chunk = state.queue.get_nowait()
+    assert chunk is not None
+    assert (chunk.first, chunk.until, state.position, logs.stored) == (10, 15, 15, [])
+
+
+async def test_largest_is_asked_for_at_the_isolation_level() -> None:
+    """With open transactions the end that may be read is not the high watermark."""
+    asked: list[tuple[int, int]] = []
+
+    class Noting(Ends):
+        async def call(self, request: ListOffsetsRequest, *, timeout: float) -> dict[TopicPartition, ListedOffset]:
+            asked.extend((timestamp, request.isolation) for timestamp in request.partitions.values())
+            return await super().call(request, timeout=timeout)
+
+    logs, state = Noting(0, 60), state_at(90)
+    reset = OffsetReset(LARGEST, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_committed"])
+    await reset.resolve(cast(BrokerConnection, logs), [state])
+    assert asked == [(LATEST, ISOLATION_LEVELS["read_committed"])]
+
+
+class Lost(Ends):
+    """A store that finds the claim lost, and closes it as the committer does."""
+
+    async def store_start(self, claim: OffsetTracker, offset: int, *, new_epoch: bool = False) -> bool:
+        claim.close()
+        return False
+
+
+@pytest.mark.parametrize("truncated", [None, "continue"])
+async def test_a_claim_that_is_lost_while_its_position_is_stored_gets_none(truncated: str | None) -> None:
+    state = state_at(50)
+    await resolved(Lost(0, 30), state, SMALLEST, truncated)
+    assert (state.position, state.tracker.consumed, state.reset_due) == (50, 50, True)
+
+
+@pytest.mark.parametrize("before", [None, 50])
+async def test_an_answer_without_offset_is_no_position(before: int | None) -> None:
+    """Offset -1 without an error: the broker does not know, and the next one may."""
+    logs, state = Ends(-1, -1), state_at(before or 0)
+    state.position, state.reset_due = before, True
+    reset = OffsetReset(SMALLEST, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_uncommitted"])
+    assert await reset.resolve(cast(BrokerConnection, logs), [state]) == [state]
+    assert (state.position, state.reset_due, logs.stored) == (before, True, [])
+
+
+@pytest.mark.parametrize("policy", [SMALLEST, LARGEST])
+async def test_a_truncated_log_sets_back_nobody_who_has_records_in_hand(policy: str) -> None:
+    """They may still be written: the next attempt is made when they are."""
+    logs, state = Ends(0, 30), state_at(50)
+    state.tracker.restart(48)
+    state.tracker.hand_over(50)
+    await resolved(logs, state, policy, "continue")
+    assert (state.position, state.reset_due, logs.stored) == (50, True, [])
+    state.tracker.mark(48, 50)
+    await resolved(logs, state, policy, "continue")
+    assert (state.position, state.reset_due, logs.stored) == (30, False, [(30, True)])

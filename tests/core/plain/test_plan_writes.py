@@ -28,6 +28,7 @@ from kzconsumer.registry.paths import CONSUMERS, GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from tests.support.simulated.ensemble import OPERATOR, Ensemble
+from tests.support.simulated.lost_replies import Loss
 from tests.support.simulated.network import SimulatedNetwork
 from tests.support.simulated.virtual_time import World
 
@@ -148,7 +149,7 @@ class Writer:
 
     def _fault(self, fault: str | None, partition: TopicPartition) -> None:
         if fault in ("reply lost", "request lost"):
-            self.network.losing[self.process] = fault == "reply lost"
+            self.network.losing[self.process] = Loss(executed=fault == "reply lost")
         elif fault == "offset moved":
             self.moved.add(partition)
             self.ensemble.operate(SetData(PATHS.offset(partition), b"3", -1))
@@ -161,7 +162,7 @@ class Writer:
                 Delete(owner, -1), Create(owner, b"g_b-0"), SetData(owner, b"g_b-0", 0), SetData(record, data, -1)
             )
             if fault == "taken over meanwhile":
-                self.network.losing[self.process] = False
+                self.network.losing[self.process] = Loss(executed=False)
 
     async def _compare_with_the_nodes(self, session: ZooKeeperSession) -> None:
         self.network.losing.clear()

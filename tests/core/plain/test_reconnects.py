@@ -11,6 +11,7 @@ from kzconsumer.zookeeper.operations import SetData
 from kzconsumer.zookeeper.round_trips import repeated
 from kzconsumer.zookeeper.session import SessionState, ZooKeeperSession
 from tests.support.simulated.clients import Clients
+from tests.support.simulated.ensemble import Connection
 
 BEHIND = 3.0
 """Seconds."""
@@ -23,8 +24,10 @@ def test_a_session_does_not_go_back_in_time_when_it_reconnects(wrote: bool) -> N
 
     async def script(session: ZooKeeperSession) -> None:
         (line,) = clients.network.lines
+        connection = line.connection
+        assert isinstance(connection, Connection)
         for server in clients.ensemble.servers:
-            if server is not line.connection.server:
+            if server is not connection.server:
                 server.lag = (BEHIND, BEHIND)
         change = SetData("/node", b"after", -1)
         if wrote:

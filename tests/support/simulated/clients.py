@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from kzconsumer.registry.paths import CONSUMERS
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from tests.support.simulated.ensemble import Ensemble
+from tests.support.simulated.lost_replies import Loss
 from tests.support.simulated.network import SimulatedNetwork
 from tests.support.simulated.virtual_time import World, clock_of
 
@@ -49,4 +50,4 @@ class Clients:
 
     def lose_the_next_write(self, *, executed: bool) -> None:
         """Its connection breaks, and with it the reply, or already the request."""
-        self.network.losing[self.process] = executed
+        self.network.losing[self.process] = Loss(executed)

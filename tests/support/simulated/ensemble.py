@@ -185,6 +185,11 @@ class Server:
             for watchers in paths.values():
                 watchers.pop(connection, None)
 
+    def forget_watches(self, path: str) -> None:
+        """Nobody is told of the node's next change, as if the event were lost."""
+        for paths in self._watching.values():
+            paths.pop(path, None)
+
     def _catch_up(self, number: int) -> None:
         if self.cut_off:
             return

@@ -7,63 +7,63 @@ never happen, and `come_to_rest` what must hold when nothing happens any more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from typing import Any, cast
+from dataclasses import replace
+from functools import cache
+from importlib import metadata
+from typing import Any, TypeVar, cast
 from unittest import mock
 
+import anyio.to_thread
 import structlog
+from msgspec import structs
 
-import kzconsumer
-import kzconsumer.member
-from kzconsumer.assignors.interface import Assignor
-from kzconsumer.brokers.leaders import Leaders
-from kzconsumer.brokers.pool import Brokers
-from kzconsumer.errors import ConnectionLostError
-from kzconsumer.fetcher.offset_reset import OffsetReset
+from kzconsumer.brokers import leaders
 from kzconsumer.group import rebalancer, reconciler
-from kzconsumer.group.assignment import assignment, wanted_by
-from kzconsumer.group.snapshot import GroupSnapshot
-from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.plugins import ASSIGNORS, load_chosen
-from kzconsumer.registry import paths
-from kzconsumer.registry.nodes import Topic, decode_topic
+from kzconsumer.model import TopicPartition
+from kzconsumer.records import decode
+from kzconsumer.records.python_kernels import PYTHON_KERNELS
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.registry.registration import decode_registration, needs_all_topics, subscribed_topics
 from kzconsumer.sessions import Sessions
-from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.zookeeper.operations import Create, Delete, SetData
+from tests.support.simulated.broker import SimulatedBroker
+from tests.support.simulated.broker_faults import BrokerFaults
 from tests.support.simulated.ensemble import Ensemble
 from tests.support.simulated.member import GROUP, Member, Subscription, listed
 from tests.support.simulated.network import SimulatedNetwork
-from tests.support.simulated.partition_logs import PartitionLogs, SimulatedFetchers
+from tests.support.simulated.partition_logs import PartitionLogs, host
 from tests.support.simulated.promises import Promises
+from tests.support.simulated.rest import unsettled
+from tests.support.simulated.scene import SESSION_TIMEOUT, Scene, settings_of
 from tests.support.simulated.virtual_time import Process, World, clock_of
 
-SESSION_TIMEOUT = 6.0
-COMMIT_INTERVAL = 1.0
+T = TypeVar("T")
+
+ENTRY_POINTS = cache(metadata.entry_points)
+"""They are read from files each time otherwise: half of what a short life costs."""
+IN_A_THREAD = 0.003
+"""Seconds that a thread takes."""
 
 
 class SimulatedGroup:
     """See the module; made by `simulated_group`."""
 
-    def __init__(
-        self, seed: int, assignor: str, reset: str, lag: tuple[float, float], looks: str, unowned_alarm: str
-    ) -> None:
+    def __init__(self, seed: int, scene: Scene) -> None:
+        self.scene = scene
         self.world = World(seed)
-        self.ensemble = Ensemble(self.world, lag=lag)
+        self.ensemble = Ensemble(self.world, lag=scene.lag)
         self.network = SimulatedNetwork(self.ensemble)
-        self.logs = PartitionLogs(self.ensemble)
+        self.logs = PartitionLogs(self.ensemble, scene.brokers, scene.record_bytes)
+        self.brokers = [SimulatedBroker(self.world, self.logs, number) for number in self.logs.brokers]
+        self.network.hosts.update({host(broker.number): broker for broker in self.brokers})
         self.paths = GroupPaths(GROUP)
         self.members: list[Member] = []
-        self.promises = Promises(self.ensemble, self.network, self.members)
-        self._assignor_name = assignor
-        self._assignor = cast(Assignor, load_chosen(ASSIGNORS, assignor, "test"))
-        self._reset = reset
-        self._looks = looks
-        self._unowned_alarm = unowned_alarm
+        self.promises = Promises(self.ensemble, self.network, self.logs, self.members, scene.reset)
+        self.broker_faults = BrokerFaults(self.world, self.logs, self.brokers, self.promises)
         self.events: list[Mapping[str, Any]] = []
         """The members' log events; `member` names the member."""
+        self._settings = settings_of(scene)
         self._no_leader_until = 0.0
 
     # -- what the caller does
@@ -74,20 +74,8 @@ class SimulatedGroup:
         self.members.append(member)
         if self._no_leader_until > self.world.now:
             self.trouble(member, self._no_leader_until - self.world.now)
-        settings = kzconsumer.Settings.from_dict(
-            {
-                "zookeeper": {"connect": "zk0:2181,zk1:2181,zk2:2181", "session_timeout": f"{SESSION_TIMEOUT}s"},
-                "group": {
-                    "id": GROUP,
-                    "consumer_id": name,
-                    "assignor": self._assignor_name,
-                    "reconcile_interval": self._looks,
-                    "unowned_alarm": self._unowned_alarm,
-                },
-                "offsets": {"commit_interval": f"{COMMIT_INTERVAL}s", "reset": self._reset},
-                "stop": {"deadline": "10s"},
-            }
-        )
+        known_as = structs.replace(self._settings.group, consumer_id=name)
+        settings = structs.replace(self._settings, group=known_as)
         member.task = process.create_task(member.run(settings))
         return member
 
@@ -161,17 +149,17 @@ class SimulatedGroup:
 
     def take_brokers(self, seconds: float) -> None:
         """No broker is registered."""
-        self.logs.set_broker(up=False)
-        self.world.after(seconds, lambda: self.logs.set_broker(up=True))
+        self.logs.register(up=False)
+        self.world.after(seconds, lambda: self.logs.register(up=True))
 
     def lose_brokers(self, member: Member) -> None:
         """It reaches no broker until `find_brokers`."""
         member.without_brokers = True
-        self.logs.out_of_reach.add(member.process)
+        self.network.cut_brokers(member.process)
 
     def find_brokers(self, member: Member) -> None:
         member.without_brokers = False
-        self.logs.out_of_reach.discard(member.process)
+        self.network.brokerless.discard(member.process)
 
     def delete_owner(self, partition: TopicPartition) -> None:
         self.promises.disturb(partition)
@@ -199,10 +187,10 @@ class SimulatedGroup:
     def come_to_rest(self, within: float, still: float) -> None:
         """No more faults and records: then everything is owned, read and committed, and stays so."""
         self.logs.stop()
-        self.logs.set_broker(up=True)
+        self.logs.register(up=True)
+        self.broker_faults.end()
         self.ensemble.operate(Delete(self.paths.member("unreadable"), -1))
-        self.network.losing.clear()
-        self.network.latency.clear()
+        self.network.forget_faults()
         for member in self.members:
             member.pace = 0.0
         for server in self.ensemble.servers:
@@ -227,24 +215,7 @@ class SimulatedGroup:
 
     def settled(self) -> str:
         """What does not hold yet although nothing happens any more; empty if everything does."""
-        tree = self.ensemble.tree
-        active = {member.consumer: member for member in self.members if member.active}
-        registered = set(tree.nodes[self.paths.ids].children) if self.paths.ids in tree.nodes else set()
-        if registered != set(active):
-            return f"registered are {sorted(registered)}, not {sorted(active)}"
-        assigned = self._assigned() if active else {}
-        for partition, thread in assigned.items():
-            if (owner := tree.data(self.paths.owner(partition))) != str(thread).encode():
-                return f"{partition} belongs to {owner!r}, not {thread}"
-        for consumer, member in active.items():
-            if member.held != (wanted := wanted_by(consumer, assigned)):
-                return f"{member.name} holds {listed(member.held)}, not {listed(wanted)}"
-            if member.owned != set(wanted):
-                return f"{member.name} was notified of {listed(member.owned)}, not {listed(wanted)}"
-        for partition in assigned:
-            if undone := self.promises.unfinished(partition, self.logs.end(partition)):
-                return undone
-        return ""
+        return unsettled(self.ensemble.tree, self.logs, self.promises, self.members, self.scene.assignor)
 
     def _thaw(self, member: Member) -> None:
         member.freezes -= 1
@@ -256,28 +227,12 @@ class SimulatedGroup:
         if not member.silences:
             self.network.set_silent(member.process, False)
 
-    def _assigned(self) -> Mapping[TopicPartition, ConsumerThreadId]:
-        """As every member must compute it from the content of ZooKeeper."""
-        tree = self.ensemble.tree
-        members = {
-            name: decode_registration(tree.nodes[self.paths.member(name)].data)
-            for name in tree.nodes[self.paths.ids].children
-        }
-        names = tuple(sorted(tree.nodes[paths.BROKER_TOPICS].children))
-        topics = {}
-        for name in subscribed_topics(members, names):
-            if (node := tree.nodes.get(paths.topic(name))) is not None:
-                topics[name] = Topic(decode_topic(node.data), node.czxid)
-        snapshot = GroupSnapshot(members, names if needs_all_topics(members) else (), topics)
-        return assignment(self._assignor_name, self._assignor, snapshot.context())
-
     # -- its end
 
     def end(self) -> None:
         """End all processes without further checks."""
         self.promises.watching = False
-        self.network.losing.clear()
-        self.network.latency.clear()
+        self.network.forget_faults()
         for server in self.ensemble.servers:
             server.set_cut_off(False)
         for member in self.members:
@@ -296,24 +251,15 @@ class SimulatedGroup:
 
 
 @contextmanager
-def simulated_group(
-    seed: int,
-    assignor: str = "range",
-    reset: str = "smallest",
-    lag: tuple[float, float] = (0.0005, 0.01),
-    looks: str = "1h",
-    unowned_alarm: str = "1h",
-) -> Iterator[SimulatedGroup]:
-    """A group without members, on a clock of its own. `looks`: the interval of its reconciliation."""
-    group = SimulatedGroup(seed, assignor, reset, lag, looks, unowned_alarm)
+def simulated_group(seed: int, scene: Scene | None = None, **more: Any) -> Iterator[SimulatedGroup]:
+    """A group without members, on a clock of its own. `more` are fields of `Scene`."""
+    group = SimulatedGroup(seed, replace(scene or Scene(), **more))
     world = group.world
 
-    def fetchers(leaders: Leaders, brokers: Brokers, settings: FetchSettings, reset: OffsetReset, *_: object) -> Any:
-        return SimulatedFetchers(group.logs, leaders, reset)
-
-    async def connection(*_: object) -> None:
-        if asyncio.get_running_loop() in group.logs.out_of_reach:
-            raise ConnectionLostError("no broker answers")
+    async def in_a_thread(call: Callable[..., T], *arguments: Any, **_: Any) -> T:
+        """What a thread would do: others go on meanwhile."""
+        await anyio.sleep(IN_A_THREAD)
+        return call(*arguments)
 
     def traced(_: Any, level: str, event: MutableMapping[str, Any]) -> str:
         try:
@@ -327,7 +273,7 @@ def simulated_group(
         raise structlog.DropEvent
 
     async def no_kernels(_: Sessions) -> None:
-        """They decode nothing here."""
+        """Those in Python decode here: what was loaded before must make no difference."""
 
     logging = structlog.get_config()
     structlog.configure(processors=[traced])
@@ -335,9 +281,11 @@ def simulated_group(
         clock_of(world),
         mock.patch.object(rebalancer, "random", world.random),
         mock.patch.object(reconciler, "random", world.random),
-        mock.patch.object(kzconsumer.member, "FetcherManager", fetchers),
-        mock.patch.object(Brokers, "connection", connection),
+        mock.patch.object(leaders, "random", world.random),
+        mock.patch.object(anyio.to_thread, "run_sync", in_a_thread),
+        mock.patch.object(decode, "ready_kernels", return_value=PYTHON_KERNELS),
         mock.patch.object(Sessions, "_load_kernels", no_kernels),
+        mock.patch.object(metadata, "entry_points", ENTRY_POINTS),
     ):
         try:
             yield group

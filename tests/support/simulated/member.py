@@ -32,7 +32,7 @@ Subscription = Mapping[str, int] | int
 class Observer(Protocol):
     """Observes what members do."""
 
-    def handed_out(self, member: Member, partition: TopicPartition, offsets: range) -> Handed: ...
+    def handed_out(self, member: Member, partition: TopicPartition, offsets: range, key: bytes) -> Handed: ...
 
     def done(self, partition: TopicPartition, offsets: range, handed: Handed) -> None: ...
 
@@ -47,6 +47,8 @@ class Handed:
     claim: int
     at: float
     done: float | None = None
+    counts: bool = True
+    """Otherwise the topic was deleted by then."""
 
 
 @dataclass(eq=False)
@@ -62,6 +64,8 @@ class Member(RebalanceListener):
     stopping: anyio.Event = field(default_factory=anyio.Event)
     connector: ConsumerConnector | None = None
     owned: set[TopicPartition] = field(default_factory=set)
+    lost: set[TopicPartition] = field(default_factory=set)
+    """What it was ever told to have lost, and not to give up in order."""
     sought: dict[TopicPartition, int] = field(default_factory=dict)
     """The offset of the next record after a seek, until one arrives."""
     seeks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -136,7 +140,7 @@ class Member(RebalanceListener):
     async def _read(self, stream: KafkaStream) -> None:
         async for message in stream:
             partition = TopicPartition(message.topic, message.partition)
-            await self._work_on(partition, range(message.offset, message.offset + 1))
+            await self._work_on(partition, range(message.offset, message.offset + 1), message.key or b"")
 
     async def _read_batches(self, stream: KafkaStream) -> None:
         async for batch in stream.batches():
@@ -144,10 +148,10 @@ class Member(RebalanceListener):
             assert chunk is not None
             partition = chunk.tracker.topic_partition
             offsets = cast("list[int]", batch.column(2).to_pylist())
-            await self._work_on(partition, range(offsets[0], offsets[-1] + 1))
+            await self._work_on(partition, range(offsets[0], offsets[-1] + 1), batch.column("key")[0].as_py())
 
-    async def _work_on(self, partition: TopicPartition, offsets: range) -> None:
-        handed = self.group.handed_out(self, partition, offsets)
+    async def _work_on(self, partition: TopicPartition, offsets: range, key: bytes) -> None:
+        handed = self.group.handed_out(self, partition, offsets, key)
         self.in_hand.append(handed)
         try:
             await anyio.sleep(self.pace)
@@ -165,6 +169,7 @@ class Member(RebalanceListener):
 
     async def on_lost(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
         self._gone("lost", partitions)
+        self.lost |= partitions
 
     def _gone(self, how: str, partitions: frozenset[TopicPartition]) -> None:
         if unknown := partitions - self.owned:

@@ -1,7 +1,8 @@
 """The network between processes and servers: bytes arrive late and in order, or not at all.
 
-`SimulatedNetwork` owns the connections and their faults. Faults are those of TCP: a connection that breaks with
-requests or replies in flight, a process without any network, slow lines.
+`SimulatedNetwork` owns the connections and their faults. Faults are those of TCP: a connection that breaks
+with requests or replies on the way or in the middle of a response, a process that nothing reaches and that reaches
+nobody, slow lines.
 """
 
 from __future__ import annotations
@@ -9,30 +10,58 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from kzconsumer.zookeeper.operations import Check
-from tests.support.simulated import zookeeper_frames as frames
-from tests.support.simulated.ensemble import Connection, Ensemble
+from tests.support.simulated.ensemble import Connection, Ensemble, Peer
+from tests.support.simulated.lost_replies import Loss, write_of
 from tests.support.simulated.virtual_time import Process
 
-P = TypeVar("P", bound=asyncio.Protocol)
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 QUICK = (0.0003, 0.003)
 SLOW = (0.01, 0.6)
+TORN_FROM = 300
+"""Bytes of the smallest broker response that is torn: one with records."""
+
+
+class Accepted(Protocol):
+    """The server's part of a connection."""
+
+    open: bool
+
+    def received(self, data: bytes) -> None: ...
+
+    def lost(self) -> None: ...
+
+
+class Host(Protocol):
+    def accept(self, peer: Peer) -> Accepted:
+        """Raises ConnectionRefusedError."""
+        ...
+
+
+class Parcel(NamedTuple):
+    arrives: float
+    data: bytes
+    last: bool = False
+    """The connection ends with it."""
 
 
 class SimulatedNetwork:
-    """Hosts are `zk0`, `zk1`, ...: the ensemble's servers."""
+    """Hosts are `zk0`, `zk1`, ...: the ensemble's servers; and those that are added."""
 
     def __init__(self, ensemble: Ensemble) -> None:
-        self.ensemble = ensemble
         self.world = ensemble.world
+        self.hosts: dict[str, Host] = {f"zk{number}": server for number, server in enumerate(ensemble.servers)}
         self.lines: list[Line] = []
         self.latency: dict[Process, tuple[float, float]] = {}
         self.silent: set[Process] = set()
-        self.losing: dict[Process, bool] = {}
-        """The next write's reply of these is lost with the connection, the write executed or not."""
+        self.brokerless: set[Process] = set()
+        """These reach no broker."""
+        self.losing: dict[Process, Loss] = {}
+        """A reply of ZooKeeper that is going to be lost, with the connection."""
+        self.tearing: dict[Process, float] = {}
+        """The part of the next broker response with records after which the connection breaks."""
         self.processes: dict[int, Process] = {}
         """Session id -> its process."""
         self.world.network = self
@@ -44,7 +73,9 @@ class SimulatedNetwork:
             await asyncio.sleep(0.1)
         await asyncio.sleep(self.delay(process))
         client = factory()
-        line = Line(self, process, client, int(host.removeprefix("zk")))
+        if process in self.brokerless and not host.startswith("zk"):
+            raise ConnectionRefusedError(f"{host}: connection refused")
+        line = Line(self, process, client, self.hosts[host])
         self.lines.append(line)
         client.connection_made(line)
         return line, client
@@ -52,10 +83,27 @@ class SimulatedNetwork:
     def delay(self, process: Process) -> float:
         return self.world.random.uniform(*self.latency.get(process, QUICK))
 
+    def lines_of(self, process: Process) -> list[Line]:
+        return [line for line in self.lines if line.process is process]
+
     def cut(self, process: Process, arrives: bool) -> None:
         """Break its connections; what it sent and what is in flight to a server still arrives, or not."""
-        for line in [line for line in self.lines if line.process is process]:
+        for line in self.lines_of(process):
             line.cut(arrives)
+
+    def cut_brokers(self, process: Process) -> None:
+        """Break its connections to brokers, and refuse others until it is taken from `brokerless`."""
+        self.brokerless.add(process)
+        for line in self.lines_of(process):
+            if not line.to_zookeeper:
+                line.cut(arrives=False)
+
+    def forget_faults(self) -> None:
+        """Those that wait for something to happen, and slow lines; who is silent stays so."""
+        self.losing.clear()
+        self.tearing.clear()
+        self.latency.clear()
+        self.brokerless.clear()
 
     def set_silent(self, process: Process, silent: bool) -> None:
         """Nothing arrives, nothing is refused; data in flight continues afterwards."""
@@ -63,21 +111,29 @@ class SimulatedNetwork:
             self.silent.add(process)
             return
         self.silent.discard(process)
-        for line in [line for line in self.lines if line.process is process]:
+        for line in self.lines_of(process):
             line.resume()
+
+
+class _NoSocket:
+    """Nothing that the client may read from by itself."""
+
+    def fileno(self) -> int:
+        return -1
 
 
 class Line(asyncio.Transport):
     """One connection: the client's transport, and the server's peer."""
 
-    def __init__(self, network: SimulatedNetwork, process: Process, client: asyncio.Protocol, server: int) -> None:
-        super().__init__()
+    def __init__(self, network: SimulatedNetwork, process: Process, client: asyncio.BaseProtocol, host: Host) -> None:
+        super().__init__({"socket": _NoSocket()})
         self.network = network
         self.process = process
         self.client = client
-        self.connection: Connection = network.ensemble.servers[server].accept(self)
-        self._to_server: deque[tuple[float, bytes | None]] = deque()
-        self._to_client: deque[tuple[float, bytes | None]] = deque()
+        self.connection = host.accept(self)
+        self.to_zookeeper = isinstance(self.connection, Connection)
+        self._to_server: deque[Parcel] = deque()
+        self._to_client: deque[Parcel] = deque()
         self._client_closed = False
 
     def __repr__(self) -> str:
@@ -93,20 +149,25 @@ class Line(asyncio.Transport):
     def abort(self) -> None:
         if not self._client_closed:
             self._client_closed = True
-            self._send(self._to_server, None, self._server_reads)
+            self._send(self._to_server, b"", self._server_reads, last=True)
 
     def close(self) -> None:
         self.abort()
 
     def deliver(self, data: bytes) -> None:
-        self._send(self._to_client, data, self._client_reads)
+        if not self.to_zookeeper and self.process in self.network.tearing and len(data) >= TORN_FROM:
+            kept = data[: int(len(data) * self.network.tearing.pop(self.process))]
+            self._send(self._to_client, kept, self._client_reads, last=True)
+            self._server_loses()
+        else:
+            self._send(self._to_client, data, self._client_reads)
 
     def finish(self) -> None:
-        self._send(self._to_client, None, self._client_reads)
+        self._send(self._to_client, b"", self._client_reads, last=True)
 
     def cut(self, arrives: bool) -> None:
         if arrives:
-            self._send(self._to_server, None, self._server_reads)
+            self._send(self._to_server, b"", self._server_reads, last=True)
         else:
             self._to_server.clear()
             self._server_loses()
@@ -117,51 +178,53 @@ class Line(asyncio.Transport):
         self._server_reads()
         self._client_reads()
 
-    def _send(self, way: deque[tuple[float, bytes | None]], data: bytes | None, read: Callable[[], None]) -> None:
+    def _send(self, way: deque[Parcel], data: bytes, read: Callable[[], None], *, last: bool = False) -> None:
         world = self.network.world
-        arrives = max(world.now + self.network.delay(self.process), way[-1][0] if way else 0.0)
-        way.append((arrives, data))
+        arrives = max(world.now + self.network.delay(self.process), way[-1].arrives if way else 0.0)
+        way.append(Parcel(arrives, data, last))
         world.at(arrives, read)
 
     def _server_reads(self) -> None:
-        for data in self._arrived(self._to_server):
-            if data is None:
+        for _, data, last in self._arrived(self._to_server):
+            if last:
                 self._server_loses()
-            elif not self._loses_reply(data):
+            elif isinstance(connection := self.connection, Connection):
+                if not self._loses_reply(connection, data):
+                    connection.received(data)
+                    if (session := connection.session) is not None:
+                        self.network.processes[session.id] = self.process
+            else:
                 self.connection.received(data)
-                if (session := self.connection.session) is not None:
-                    self.network.processes[session.id] = self.process
 
-    def _loses_reply(self, data: bytes) -> bool:
-        executed = self.network.losing.get(self.process)
-        if executed is None or self.connection.session is None:
-            return False
-        asked = frames.request(data[4:])
-        if asked.kind not in frames.WRITES or all(isinstance(operation, Check) for operation in asked.operations):
+    def _loses_reply(self, connection: Connection, data: bytes) -> bool:
+        loss = self.network.losing.get(self.process)
+        if loss is None or connection.session is None or not loss.strikes(write_of(data)):
             return False
         del self.network.losing[self.process]
-        if executed:
-            self.connection.received(data)
+        if loss.executed:
+            connection.received(data)
         self.cut(arrives=False)
         return True
 
     def _client_reads(self) -> None:
-        for data in self._arrived(self._to_client):
-            if data is None:
+        for _, data, last in self._arrived(self._to_client):
+            if data and not self._client_closed:
+                self.process.call_soon(self._read, data, last)
+            elif last:
                 self.process.call_soon(self._client_loses)  # after what was sent before it
-            elif not self._client_closed:
-                self.process.call_soon(self._read, data)
 
-    def _read(self, data: bytes) -> None:
+    def _read(self, data: bytes, last: bool) -> None:
         if not self._client_closed:
-            self.client.data_received(data)
+            _take(self.client, data)
+        if last:  # at once, as when a reset connection is found while reading: what was read is not yet looked at
+            self._ended(self.client.connection_lost)
 
-    def _arrived(self, way: deque[tuple[float, bytes | None]]) -> list[bytes | None]:
+    def _arrived(self, way: deque[Parcel]) -> list[Parcel]:
         if self.process in self.network.silent:
             return []
         found = []
-        while way and way[0][0] <= self.network.world.now:
-            found.append(way.popleft()[1])
+        while way and way[0].arrives <= self.network.world.now:
+            found.append(way.popleft())
         return found
 
     def _server_loses(self) -> None:
@@ -169,8 +232,26 @@ class Line(asyncio.Transport):
             self.connection.lost()
 
     def _client_loses(self) -> None:
+        self._ended(lambda _: self.process.call_soon(self.client.connection_lost, None))
+
+    def _ended(self, tell: Callable[[None], Any]) -> None:
         if self in self.network.lines:
             self.network.lines.remove(self)
         if not self._client_closed:
             self._client_closed = True
-            self.process.call_soon(self.client.connection_lost, None)
+            tell(None)
+
+
+def _take(client: asyncio.BaseProtocol, data: bytes) -> None:
+    """Have the client read it, as its transport would."""
+    if isinstance(client, asyncio.Protocol):
+        client.data_received(data)
+        return
+    assert isinstance(client, asyncio.BufferedProtocol)
+    left = memoryview(data)
+    while left:
+        buffer = memoryview(client.get_buffer(-1))
+        count = min(len(buffer), len(left))
+        buffer[:count] = left[:count]
+        client.buffer_updated(count)
+        left = left[count:]

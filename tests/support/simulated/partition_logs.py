@@ -1,71 +1,115 @@
-"""The records of topics without brokers: logs that grow with time, and the fetching side of a member.
+"""The topics' logs: batches with offsets, which producers append to and retention shortens.
 
-`PartitionLogs` owns the existing partitions, the length of their logs and who reaches no broker. `SimulatedFetchers`
-replaces `FetcherManager` alone: the queues it fills and the reset policy it uses are the product's.
+`PartitionLogs` owns the logs, who leads them, and what ZooKeeper has of topics and brokers.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
+import struct
+from bisect import bisect_right
+from collections.abc import Callable
 from functools import cache
-from typing import Any, cast
 
-import anyio
 import msgspec
-import pyarrow as pa
 
-from kzconsumer.brokers.connection import BrokerConnection
-from kzconsumer.brokers.leaders import Leaders
-from kzconsumer.brokers.protocol.list_offsets import EARLIEST, ListedOffset, ListOffsetsRequest
-from kzconsumer.clock import now
-from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.model import TopicPartition
-from kzconsumer.records.columns import SCHEMA
-from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.registry import paths
-from kzconsumer.streams.chunk import Chunk
 from kzconsumer.zookeeper.operations import Create, Delete, SetData
+from tests.support.record_sets import Record, record_batch
 from tests.support.simulated.ensemble import Ensemble
 
-RATE = 4.0
+RATE = 4
 """Records a second and partition."""
-LONGEST = 20_000
-FETCH_INTERVAL = 0.15
-MOST_RECORDS = 40
-"""Of one chunk."""
+PRODUCED_EVERY = 1.0
+"""Seconds between two batches of a producer."""
+MOST_IN_BATCH = 100
+PORT = 9092
+
+
+class PartitionLog:
+    """One partition's log, made of whole batches. `key` is that of all its records: it tells logs apart."""
+
+    def __init__(self, key: bytes | None) -> None:
+        self.key = key
+        self.start = self.end = 0
+        self._first: list[int] = []  # the first offset of each batch
+        self._batches: list[bytes] = []
+
+    def append(self, records: int, size: int) -> None:
+        """Records with values of this many bytes."""
+        while records:
+            count = min(records, MOST_IN_BATCH)
+            batch = _batch(self.key, count, size)
+            self._first.append(self.end)
+            self._batches.append(struct.pack(">q", self.end) + batch[8:])  # outside of the checksum
+            self.end += count
+            records -= count
+
+    def delete_before(self, offset: int) -> None:
+        """Retention: as with `DeleteRecords`, a batch may be there of which the first records are not."""
+        self.start = max(self.start, offset)
+        gone = max(bisect_right(self._first, self.start) - 1, 0)
+        if self.start == self.end:
+            gone = len(self._first)
+        del self._first[:gone], self._batches[:gone]
+
+    def read(self, offset: int, most: int, *, at_least_one: bool) -> bytes:
+        """The bytes from the batch with this offset on: the last batch is cut off, and the first one is never."""
+        at = bisect_right(self._first, offset) - 1
+        if offset >= self.end or at < 0:
+            return b""
+        first = self._batches[at]
+        if len(first) > most:
+            return first if at_least_one else b""
+        found, size = [], 0
+        for batch in self._batches[at:]:
+            found.append(batch[: most - size])
+            size += len(found[-1])
+            if size >= most:
+                break
+        return b"".join(found)
 
 
 class PartitionLogs:
-    """Topics as ZooKeeper has them, and their records: each log grows by `RATE` records a second, and by bursts."""
+    """Topics as ZooKeeper and the brokers have them: each log grows by `RATE` records a second, and by bursts.
 
-    def __init__(self, ensemble: Ensemble) -> None:
+    `changed` is called when anything changes that a fetch may be waiting for.
+    """
+
+    def __init__(self, ensemble: Ensemble, brokers: int, record_bytes: int) -> None:
+        """`record_bytes`: of each value of a burst."""
         self._ensemble = ensemble
-        self._born: dict[TopicPartition, float] = {}
-        self._bursts: dict[TopicPartition, int] = {}
-        self._stopped: float | None = None
-        self.out_of_reach: set[asyncio.AbstractEventLoop] = set()
-        """Processes that no broker answers."""
+        self._record_bytes = record_bytes
+        self.brokers = range(brokers)
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.leaders: dict[TopicPartition, int] = {}
+        """-1: none at the moment."""
+        self.changed: list[Callable[[], None]] = []
+        self._incarnations = 0
+        self._producing = True
         ensemble.make(paths.BROKER_TOPICS)
         ensemble.make(paths.BROKER_IDS)
-        self.set_broker(up=True)
+        self.register(up=True)
+        ensemble.world.after(PRODUCED_EVERY, self._produce)
 
-    def set_broker(self, *, up: bool) -> None:
-        """The only one registers, or leaves; its logs stay."""
-        path = paths.broker(0)
-        self._ensemble.operate(Create(path, b'{"version":1,"host":"kafka","port":9092}') if up else Delete(path, -1))
+    def register(self, *, up: bool) -> None:
+        """All brokers register, or go; they answer all the same."""
+        for number in self.brokers:
+            path = paths.broker(number)
+            data = b'{"version":1,"host":"%s","port":%d}' % (host(number).encode(), PORT)
+            self._ensemble.operate(Create(path, data) if up else Delete(path, -1))
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        return list(self._born)
+        return list(self.logs)
 
     def grow(self, topic: str, partitions: int) -> None:
         """Create the topic, or add partitions."""
-        before = sum(partition.topic == topic for partition in self._born)
+        before = len(self.of(topic))
         for number in range(before, before + partitions):
-            self._born[TopicPartition(topic, number)] = self._ensemble.world.now
-            self._bursts[TopicPartition(topic, number)] = 0
+            partition = TopicPartition(topic, number)
+            self.logs[partition] = PartitionLog(b"%s %d" % (str(partition).encode(), self._incarnations))
+            self.leaders[partition] = self.brokers[number % len(self.brokers)]
         data = msgspec.json.encode(
             {"version": 1, "partitions": {str(number): [0] for number in range(before + partitions)}}
         )
@@ -73,90 +117,58 @@ class PartitionLogs:
             self._ensemble.operate(SetData(paths.topic(topic), data, -1))
         else:
             self._ensemble.make(paths.topic(topic), data)
+        self._change()
+
+    def delete(self, topic: str) -> None:
+        """The topic with its logs; made again it is another one."""
+        self._incarnations += 1
+        for partition in self.of(topic):
+            del self.logs[partition], self.leaders[partition]
+        self._ensemble.operate(Delete(paths.topic(topic), -1))
+        self._change()
+
+    def of(self, topic: str) -> list[TopicPartition]:
+        return [partition for partition in self.logs if partition.topic == topic]
 
     def end(self, partition: TopicPartition) -> int:
-        until = self._ensemble.world.now if self._stopped is None else self._stopped
-        return int(max(until - self._born[partition], 0.0) * RATE) + self._bursts[partition]
+        return self.logs[partition].end
+
+    def lead(self, partition: TopicPartition, broker: int) -> None:
+        """Another leader, or none: -1."""
+        self.leaders[partition] = broker
+        self._change()
+
+    def retain(self, partition: TopicPartition, offset: int) -> None:
+        """Delete what is before this offset."""
+        self.logs[partition].delete_before(offset)
+        self._change()
 
     def burst(self, records: int) -> None:
         """Produce so many records at once, in each partition."""
-        for partition in self._born:
-            self._bursts[partition] += records
+        for log in self.logs.values():
+            log.append(records, self._record_bytes)
+        self._change()
 
     def stop(self) -> None:
         """Nothing more is produced."""
-        self._stopped = self._ensemble.world.now
+        self._producing = False
 
-    async def call(self, request: ListOffsetsRequest, *, timeout: float) -> dict[TopicPartition, ListedOffset]:
-        """Answers like a broker."""
-        await anyio.sleep(0.002)
-        return {
-            partition: ListedOffset(0, 0 if when == EARLIEST else self.end(partition), -1)
-            for partition, when in request.partitions.items()
-        }
+    def _produce(self) -> None:
+        if self._producing:
+            for log in self.logs.values():
+                log.append(round(RATE * PRODUCED_EVERY), 1)
+            self._change()
+            self._ensemble.world.after(PRODUCED_EVERY, self._produce)
+
+    def _change(self) -> None:
+        for call in self.changed:
+            call()
 
 
-class SimulatedFetchers:
-    """Like `FetcherManager`: fetches what is started, until it is closed."""
-
-    def __init__(self, logs: PartitionLogs, leaders: Leaders, reset: OffsetReset) -> None:
-        self._logs = logs
-        self._leaders = leaders
-        self._reset = reset
-        self._states: list[PartitionFetchState] = []
-
-    def __contains__(self, state: PartitionFetchState) -> bool:
-        return state in self._states
-
-    def start(self, states: Iterable[PartitionFetchState]) -> None:
-        self._states.extend(states)
-
-    def seeks_leader(self, state: PartitionFetchState) -> bool:
-        return False
-
-    def leader_of(self, state: PartitionFetchState) -> int | None:
-        return 0 if state in self._states else None
-
-    def forget(self) -> None:
-        """Stop fetching, as if by a bug."""
-        self._states.clear()
-
-    async def run(self) -> None:
-        while True:
-            self._states = [state for state in self._states if state.open]
-            if asyncio.get_running_loop() in self._logs.out_of_reach:
-                self._leaders.unreachable_since = self._leaders.unreachable_since or now()
-                await anyio.sleep(FETCH_INTERVAL)
-                continue
-            self._leaders.unreachable_since = None
-            if due := [state for state in self._states if state.reset_due]:
-                await self._reset.resolve(cast(BrokerConnection, self._logs), due)
-            for state in self._states:
-                if state.fetchable(now()):
-                    self._fetch(state)
-            await anyio.sleep(FETCH_INTERVAL)
-
-    def _fetch(self, state: PartitionFetchState) -> None:
-        first = state.position
-        assert first is not None
-        until = min(self._logs.end(state.topic_partition), first + MOST_RECORDS)
-        if until > first:
-            batch = _records().slice(first, until - first)
-            state.queue.reserve(until - first)
-            state.queue.put(Chunk(state.tracker, first, until, ColumnRecords(batch), until - first))
-            state.position = until
+def host(broker: int) -> str:
+    return f"kafka{broker}"
 
 
 @cache
-def _records() -> pa.RecordBatch:
-    """One log for all: the reader knows topic and partition from the claim."""
-    count = LONGEST
-    columns: list[pa.Array[Any]] = [
-        pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int8()), pa.array(["any"])),
-        pa.array([0] * count, pa.int32()),
-        pa.array(range(count), pa.int64()),
-    ]
-    columns += [pa.nulls(count, SCHEMA.field(name).type) for name in ("key", "value", "timestamp")]
-    columns.append(pa.array([[]] * count, SCHEMA.field("headers").type))
-    columns.append(pa.array([-1] * count, pa.int8()))
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+def _batch(key: bytes | None, records: int, size: int) -> bytes:
+    return record_batch([Record(key, bytes(size))] * records, base_offset=0)

@@ -28,6 +28,7 @@ from kzconsumer.registry.paths import CONSUMERS, GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from tests.support.simulated.ensemble import OPERATOR, Ensemble
+from tests.support.simulated.lost_replies import Loss
 from tests.support.simulated.network import SimulatedNetwork
 from tests.support.simulated.virtual_time import Process, World
 
@@ -106,7 +107,7 @@ class PlanWorld:
 
     def lose_a_reply(self, name: str) -> None:
         if name in self._members:
-            self.network.losing[self._members[name]] = self.random.random() < 0.7
+            self.network.losing[self._members[name]] = Loss(executed=self.random.random() < 0.7)
 
     def expire(self, name: str) -> None:
         for session in self.ensemble.sessions.values():

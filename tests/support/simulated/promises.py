@@ -6,16 +6,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.registry.paths import topic as topic_path
 from kzconsumer.settings.sections import GroupSettings
+from kzconsumer.settings.values import LARGEST
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData
 from tests.support.members import sessions_of
 from tests.support.simulated.ensemble import OPERATOR, Ensemble
 from tests.support.simulated.member import GROUP, Handed, Member
 from tests.support.simulated.network import SimulatedNetwork
+from tests.support.simulated.partition_logs import PartitionLogs
 
 TRACE = 4000
 """Log lines and transactions that are kept for a failure's report."""
@@ -27,11 +30,20 @@ REVOKE_DEADLINE = GroupSettings(id="g").revoke_deadline
 class Promises:
     """See the module. After `rest`, nothing is checked any more."""
 
-    def __init__(self, ensemble: Ensemble, network: SimulatedNetwork, members: list[Member]) -> None:
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        network: SimulatedNetwork,
+        logs: PartitionLogs,
+        members: list[Member],
+        reset: str,
+    ) -> None:
         self.world = ensemble.world
         self.ensemble = ensemble
         self.network = network
+        self.logs = logs
         self.members = members
+        self.reset = reset
         self.paths = GroupPaths(GROUP)
         self.violations: list[str] = []
         self.trace: deque[str] = deque(maxlen=TRACE)
@@ -45,6 +57,7 @@ class Promises:
         self._disturbed: dict[TopicPartition, float] = {}
         self._meddled: set[TopicPartition] = set()  # a foreign program set the offset last
         self._sought: dict[TopicPartition, set[int]] = {}  # where applications sought to
+        self._overtaken: set[TopicPartition] = set()  # retention may have taken a position, and the log's end followed
         ensemble.committed.append(self._committed)
 
     def disturb(self, partition: TopicPartition) -> None:
@@ -56,6 +69,20 @@ class Promises:
     def may_go_to(self, partition: TopicPartition, offset: int) -> None:
         """An application is about to seek: its owner may store this, whatever was processed."""
         self._sought.setdefault(partition, set()).add(offset)
+
+    def gone(self, partition: TopicPartition, offset: int) -> None:
+        """Retention deletes what is before this offset: that need not be read."""
+        self._finished.setdefault(partition, set()).update(range(offset))
+        if self.reset == LARGEST:
+            self._overtaken.add(partition)
+
+    def recreated(self, partitions: Iterable[TopicPartition]) -> None:
+        """Their topic was deleted and is about to be made again: nothing that was so far counts."""
+        for partition in partitions:
+            for known in (self._handed, self._finished, self._start, self._stored, self._sought):
+                known.pop(partition, None)
+            self._meddled.discard(partition)
+            self._overtaken.discard(partition)
 
     def disturb_owned(self, session: int) -> None:
         """A foreign program removes all that a session owns."""
@@ -80,7 +107,7 @@ class Promises:
     def note(self, what: str) -> None:
         self.trace.append(f"{self.world.now:9.3f} {what}")
 
-    def handed_out(self, member: Member, partition: TopicPartition, offsets: range) -> Handed:
+    def handed_out(self, member: Member, partition: TopicPartition, offsets: range, key: bytes) -> Handed:
         """An application has received these records."""
         now = self.world.now
         claim, session = self._claims.get(partition, (0, OPERATOR))
@@ -90,8 +117,6 @@ class Promises:
             self.violated(f"{member.name} got {partition}[{offsets}], which it was not notified of")
         if member.connector is not None and partition in member.connector.paused:
             self.violated(f"{member.name} got {partition}[{offsets}], which it has paused")
-        if (wanted := member.sought.pop(partition, offsets[0])) != offsets[0]:
-            self.violated(f"{member.name} got {partition}[{offsets}] after it went to {wanted}")
         if holder is not member.process:
             claim = 0
             if not excused:
@@ -103,6 +128,9 @@ class Promises:
                 )
                 if held:
                     self.violated(f"{member.name} got {partition}[{offsets}], which {other.name} could hand out too")
+        if claim and self._outdated(partition, claim):
+            return Handed(member, claim, now, counts=False)
+        self._compare_with_the_log(member, partition, offsets, key)
         records = self._handed.setdefault(partition, {})
         for offset in offsets:
             if claim and (earlier := records.get(offset)) is not None and not self._may_be_redelivered(earlier):
@@ -117,13 +145,29 @@ class Promises:
     def done(self, partition: TopicPartition, offsets: range, handed: Handed) -> None:
         """It has processed them."""
         handed.done = self.world.now
-        self._finished.setdefault(partition, set()).update(offsets)
+        if handed.counts:
+            self._finished.setdefault(partition, set()).update(offsets)
 
     def released_late(self, member: Member) -> None:
         """It has waited the whole revoke deadline for work in hand, which must be the reason."""
         began = self.world.now - REVOKE_DEADLINE
         if self.world.now > member.troubled and all(handed.at > began for handed in member.in_hand):
             self.violated(f"{member.name} waited {REVOKE_DEADLINE} s for work that had ended before")
+
+    def _compare_with_the_log(self, member: Member, partition: TopicPartition, offsets: range, key: bytes) -> None:
+        log = self.logs.logs.get(partition)
+        if log is None:
+            return
+        if key != log.key:
+            self.violated(f"{member.name} got records of {key!r} as {partition}[{offsets}]")
+        first, wanted = offsets[0], member.sought.pop(partition, offsets[0])
+        if first < wanted or (wanted < first > log.start and partition not in self._overtaken):
+            self.violated(f"{member.name} got {partition}[{offsets}] after it went to {wanted}")
+
+    def _outdated(self, partition: TopicPartition, claim: int) -> bool:
+        """Whether the claim is of a topic that was deleted since."""
+        topic = self.ensemble.tree.nodes.get(topic_path(partition.topic))
+        return topic is None or claim < topic.czxid
 
     def _may_be_redelivered(self, earlier: Handed) -> bool:
         """At-least-once: the claim was not released in order, or work on it no longer had to be waited for."""
@@ -148,6 +192,8 @@ class Promises:
                     self._owner_changes(partition, before, present, session)
             elif kind == "offsets" and isinstance(operation, (SetData, Create)):
                 self._offset_changes(partition, int(operation.data), session)
+            elif kind == "offsets" and isinstance(operation, Delete):
+                self._stored.pop(partition, None)
 
     def _owner_changes(
         self, partition: TopicPartition, before: tuple[int, int] | None, present: tuple[int, int] | None, session: int
@@ -156,7 +202,7 @@ class Promises:
             claim, holder = before
             process = self.network.processes.get(holder)
             member = next((each for each in self.members if each.process is process), None)
-            expired = not self.ensemble.sessions[holder].alive
+            expired = holder != OPERATOR and not self.ensemble.sessions[holder].alive
             in_trouble = member is None or member.dead or (expired and self.world.now < member.troubled)
             if session != holder or in_trouble:
                 self._unclean.add(claim)
@@ -170,27 +216,31 @@ class Promises:
     def _offset_changes(self, partition: TopicPartition, offset: int, session: int) -> None:
         before = self._stored.get(partition)
         self._stored[partition] = offset
-        if session == OPERATOR:
-            self._meddled.add(partition)
-            self._finished.setdefault(partition, set()).update(range(offset))  # skipped, if they were not read
-            self._handed.pop(partition, None)  # may all be redelivered
-            return
+        claim, holder = self._claims.get(partition, (0, OPERATOR))
         process = self.network.processes.get(session)
-        if self._claims.get(partition, (0, OPERATOR))[1] != session:
+        if session not in (OPERATOR, holder):
             self.violated(f"{process} stored {partition} = {offset} without owning it")
+        if session == OPERATOR or self._outdated(partition, claim):
+            self._meddled.add(partition)
+            self._skipped(partition, offset)
+            return
         meddled = partition in self._meddled
         self._meddled.discard(partition)
         if before is None:
-            self._start[partition] = offset
-        elif offset in self._sought.get(partition, ()):
-            self._finished.setdefault(partition, set()).update(range(offset))
-            self._handed.pop(partition, None)
+            self._start[partition] = before = offset if self.reset == LARGEST else 0
+        if offset in self._sought.get(partition, ()) or (offset > before and partition in self._overtaken):
+            self._skipped(partition, offset)
         elif meddled:
             pass
         elif offset < before:
             self.violated(f"{process} moved {partition} back from {before} to {offset}")
         elif missing := set(range(before, offset)) - self._finished.get(partition, set()):
             self.violated(f"{process} stored {partition} = {offset}, but {sorted(missing)[:5]} was not worked on")
+
+    def _skipped(self, partition: TopicPartition, offset: int) -> None:
+        """What is before the offset need not be read, and all may be redelivered."""
+        self._finished.setdefault(partition, set()).update(range(offset))
+        self._handed.pop(partition, None)
 
     def _about(self, path: str) -> tuple[str, TopicPartition]:
         parts = path.removeprefix(self.paths.root).split("/")

@@ -21,7 +21,7 @@ from kzconsumer import clock
 from kzconsumer.zookeeper import server_choice
 from kzconsumer.zookeeper.heartbeat import Instant
 
-P = TypeVar("P", bound=asyncio.Protocol)
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 BEGINNING = 1000.0
 """Seconds on the clock of a new world."""

@@ -1,0 +1,156 @@
+"""The product's fetchers against simulated brokers: single schedules of late, lost and refused responses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kzconsumer.model import TopicPartition
+from tests.support.simulated.broker_machine import TIGHT
+from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.kafka_frames import FETCH, METADATA
+from tests.support.simulated.member import Member
+from tests.support.simulated.partition_logs import PRODUCED_EVERY
+from tests.support.simulated.virtual_time import BEGINNING
+
+FIRST = TopicPartition("t", 0)
+LARGE = 1500
+"""Bytes of a value, so that a burst is a response that is decoded after the next request is sent."""
+ROOMY = (("response_bytes", "128KiB"), ("max_bytes", "96KiB"))
+"""Room in a response for one busy partition, in the queues for everything."""
+
+
+def joined(group: SimulatedGroup, pace: float = 0.0, partitions: int = 4) -> Member:
+    """The only member, which has read for a while."""
+    group.logs.grow("t", partitions)
+    member = group.join("a", {"t": 1}, pace, in_batches=True)
+    assert group.world.pass_time(10, lambda: len(member.owned) == partitions)
+    group.world.pass_time(3)
+    return member
+
+
+def just_before_records_are_produced(group: SimulatedGroup) -> None:
+    now = group.world.now
+    group.world.pass_time(PRODUCED_EVERY - (now - BEGINNING) % PRODUCED_EVERY - 0.05)
+
+
+def rests(group: SimulatedGroup) -> None:
+    group.come_to_rest(30, 3)
+
+
+def test_an_answer_that_a_seek_has_overtaken_is_dropped() -> None:
+    """It was made for the position before, and would be taken for that of the new one."""
+    with simulated_group(1) as group:
+        member = joined(group)
+        for target in (4, 2, 8, 1):
+            just_before_records_are_produced(group)
+            group.broker_faults.slow_down(0, FETCH, 0.5, 0.1)
+            group.world.pass_time(0.2)  # the answer is made, and on its way
+            group.seek(member, FIRST, target)
+            group.world.pass_time(3)
+            group.check()
+        rests(group)
+
+
+def test_partitions_take_turns_when_a_response_has_no_room_for_all() -> None:
+    with simulated_group(1, record_bytes=LARGE, fetch=TIGHT) as group:
+        member = joined(group, pace=0.05)
+        group.logs.stop()
+        group.logs.burst(3000)
+        group.world.pass_time(2)
+        before = read(group, member)
+        group.world.pass_time(5)
+        gained = [after - since for after, since in zip(read(group, member), before, strict=True)]
+        assert min(gained) > max(gained) / 3 > 0, gained
+        group.check()
+
+
+def read(group: SimulatedGroup, member: Member) -> list[int]:
+    """How far the member has read each partition."""
+    assert member.connector is not None
+    return [position.consumed for position in member.connector.positions()]
+
+
+@pytest.mark.parametrize("part", [0.0, 0.4, 1.0])
+def test_a_response_that_is_lost_after_it_was_read_counts_no_longer(part: float) -> None:
+    """Whole or in part, before it is decoded: its bytes leave the budget, and it is fetched again."""
+    with simulated_group(1, record_bytes=LARGE, fetch=ROOMY) as group:
+        member = joined(group)
+        for _ in range(5):
+            group.network.tearing[member.process] = part
+            group.logs.burst(200)
+            group.world.pass_time(1)
+            assert member.process not in group.network.tearing
+        rests(group)
+
+
+MOVES: dict[str, Callable[[SimulatedGroup], None]] = {
+    "moved": lambda group: group.broker_faults.move_leader(FIRST, 0.0),
+    "elected late": lambda group: group.broker_faults.move_leader(FIRST, 3.0),
+    "stopped": lambda group: group.broker_faults.stop(group.logs.leaders[FIRST], 5.0),
+    "silent": lambda group: group.broker_faults.silence(group.logs.leaders[FIRST], 12.0),
+}
+
+
+@pytest.mark.parametrize("how", MOVES)
+def test_a_leader_that_moves_is_followed(how: str) -> None:
+    with simulated_group(1, brokers=2) as group:
+        member = joined(group)
+        for _ in range(3):
+            MOVES[how](group)
+            group.world.pass_time(20)
+            assert read(group, member)[0] >= group.logs.end(FIRST) - 8
+        rests(group)
+
+
+def test_a_seek_while_the_leader_is_looked_up() -> None:
+    """The claim has another fetch state by then, and that is the one to be fetched."""
+    with simulated_group(1, brokers=2) as group:
+        member = joined(group)
+        for target in (3, 1, 5, 2):
+            for number in (0, 1):
+                group.broker_faults.slow_down(number, METADATA, 0.5, 1.0)
+            group.broker_faults.move_leader(FIRST, 0.0)
+            group.world.pass_time(0.3)
+            group.seek(member, FIRST, target)
+            group.world.pass_time(4)
+            assert read(group, member)[0] > target + 4
+        rests(group)
+
+
+@pytest.mark.parametrize("reset", ["smallest", "largest"])
+def test_records_that_retention_deletes_before_they_are_read(reset: str) -> None:
+    with simulated_group(1, reset=reset) as group:
+        member = joined(group)
+        member.pace = 1.0
+        group.logs.burst(400)
+        group.world.pass_time(3)
+        group.broker_faults.retain(FIRST, 300)
+        group.seek(member, FIRST, 10)
+        group.world.pass_time(3)
+        rests(group)
+
+
+@pytest.mark.parametrize("gap", [0.0, 1.0])
+def test_a_topic_that_is_made_again_is_read_from_its_beginning(gap: float) -> None:
+    with simulated_group(1, brokers=2) as group:
+        member = joined(group)
+        group.logs.burst(300)
+        group.world.pass_time(3)
+        group.broker_faults.recreate("t", 3, gap)
+        group.world.pass_time(5)
+        assert len(member.owned) == 3
+        rests(group)
+
+
+def test_an_application_that_is_slow_in_the_middle_of_a_lot_gets_what_is_left_once() -> None:
+    with simulated_group(1, record_bytes=LARGE, fetch=TIGHT) as group:
+        member = joined(group)
+        member.pace = 0.2
+        group.logs.burst(600)
+        group.world.pass_time(5)
+        other = group.join("b", {"t": 1}, 0.2, in_batches=False)
+        group.world.pass_time(20)
+        assert len(member.owned) == len(other.owned) == 2
+        rests(group)

@@ -1,0 +1,179 @@
+"""Kafka brokers in memory, at the level of the wire: ApiVersions, Metadata, ListOffsets and Fetch.
+
+`SimulatedBroker` owns its connections and what is wrong with it. As in a real broker the requests of a connection are
+answered one after the other, a fetch waits for `min_bytes` or `max_wait`, responses are filled in the order of the
+request, and the first batch of a response is sent whole however large it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from kzconsumer.model import TopicPartition
+from tests.support.simulated import kafka_frames as frames
+from tests.support.simulated.ensemble import Peer
+from tests.support.simulated.kafka_frames import Body, Fetch, FetchedFrom, Header, Led, Part
+from tests.support.simulated.partition_logs import PORT, PartitionLogs, host
+from tests.support.simulated.virtual_time import World
+
+ANSWERS_AFTER: Final = 0.0005
+EARLIEST: Final = -2
+"""The timestamp that asks where a log begins."""
+
+
+class SimulatedBroker:
+    """See the module. Every broker knows the present leaders."""
+
+    def __init__(self, world: World, logs: PartitionLogs, number: int) -> None:
+        self.world = world
+        self.logs = logs
+        self.number = number
+        self.up = True
+        """Otherwise connections are refused."""
+        self.silent = False
+        """It takes requests and answers none, until it is no longer."""
+        self.slow: dict[int, float] = {}
+        """Seconds between the making of an answer and its sending, by the request's key."""
+        self.connections: dict[BrokerConnection, None] = {}
+        logs.changed.append(self._look)
+
+    def accept(self, peer: Peer) -> BrokerConnection:
+        if not self.up:
+            raise ConnectionRefusedError(f"{host(self.number)}: connection refused")
+        connection = BrokerConnection(self, peer)
+        self.connections[connection] = None
+        return connection
+
+    def stop(self) -> None:
+        """The process has ended."""
+        self.up = False
+        for connection in list(self.connections):
+            connection.close()
+
+    def set_silent(self, silent: bool) -> None:
+        self.silent = silent
+        self._look()
+
+    def _look(self) -> None:
+        """Something has changed that requests may wait for."""
+        for connection in list(self.connections):
+            connection.serve()
+
+
+class BrokerConnection:
+    """The broker's side of one connection."""
+
+    def __init__(self, broker: SimulatedBroker, peer: Peer) -> None:
+        self.broker = broker
+        self.peer = peer
+        self.open = True
+        self._buffer = b""
+        self._requests: deque[tuple[Header, Callable[[], bytes | None]]] = deque()
+        """With what makes the response's body; None while that has to wait."""
+        self._sending = False
+
+    def received(self, data: bytes) -> None:
+        self._buffer += data
+        while len(self._buffer) >= 4:
+            size = int.from_bytes(self._buffer[:4], "big")
+            if len(self._buffer) < 4 + size:
+                break
+            header, body = frames.header(self._buffer[4 : 4 + size])
+            self._requests.append((header, self._understand(header, body)))
+            self._buffer = self._buffer[4 + size :]
+        self.serve()
+
+    def close(self) -> None:
+        """The broker closes it."""
+        if self.open:
+            self.lost()
+            self.peer.finish()
+
+    def lost(self) -> None:
+        """It broke, or the client closed it."""
+        self.open = False
+        self.broker.connections.pop(self, None)
+
+    def serve(self) -> None:
+        """Answer the oldest request, if it can be answered now."""
+        if not (self.open and self._requests) or self._sending or self.broker.silent:
+            return
+        header, answer = self._requests[0]
+        if (body := answer()) is not None:
+            self._requests.popleft()
+            self._sending = True
+            takes = ANSWERS_AFTER + self.broker.slow.get(header.api_key, 0.0)
+            self.broker.world.after(takes, lambda: self._send(header.correlation, body))
+
+    def _send(self, correlation: int, body: bytes) -> None:
+        self._sending = False
+        if self.open:
+            self.peer.deliver(frames.response(correlation, body))
+            self.serve()
+
+    def _understand(self, header: Header, body: Body) -> Callable[[], bytes | None]:
+        assert header.version == frames.VERSIONS[header.api_key], header
+        match header.api_key:
+            case frames.API_VERSIONS:
+                return frames.versions
+            case frames.METADATA:
+                return partial(self._describe, frames.metadata(body))
+            case frames.LIST_OFFSETS:
+                return partial(self._list, frames.list_offsets(body))
+            case _:
+                fetch = frames.fetch(body)
+                waits_until = self.broker.world.now + fetch.max_wait
+                self.broker.world.at(waits_until, self.serve)
+                return partial(self._fetch, fetch, waits_until)
+
+    def _describe(self, topics: list[str]) -> bytes:
+        logs = self.broker.logs
+        about: dict[str, tuple[int, list[Led]]] = {}
+        for topic in topics:
+            leaders = {partition.partition: logs.leaders[partition] for partition in logs.of(topic)}
+            led = [
+                Led(number, frames.NONE if leader >= 0 else frames.LEADER_NOT_AVAILABLE, leader)
+                for number, leader in leaders.items()
+            ]
+            about[topic] = (frames.NONE if led else frames.UNKNOWN_TOPIC_OR_PARTITION, led)
+        return frames.described({number: (host(number), PORT) for number in logs.brokers}, about)
+
+    def _list(self, asked: dict[TopicPartition, int]) -> bytes:
+        answers = {}
+        for partition, timestamp in asked.items():
+            error = self._refusal(partition)
+            log = self.broker.logs.logs.get(partition)
+            offset = -1 if error or log is None else log.start if timestamp == EARLIEST else log.end
+            answers[partition] = (error, offset)
+        return frames.listed(answers)
+
+    def _fetch(self, request: Fetch, waits_until: float) -> bytes | None:
+        parts: list[Part] = []
+        left = request.max_bytes
+        for asked in request.partitions:
+            parts.append(self._read(asked, left, first=left == request.max_bytes))
+            left = max(left - len(parts[-1].records), 0)
+        enough = request.max_bytes - left >= request.min_bytes or any(part.error for part in parts)
+        if enough or not parts or self.broker.world.now >= waits_until:
+            return frames.fetched(parts)
+        return None
+
+    def _read(self, asked: FetchedFrom, left: int, *, first: bool) -> Part:
+        partition = asked.partition
+        error = self._refusal(partition)
+        log = self.broker.logs.logs.get(partition)
+        if error or log is None:
+            return Part(partition, error)
+        if not log.start <= asked.offset <= log.end:
+            return Part(partition, frames.OFFSET_OUT_OF_RANGE)
+        records = log.read(asked.offset, min(asked.max_bytes, left), at_least_one=first)
+        return Part(partition, frames.NONE, log.end, log.start, records)
+
+    def _refusal(self, partition: TopicPartition) -> int:
+        leader = self.broker.logs.leaders.get(partition)
+        if leader is None:
+            return frames.UNKNOWN_TOPIC_OR_PARTITION
+        return frames.NONE if leader == self.broker.number else frames.NOT_LEADER

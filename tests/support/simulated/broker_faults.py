@@ -1,0 +1,97 @@
+"""Faults of brokers, and what happens to topics, as a simulated group's caller asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kzconsumer.model import TopicPartition
+from tests.support.simulated.broker import SimulatedBroker
+from tests.support.simulated.partition_logs import PartitionLogs
+from tests.support.simulated.promises import Promises
+from tests.support.simulated.virtual_time import World
+
+
+class BrokerFaults:
+    """Each lasts for the time that is given, or until `end`."""
+
+    def __init__(
+        self, world: World, logs: PartitionLogs, brokers: Sequence[SimulatedBroker], promises: Promises
+    ) -> None:
+        self._world = world
+        self._logs = logs
+        self._brokers = brokers
+        self._promises = promises
+        self._present: list[Callable[[], object]] = []
+
+    def move_leader(self, partition: TopicPartition, seconds: float) -> None:
+        """The next broker leads it, after this time without leader."""
+        before = self._logs.leaders[partition]
+        if before < 0:
+            return
+        self._logs.lead(partition, -1)
+        self._until(seconds, lambda: self._elect(partition, (before + 1) % len(self._brokers)))
+
+    def silence(self, number: int, seconds: float) -> None:
+        """It takes requests and answers none."""
+        broker = self._brokers[number]
+        if not broker.silent:
+            broker.set_silent(True)
+            self._until(seconds, lambda: broker.set_silent(False))
+
+    def slow_down(self, number: int, request: int, by: float, seconds: float) -> None:
+        """Its answers to such requests leave so many seconds after they were made: what they say may be over."""
+        slow = self._brokers[number].slow
+        slow[request] = by
+        self._until(seconds, lambda: slow.pop(request, None))
+
+    def stop(self, number: int, seconds: float) -> None:
+        """Its process ends, and comes again; its partitions have other leaders, or none."""
+        broker = self._brokers[number]
+        if not broker.up:
+            return
+        broker.stop()
+        for partition, leader in list(self._logs.leaders.items()):
+            if leader == number:
+                self._logs.lead(partition, -1)
+                self._elect(partition, partition.partition % len(self._brokers))
+        self._until(seconds, lambda: self._start(broker))
+
+    def retain(self, partition: TopicPartition, offset: int) -> None:
+        """Retention deletes what is before this offset, whether it was read or not."""
+        self._promises.gone(partition, offset)
+        self._logs.retain(partition, offset)
+
+    def recreate(self, topic: str, partitions: int, after: float) -> None:
+        """Delete the topic, and make it again, empty, after this time."""
+        gone = self._logs.of(topic)
+        self._logs.delete(topic)
+        self._world.pass_time(after)
+        self._promises.recreated(gone)
+        self._logs.grow(topic, partitions)
+
+    def end(self) -> None:
+        """No fault any more."""
+        for over in list(self._present):
+            self._end(over)
+
+    def _until(self, seconds: float, over: Callable[[], object]) -> None:
+        self._present.append(over)
+        self._world.after(seconds, lambda: self._end(over))
+
+    def _end(self, over: Callable[[], object]) -> None:
+        if over in self._present:
+            self._present.remove(over)
+            over()
+
+    def _elect(self, partition: TopicPartition, broker: int) -> None:
+        """This broker, or another one that is up, leads a partition without leader."""
+        if self._logs.leaders.get(partition) == -1 and (up := self._up()):
+            self._logs.lead(partition, broker if broker in up else up[0])
+
+    def _start(self, broker: SimulatedBroker) -> None:
+        broker.up = True
+        for partition in self._logs.partitions:
+            self._elect(partition, broker.number)
+
+    def _up(self) -> list[int]:
+        return [broker.number for broker in self._brokers if broker.up]

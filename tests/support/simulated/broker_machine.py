@@ -1,0 +1,88 @@
+"""The group machine with brokers that fail: leaders, logs and topics change, responses are late, torn or never sent.
+
+Separate from `GroupMachine`, since the planted bugs need none of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from tests.support.simulated.kafka_frames import FETCH, LIST_OFFSETS, METADATA
+from tests.support.simulated.machine import ANY, FAULTS, SCENES, WAITS, GroupMachine
+from tests.support.simulated.scene import Scene
+
+BROKERS = 2
+TIGHT = (
+    ("queue_bytes", "48KiB"),
+    ("total_queue_bytes", "96KiB"),
+    ("response_bytes", "128KiB"),
+    ("max_bytes", "96KiB"),
+)
+"""Queues that are often full, and responses in which not every partition has room."""
+FETCHES = st.sampled_from(((), TIGHT, (*TIGHT, ("rate_limit", "256KiB"))))
+PARTS = st.sampled_from((0.0, 0.3, 0.9, 1.0))
+"""How much of a response arrives before the connection breaks."""
+REQUESTS = st.sampled_from((FETCH, FETCH, METADATA, LIST_OFFSETS))
+GAPS = st.sampled_from((0.0, 0.2, 2.0))
+"""Seconds without a leader, or without the topic."""
+
+
+class GroupAndBrokersMachine(GroupMachine):
+    """See the module."""
+
+    @initialize(
+        seed=st.integers(0, 2**16),
+        partitions=st.integers(1, 5),
+        scene=SCENES,
+        record_bytes=st.sampled_from((1, 1500)),
+        fetch=FETCHES,
+    )
+    def begin(
+        self, seed: int, partitions: int, scene: Scene, record_bytes: int, fetch: tuple[tuple[str, str], ...]
+    ) -> None:
+        self.start(seed, partitions, replace(scene, brokers=BROKERS, record_bytes=record_bytes, fetch=fetch))
+
+    @rule(which=ANY, lasts=FAULTS, alone=FAULTS, wait=WAITS)
+    def stop_the_zookeeper_leader(self, which: int, lasts: float, alone: float, wait: float) -> None:
+        self.group.stop_leader(which % 3, lasts, alone)
+        self.wait(wait)
+
+    @rule(which=ANY, gap=GAPS, wait=WAITS)
+    def move_leader(self, which: int, gap: float, wait: float) -> None:
+        self.group.broker_faults.move_leader(self.partition(which), gap)
+        self.wait(wait)
+
+    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
+    def silence_broker(self, which: int, lasts: float, wait: float) -> None:
+        self.group.broker_faults.silence(which % BROKERS, lasts)
+        self.wait(wait)
+
+    @rule(which=ANY, request=REQUESTS, by=st.sampled_from((0.05, 0.4, 1.5)), lasts=FAULTS, wait=WAITS)
+    def slow_down_broker(self, which: int, request: int, by: float, lasts: float, wait: float) -> None:
+        self.group.broker_faults.slow_down(which % BROKERS, request, by, lasts)
+        self.wait(wait)
+
+    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
+    def stop_broker(self, which: int, lasts: float, wait: float) -> None:
+        self.group.broker_faults.stop(which % BROKERS, lasts)
+        self.wait(wait)
+
+    @precondition(lambda self: self.active)
+    @rule(which=ANY, part=PARTS, wait=WAITS)
+    def tear_a_response(self, which: int, part: float, wait: float) -> None:
+        self.group.network.tearing[self.member(which).process] = part
+        self.wait(wait)
+
+    @rule(which=ANY, part=st.integers(1, 4), wait=WAITS)
+    def delete_records(self, which: int, part: int, wait: float) -> None:
+        partition = self.partition(which)
+        self.group.broker_faults.retain(partition, self.group.logs.end(partition) * part // 4)
+        self.wait(wait)
+
+    @rule(which=ANY, partitions=st.integers(1, 3), gap=GAPS, wait=WAITS)
+    def recreate_topic(self, which: int, partitions: int, gap: float, wait: float) -> None:
+        self.group.broker_faults.recreate(self.topics[which % len(self.topics)], partitions, gap)
+        self.wait(wait)

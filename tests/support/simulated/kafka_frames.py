@@ -1,0 +1,182 @@
+"""The broker's side of Kafka's wire format: requests from bytes, responses to bytes, one version of each request.
+
+Written from the protocol's definition and not with the product's codec, so that a mistake in that does not cancel out.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from kzconsumer.model import TopicPartition
+
+T = TypeVar("T")
+
+FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 1, 2, 3, 18
+VERSIONS: Final = {FETCH: 11, LIST_OFFSETS: 5, METADATA: 8, API_VERSIONS: 0}
+"""The newest ones without the compact encoding of KIP-482."""
+
+NONE, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER = 0, 1, 3, 5, 6
+
+
+class Header(NamedTuple):
+    api_key: int
+    version: int
+    correlation: int
+
+
+class FetchedFrom(NamedTuple):
+    """One partition of a fetch request."""
+
+    partition: TopicPartition
+    offset: int
+    max_bytes: int
+
+
+class Fetch(NamedTuple):
+    max_wait: float
+    min_bytes: int
+    max_bytes: int
+    partitions: list[FetchedFrom]
+
+
+class Part(NamedTuple):
+    """One partition of a fetch response."""
+
+    partition: TopicPartition
+    error: int
+    high_watermark: int = -1
+    log_start: int = -1
+    records: bytes = b""
+
+
+class Led(NamedTuple):
+    """One partition of a metadata response; leader -1: it has none."""
+
+    number: int
+    error: int
+    leader: int
+
+
+class Body:
+    """What is left to be read of a request."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data = data
+        self._at = at
+
+    def take(self, form: str) -> tuple[int, ...]:
+        values = struct.unpack_from(">" + form, self._data, self._at)
+        self._at += struct.calcsize(">" + form)
+        return values
+
+    def string(self) -> str:
+        (size,) = self.take("h")
+        self._at += size
+        return self._data[self._at - size : self._at].decode()
+
+    def array(self, item: Callable[[], T]) -> list[T]:
+        (count,) = self.take("i")
+        return [item() for _ in range(count)]
+
+    def by_topic(self, form: str) -> list[tuple[TopicPartition, tuple[int, ...]]]:
+        """Each partition with the fields that follow its number."""
+        found: list[tuple[TopicPartition, tuple[int, ...]]] = []
+
+        def topic() -> None:
+            name = self.string()
+            for number, *fields in self.array(lambda: self.take("i" + form)):
+                found.append((TopicPartition(name, number), tuple(fields)))
+
+        self.array(topic)
+        return found
+
+
+def header(frame: bytes) -> tuple[Header, Body]:
+    """A request's header, and the rest."""
+    body = Body(frame, 0)
+    found = Header(*body.take("hhi"))
+    body.string()  # client_id
+    return found, body
+
+
+def fetch(body: Body) -> Fetch:
+    # replica, max_wait, min_bytes, max_bytes, isolation, session id and epoch
+    _, wait, least, most, *_ = body.take("iiiibii")
+    # leader epoch, offset, log start, max_bytes
+    parts = [FetchedFrom(partition, offset, size) for partition, (_, offset, _, size) in body.by_topic("iqqi")]
+    return Fetch(wait / 1000, least, most, parts)
+
+
+def list_offsets(body: Body) -> dict[TopicPartition, int]:
+    body.take("ib")  # replica, isolation
+    return {partition: timestamp for partition, (_, timestamp) in body.by_topic("iq")}
+
+
+def metadata(body: Body) -> list[str]:
+    return body.array(body.string)
+
+
+def response(correlation: int, body: bytes) -> bytes:
+    return struct.pack(">ii", 4 + len(body), correlation) + body
+
+
+def versions() -> bytes:
+    return struct.pack(">h", NONE) + _array(struct.pack(">hhh", key, 0, newest) for key, newest in VERSIONS.items())
+
+
+def fetched(parts: Sequence[Part]) -> bytes:
+    def one(part: Part) -> bytes:
+        high = part.high_watermark
+        fixed = struct.pack(">ihqqqii", part.partition.partition, part.error, high, high, part.log_start, -1, -1)
+        return fixed + struct.pack(">i", len(part.records)) + part.records
+
+    return struct.pack(">ihi", 0, NONE, 0) + _by_topic((part.partition, one(part)) for part in parts)
+
+
+def listed(answers: Mapping[TopicPartition, tuple[int, int]]) -> bytes:
+    """(error, offset) of each."""
+    return struct.pack(">i", 0) + _by_topic(
+        (partition, struct.pack(">ihqqi", partition.partition, error, -1, offset, -1))
+        for partition, (error, offset) in answers.items()
+    )
+
+
+def described(brokers: Mapping[int, tuple[str, int]], topics: Mapping[str, tuple[int, Sequence[Led]]]) -> bytes:
+    """A metadata response: host and port of each broker, error and partitions of each topic."""
+
+    def partition(each: Led) -> bytes:
+        fixed = struct.pack(">hiii", each.error, each.number, each.leader, 0)
+        return fixed + struct.pack(">iii", 0, 0, 0)  # replicas, in-sync and offline ones: nobody asks
+
+    def topic(name: str, error: int, partitions: Sequence[Led]) -> bytes:
+        return struct.pack(">h", error) + _string(name) + b"\0" + _array(map(partition, partitions)) + _NO_OPERATIONS
+
+    at = _array(
+        struct.pack(">i", number) + _string(host) + struct.pack(">ih", port, -1)
+        for number, (host, port) in brokers.items()
+    )
+    found = _array(topic(name, *about) for name, about in topics.items())
+    return struct.pack(">i", 0) + at + struct.pack(">hi", -1, 0) + found + _NO_OPERATIONS
+
+
+_NO_OPERATIONS: Final = struct.pack(">i", -(1 << 31))
+
+
+def _string(text: str) -> bytes:
+    return struct.pack(">h", len(text)) + text.encode()
+
+
+def _array(items: Iterable[bytes]) -> bytes:
+    packed = list(items)
+    return struct.pack(">i", len(packed)) + b"".join(packed)
+
+
+def _by_topic(partitions: Iterable[tuple[TopicPartition, bytes]]) -> bytes:
+    topics: list[tuple[str, list[bytes]]] = []
+    for (topic, _), packed in partitions:
+        if not topics or topics[-1][0] != topic:
+            topics.append((topic, []))
+        topics[-1][1].append(packed)
+    return _array(_string(topic) + _array(parts) for topic, parts in topics)

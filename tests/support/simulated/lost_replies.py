@@ -1,0 +1,62 @@
+"""Which of a member's writes to ZooKeeper loses its reply: any, or the n-th of a kind, told by the paths it touches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData
+from tests.support.simulated import zookeeper_frames as frames
+
+Kind = Literal["registration", "container", "claim", "release", "change of thread", "commit", "plan", "other"]
+"""A node without claim is deleted by the same operations as in a release."""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_DEPTH = 6
+"""Elements of the path of a partition's node: "", consumers, group, owners, topic, partition."""
+
+
+@dataclass
+class Loss:
+    """The reply to the n-th write of a kind, or of any kind, is lost; the write is executed or not."""
+
+    executed: bool
+    kind: Kind | None = None
+    nth: int = 1
+
+    def strikes(self, operations: Sequence[Operation]) -> bool:
+        """Whether it is this write."""
+        if not operations or (self.kind is not None and kind_of(operations) != self.kind):
+            return False
+        self.nth -= 1
+        return self.nth <= 0
+
+
+def write_of(data: bytes) -> Sequence[Operation]:
+    """The operations of a request that writes; none of another."""
+    asked = frames.request(data[4:])
+    if asked.kind not in frames.WRITES or all(isinstance(operation, Check) for operation in asked.operations):
+        return ()
+    return asked.operations
+
+
+def kind_of(operations: Sequence[Operation]) -> Kind:
+    """The kind of a member's write."""
+    changed = [(operation, operation.path.split("/")) for operation in operations if not isinstance(operation, Check)]
+    touched = {(type(operation), parts[3]) for operation, parts in changed if len(parts) == _DEPTH}
+    if any(isinstance(operation, Create) and parts[3:4] == ["ids"] and len(parts) > 4 for operation, parts in changed):
+        return "registration"
+    if (Create, "owners") in touched:
+        return "claim"
+    if (Delete, "owners") in touched:
+        return "release"
+    if (SetData, "owners") in touched:
+        return "change of thread"
+    if (SetData, "claims") in touched:
+        return "plan"
+    if touched & {(SetData, "offsets"), (Create, "offsets")}:
+        return "commit"
+    if all(isinstance(operation, Create) for operation, _ in changed):
+        return "container"
+    return "other"

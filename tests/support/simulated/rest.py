@@ -1,0 +1,75 @@
+"""What must hold in a group in which nothing happens any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import cast
+
+from kzconsumer.assignors.interface import Assignor
+from kzconsumer.group.assignment import assignment, wanted_by
+from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.plugins import ASSIGNORS, load_chosen
+from kzconsumer.registry import paths
+from kzconsumer.registry.nodes import Topic, decode_topic
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.registry.registration import decode_registration, needs_all_topics, subscribed_topics
+from tests.support.members import sessions_of
+from tests.support.simulated.member import GROUP, Member, listed
+from tests.support.simulated.partition_logs import PartitionLogs
+from tests.support.simulated.promises import Promises
+from tests.support.simulated.znode_tree import Tree
+
+PATHS = GroupPaths(GROUP)
+
+
+def unsettled(
+    tree: Tree, logs: PartitionLogs, promises: Promises, members: Iterable[Member], assignor_name: str
+) -> str:
+    """What does not hold yet; empty if everything does."""
+    active = {member.consumer: member for member in members if member.active}
+    registered = set(tree.nodes[PATHS.ids].children) if PATHS.ids in tree.nodes else set()
+    if registered != set(active):
+        return f"registered are {sorted(registered)}, not {sorted(active)}"
+    assigned = _assigned(tree, assignor_name) if active else {}
+    for partition, thread in assigned.items():
+        if (owner := tree.data(PATHS.owner(partition))) != str(thread).encode():
+            return f"{partition} belongs to {owner!r}, not {thread}"
+    for consumer, member in active.items():
+        if member.held != (wanted := wanted_by(consumer, assigned)):
+            return f"{member.name} holds {listed(member.held)}, not {listed(wanted)}"
+        if member.owned != set(wanted):
+            return f"{member.name} was notified of {listed(member.owned)}, not {listed(wanted)}"
+    for partition in assigned:
+        if undone := promises.unfinished(partition, logs.end(partition)):
+            return undone
+    return next(filter(None, map(_counted, active.values())), "")
+
+
+def _counted(member: Member) -> str:
+    """Everything fetched was taken, so nothing may count as queued any more."""
+    if member.connector is None:
+        return ""
+    queues = [cursor.queue for cursor in sessions_of(member.connector).cursors.values()]
+    queued, in_all = sum(queue.filled[1] for queue in queues), max((queue._total.used for queue in queues), default=0)
+    return f"{member.name} counts {queued} and {in_all} bytes in empty queues" if queued or in_all else ""
+
+
+def _assigned(tree: Tree, assignor_name: str) -> Mapping[TopicPartition, ConsumerThreadId]:
+    """As every member must compute it from the content of ZooKeeper."""
+    registrations = {
+        name: decode_registration(tree.nodes[PATHS.member(name)].data) for name in tree.nodes[PATHS.ids].children
+    }
+    names = tuple(sorted(tree.nodes[paths.BROKER_TOPICS].children))
+    topics = {}
+    for name in subscribed_topics(registrations, names):
+        if (node := tree.nodes.get(paths.topic(name))) is not None:
+            topics[name] = Topic(decode_topic(node.data), node.czxid)
+    snapshot = GroupSnapshot(registrations, names if needs_all_topics(registrations) else (), topics)
+    return assignment(assignor_name, _assignor(assignor_name), snapshot.context())
+
+
+@cache
+def _assignor(name: str) -> Assignor:
+    return cast(Assignor, load_chosen(ASSIGNORS, name, "test"))

@@ -1,0 +1,52 @@
+"""What a simulated group is made of: the settings of its members, its brokers and its servers' lag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import kzconsumer
+from tests.support.simulated.member import GROUP
+
+SESSION_TIMEOUT = 6.0
+COMMIT_INTERVAL = 1.0
+MAX_WAIT, REQUEST_TIMEOUT = "1s", "5s"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a group is made of."""
+
+    assignor: str = "range"
+    ownership: str = "keep"
+    reset: str = "smallest"
+    lag: tuple[float, float] = (0.0005, 0.01)
+    """Seconds until a ZooKeeper server has what was decided."""
+    looks: str = "1h"
+    """The interval of reconciles."""
+    unowned_alarm: str = "1h"
+    brokers: int = 1
+    record_bytes: int = 1
+    """Of each value of a burst."""
+    fetch: tuple[tuple[str, str], ...] = ()
+    """More of the members' `[fetch]`."""
+
+
+@cache
+def settings_of(scene: Scene) -> kzconsumer.Settings:
+    """The settings of its members, but for their names."""
+    return kzconsumer.Settings.from_dict(
+        {
+            "zookeeper": {"connect": "zk0:2181,zk1:2181,zk2:2181", "session_timeout": f"{SESSION_TIMEOUT}s"},
+            "group": {
+                "id": GROUP,
+                "assignor": scene.assignor,
+                "ownership": scene.ownership,
+                "reconcile_interval": scene.looks,
+                "unowned_alarm": scene.unowned_alarm,
+            },
+            "fetch": {"max_wait": MAX_WAIT, "request_timeout": REQUEST_TIMEOUT, **dict(scene.fetch)},
+            "offsets": {"commit_interval": f"{COMMIT_INTERVAL}s", "reset": scene.reset},
+            "stop": {"deadline": "10s"},
+        }
+    )
