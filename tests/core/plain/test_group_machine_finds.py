@@ -162,7 +162,7 @@ def test_finds_a_blocked_claim_that_is_not_retried() -> None:
         failed = await opened(self, wanted, topics)
         return {} if any(isinstance(why, Blocked) for why in failed.values()) else failed
 
-    find(Claims, "open", silent, "no rest within", start=2)
+    find(Claims, "open", silent, "no rest within", start=4)
 
 
 def test_finds_a_pause_that_still_delivers_fetched_records() -> None:

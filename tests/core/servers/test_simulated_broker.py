@@ -1,0 +1,124 @@
+"""The simulated broker answers as a real one does: the same requests to both, through the product's own connection.
+
+Compared are errors, offsets, the sizes of what is sent and how long it is waited for. Not compared: what a broker says
+while leaders change, and retention.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+
+from kzconsumer.brokers.connection import BrokerConnection
+from kzconsumer.brokers.protocol.fetch import FetchPosition, FetchRequest
+from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListOffsetsRequest
+from kzconsumer.brokers.protocol.metadata import MetadataRequest
+from kzconsumer.brokers.protocol.versions import Versions
+from kzconsumer.model import Broker, TopicPartition
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from tests.support.simulated import kafka_frames as frames
+from tests.support.simulated.group import simulated_group
+from tests.support.simulated.partition_logs import PORT, host
+
+LIMIT = 20.0
+RECORDS = 20
+VALUE = 100
+BATCH = 61 + 109
+"""Bytes of one record without key in a batch of its own."""
+PARTITIONS = 3
+SIZES = (1, BATCH - 1, BATCH, BATCH + 1, 5 * BATCH + 30, 1 << 20)
+WAIT_MS = 300
+
+
+class Asked:
+    """Asks one broker, and writes down what it says of a topic."""
+
+    def __init__(self, connection: BrokerConnection, topic: str, clock: Callable[[], float]) -> None:
+        self.connection = connection
+        self.topic = topic
+        self.clock = clock
+        connection.versions = Versions({key: (0, newest) for key, newest in frames.VERSIONS.items()})
+
+    async def everything(self) -> list[object]:
+        found: list[object] = [await self.leaders(), await self.ends()]
+        for offset in (0, 7, RECORDS - 1, RECORDS, RECORDS + 1):
+            for each in SIZES:
+                for whole in SIZES:
+                    positions = {number: FetchPosition(offset, each) for number in range(PARTITIONS)}
+                    found.append((offset, each, whole, await self.fetched(positions, whole, 0, 0)))
+        missing = {PARTITIONS: FetchPosition(0, 1000)}
+        found.append(await self.fetched(missing, 1000, WAIT_MS, 1))
+        end, begin = {0: FetchPosition(RECORDS, 1000)}, {0: FetchPosition(0, 1000)}
+        for positions, least in ((end, 1), (begin, 1), (begin, 100_000)):
+            began = self.clock()
+            said = await self.fetched(positions, 1 << 20, WAIT_MS, least)
+            found.append((said, self.clock() - began > WAIT_MS / 1000 * 0.9))
+        return found
+
+    async def leaders(self) -> object:
+        about = (await self.connection.call(MetadataRequest((self.topic, "none")), timeout=LIMIT)).topics
+        partitions = about[self.topic].partitions
+        return about["none"].error, {number: each.error for number, each in sorted(partitions.items())}
+
+    async def ends(self) -> object:
+        said = []
+        for at in (EARLIEST, LATEST):
+            asked = {TopicPartition(self.topic, number): at for number in range(PARTITIONS + 1)}
+            answers = await self.connection.call(ListOffsetsRequest(asked), timeout=LIMIT)
+            said.append(sorted((each.partition, answer.error, answer.offset) for each, answer in answers.items()))
+        return said
+
+    async def fetched(self, positions: dict[int, FetchPosition], most: int, wait: int, least: int) -> object:
+        """(partition, error, high watermark, start of the log, bytes) of each, in the order of the response."""
+        asked = {TopicPartition(self.topic, number): position for number, position in positions.items()}
+        response = await self.connection.call(FetchRequest(wait, least, most, asked), timeout=LIMIT)
+        return [
+            (part.topic_partition.partition, part.error, part.high_watermark, part.log_start_offset, len(part.records))
+            for part in response.partitions
+        ]
+
+
+@pytest.fixture
+def simulated() -> list[object]:
+    """What the simulated broker says."""
+    with simulated_group(1) as group:
+        group.logs.grow("t", PARTITIONS)
+        group.logs.stop()
+        for log in group.logs.logs.values():
+            log.key = None
+            for _ in range(RECORDS):
+                log.append(1, VALUE)
+        process = group.world.process("asks")
+
+        async def ask() -> list[object]:
+            broker = Broker(0, host(0), PORT)
+            connection = await BrokerConnection.open(broker, client_id="test", timeout=LIMIT)
+            return await Asked(connection, "t", lambda: group.world.now).everything()
+
+        task = process.create_task(ask())
+        assert group.world.pass_time(LIMIT, task.done)
+        return task.result()
+
+
+async def test_the_same_requests_have_the_same_answers(
+    simulated: list[object], cluster_of: Callable[[str], Cluster], unique: str
+) -> None:
+    cluster = cluster_of("2.8.2")
+    await create_topic(cluster.connect, unique, PARTITIONS)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    for _ in range(RECORDS):  # one batch each
+        for number in range(PARTITIONS):
+            producer.produce(unique, bytes(VALUE), partition=number)
+        await asyncio.to_thread(producer.flush, LIMIT)
+    at = cluster.brokers[1]
+    connection = await BrokerConnection.open(Broker(1, at.host, at.port), client_id="test", timeout=LIMIT)
+    try:
+        real = await Asked(connection, unique, asyncio.get_running_loop().time).everything()
+    finally:
+        connection.close()
+    for said, expected in zip(simulated, real, strict=True):
+        assert said == expected
