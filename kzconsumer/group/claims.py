@@ -224,13 +224,13 @@ async def drained_claims(claims: Iterable[Claim], until: float) -> AsyncGenerato
 
     At `until`, in seconds of the event loop's clock, the rest is yielded with its work unfinished.
     """
-    busy = set(claims)
+    busy = dict.fromkeys(claims)  # in their order
     ended: list[Claim] = []
     change = anyio.Event()
 
     def done(claim: Claim) -> None:
         if claim in busy:
-            busy.remove(claim)
+            del busy[claim]
             ended.append(claim)
             change.set()
 

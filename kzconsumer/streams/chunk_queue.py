@@ -64,7 +64,7 @@ class ChunkQueue:
         self._bytes = 0
         self._closed = False
         self._arrival = anyio.Event()
-        self._on_room: set[Callable[[], None]] = set()
+        self._on_room: dict[Callable[[], None], None] = {}
         self._total.subscribe(self._notify_room)
 
     @property
@@ -155,10 +155,10 @@ class ChunkQueue:
 
     def subscribe(self, on_room: Callable[[], None]) -> None:
         """Call `on_room` whenever a full queue has room again."""
-        self._on_room.add(on_room)
+        self._on_room[on_room] = None
 
     def unsubscribe(self, on_room: Callable[[], None]) -> None:
-        self._on_room.discard(on_room)
+        self._on_room.pop(on_room, None)
 
     def _count(self, size: int) -> None:
         was_full = not self.has_room

@@ -123,7 +123,7 @@ EXTRAS = [
 ]
 IN_NEED_OF_EXTRAS = {
     *(f"kzconsumer.status.{each}" for each in ("connections", "events", "metrics", "server")),
-    "kzconsumer.testing.assignor_contract",
+    *(f"kzconsumer.testing.{each}" for each in ("assignor_contract", "sink_contract", "sink_group")),
     *(f"kzconsumer_spark.delta.{each}" for each in ("destination", "holdings", "log", "target")),
     *(f"kzconsumer_spark.jdbc.{each}" for each in ("database", "destination", "holdings", "stage", "table")),
 }
