@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -17,11 +18,21 @@ def staged_name(final: Path) -> Path:
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory, and those above it, unless they exist."""
+    """Create a directory, and those above it, unless they exist.
+
+    A directory that another process is creating at the same moment, or was creating when it died, is not synced.
+    """
     made = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(parents=True, exist_ok=True)
-    for each in made:
-        sync_directory(each.parent)
+    try:
+        for each in made:
+            with suppress(PermissionError):  # of a directory that may be written and not read
+                sync_directory(each.parent)
+    except OSError:
+        for each in made:  # for the next attempt
+            with suppress(OSError):
+                each.rmdir()
+        raise
 
 
 def create_whole(path: Path, data: bytes | memoryview) -> bool:

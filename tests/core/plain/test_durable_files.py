@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from kzconsumer.durable_files import AppendedFile, create_same, create_whole, publish, write_new
+from kzconsumer import durable_files
+from kzconsumer.durable_files import AppendedFile, create_same, create_whole, make_directory, publish, write_new
 from kzconsumer.rejected.dead_letter import DeadLetter
 from kzconsumer.rejected.letter_files import LetterFiles
 from kzconsumer.sinks.quarantine import RangeQuarantine
@@ -98,3 +101,30 @@ async def test_a_quarantined_range_is_on_disk_before_it_counts(disk: Disk, raw: 
     assert kept is not None
     assert staged
     disk.require(kept)
+
+
+def test_a_directory_whose_name_cannot_be_synced_is_not_there_for_the_next_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing(OSError(errno.EIO, "Input/output error")))
+        with pytest.raises(OSError, match="Input/output error"):
+            make_directory(tmp_path / "a" / "b")
+    assert not (tmp_path / "a").exists()
+    make_directory(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_a_directory_is_made_where_names_may_be_written_and_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable_files, "sync_directory", failing(PermissionError(errno.EACCES, "Permission denied")))
+    make_directory(tmp_path / "a")
+    assert (tmp_path / "a").is_dir()
+
+
+def failing(error: OSError) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail

@@ -108,7 +108,7 @@ class DeltaTarget:
         table = self.open()
         if table is None:
             place = self._aside_file(part)
-            make_directory(place.parent)
+            _make_below(place)
             create_whole(place, b"")
             table = self.open()
         if table is None:
@@ -160,7 +160,7 @@ class DeltaTarget:
             # No table and no rows: readers see nothing of these ranges, but a claim asks for the last one.
             for each in staged:
                 place = self._empty_file(each.part)
-                make_directory(place.parent)
+                _make_below(place)
                 create_whole(place, b"")
             return 0
         self._require_room(table, columns)
@@ -258,3 +258,9 @@ class DeltaTarget:
         foreign = next((each for each in sorted(self.path.iterdir()) if each.name[0] not in "._"), None)
         if foreign is not None and self.open() is None:
             raise NotOurs(f"{self.path} is not empty ({foreign.name}) and no Delta table")
+
+
+def _make_below(place: Path) -> None:
+    """Create the directory of a file, not those above it: a table that was moved away is not made again."""
+    place.parent.mkdir(exist_ok=True)
+    sync_directory(place.parent.parent)
