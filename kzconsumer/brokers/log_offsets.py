@@ -37,13 +37,15 @@ class LogOffsets:
     ) -> dict[TopicPartition, ListedOffset]:
         """The offset of each partition at a time in ms, LATEST or EARLIEST (see `ListOffsetsRequest`).
 
-        `require` is called with those that could not be looked up, before they are tried again, and raises if it is in
-        vain. Raises ConnectionLostError, BrokerError or BrokersUnreachableError if some are missing after `timeout`,
+        `require` is called first, and raises for those that do not exist: brokers before 0.11 create a topic that is
+        named. Raises ConnectionLostError, BrokerError or BrokersUnreachableError if some are missing after `timeout`,
         UnsupportedVersionError for a time and a broker before 0.10.1, which looks up segments only.
         """
         found: dict[TopicPartition, ListedOffset] = {}
         reason: KzConsumerError = ConnectionLostError("no leader was found in time")
         with anyio.move_on_after(self._timeout):
+            if require is not None:
+                await require(partitions.keys())
             while True:
                 missing = {p: timestamp for p, timestamp in partitions.items() if p not in found}
                 if not missing:
@@ -54,8 +56,6 @@ class LogOffsets:
                             found[partition] = answer
                         else:
                             reason = answer
-                    if require is not None and (left := partitions.keys() - found.keys()):
-                        await require(left)
                 except (ConnectionLostError, BrokerError) as error:
                     reason = error
                 if isinstance(reason, BrokerError) and not reason.retriable:

@@ -45,16 +45,23 @@ class TopicRegistry:
 
     async def require(self, partitions: Collection[TopicPartition]) -> None:
         """Raises NotFoundError if one does not exist. Sets no watch; a topic whose node is unreadable may have it."""
+        if await self._missing(partitions) is not None:
+            await self._session.sync(paths.BROKER_TOPICS)  # the server that was asked may lag behind
+            if (error := await self._missing(partitions)) is not None:
+                raise error
+
+    async def _missing(self, partitions: Collection[TopicPartition]) -> NotFoundError | None:
         names = sorted({partition.topic for partition in partitions})
         nodes = await together([self._session.find(paths.topic(name)) for name in names])
         for name, node in zip(names, nodes, strict=True):
             if node is None:
-                raise NotFoundError(f"there is no topic {name}")
+                return NotFoundError(f"there is no topic {name}")
             with suppress(ValueError):
                 existing = decode_topic(node.data)
                 for topic, number in partitions:
                     if topic == name and number not in existing:
-                        raise NotFoundError(f"topic {name} has {len(existing)} partitions, and no number {number}")
+                        return NotFoundError(f"topic {name} has {len(existing)} partitions, and no number {number}")
+        return None
 
     async def all_topics(self) -> list[str]:
         """The names of all topics; changes notify as `topics`."""
