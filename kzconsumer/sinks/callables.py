@@ -12,15 +12,16 @@ def holds(test: Callable[[object], bool], function: object) -> bool:
     return test(function) or test(type(function).__call__)
 
 
-def is_async(function: object) -> bool:
-    return holds(inspect.iscoroutinefunction, function)
+def is_async(function: Any) -> bool:
+    """Whether it, or what its decorators wrap, is defined with `async def`."""
+    return any(holds(inspect.iscoroutinefunction, each) for each in (function, inspect.unwrap(function)))
 
 
 def misfit(function: Callable[..., Any], *arguments: str) -> str | None:
     """Why a function cannot be called with these positional arguments, which are named; None if it can."""
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some functions written in C have no signature
+    except (ValueError, TypeError, NameError):  # written in C, or with annotations that cannot be evaluated
         return None
     try:
         signature.bind(*arguments)

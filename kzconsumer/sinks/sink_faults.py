@@ -55,7 +55,7 @@ def _contradictions(sink: object) -> Iterator[str]:
         yield f'has a "fingerprint" that cannot be read before the sink is entered: {type(error).__name__}: {error}'
         return
     if fingerprint is None:
-        if declared := [name for name in _REPLAYING if _declares(sink, name)]:
+        if declared := [name for name in _REPLAYING if _declares(sink, name) and getattr(sink, name)]:
             yield f'has "{declared[0]}" and no "fingerprint"; set that to a text, or to "" if it is not replayable'
     elif not isinstance(fingerprint, str):
         yield f'has a "fingerprint" that is not a text: {fingerprint!r}'

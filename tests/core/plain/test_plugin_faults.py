@@ -132,8 +132,21 @@ def test_a_faulty_sink_is_a_line_before_any_server_is_asked(
     assert line.startswith(begin + fault), line
 
 
-def test_a_sink_without_fault_passes(site: Path) -> None:
-    (site / "own_sink.py").write_text(GOOD_SINK)
+DECORATED = """
+import functools
+
+def measured(function):
+    @functools.wraps(function)
+    def run(*arguments):
+        return function(*arguments)
+    return run
+
+""" + GOOD_SINK.replace("    async def write", "    remembers = False\n    @measured\n    async def write")
+
+
+@pytest.mark.parametrize("source", [GOOD_SINK, DECORATED], ids=["plain", "decorated"])
+def test_a_sink_without_fault_passes(site: Path, source: str) -> None:
+    (site / "own_sink.py").write_text(source)
     install(site, "own-sink", SINKS, "own = own_sink:Sink")
     file = site / "group.toml"
     file.write_text(f'{GROUP}[sink]\nplugin = "own"\n')
