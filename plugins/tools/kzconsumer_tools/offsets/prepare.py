@@ -68,7 +68,7 @@ def choose(existing: Mapping[str, Collection[int]], scope: Scope) -> list[TopicP
 
 
 async def partitions_in(access: ClusterAccess, nodes: GroupNodes, scope: Scope | None) -> list[TopicPartition]:
-    """The partitions of the scope; None stands for all topics for which the group has offsets or members for.
+    """The partitions of the scope; None stands for all topics for which the group has offsets or members.
 
     Raises NotFoundError for a topic or partition that the cluster does not have.
     """
