@@ -94,7 +94,8 @@ def test_response_headers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("frame", "why"), [(b"\0\0\0\6\0", "answer to request 6"), (b"\0\0\0\7", "cut short"), (b"\0\0\0\7\1\0\2x", "past")]
+    ("frame", "why"),
+    [(b"\0\0\0\6\0", "response 6 arrived where response 7"), (b"\0\0\0\7", "cut short"), (b"\0\0\0\7\1\0\2x", "past")],
 )
 def test_malformed_response_headers(frame: bytes, why: str) -> None:
     with pytest.raises(ProtocolError, match=why):

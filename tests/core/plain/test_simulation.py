@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from tests.simulate.search import random_seed
 from tests.support.extent import NIGHTLY, extent
 
-MINUTES = extent(1.0 if os.environ.get("KZCONSUMER_REQUIRE_ALL") == "1" else 0.2, 20.0)
+MINUTES = extent(0.2, 20.0)
 LIMIT = 600.0
 """Seconds more: the last seed is searched to its end, on a machine that may be busy."""
 

@@ -205,6 +205,7 @@ class SimulatedGroup:
         self.check()
         if not rested:
             self.promises.violated(f"no rest within {within} s: {self.settled()}")
+        self.world.pass_time(1.0)  # the rebalance that came to this may not have ended
         generations = {member.name: member.generation for member in self.members if member.active}
         self.world.pass_time(still)
         if self.settled():
