@@ -1,6 +1,6 @@
 """The machine fails if the product is wrong: each of these planted bugs is found in a few hundred examples.
 
-The same search on the code as it is finds nothing.
+Nightly, the same search of unchanged code finds nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from kzconsumer.zookeeper.heartbeat import Heartbeat, Instant
 from kzconsumer.zookeeper.operations import Check, Create, SetData
 from kzconsumer.zookeeper.round_trips import outcomes
 from tests.core.plain.test_group_schedules import violations_of_a_release_in_the_middle_of_a_lot
+from tests.support.extent import NIGHTLY
 from tests.support.simulated.machine import GroupMachine
 
 SEARCH = settings(
@@ -51,14 +52,15 @@ def search(start: int) -> None:
 
 
 def find(where: type, name: str, bug: object, expected: str, *, start: int) -> None:
-    """One of a few searches, from this seed on, finds the bug; the same search of the code as it is finds nothing."""
+    """One of a few searches, from this seed on, finds the bug; nightly, the same search of unchanged code does not."""
     for number in range(start, start + SEARCHES):
         with pytest.MonkeyPatch.context() as planted:
             planted.setattr(where, name, bug)
             found = finds(number)
         if found:
             assert re.search(expected, found), found
-            search(number)
+            if NIGHTLY is not None:
+                search(number)
             return
     pytest.fail(f"not found in {SEARCHES} searches")
 

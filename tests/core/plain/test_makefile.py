@@ -7,14 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
+from tests.support.extent import only_nightly
 from tests.support.programs import MAKE, need
 
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.long
+@only_nightly
 def test_an_environment_that_was_left_without_pip_is_completed(tmp_path: Path) -> None:
     """As Debian's Python leaves it before python3-venv is installed. The packages themselves are not installed here."""
     environment = tmp_path / "environment"

@@ -12,7 +12,6 @@ import os
 import queue
 import re
 import signal
-import socket
 import sys
 import threading
 import time
@@ -265,20 +264,13 @@ def _say(events: BinaryIO, event: Event) -> None:
 _CHECKPOINT_FILES: Final = "spark.sql.streaming.checkpointFileManagerClass"
 
 
-def _own_name_has_an_address() -> bool:
-    try:
-        return bool(socket.gethostbyname(socket.gethostname()))
-    except OSError:
-        return False
-
-
 def build_session(start: Start) -> SparkSession:
     """About ten seconds."""
     configured = settings(start)
     address = local_address(start.master) if is_cluster(start.master) else "127.0.0.1"
     configured.setdefault("spark.driver.host", address)
-    if not _own_name_has_an_address():
-        os.environ.setdefault("SPARK_LOCAL_IP", address)  # or Spark looks up the name, and does not start
+    # Without it Spark looks up the machine's name, and does not start where the name has no address.
+    os.environ.setdefault("SPARK_LOCAL_IP", address)
     # PySpark passes settings to Java as arguments, which every user can read: secrets are set after the start.
     shown = redacted(configured)
     public = [(key, value) for key, value in configured.items() if shown[key] == value]
