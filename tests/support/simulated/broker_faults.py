@@ -45,7 +45,7 @@ class BrokerFaults:
         self._until(seconds, lambda: slow.pop(request, None))
 
     def stop(self, number: int, seconds: float) -> None:
-        """Its process ends, and comes again; its partitions have other leaders, or none."""
+        """Its process ends and is restarted; its partitions have other leaders, or none."""
         broker = self._brokers[number]
         if not broker.up:
             return

@@ -186,7 +186,7 @@ class Server:
                 watchers.pop(connection, None)
 
     def forget_watches(self, path: str) -> None:
-        """Nobody is told of the node's next change, as if the event were lost."""
+        """The node's next change fires no watch, as if the event were lost."""
         for paths in self._watching.values():
             paths.pop(path, None)
 

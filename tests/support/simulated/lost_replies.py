@@ -1,4 +1,4 @@
-"""Which of a member's writes to ZooKeeper loses its reply: any, or the n-th of a kind, told by the paths it touches."""
+"""Which of a member's writes to ZooKeeper loses its reply: any, or the n-th of a kind, known by its paths."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Member(RebalanceListener):
     connector: ConsumerConnector | None = None
     owned: set[TopicPartition] = field(default_factory=set)
     lost: set[TopicPartition] = field(default_factory=set)
-    """What it was ever told to have lost, and not to give up in order."""
+    """All that it was notified of as lost, not as revoked."""
     sought: dict[TopicPartition, int] = field(default_factory=dict)
     """The offset of the next record after a seek, until one arrives."""
     seeks: list[asyncio.Task[None]] = field(default_factory=list)

@@ -27,7 +27,7 @@ PORT = 9092
 
 
 class PartitionLog:
-    """One partition's log, made of whole batches. `key` is that of all its records: it tells logs apart."""
+    """One partition's log, made of whole batches. `key` is that of all its records: it identifies the log."""
 
     def __init__(self, key: bytes | None) -> None:
         self.key = key
