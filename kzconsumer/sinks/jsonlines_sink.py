@@ -112,8 +112,8 @@ def encode_batch(topic: str, partition: int, batch: pa.RecordBatch) -> bytes:
     lines = [
         Line(topic, partition, offset, timestamp, key, value, headers)
         for offset, timestamp, key, value, headers in zip(
-            _integers(batch.column("offset")),
-            _integers(batch.column("timestamp").cast(pa.int64())),
+            cast("list[int]", batch.column("offset").to_pylist()),
+            batch.column("timestamp").cast(pa.int64()).to_pylist(),
             _contents(batch.column("key")),
             _contents(batch.column("value")),
             _headers(batch.column("headers")),
@@ -123,19 +123,14 @@ def encode_batch(topic: str, partition: int, batch: pa.RecordBatch) -> bytes:
     return _encoder.encode_lines(lines)
 
 
-def _integers(column: pa.Array[Any]) -> list[Any]:
-    # NumPy is faster, but makes floats of a column with nulls.
-    return column.to_pylist() if column.null_count else column.to_numpy(zero_copy_only=False).tolist()
-
-
 def _contents(column: pa.Array[Any]) -> list[Content]:
     if column.null_count == len(column):
         return [None] * len(column)
     try:
         texts = column.cast(pa.string())  # checks the UTF-8 of the whole column at once
     except pa.ArrowInvalid:
-        return [content(each) for each in column.to_numpy(zero_copy_only=False).tolist()]
-    return texts.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+        return [content(each) for each in column.to_pylist()]
+    return cast("list[Content]", texts.to_pylist())
 
 
 def _headers(column: pa.Array[Any]) -> list[list[tuple[str, Content]]]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Collection, Iterable
+from typing import Any, cast
 
 import msgspec
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from crc32c import crc32c
 
 from kzconsumer.errors import RangeChangedError, SessionExpiredError
@@ -116,18 +117,24 @@ def checksum(batches: Iterable[pa.RecordBatch]) -> str:
     lengths = {"key": 0, "value": 0}
     contents = {"key": 0, "value": 0}
     for batch in batches:
-        numbers = batch.column("offset").to_numpy(zero_copy_only=False).astype("<i8", copy=False)
-        offsets = crc32c(numbers.data, offsets)
+        offsets = crc32c(_numbers(batch.column("offset"), 8), offsets)
         for name in lengths:
             column = batch.column(name)
             _, ends_buffer, data = column.buffers()
             if ends_buffer is None or len(column) == 0:
                 continue
-            ends = np.frombuffer(memoryview(ends_buffer), np.int32)[column.offset : column.offset + len(column) + 1]
-            sizes = np.diff(ends).astype("<i4", copy=False)
-            if column.null_count:
-                sizes[column.is_null().to_numpy(zero_copy_only=False)] = _NULL
-            lengths[name] = crc32c(sizes.data, lengths[name])
+            lengths[name] = crc32c(
+                _numbers(pc.binary_length(cast("pa.BinaryArray", column)).fill_null(_NULL), 4), lengths[name]
+            )
             if data is not None:
-                contents[name] = crc32c(memoryview(data)[ends[0] : ends[-1]], contents[name])
+                ends = memoryview(ends_buffer).cast("B").cast("i")
+                begin, end = ends[column.offset], ends[column.offset + len(column)]
+                contents[name] = crc32c(memoryview(data)[begin:end], contents[name])
     return "".join(f"{crc:08x}" for crc in (offsets, *lengths.values(), *contents.values()))
+
+
+def _numbers(column: pa.Array[Any], size: int) -> memoryview:
+    """The bytes of a column of numbers of `size` bytes."""
+    _, data = column.buffers()
+    begin = size * column.offset
+    return memoryview(data if data is not None else b"")[begin : begin + size * len(column)]

@@ -6,19 +6,19 @@ alone is kept in the quarantine. Records that the sink rejects are handled as `[
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
 import anyio
-import numpy as np
+import pyarrow as pa
 
 from kzconsumer.errors import RecordRejectedError, SinkError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.rejected.rejects import RejectedRecord
 from kzconsumer.sinks.failures import sink_failures
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, Rejected, Sink
@@ -26,7 +26,7 @@ from kzconsumer.sinks.owned_ranges import OwnedRanges
 from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.quarantine import RangeQuarantine
 from kzconsumer.sinks.steps import Steps
-from kzconsumer.streams.message import Message, messages
+from kzconsumer.streams.message import Message
 
 log = get_logger("kzconsumer.sink")
 
@@ -188,8 +188,23 @@ def _found(batch: Batch, records: Sequence[Rejected]) -> Iterator[RejectedRecord
 
 def _message(part: RangeData, offset: int) -> Message | None:
     for batch in part.batches:
-        offsets = batch.column("offset").to_numpy()
-        row = int(np.searchsorted(offsets, offset))
-        if row < len(offsets) and offsets[row] == offset:
-            return messages(ColumnRecords(batch).slice(row, row + 1).rows(), part.topic_partition)[0]
+        column = batch.column("offset")
+        offsets = memoryview(column.buffers()[1] or b"").cast("B").cast("q")
+        row = bisect_left(offsets, offset, column.offset, column.offset + len(column)) - column.offset
+        if row < len(column) and column[row].as_py() == offset:
+            return _message_of(batch, row)
     return None
+
+
+def _message_of(batch: pa.RecordBatch, row: int) -> Message:
+    (record,) = batch.slice(row, 1).to_pylist()
+    return Message.of(
+        record["topic"],
+        record["partition"],
+        record["offset"],
+        record["key"],
+        record["value"],
+        batch.column("timestamp")[row].value,
+        tuple((header["key"], header["value"]) for header in record["headers"]),
+        record["timestamp_type"],
+    )

@@ -8,8 +8,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from pathlib import Path
+from typing import cast
 
-import numpy as np
 import pyarrow.parquet as pq
 
 from kzconsumer_sandbox.servers.cluster import Cluster
@@ -80,8 +80,8 @@ class With(Written):
             self._read.add(path)
             *_, first, until = path.stem.split("+")
             partition = int(path.stem.split("+")[1])
-            offsets = pq.read_table(path, columns=["offset"], partitioning=None)["offset"].to_numpy()
-            assert np.array_equal(np.sort(offsets), np.arange(int(first), int(until))), path.name
+            offsets = pq.read_table(path, columns=["offset"], partitioning=None)["offset"]
+            assert sorted(cast("list[int]", offsets.to_pylist())) == list(range(int(first), int(until))), path.name
             self.ledger.add(partition, int(first), int(until))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from typing import cast
 
 from kzconsumer.sinks.interface import Batch
 
@@ -21,8 +22,8 @@ async def store(batch: Batch) -> None:
     lines = []
     for part in batch.ranges:
         for records in part.batches:
-            offsets = records.column("offset").to_numpy()
-            lines.append(f"{part.partition} {offsets.min()} {offsets.max() + 1} {len(offsets)}\n")
+            offsets = cast("list[int]", records.column("offset").to_pylist())
+            lines.append(f"{part.partition} {min(offsets)} {max(offsets) + 1} {len(offsets)}\n")
     await asyncio.to_thread(note, "".join(lines))
     await asyncio.sleep(LINGERS)
 

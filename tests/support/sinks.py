@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import cast
 
 import anyio
 
@@ -64,7 +65,7 @@ async def print_all_but_poison(batch: Batch) -> None:
     for part in batch.ranges:
         for records in part.batches:
             values = records.column("value").to_pylist()
-            for offset, value in zip(records.column("offset").to_numpy().tolist(), values, strict=True):
+            for offset, value in zip(cast("list[int]", records.column("offset").to_pylist()), values, strict=True):
                 if value == b"poison":
                     poison.append(Rejected(part.topic, part.partition, offset, "it is poison", "undecodable"))
                 else:

@@ -1,52 +1,32 @@
-"""Renders Arrow columns as text, without an object per record; the heavy part releases the GIL."""
+"""Renders Arrow columns as text, without an object per record."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from array import array
 from typing import Any, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kzconsumer.records.decode import kernels_for
-from kzconsumer.records.kernel_set import KernelSet
 from kzconsumer_tools.consume.format_string import Format
 
 _NOTHING = pa.scalar(b"", pa.binary())
 
 
-def render(
-    batch: pa.RecordBatch,
-    form: Format,
-    null: bytes = b"",
-    kernels: Callable[[int], KernelSet] = kernels_for,
-) -> pa.Buffer:
+def render(batch: pa.RecordBatch, form: Format, null: bytes = b"") -> memoryview:
     """The rows of one partition's batch (`records.columns.SCHEMA`) formatted by `form`; `null` replaces null values."""
-    rows = batch.num_rows
     parts = [_cells(batch, part, null) if isinstance(part, str) else part for part in form]
-    if rows == 0 or not parts:
-        return pa.py_buffer(b"")
-    kept: list[pa.Buffer] = []  # keeps the addresses valid
-    table = np.zeros((len(parts), 3), np.int64)
-    size = 0
-    for at, part in enumerate(parts):
-        if isinstance(part, bytes):
-            literal = pa.py_buffer(part)
-            kept.append(literal)
-            table[at] = 0, literal.address, len(part)
-            size += rows * len(part)
-        else:
-            _, ends, data = part.buffers()
-            assert ends is not None
-            kept += [ends, *([data] if data is not None else [])]
-            offsets = np.frombuffer(memoryview(ends), np.int32)[part.offset : part.offset + rows + 1]
-            table[at] = ends.address + 4 * part.offset, data.address if data is not None else 0, 0
-            size += int(offsets[-1]) - int(offsets[0])
-    out = pa.allocate_buffer(size)
-    written = kernels(size).join_cells(table, rows, out.address)
-    assert written == size
-    return out
+    if batch.num_rows == 0 or not parts:
+        return memoryview(b"")
+    if all(isinstance(part, bytes) for part in parts):
+        return memoryview(b"".join(cast("list[bytes]", parts)) * batch.num_rows)
+    cells: list[Any] = [pa.scalar(part, pa.binary()) if isinstance(part, bytes) else part for part in parts]
+    # One row after the other: the bytes of the joined column are the text.
+    joined: Any = pc.binary_join_element_wise(*cells, _NOTHING)
+    _, ends, data = joined.buffers()
+    first, until = (memoryview(ends).cast("B").cast("i")[row] for row in (joined.offset, joined.offset + len(joined)))
+    return memoryview(data)[first:until]
 
 
 def _cells(batch: pa.RecordBatch, field: str, null: bytes) -> pa.Array[Any] | bytes:
@@ -58,11 +38,10 @@ def _cells(batch: pa.RecordBatch, field: str, null: bytes) -> pa.Array[Any] | by
         case "S" | "K":
             return _text(_sizes(batch.column("value" if field == "S" else "key")))
         case "R":
-            sizes = _sizes(batch.column("value")).to_numpy(zero_copy_only=False).astype(">i4")
-            ends = np.arange(0, 4 * len(sizes) + 1, 4, dtype=np.int32)
-            return pa.Array.from_buffers(
-                pa.binary(), len(sizes), [None, pa.py_buffer(ends.data), pa.py_buffer(sizes.tobytes())]
-            )
+            sizes = _sizes(batch.column("value")).to_pylist()
+            ends = array("i", range(0, 4 * len(sizes) + 1, 4))
+            data = struct.pack(f">{len(sizes)}i", *sizes)
+            return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(ends), pa.py_buffer(data)])
         case "T":
             return _text(batch.column("timestamp").cast(pa.int64()).fill_null(-1))
         case "h":
@@ -93,6 +72,6 @@ def _headers(column: pa.ListArray[Any]) -> pa.Array[Any] | bytes:
     pairs: Any = pc.binary_join_element_wise(  # type: ignore[call-overload]  # its stubs know no scalars beside arrays
         names.cast(pa.binary()), pa.scalar(b"=", pa.binary()), values.fill_null(b"NULL"), _NOTHING
     )
-    ends = column.offsets.to_numpy()
-    lists = pa.ListArray.from_arrays(pa.array(ends - ends[0], pa.int32()), pairs)
+    ends = pc.subtract(column.offsets, column.offsets[0])
+    lists = pa.ListArray.from_arrays(ends, pairs)
     return cast("pa.Array[Any]", pc.binary_join(lists, pa.scalar(b",", pa.binary())))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, cast
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -66,9 +65,8 @@ def _has(column: pa.ListArray[Any], header: HeaderMatch) -> pa.Array[Any]:
     hits = pc.equal(names, pa.scalar(header.name))
     if header.value is not None:
         hits = pc.and_(hits, _matches(values, header.value))
-    rows = np.zeros(len(column), bool)
-    rows[pc.list_parent_indices(column).to_numpy()[hits.to_numpy(zero_copy_only=False)]] = True
-    return pa.array(rows)
+    rows = pc.list_parent_indices(column).filter(hits)
+    return pc.is_in(pa.array(range(len(column)), rows.type), value_set=rows)
 
 
 def _both(one: pa.Array[Any] | None, other: pa.Array[Any]) -> pa.Array[Any]:
