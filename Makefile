@@ -128,9 +128,9 @@ lock: $(READY)
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-header \
 		--group dev pyproject.toml --output-file requirements.lock
 
-$(READY): requirements.lock pyproject.toml $(wildcard plugins/*/pyproject.toml)
+$(READY): requirements.lock pyproject.toml hatch_build.py $(wildcard plugins/*/pyproject.toml kzconsumer/records/native/*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kzconsumer needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --requirement requirements.lock $$($(BIN)/python hatch_build.py --requires)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable . $(addprefix --editable ,$(wildcard plugins/*/))
 	touch $@

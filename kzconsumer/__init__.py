@@ -113,7 +113,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Imported when first used: the command line asks for pyarrow and numpy only where it consumes.
+    # Imported when first used: the command line asks for pyarrow only where it consumes.
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -12,7 +12,6 @@ from functools import partial
 from typing import cast
 
 import anyio
-from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from kzconsumer.assignors.interface import Assignor
@@ -36,7 +35,6 @@ from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.position import Position
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.plugins import ASSIGNORS, described, load_chosen
-from kzconsumer.records.kernel_loading import kernels_in_use, load_kernels
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.registry.registration import Registration
 from kzconsumer.registry.run_record import GroupRun
@@ -52,9 +50,6 @@ from kzconsumer.zookeeper.session import FormerSession, ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 
 log = get_logger("kzconsumer")
-
-# Seconds between the join and the loading of the kernels, which holds the GIL and would delay the first messages.
-HEAD_START = 0.15
 
 
 class Sessions:
@@ -161,7 +156,6 @@ class Sessions:
         if self.cursors:
             raise RuntimeError("streams can be created once per connector (MessageStreamsExist)")
         self.cursors.update(cursors)
-        self._tasks.start_soon(self._load_kernels)
         self._tasks.start_soon(self._run, registration)
         await self._joined.wait()
 
@@ -219,14 +213,6 @@ class Sessions:
         if self.member is None:
             raise ConnectionLostError("not a member of the group at the moment")
         return self.member
-
-    async def _load_kernels(self) -> None:
-        """After the first messages. Abandoned when cancelled: a first compilation lasts seconds."""
-        await self._joined.wait()
-        await anyio.sleep(HEAD_START)
-        await to_thread.run_sync(load_kernels, abandon_on_cancel=True)
-        if (used := kernels_in_use()) != "numba":
-            log.warning("records are decoded slowly, or compiled at every start", kernels=used)
 
     async def _run(self, registration: Registration) -> None:
         facts().update(group=self.settings.group.id, member=self.consumer)

@@ -71,7 +71,7 @@ def _look(settings: Settings) -> Sink:
 
 
 def _ended(status: int) -> int:
-    """End the process although a thread cannot be cancelled, such as the first compilation of the kernels."""
+    """End the process although a thread cannot be cancelled, such as a write of a sink."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join(LAST_WAIT)

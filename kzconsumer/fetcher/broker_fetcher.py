@@ -35,13 +35,13 @@ from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.fetcher.reading import Reading
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.records.decode import scan_next_offset, warmed
+from kzconsumer.records.decode import scan_next_offset
 from kzconsumer.settings.sections import FetchSettings
 
 log = get_logger("kzconsumer.fetcher")
 
-# Most bytes of a partition in one response while the kernels load: the first messages need not wait for that.
-BYTES_WHILE_COLD = 64 * 1024
+# Fewest bytes to ask for of a partition whose records expand in decoding.
+FEWEST_BYTES = 64 * 1024
 # While a full queue keeps a partition out, the broker may hold an answer back only this long.
 IMPATIENT_MS = 10
 
@@ -153,15 +153,13 @@ class BrokerFetcher:
         self._work = anyio.Event()
         asked = {}
         parked = False
-        cold = not warmed()
         for partition, state in list(self._states.items()):
             if not state.open:
                 self._forget([state])
             elif state.fetchable(time) and state.position is not None:
                 size = state.max_bytes
                 if size == self._settings.max_bytes:  # one that was raised is needed: a batch may be that large
-                    small = BYTES_WHILE_COLD if cold else int(size / state.expansion)
-                    size = min(size, max(small, BYTES_WHILE_COLD))
+                    size = min(size, max(int(size / state.expansion), FEWEST_BYTES))
                 asked[partition] = FetchPosition(state.position, size)
             else:
                 parked = parked or not state.queue.has_room

@@ -27,7 +27,7 @@ from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.reading import Reading
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker
-from kzconsumer.records.decode import Decoded, compiled
+from kzconsumer.records.decode import Decoded
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.chunk import Chunk
 
@@ -35,7 +35,7 @@ log = get_logger("kzconsumer.fetcher")
 
 # A response below this many bytes is decoded and queued before the next request is made.
 SMALL_RESPONSE = 64 * 1024
-# What compiled kernels read in a millisecond is no work for a thread: to hand it over and to take turns with it costs
+# What is read in a millisecond is no work for a thread: to hand it over and to take turns with it costs
 # more, and the bytes go cold. Records of one partition up to this size, unless they grow as compressed ones do.
 QUICK_BYTES = 2 * 1024 * 1024
 QUICK_EXPANSION = 2.0
@@ -44,8 +44,6 @@ MOST_AT_ONCE = 4 * 1024 * 1024
 # Bytes that the compressed batches of a small response may take for the event loop to decompress them, all together:
 # a millisecond. Nothing compressed is decoded there in a larger response.
 ROOM_AT_ONCE = 256 * 1024
-# The same while plain Python decodes them: ten milliseconds.
-ROOM_WHILE_COLD = 16 * 1024
 # Bytes decoded of one response beyond which a partition whose queue is full has to be fetched again.
 MOST_DECODED = 256 * 1024 * 1024
 # Bytes of memory that a chunk takes beside its records': the columns of a single record take six KB.
@@ -96,7 +94,7 @@ class Delivery:
         done = Delivered([], [], [])
         unusable: list[tuple[Arrival, Unusable]] = []
         served: list[PartitionFetchState] = []
-        room = (ROOM_AT_ONCE if compiled() else ROOM_WHILE_COLD) if size_of(arrived) < SMALL_RESPONSE else 0
+        room = ROOM_AT_ONCE if size_of(arrived) < SMALL_RESPONSE else 0
         quick = _quick(arrived)
         from_thread: Iterator[Decoded] = iter(())
         deferred = False
@@ -240,7 +238,6 @@ def size_of(arrived: Iterable[Arrival]) -> int:
 
 def _quick(arrived: Sequence[Arrival]) -> bool:
     """Whether decoding takes so little time that the event loop can do it."""
-    return size_of(arrived) < SMALL_RESPONSE or (
-        compiled()
-        and all(len(part.records) <= QUICK_BYTES and state.expansion < QUICK_EXPANSION for state, part, _ in arrived)
+    return size_of(arrived) < SMALL_RESPONSE or all(
+        len(part.records) <= QUICK_BYTES and state.expansion < QUICK_EXPANSION for state, part, _ in arrived
     )

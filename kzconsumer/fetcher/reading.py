@@ -7,7 +7,6 @@ from typing import Protocol
 from kzconsumer.brokers.protocol.fetch import FetchedPartition
 from kzconsumer.model import Form
 from kzconsumer.records.decode import Decoded, decode
-from kzconsumer.records.few_records import decode_few
 from kzconsumer.records.whole_batches import keep
 
 
@@ -22,7 +21,7 @@ class Reading(Protocol):
 def reading(form: Form, largest_body: int) -> Reading:
     """`largest_body`: bytes to which a batch may decompress before it counts as corrupt; raw ones stay compressed."""
 
-    def columns(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
+    def decoded(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
         topic, partition = part.topic_partition
         return decode(
             part.records,
@@ -34,12 +33,7 @@ def reading(form: Form, largest_body: int) -> Reading:
             room=room,
         )
 
-    def messages(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
-        topic, partition = part.topic_partition
-        few = None if part.aborted else decode_few(part.records, topic=topic, partition=partition, start=start)
-        return few or columns(part, start, room)
-
     def raw(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
         return keep(part.records, start)
 
-    return {"messages": messages, "columns": columns, "raw": raw}[form]
+    return raw if form == "raw" else decoded

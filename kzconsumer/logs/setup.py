@@ -23,7 +23,7 @@ from kzconsumer.logs.troubles import TROUBLES
 from kzconsumer.redaction import redacted_text
 
 _CONTROL = re.compile("[\x7f-\x9f]")
-_QUIET = ("aiozk", "numba", "py4j", "asyncio")
+_QUIET = ("aiozk", "py4j", "asyncio")
 
 
 def for_one_answer() -> None:

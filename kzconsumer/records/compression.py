@@ -12,13 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import cramjam
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
+from kzconsumer.records import _native
 from kzconsumer.records import layout as L
-
-Body = npt.NDArray[np.uint8]
 
 _CHUNK = 1 << 20
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -47,13 +43,13 @@ class Scratch:
     def __init__(self, limit: int | None = None, room: int | None = None) -> None:
         self.limit = L.MAX_BODY if limit is None else limit
         self.left = sys.maxsize if room is None else room
-        self._chunk: Body = np.empty(0, np.uint8)
+        self._chunk = memoryview(_native.Memory(0))
         self._used = 0
 
-    def room(self, size: int) -> Body:
+    def room(self, size: int) -> memoryview:
         """At least `size` writable bytes; `keep` takes the used ones, else they are given out again."""
         if len(self._chunk) - self._used < size:
-            self._chunk = np.frombuffer(memoryview(pa.allocate_buffer(max(size, _CHUNK))), np.uint8)
+            self._chunk = memoryview(_native.Memory(max(size, _CHUNK)))
             self._used = 0
         return self._chunk[self._used :]
 
@@ -68,14 +64,14 @@ class Scratch:
             return NoRoom(f"more than {self.left} bytes")
         return BadCompression(f"it decompresses to more than {self.limit} bytes")
 
-    def keep(self, size: int) -> Body:
+    def keep(self, size: int) -> memoryview:
         """The first `size` bytes of the last room."""
         self.left -= size
         self._used += size
         return self._chunk[self._used - size : self._used]
 
 
-def decompress(codec: int, magic: int, data: memoryview, scratch: Scratch) -> Body:
+def decompress(codec: int, magic: int, data: memoryview, scratch: Scratch) -> memoryview:
     """The records of a batch whose attributes name `codec`. Raises BadCompression, and NoRoom if they do not fit."""
     if scratch.left <= 0:
         raise NoRoom("no room is left")
@@ -96,7 +92,7 @@ def decompress(codec: int, magic: int, data: memoryview, scratch: Scratch) -> Bo
     raise BadCompression(f"its compression codec {codec} is unknown")
 
 
-def _into(decoder: Callable[[Any, Any], int], data: memoryview, bound: int, scratch: Scratch) -> Body:
+def _into(decoder: Callable[[Any, Any], int], data: memoryview, bound: int, scratch: Scratch) -> memoryview:
     bound = min(bound, scratch.most)
     room = scratch.room(bound)[:bound]
     try:
@@ -108,7 +104,7 @@ def _into(decoder: Callable[[Any, Any], int], data: memoryview, bound: int, scra
     return scratch.keep(size)
 
 
-def _gunzip(data: memoryview, scratch: Scratch) -> Body:
+def _gunzip(data: memoryview, scratch: Scratch) -> memoryview:
     parts: list[bytes] = []
     left = scratch.most
     at = 0
@@ -129,12 +125,12 @@ def _gunzip(data: memoryview, scratch: Scratch) -> Body:
         if bytes(data[at : at + 2]) != b"\x1f\x8b":  # java.util.zip.GZIPInputStream ends here, too
             break
         size = _NEXT_MEMBER  # zlib copies the input behind a member's end: all of it each time would be quadratic
-    body = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), np.uint8)
+    body = memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
     scratch.left -= len(body)
     return body
 
 
-def _snappy(data: memoryview, scratch: Scratch) -> Body:
+def _snappy(data: memoryview, scratch: Scratch) -> memoryview:
     """Raw snappy (librdkafka may write it) or xerial's blocks (snappy-java, hence all Java clients)."""
     if bytes(data[:8]) != _XERIAL_MAGIC:
         blocks = [data]
@@ -155,7 +151,7 @@ def _snappy(data: memoryview, scratch: Scratch) -> Body:
     room = scratch.room(total)
     at = 0
     for block, size in zip(blocks, sizes, strict=True):
-        at += cramjam.snappy.decompress_raw_into(block, room[at : at + size].data)
+        at += cramjam.snappy.decompress_raw_into(block, room[at : at + size])
     return scratch.keep(at)
 
 

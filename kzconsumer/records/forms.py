@@ -1,7 +1,7 @@
 """The forms in which fetched records travel from the decoder to the stream or the sink, behind one interface.
 
 The form is chosen once, by what the consumer wants (`kzconsumer.fetcher.reading`), and never changed on the way. To
-take messages or columns out of it copies what is taken and decodes nothing.
+take messages out of it copies what is taken, to take columns copies nothing.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 
-import numpy as np
-import pyarrow as pa
+from kzconsumer.records import _native
 
-from kzconsumer.records import layout as L
-from kzconsumer.records.columns import SCHEMA
+if TYPE_CHECKING:
+    import pyarrow as pa  # loaded by what is made into columns
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
@@ -77,8 +76,53 @@ class Records(ABC):
         return TypeError(f"records fetched as {form} cannot be {what} (see `wants` of kzconsumer.connect)")
 
 
+class DecodedRecords(Records):
+    """Records in the memory of the decoder."""
+
+    __slots__ = ("_columns", "_partition", "_topic")
+
+    def __init__(self, columns: _native.Columns, topic: str, partition: int) -> None:
+        self._columns = columns
+        self._topic = topic
+        self._partition = partition
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    @property
+    def nbytes(self) -> int:
+        return self._columns.nbytes
+
+    def slice(self, first: int, until: int | None = None) -> DecodedRecords:
+        part = self._columns.slice(first) if until is None else self._columns.slice(first, until)
+        return DecodedRecords(part, self._topic, self._partition)
+
+    def below(self, offset: int) -> Records:
+        rows = self._columns.rows_below(offset)
+        return self.slice(0, rows) if rows else NO_RECORDS
+
+    def rows(self) -> Rows:
+        copied, keys, values, timestamps, timestamp_types, headers = self._columns.rows()
+        offsets = memoryview(copied).cast("q")
+        n = len(offsets)
+        gapless = n > 0 and offsets[-1] - offsets[0] == n - 1
+        return Rows(
+            range(offsets[0], offsets[-1] + 1) if gapless else offsets,
+            repeat(None) if keys is None else keys,
+            values,
+            memoryview(timestamps).cast("q"),
+            memoryview(timestamp_types).cast("b"),
+            headers,
+        )
+
+    def columns(self) -> pa.RecordBatch:
+        from kzconsumer.records.columns import record_batch
+
+        return record_batch(self._columns, self._topic, self._partition)
+
+
 class ColumnRecords(Records):
-    """Decoded records as one Arrow record batch."""
+    """Records that are an Arrow record batch already, to be written as columns."""
 
     __slots__ = ("_batch",)
 
@@ -91,30 +135,6 @@ class ColumnRecords(Records):
     @property
     def nbytes(self) -> int:
         return self._batch.nbytes
-
-    def slice(self, first: int, until: int | None = None) -> ColumnRecords:
-        return ColumnRecords(self._batch.slice(first, None if until is None else max(until - first, 0)))
-
-    def below(self, offset: int) -> Records:
-        rows = int(np.searchsorted(self._batch.column("offset").to_numpy(), offset))
-        return self.slice(0, rows) if rows else NO_RECORDS
-
-    def rows(self) -> Rows:
-        batch, n = self._batch, self._batch.num_rows
-        if n == 0:
-            return _NO_ROWS
-        column = batch.column(2).to_numpy()
-        first, last = int(column[0]), int(column[-1])
-        keys = batch.column(3)
-        timestamps = batch.column(5).view(pa.int64())
-        return Rows(
-            range(first, last + 1) if last - first == n - 1 else column.tolist(),
-            repeat(None) if keys.null_count == n else keys.to_pylist(),
-            batch.column(4).to_pylist(),
-            _copy(timestamps.fill_null(L.NO_TIMESTAMP) if timestamps.null_count else timestamps),
-            _copy(batch.column(7)),
-            _headers(cast("pa.ListArray[Any]", batch.column(6))),
-        )
 
     def columns(self) -> pa.RecordBatch:
         return self._batch
@@ -144,18 +164,30 @@ class RawRecords(Records):
         return self._data
 
 
-def _copy(numbers: pa.Array[Any]) -> Sequence[int]:
-    return cast("Sequence[int]", np.array(numbers.to_numpy()).data)
+class _NoRecords(Records):
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return 0
+
+    @property
+    def nbytes(self) -> int:
+        return 0
+
+    def slice(self, first: int, until: int | None = None) -> Records:
+        return self
+
+    def below(self, offset: int) -> Records:
+        return self
+
+    def rows(self) -> Rows:
+        return Rows(range(0), (), (), (), (), None)
+
+    def columns(self) -> pa.RecordBatch:
+        from kzconsumer.records.columns import NO_ROWS
+
+        return NO_ROWS
 
 
-def _headers(column: pa.ListArray[Any]) -> list[Headers] | None:
-    ends = column.offsets.to_numpy()  # flatten() would import pyarrow.compute: 35 ms of the first message
-    if ends[0] == ends[-1]:
-        return None
-    return [tuple((pair["key"], pair["value"]) for pair in row or ()) for row in column.to_pylist()]
-
-
-_NO_ROWS = Rows(range(0), (), (), (), (), None)
-
-NO_RECORDS = ColumnRecords(pa.RecordBatch.from_arrays([pa.array([], field.type) for field in SCHEMA], schema=SCHEMA))
+NO_RECORDS = _NoRecords()
 """A range of offsets that holds no record: control records, a gap in the log."""

@@ -9,14 +9,12 @@ import struct
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
-import pyarrow as pa
+from crc32c import crc32c
 
+from kzconsumer.records import _native
 from kzconsumer.records import layout as L
-from kzconsumer.records.batches import BatchTable
-from kzconsumer.records.decode import Corruption, Decoded, kernels_for
+from kzconsumer.records.decode import Corruption, Decoded
 from kzconsumer.records.forms import NO_RECORDS, RawRecords
-from kzconsumer.records.kernel_set import KernelSet
 
 VIEWED_SHARE = 5
 """Raw bytes that are a fifth of their response or more are not copied: a few equal partitions fill a response together,
@@ -53,44 +51,34 @@ class Walked(msgspec.Struct, frozen=True):
     """Why the bytes that follow are no entry; None at the end, also if that is inside an entry."""
 
 
-def keep(records: memoryview, start: int, kernels: KernelSet | None = None) -> Decoded:
+def keep(records: memoryview, start: int) -> Decoded:
     """What `decode` returns, but with the bytes themselves (`RawRecords`) instead of columns.
 
     Batches that end below `start` are left out. One that holds `start` is kept whole, so its first offset may be lower.
     Control batches and those of aborted transactions are kept.
     """
-    batches = BatchTable(records, kernels or kernels_for(len(records)))
-    batches.scan(check=True)
-    incomplete = batches.partial and batches.rows == 0
-    next_offset = batches.next_offset(start)
-    corrupt = None if batches.fault is None else Corruption(next_offset, batches.fault, batches.fault_at)
-    used = batches.table[: batches.rows]
-    wanted = np.flatnonzero(used[:, L.LAST] >= start)
-    if not len(wanted):
-        return Decoded(NO_RECORDS, next_offset, incomplete, corrupt)
-    kept = records[int(used[wanted[0], L.POSITION]) : int(used[-1, L.END])]
-    return Decoded(RawRecords(_own(kept), next_offset - start), next_offset, incomplete, corrupt, len(kept))
+    found, partial, fault, fault_at = _native.frame(records, crc32c)
+    entries = [Entry(*each) for each in found]
+    next_offset = max((start, *(entry.last + 1 for entry in entries)))
+    corrupt = None if fault is None else Corruption(next_offset, fault, fault_at)
+    wanted = next((entry for entry in entries if entry.last >= start), None)
+    if wanted is None:
+        return Decoded(NO_RECORDS, next_offset, partial and not entries, corrupt)
+    kept = records[wanted.position : entries[-1].end]
+    return Decoded(RawRecords(_own(kept), next_offset - start), next_offset, False, corrupt, len(kept))
 
 
 def _own(view: memoryview) -> memoryview:
     """The bytes of a view, copied if they are less than a `VIEWED_SHARE` of the response that it keeps in memory."""
     if VIEWED_SHARE * len(view) >= memoryview(view.obj).nbytes:
         return view
-    copy = memoryview(pa.allocate_buffer(len(view))).cast("B")
-    copy[:] = view
-    return copy.toreadonly()
+    return memoryview(bytes(view))
 
 
-def walk(data: memoryview, *, check: bool, kernels: KernelSet | None = None) -> Walked:
+def walk(data: memoryview, *, check: bool) -> Walked:
     """The entries of record bytes; `check` compares checksums as well."""
-    batches = BatchTable(data, kernels or kernels_for(len(data)))
-    batches.scan(check=check)
-    columns = [L.POSITION, L.END, L.MAGIC, L.BASE, L.LAST, L.MAX_TIMESTAMP]
-    entries = [
-        Entry(position, end, magic, base if magic == 2 else _HEADER.unpack_from(data, position)[0], last, timestamp)
-        for position, end, magic, base, last, timestamp in batches.table[: batches.rows, columns].tolist()
-    ]
-    return Walked(entries, batches.fault)
+    entries, _, fault, _ = _native.frame(data, crc32c if check else None)
+    return Walked([Entry(*entry) for entry in entries], fault)
 
 
 def messages(data: memoryview, run: Entry) -> list[Entry]:

@@ -10,8 +10,6 @@ import random
 import time
 
 from kzconsumer.records.decode import decode, scan_next_offset
-from kzconsumer.records.kernel_loading import kernels_in_use, load_kernels
-from kzconsumer.records.python_kernels import PYTHON_KERNELS
 from tests.support.record_sets import Codec, Record, message_set, record_batch
 
 SIZE = 4 << 20
@@ -46,15 +44,12 @@ def response(
     return memoryview(b"".join(parts)), count
 
 
-def best(data: memoryview, count: int, repeats: int = 30, *, python: bool = False) -> float:
+def best(data: memoryview, count: int, repeats: int = 30) -> float:
     """Seconds of the fastest run."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
-        if python:
-            decoded = decode(data, topic="topic", partition=0, start=0, kernels=PYTHON_KERNELS)
-        else:
-            decoded = decode(data, topic="topic", partition=0, start=0)
+        decoded = decode(data, topic="topic", partition=0, start=0)
         times.append(time.perf_counter() - start)
         assert len(decoded.records) == count
     return min(times)
@@ -65,9 +60,6 @@ def report(name: str, data: memoryview, count: int, seconds: float) -> None:
 
 
 def main() -> None:
-    start = time.perf_counter()
-    load_kernels()
-    print(f"{kernels_in_use()}, loaded in {time.perf_counter() - start:.1f} s")
     for size in (100, 1024):
         data, count = response(size)
         report(f"{size} B, 4 MiB", data, count, best(data, count))
@@ -87,7 +79,6 @@ def main() -> None:
         data, count = response(100, magic=magic, keys=True, codec="snappy")
         report(f"100 B, keys, magic {magic}, snappy", data, count, best(data, count, 10))
     data, count = response(100, keys=True)
-    report("100 B, keys, Python kernels", data, count, best(data, count, 2, python=True))
     times = []
     for _ in range(30):
         start = time.perf_counter()
@@ -96,7 +87,6 @@ def main() -> None:
     report("100 B, keys, scan_next_offset", data, count, min(times))
     data = memoryview(record_batch(records(random.Random(1), 100, keys=True, headers=False)[:5], base_offset=0))
     report("one batch of 5 records", data, 5, best(data, 5, 500))
-    report("the same, Python kernels", data, 5, best(data, 5, 500, python=True))
 
 
 if __name__ == "__main__":

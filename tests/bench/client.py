@@ -16,7 +16,6 @@ import msgspec
 
 import kzconsumer
 from kzconsumer.logs import setup
-from kzconsumer.records.kernel_loading import load_kernels
 from tests.bench.java_clients import read_java, read_scala
 from tests.bench.source import Source
 from tests.bench.stopwatch import Measurement, Stopwatch
@@ -30,7 +29,6 @@ def read_batches(source: Source) -> Measurement:
 
 
 async def _read_batches(source: Source) -> Measurement:
-    load_kernels()
     watch = Stopwatch()
     async with kzconsumer.connect(_settings(source)) as consumer:
         streams = await consumer.create_message_streams({source.topic: 1})
@@ -51,7 +49,6 @@ def read_messages(source: Source) -> Measurement:
 
 
 async def _read_messages(source: Source) -> Measurement:
-    load_kernels()
     watch = Stopwatch()
     async with kzconsumer.connect(_settings(source)) as consumer:
         streams = await consumer.create_message_streams({source.topic: 1})

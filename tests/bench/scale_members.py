@@ -23,7 +23,6 @@ from kzconsumer.group.listener import RebalanceListener
 from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.logs import setup
 from kzconsumer.model import TopicPartition
-from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.zookeeper.link import Link
 
 OPERATIONS = {
@@ -101,7 +100,6 @@ async def _member(settings: kzconsumer.Settings, topics: dict[str, int], held: _
 
 
 async def _run(connect: str, group: str, topics: Sequence[str], members: int, spread: float) -> None:
-    load_kernels()
     counts = _Counts()
     settings = kzconsumer.Settings.from_dict(
         {

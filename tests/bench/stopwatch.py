@@ -22,7 +22,7 @@ class Measurement(msgspec.Struct, frozen=True):
     peak_rss: int
     """Bytes, since the process began."""
     first: float
-    """Seconds from the client's construction to the first message or batch; kernels were loaded before."""
+    """Seconds from the client's construction to the first message or batch."""
 
     @property
     def rate(self) -> float:

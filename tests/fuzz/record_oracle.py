@@ -1,6 +1,6 @@
-"""A third parser of record sets, plain and strict, with which the kernels have to agree.
+"""A parser of record sets in plain Python, strict and slow: the decoder has to agree with it.
 
-Shares nothing with them but the decompression. Checksums are ignored.
+It shares nothing with the decoder but the decompression. Checksums are ignored.
 """
 
 from __future__ import annotations

@@ -1,28 +1,21 @@
-"""Mutated record sets, read by both kernel sets and by the oracle.
+"""Mutated record sets, read by the decoder and by the oracle.
 
-Checksums are ignored, so that mutations reach the record parsers. Input, decompressed bodies, transactions and outputs
-lie flush against pages that may not be touched: one byte too far ends the process.
+Checksums are ignored, so that mutations reach the record parsers. Input and decompressed bodies lie flush against pages
+that may not be touched: one byte too far ends the process.
 """
 
 from __future__ import annotations
 
-import ctypes
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
+from typing import TypeAlias
 
-import numpy as np
-
-from kzconsumer.records import batches
+from kzconsumer.records import decode as decoder
 from kzconsumer.records import layout as L
-from kzconsumer.records.compression import Body, Scratch
+from kzconsumer.records.compression import Scratch
 from kzconsumer.records.decode import Decoded, decode
-from kzconsumer.records.few_records import decode_few
-from kzconsumer.records.kernel_loading import load_kernels
-from kzconsumer.records.kernel_set import Cells, KernelSet, Read, Table
-from kzconsumer.records.kernel_set import Transactions as TransactionCells
-from kzconsumer.records.python_kernels import PYTHON_KERNELS
 from tests.fuzz.guarded_memory import GuardedMemory
 from tests.fuzz.mutations import mutate
 from tests.fuzz.record_oracle import Row, Transactions, reference
@@ -37,45 +30,26 @@ from tests.support.record_sets import (
     record_batch,
 )
 
+Decode: TypeAlias = Callable[[memoryview, int, Sequence[tuple[int, int]]], Decoded]
+"""Decodes record bytes from an offset on, without the batches of some aborted transactions."""
+
 
 class GuardedScratch(Scratch):
     """Gives every body, when it is kept, guarded memory of its own."""
 
-    def keep(self, size: int) -> Body:
-        self.memory = [*getattr(self, "memory", []), GuardedMemory(max(size, 1))]
-        return np.frombuffer(self.memory[-1].put(super().keep(size).tobytes()), np.uint8)
+    def keep(self, size: int) -> memoryview:
+        memory = GuardedMemory(max(size, 1))
+        self.memory = [*getattr(self, "memory", []), memory]
+        return memory.put(super().keep(size).tobytes())
 
 
-def guarded(kernels: KernelSet) -> KernelSet:
-    """The same kernels without checksums, writing into guarded memory of just the capacities."""
-    memory = [GuardedMemory(1 << 18) for _ in range(L.OUTPUT_CELLS)]
-    transaction_memory = GuardedMemory(1 << 12)
+def guard_bodies() -> None:
+    """From now on decompressed bodies lie in guarded memory."""
+    setattr(decoder, "Scratch", GuardedScratch)  # noqa: B010
 
-    def hide_aborted(table: Table, rows: int, transactions: TransactionCells) -> tuple[int, int]:
-        inside = np.frombuffer(transaction_memory.put(transactions.tobytes()), np.int64)
-        return kernels.hide_aborted(table, rows, inside.reshape(transactions.shape))
 
-    def guard(read: Read) -> Read:
-        def read_guarded(table: Table, first: int, until: int, outputs: Cells, state: Cells) -> tuple[int, int, int]:
-            rows, size = state[L.S_ROW_CAPACITY : L.S_BYTE_CAPACITY + 1].tolist()
-            binary = [4 * (rows + 1), size, (rows + 7) // 8]
-            sizes = [8 * rows, 8 * rows, *binary, *binary, rows]
-            inside = np.array([own.room(size) for own, size in zip(memory, sizes, strict=True)], np.int64)
-            for address, own, size in zip(outputs.tolist(), inside.tolist(), sizes, strict=True):
-                ctypes.memmove(own, address, size)
-            result = read(table, first, until, inside, state)
-            for address, own, size in zip(outputs.tolist(), inside.tolist(), sizes, strict=True):
-                ctypes.memmove(address, own, size)
-            return result
-
-        return read_guarded
-
-    return kernels._replace(
-        scan=lambda address, size, check, table, crcs: kernels.scan(address, size, False, table, crcs),
-        hide_aborted=hide_aborted,
-        read_batches=guard(kernels.read_batches),
-        read_messages=guard(kernels.read_messages),
-    )
+def decode_unchecked(records: memoryview, start: int, aborted: Sequence[tuple[int, int]]) -> Decoded:
+    return decode(records, topic="topic", partition=3, start=start, aborted=aborted, check=False)
 
 
 def plain(decoded: Decoded) -> tuple[list[Row], int, bool, bool]:
@@ -90,17 +64,12 @@ def plain(decoded: Decoded) -> tuple[list[Row], int, bool, bool]:
 
 
 def plain_rows(decoded: Decoded) -> tuple[list[Row], int, bool, bool]:
-    """The same, through the decoder of messages."""
+    """The same, by way of what messages are made of."""
     found = decoded.records.rows()
     times = [None if time == L.NO_TIMESTAMP else time for time in found.timestamps]
     headers = found.headers or repeat(())
     rows = list(zip(found.offsets, times, found.timestamp_types, found.keys, found.values, map(list, headers)))  # noqa: B905
     return rows, decoded.next_offset, decoded.incomplete, decoded.corrupt is not None
-
-
-def unlike(decoded: Decoded, wanted: tuple[list[Row], int, bool, bool], about: str) -> list[str]:
-    found = plain(decoded), plain_rows(decoded)
-    return [f"{about}: {got} instead of {wanted}" for got in found if got != wanted]
 
 
 def seeds() -> list[bytes]:
@@ -159,7 +128,7 @@ def transactions(records: Sequence[Record], rng: random.Random) -> bytes:
 
 
 def mutate_inside(rng: random.Random) -> bytes:
-    """A valid wrapper or batch whose decompressed body is a mutated one."""
+    """A good wrapper or batch whose decompressed body is a mutated one."""
     fields = [None, b"", b"x", rng.randbytes(9)]
     records = [Record(rng.choice(fields), rng.choice(fields), ((b"h", b"x"),)) for _ in range(rng.choice([1, 2, 8]))]
     magic = rng.randrange(3)
@@ -175,14 +144,8 @@ def mutate_inside(rng: random.Random) -> bytes:
     )
 
 
-def kernel_sets() -> list[KernelSet]:
-    """Both, in guarded memory, as are decompressed bodies from now on."""
-    setattr(batches, "Scratch", GuardedScratch)  # noqa: B010
-    return [guarded(load_kernels()), guarded(PYTHON_KERNELS)]
-
-
-def differences(kernel_sets: list[KernelSet], cases: int, seed: int) -> tuple[list[str], Counter[str]]:
-    """Cases in which a kernel set differs from the reference parser, and how many cases were of which kind."""
+def differences(decode: Decode, cases: int, seed: int) -> tuple[list[str], Counter[str]]:
+    """Cases in which a decoder does not do as the reference parser, and how many cases were of which kind."""
     rng = random.Random(seed)
     known = seeds()
     area = GuardedMemory(1 << 16)
@@ -204,17 +167,9 @@ def differences(kernel_sets: list[KernelSet], cases: int, seed: int) -> tuple[li
         kinds["corrupt" if wanted[3] else "good"] += 1
         kinds["rows"] += bool(wanted[0])
         kinds["hidden"] += followed.hidden > 0
-        if (few := decode_few(placed, topic="topic", partition=3, start=start, check=False)) is not None:
-            kinds["few"] += 1
-            unhidden = reference(data, start, Transactions([]))
-            about = f"few records, start {start}, {data.hex()}"
-            found += [
-                f"{about}: {got} instead of {unhidden}" for got in (plain(few), plain_rows(few)) if got != unhidden
-            ]
-        for number, kernels in enumerate(kernel_sets):
-            decoded = decode(placed, topic="topic", partition=3, start=start, aborted=aborted, kernels=kernels)
-            about = f"kernels {number}, start {start}, aborted {aborted}, {data.hex()}"
-            found += [
-                f"{about}: {got} instead of {wanted}" for got in (plain(decoded), plain_rows(decoded)) if got != wanted
-            ]
+        decoded = decode(placed, start, aborted)
+        about = f"start {start}, aborted {aborted}, {data.hex()}"
+        found += [
+            f"{about}: {got} instead of {wanted}" for got in (plain(decoded), plain_rows(decoded)) if got != wanted
+        ]
     return found, kinds

@@ -126,12 +126,11 @@ class Tree:
         assert called.startswith(f"#!{self._python}\n"), f"the script kzconsumer runs {called.splitlines()[0]}"
 
     def _variables(self) -> dict[str, str]:
-        """For tests in the copy; what is compiled for it goes with it."""
+        """For tests in the copy."""
         kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
         return kept | {
             "PATH": f"{self._python.parent}{os.pathsep}{os.environ['PATH']}",
             "VIRTUAL_ENV": str(self._environment),
-            "NUMBA_CACHE_DIR": str(self.root / ".numba"),
         }
 
     def _write(self, file: Path, source: str) -> None:

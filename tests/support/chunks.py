@@ -7,17 +7,13 @@ from collections.abc import Sequence
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.records.decode import decode
-from kzconsumer.records.few_records import decode_few
 from kzconsumer.records.forms import RawRecords
-from kzconsumer.records.python_kernels import PYTHON_KERNELS
 from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.zookeeper.lease import Lease
 from tests.support.record_sets import Record, record_batch
 
 TOPIC = "orders"
-ONE_BY_ONE = False
-"""Whether few records are decoded one by one, like single ones; a test may patch it."""
 
 
 def tracker(partition: int = 0, start: int = 0) -> OffsetTracker:
@@ -34,9 +30,7 @@ def chunk(claim: OffsetTracker, first: int, until: int, offsets: Sequence[int] |
         last_offset_delta=until - first - 1,
     )
     topic, partition = claim.topic_partition
-    few = decode_few(memoryview(data), topic=topic, partition=partition, start=first) if ONE_BY_ONE else None
-    # The compiled kernels take seconds to load.
-    decoded = few or decode(memoryview(data), topic=topic, partition=partition, start=first, kernels=PYTHON_KERNELS)
+    decoded = decode(memoryview(data), topic=topic, partition=partition, start=first)
     assert (decoded.next_offset, decoded.corrupt) == (until, None)
     return Chunk(claim, first, until, decoded.records, len(data))
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import struct
 from typing import ClassVar, Final, Protocol, TypeVar
 
-import pyarrow as pa
-
 from kzconsumer.brokers.protocol.primitives import INT32, NO_TAGS, skip_tags
 from kzconsumer.errors import ProtocolError
+from kzconsumer.records import _native
 
 MAX_RESPONSE: Final = 1 << 30
 """Bytes. A peer that is no Kafka broker exceeds it: `HTTP`, read as a size, is more."""
@@ -108,8 +107,7 @@ class FrameReader:
                 frames.append(memoryview(bytes(staging[start : start + size])))
                 start += size
                 continue
-            # From Arrow's pool, which reuses memory: fresh pages would cost more than the read.
-            self._frame = memoryview(pa.allocate_buffer(size)).cast("B")
+            self._frame = memoryview(_native.Memory(size))
             self._frame[:there] = staging[start : start + there]
             self._used = there
             start += there

@@ -400,7 +400,7 @@ def test_version() -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    heavy = ["aiozk", "anyio", "numba", "numpy", "pyarrow", "pyspark", "structlog"]
+    heavy = ["aiozk", "anyio", "numpy", "pyarrow", "pyspark", "structlog"]
     program = (
         "import sys; from kzconsumer.cli.main import main\n"
         "try: main(['--help'])\n"

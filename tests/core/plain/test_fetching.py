@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any, cast
 
 import anyio
-import pyarrow as pa
 import pytest
 
 from kzconsumer.brokers.pool import Brokers
@@ -24,7 +23,7 @@ from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.model import Broker, Form
 from kzconsumer.records import decode
-from kzconsumer.records.kernel_loading import load_kernels
+from kzconsumer.records._native import allocated_bytes
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
@@ -99,7 +98,6 @@ async def test_the_event_loop_decompresses_a_bounded_part_of_a_small_response(
             decompressed[-1] += found.size
         return found
 
-    await asyncio.to_thread(load_kernels)
     monkeypatch.setattr(reading, "decode", noted)
     queue = ChunkQueue(1 << 40)
 
@@ -138,7 +136,7 @@ async def test_a_response_that_expands_does_not_take_memory_for_all_its_partitio
     monkeypatch.setattr(delivery, "MOST_DECODED", size)
     bomb = record_batch([Record(None, bytes(size))], base_offset=0, codec="zstd")
     queue = ChunkQueue(1 << 20)
-    before = pa.total_allocated_bytes()
+    before = allocated_bytes()
     taken: list[int] = []
 
     def enough(chunk: Chunk) -> bool:
@@ -153,7 +151,7 @@ async def test_a_response_that_expands_does_not_take_memory_for_all_its_partitio
             while queue.filled[0] == 0 or queue.has_room:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
-        assert pa.total_allocated_bytes() - before < 3 * size
+        assert allocated_bytes() - before < 3 * size
         await take(queue, enough)
     assert sorted(taken) == list(range(PARTITIONS))
 
@@ -186,9 +184,8 @@ BUSY = record_batch([Record(None, bytes(MIB // 8))] * 8, base_offset=0)
 
 @pytest.mark.parametrize("wants", ["messages", "columns", "raw"])
 async def test_a_small_chunk_does_not_keep_its_response_in_memory(wants: Form) -> None:
-    await asyncio.to_thread(load_kernels)
     stalled, consumed = ChunkQueue(8 * MIB), ChunkQueue(8 * MIB)
-    before = pa.total_allocated_bytes()
+    before = allocated_bytes()
 
     def log(partition: int, offset: int) -> bytes:
         return at(offset, BUSY if partition else QUIET)
@@ -196,14 +193,13 @@ async def test_a_small_chunk_does_not_keep_its_response_in_memory(wants: Form) -
     async with log_broker(log) as broker, fetching(broker, [(0, stalled), (1, consumed)], wants):
         await take(consumed, lambda chunk: chunk.first >= 8 * 100)
         chunks, counted, _ = stalled.filled
-        held = pa.total_allocated_bytes() - before
+        held = allocated_bytes() - before
     assert chunks > 90
     assert held < 2 * counted + 10 * MIB, "and the chunk in flight to the other stream"
 
 
 async def test_raw_bytes_that_fill_their_response_are_not_copied() -> None:
     """One large partition does, and so do a few equal ones together."""
-    await asyncio.to_thread(load_kernels)
     queue = ChunkQueue(8 * MIB)
     log = {0: BUSY}
     async with (
@@ -217,16 +213,15 @@ async def test_raw_bytes_that_fill_their_response_are_not_copied() -> None:
 
 
 async def test_a_fetcher_with_a_full_queue_does_not_keep_the_last_response() -> None:
-    await asyncio.to_thread(load_kernels)
     queue = ChunkQueue(MIB)
-    before = pa.total_allocated_bytes()
+    before = allocated_bytes()
     log = {0: b"".join(at(8 * n, BUSY) for n in range(8))}
     async with log_broker(lambda partition, offset: log.get(offset, b"")) as broker, fetching(broker, [(1, queue)]):
         async with asyncio.timeout(LIMIT):
             while queue.filled[0] == 0:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
-        assert pa.total_allocated_bytes() - before < 1.5 * queue.filled[1]
+        assert allocated_bytes() - before < 1.5 * queue.filled[1]
 
 
 _HELD = """

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
@@ -129,12 +130,8 @@ IN_NEED_OF_EXTRAS = {
 }
 DECODED = """
 from kzconsumer.records.decode import decode
-from kzconsumer.records.kernel_loading import load_kernels
-from kzconsumer.records.python_kernels import PYTHON_KERNELS
-kernels = load_kernels() if {compiled} else PYTHON_KERNELS
-assert (kernels is PYTHON_KERNELS) != {compiled}, "numba does not work"
 records = {records}
-decoded = decode(memoryview(records), topic="orders", partition=0, start=7, kernels=kernels)
+decoded = decode(memoryview(records), topic="orders", partition=0, start=7)
 print(decoded.records.columns()["value"].to_pylist())
 """
 RECORDS = record_batch([Record(b"k", b"order 1"), Record(None, b"order 2")], base_offset=7, codec="zstd")
@@ -152,8 +149,10 @@ def wheels(built: list[Path]) -> list[Path]:
 
 def test_there_is_a_wheel_and_a_source_distribution_of_each(built: list[Path], tmp_path: Path) -> None:
     """With the same version, and a page that can be shown."""
+    compiled = "cp{0}{1}-cp{0}{1}-{2}".format(*sys.version_info[:2], sysconfig.get_platform().replace("-", "_"))
+    tags = dict.fromkeys(DISTRIBUTIONS, "py3-none-any") | {"kzconsumer": compiled}
     assert {each.name for each in built} == {
-        f"{name}-{__version__}{kind}" for name in DISTRIBUTIONS for kind in (".tar.gz", "-py3-none-any.whl")
+        f"{name}-{__version__}{kind}" for name, tag in tags.items() for kind in (".tar.gz", f"-{tag}.whl")
     }
     run(sys.executable, "-m", "twine", "check", "--strict", *built, within=tmp_path)
 
@@ -164,7 +163,9 @@ def test_a_wheel_has_its_package_and_data_files(wheels: list[Path], name: str) -
     inside = set(zipfile.ZipFile(wheel).namelist())
     folder = ROOT / DISTRIBUTIONS[name]
     package = {str(each.relative_to(folder)) for each in (folder / name).rglob("*") if each.is_file()}
-    package = {each for each in package if "__pycache__" not in each} - {"kzconsumer/README.md"}
+    compiled = f"kzconsumer/records/_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+    package = {each for each in package if not re.search(r"__pycache__|/native/|\.so$|^kzconsumer/README.md$", each)}
+    package |= {compiled} if name == "kzconsumer" else set()
     info = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
     beside = {f"{name}-{__version__}.data/data/{each}" for each in SHARED.get(name, ())}
     assert inside == package | {f"{name}-{__version__}.dist-info/{each}" for each in info} | beside
@@ -178,7 +179,7 @@ def test_a_source_distribution_has_its_sources(built: list[Path], name: str) -> 
         first = {each.split("/")[1] for each in archive.getnames()}
     always = {".gitignore", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", name}
     more = {
-        "kzconsumer": {"CHANGELOG.md", "config", "docs", "monitoring", "systemd"},
+        "kzconsumer": {"CHANGELOG.md", "config", "docs", "hatch_build.py", "monitoring", "systemd"},
         "kzconsumer_tools": {"hatch_build.py", "share"},
     }
     assert first == always | more.get(name, set())
@@ -236,7 +237,7 @@ def test_installed_distributions_work(installed: tuple[Path, Path], tmp_path: Pa
     in_need = run(python, "-c", WITHOUT_EXTRAS.format(extras=EXTRAS), within=tmp_path).split()
     need_theirs = ("kzconsumer_sandbox.", "kzconsumer_tools.")
     assert {name for name in in_need if not name.startswith(need_theirs)} == IN_NEED_OF_EXTRAS
-    decoded = run(python, "-c", DECODED.format(compiled=WHOLE, records=RECORDS), within=tmp_path)
+    decoded = run(python, "-c", DECODED.format(records=RECORDS), within=tmp_path)
     assert decoded == "[b'order 1', b'order 2']\n"
     if WHOLE:
         run(commands / "pip", "check", within=tmp_path)

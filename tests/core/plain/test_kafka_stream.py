@@ -14,22 +14,16 @@ import pytest
 
 from kzconsumer.errors import OffsetLostError
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.records._native import allocated_bytes
 from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
 from kzconsumer.streams.cursor import FAST_ROWS, MOST_ROWS, StreamCursor, next_lot
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.lease import Lease
-from tests.support import chunks
 from tests.support.chunks import TOPIC, LeaseInHand, chunk, failure, hole, put, tracker
 
 LIMIT = 2.0
 T = TypeVar("T")
-
-
-@pytest.fixture(autouse=True, params=["columns", "few"])
-def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test with both forms that records have in a chunk."""
-    monkeypatch.setattr(chunks, "ONE_BY_ONE", request.param == "few")
 
 
 class HeldStream(KafkaStream):
@@ -577,29 +571,29 @@ async def test_the_rest_of_a_chunk_held_back_by_a_pause_is_counted() -> None:
 
 async def test_a_stream_that_waits_does_not_keep_its_last_chunk() -> None:
     claim = tracker()
-    before = pa.total_allocated_bytes()
+    before = allocated_bytes()
     stream = stream_of(chunk(claim, 0, 4_000))
-    assert pa.total_allocated_bytes() - before > 1 << 17
+    assert allocated_bytes() - before > 1 << 17
     iterator = aiter(stream)
     await take(iterator, 4_000)
     waiting = asyncio.ensure_future(anext(iterator))
     for _ in range(10):
         await asyncio.sleep(0)
-    assert pa.total_allocated_bytes() - before < 1 << 14
+    assert allocated_bytes() - before < 1 << 14
     assert done(claim, stream) == 4_000
     waiting.cancel()
 
 
 async def test_batches_without_references_in_the_application_are_not_kept() -> None:
     claim = tracker()
-    before = pa.total_allocated_bytes()
+    before = allocated_bytes()
     stream = stream_of(chunk(claim, 0, 4_000))
     batches = stream.batches()
     assert sum([batch.num_rows for batch in await take(batches, 1)]) == 4_000
     waiting = asyncio.ensure_future(anext(batches))
     for _ in range(10):
         await asyncio.sleep(0)
-    assert pa.total_allocated_bytes() - before < 1 << 14
+    assert allocated_bytes() - before < 1 << 14
     waiting.cancel()
 
 

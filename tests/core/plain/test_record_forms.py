@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
+import pyarrow as pa
 import pytest
 
+from kzconsumer.records._native import allocated_bytes
+from kzconsumer.records.columns import SCHEMA
 from kzconsumer.records.decode import decode
-from kzconsumer.records.few_records import decode_few
 from kzconsumer.records.forms import NO_RECORDS, RawRecords, Records, Rows
 from tests.support.record_sets import Record, record_batch
 
@@ -17,10 +21,8 @@ RECORDS = [
 DATA = memoryview(record_batch(RECORDS, base_offset=40, offset_deltas=[0, 7, 9]))
 
 
-def both() -> tuple[Records, Records]:
-    few = decode_few(DATA, topic="orders", partition=3, start=0)
-    assert few is not None
-    return few.records, decode(DATA, topic="orders", partition=3, start=0).records
+def decoded() -> Records:
+    return decode(DATA, topic="orders", partition=3, start=0).records
 
 
 def plain(rows: Rows) -> list[tuple[object, ...]]:
@@ -29,18 +31,52 @@ def plain(rows: Rows) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize(("first", "until"), [(0, None), (0, 2), (1, None), (1, 2), (2, 9), (3, None), (2, 1)])
-def test_parts_are_the_same_in_both_forms(first: int, until: int | None) -> None:
-    few, columns = (records.slice(first, until) for records in both())
-    assert len(few) == len(columns)
-    assert plain(few.rows()) == plain(columns.rows())
-    assert few.columns() == columns.columns()
+def test_parts(first: int, until: int | None) -> None:
+    """The same rows as messages and as columns."""
+    part = decoded().slice(first, until)
+    batch = part.columns()
+    batch.validate(full=True)
+    assert len(part) == batch.num_rows
+    assert plain(part.rows()) == plain(decoded().rows())[first:until]
+    assert batch == decoded().columns().slice(first, max((3 if until is None else until) - first, 0))
+    assert [batch.column(name).to_pylist() for name in ("offset", "key", "value")] == [
+        list(part.rows().offsets),
+        list(islice(part.rows().keys, len(part))),
+        list(part.rows().values),
+    ]
+
+
+def test_a_part_of_a_part() -> None:
+    part = decoded().slice(1).slice(1)
+    assert [plain(part.rows()), part.columns()] == [plain(decoded().rows())[2:], decoded().columns().slice(2)]
+
+
+@pytest.mark.parametrize("headers", [(), ((b"trace", b"12345678"),)], ids=["plain", "headers"])
+def test_bytes_are_those_of_the_columns(headers: tuple[tuple[bytes, bytes | None], ...]) -> None:
+    some = [Record(b"key", bytes(n), headers) for n in range(300)] + [Record(None, None)] * 700
+    records = decode(memoryview(record_batch(some, base_offset=0)), topic="orders", partition=3, start=0).records
+    for part in (records, records.slice(100, 900), records.slice(700)):
+        assert part.nbytes == pytest.approx(part.columns().nbytes, rel=0.01)
 
 
 @pytest.mark.parametrize("offset", [0, 40, 41, 47, 48, 49, 50, 100])
 def test_records_below_an_offset(offset: int) -> None:
-    few, columns = (records.below(offset) for records in both())
-    assert len(few) == len(columns) == sum(each < offset for each in (40, 47, 49))
-    assert few.columns() == columns.columns()
+    part = decoded().below(offset)
+    assert list(part.rows().offsets) == [each for each in (40, 47, 49) if each < offset]
+    assert part.columns() == decoded().columns().slice(0, len(part))
+
+
+def test_columns_outlive_what_they_are_made_of() -> None:
+    records = decoded()
+    batch = records.columns()
+    columns = [batch.column(name) for name in batch.schema.names]
+    wanted = decoded().columns().to_pylist()
+    before = allocated_bytes()
+    del records, batch
+    assert allocated_bytes() == before
+    assert pa.RecordBatch.from_arrays(columns, schema=SCHEMA).to_pylist() == wanted
+    del columns
+    assert allocated_bytes() < before
 
 
 def test_a_range_without_records() -> None:
@@ -54,6 +90,5 @@ def test_raw_bytes_are_neither_iterated_nor_cut() -> None:
     for refused in (lambda: raw.slice(0), lambda: raw.below(45), raw.rows):
         with pytest.raises(TypeError, match="records fetched as raw bytes cannot be iterated"):
             refused()
-    for records in both():
-        with pytest.raises(TypeError, match="records fetched as messages or columns cannot be had as raw bytes"):
-            _ = records.raw
+    with pytest.raises(TypeError, match="records fetched as messages or columns cannot be had as raw bytes"):
+        _ = decoded().raw

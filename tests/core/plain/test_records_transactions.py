@@ -8,18 +8,10 @@ import pytest
 
 from kzconsumer.records.decode import Decoded, decode
 from kzconsumer.records.forms import NO_RECORDS
-from kzconsumer.records.kernel_loading import load_kernels
-from kzconsumer.records.kernel_set import KernelSet
-from kzconsumer.records.python_kernels import PYTHON_KERNELS
 from tests.support.record_sets import Record, control_batch, message_set, record_batch
 
 Aborted = list[tuple[int, int]]
 TWO = [Record(None, b"x"), Record(None, b"y")]
-
-
-@pytest.fixture(params=["numba", "python"])
-def kernels(request: pytest.FixtureRequest) -> KernelSet:
-    return load_kernels() if request.param == "numba" else PYTHON_KERNELS
 
 
 def sent(base: int, producer: int = -1, *, transactional: bool = True) -> bytes:
@@ -29,8 +21,8 @@ def sent(base: int, producer: int = -1, *, transactional: bool = True) -> bytes:
     )
 
 
-def run(kernels: KernelSet, data: bytes, aborted: Aborted, start: int = 0) -> Decoded:
-    return decode(memoryview(data), topic="events", partition=7, start=start, aborted=aborted, kernels=kernels)
+def run(data: bytes, aborted: Aborted, start: int = 0) -> Decoded:
+    return decode(memoryview(data), topic="events", partition=7, start=start, aborted=aborted)
 
 
 def offsets(decoded: Decoded) -> list[int | None]:
@@ -44,18 +36,18 @@ def marker(base: int, producer: int, commit: bool) -> bytes:
     return control_batch(base, producer_id=producer, commit=commit)
 
 
-def test_the_batches_of_an_aborted_transaction_yield_no_rows(kernels: KernelSet) -> None:
+def test_the_batches_of_an_aborted_transaction_yield_no_rows() -> None:
     data = sent(0) + sent(2, 9) + sent(4) + sent(6, 9) + marker(8, 9, ABORT) + sent(9)
-    decoded = run(kernels, data, [(9, 2)])
+    decoded = run(data, [(9, 2)])
     assert (offsets(decoded), decoded.next_offset, decoded.corrupt) == ([0, 1, 4, 5, 9, 10], 11, None)
-    assert offsets(run(kernels, data, [])) == [0, 1, 2, 3, 4, 5, 6, 7, 9, 10]
+    assert offsets(run(data, [])) == [0, 1, 2, 3, 4, 5, 6, 7, 9, 10]
 
 
-def test_a_response_with_only_aborted_records_is_skipped(kernels: KernelSet) -> None:
-    assert run(kernels, sent(4, 9) + sent(6, 9), [(9, 0)], 5) == Decoded(NO_RECORDS, 8, False, None, 0)
+def test_a_response_with_only_aborted_records_is_skipped() -> None:
+    assert run(sent(4, 9) + sent(6, 9), [(9, 0)], 5) == Decoded(NO_RECORDS, 8, False, None, 0)
 
 
-def test_the_same_producer_may_abort_commit_and_abort_again(kernels: KernelSet) -> None:
+def test_the_same_producer_may_abort_commit_and_abort_again() -> None:
     data = (
         sent(0, 9)
         + marker(2, 9, ABORT)
@@ -66,51 +58,51 @@ def test_the_same_producer_may_abort_commit_and_abort_again(kernels: KernelSet) 
         + sent(9, 9)
         + marker(11, 9, COMMIT)
     )
-    assert offsets(run(kernels, data, [(9, 6), (9, 0)])) == [3, 4, 9, 10]
+    assert offsets(run(data, [(9, 6), (9, 0)])) == [3, 4, 9, 10]
 
 
-def test_transactions_of_several_producers_may_overlap(kernels: KernelSet) -> None:
+def test_transactions_of_several_producers_may_overlap() -> None:
     data = sent(0, 1) + sent(2, 2) + sent(4, 3) + marker(6, 1, ABORT) + sent(7, 1) + sent(9, 2) + marker(11, 2, ABORT)
     data += marker(12, 3, COMMIT) + marker(13, 1, COMMIT) + sent(14, 2)
-    assert offsets(run(kernels, data, [(2, 2), (1, 0)])) == [4, 5, 7, 8, 14, 15]
+    assert offsets(run(data, [(2, 2), (1, 0)])) == [4, 5, 7, 8, 14, 15]
 
 
-def test_a_response_may_begin_and_end_in_the_middle_of_a_transaction(kernels: KernelSet) -> None:
+def test_a_response_may_begin_and_end_in_the_middle_of_a_transaction() -> None:
     """The broker names the transaction in each response, with its first offset."""
-    assert offsets(run(kernels, sent(100, 9) + sent(102) + sent(104, 9), [(9, 3)], 101)) == [102, 103]
-    assert offsets(run(kernels, sent(106, 9) + marker(108, 9, ABORT) + sent(109, 9), [(9, 3)], 106)) == [109, 110]
+    assert offsets(run(sent(100, 9) + sent(102) + sent(104, 9), [(9, 3)], 101)) == [102, 103]
+    assert offsets(run(sent(106, 9) + marker(108, 9, ABORT) + sent(109, 9), [(9, 3)], 106)) == [109, 110]
 
 
-def test_a_transaction_that_begins_behind_its_producers_committed_records(kernels: KernelSet) -> None:
+def test_a_transaction_that_begins_behind_its_producers_committed_records() -> None:
     data = sent(0, 9) + marker(2, 9, COMMIT) + sent(3, 9) + marker(5, 9, ABORT)
-    assert offsets(run(kernels, data, [(9, 3)])) == [0, 1]
+    assert offsets(run(data, [(9, 3)])) == [0, 1]
 
 
-def test_records_without_transaction_are_never_left_out(kernels: KernelSet) -> None:
+def test_records_without_transaction_are_never_left_out() -> None:
     data = sent(0, 9, transactional=False) + sent(2, 9) + message_set(TWO, magic=1, base_offset=4)
-    assert offsets(run(kernels, data, [(9, 0)])) == [0, 1, 4, 5]
+    assert offsets(run(data, [(9, 0)])) == [0, 1, 4, 5]
 
 
-def test_a_marker_emptied_by_compaction_ends_nothing(kernels: KernelSet) -> None:
+def test_a_marker_emptied_by_compaction_ends_nothing() -> None:
     empty = record_batch([], base_offset=2, last_offset_delta=0, transactional=True, control=True, producer_id=9)
-    assert offsets(run(kernels, sent(0, 9) + empty + sent(3, 9), [(9, 0)])) == []
+    assert offsets(run(sent(0, 9) + empty + sent(3, 9), [(9, 0)])) == []
 
 
 @pytest.mark.parametrize("key", [None, b"\0\0\0"])
-def test_a_marker_that_cannot_be_read_is_corrupt(kernels: KernelSet, key: bytes | None) -> None:
+def test_a_marker_that_cannot_be_read_is_corrupt(key: bytes | None) -> None:
     broken = record_batch([Record(key, b"")], base_offset=4, transactional=True, control=True, producer_id=9)
-    decoded = run(kernels, sent(0) + sent(2, 9) + broken + sent(5), [(9, 2)])
+    decoded = run(sent(0) + sent(2, 9) + broken + sent(5), [(9, 2)])
     assert (offsets(decoded), decoded.next_offset) == ([0, 1], 4)
     assert decoded.corrupt is not None
     assert (decoded.corrupt.offset, "transaction marker" in decoded.corrupt.reason) == (4, True)
 
 
-def test_a_marker_of_a_later_kind_ends_nothing(kernels: KernelSet) -> None:
+def test_a_marker_of_a_later_kind_ends_nothing() -> None:
     later = record_batch([Record(b"\0\1\0\5", b"")], base_offset=2, transactional=True, control=True, producer_id=9)
-    assert offsets(run(kernels, sent(0, 9) + later + sent(3, 9), [(9, 0)])) == []
+    assert offsets(run(sent(0, 9) + later + sent(3, 9), [(9, 0)])) == []
 
 
-def test_random_histories(kernels: KernelSet) -> None:
+def test_random_histories() -> None:
     """Every record of a committed transaction and none of an aborted one, wherever the response begins and ends."""
     rng = random.Random(3)
     for _ in range(60):
@@ -149,6 +141,6 @@ def test_random_histories(kernels: KernelSet) -> None:
         end = shown[until][0] if until < len(shown) else stable
         named = [(producer, first) for producer, first, last in ended if last >= start and first < end]
         rng.shuffle(named)
-        decoded = run(kernels, b"".join(data for _, data in shown[begin:until]), named, start)
+        decoded = run(b"".join(data for _, data in shown[begin:until]), named, start)
         assert offsets(decoded) == sorted(offset for offset in wanted if start <= offset < end)
         assert (decoded.next_offset, decoded.corrupt) == (max(start, end), None)

@@ -16,7 +16,7 @@ from kzconsumer_sandbox.servers.ports import free_port
 from kzconsumer_sandbox.servers.sandbox import start_server, stop_server
 from kzconsumer_sandbox.servers.topics import create_topic
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
-from tests.support.members import Daemon, daemon, reader, settings, stored_offsets
+from tests.support.members import daemon, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
 from tests.support.raw_ranges import log_directory, segments
@@ -170,25 +170,6 @@ async def test_the_start_waits_for_zookeeper(servers: Servers, cluster: Cluster,
             await until(lambda: len(member.records()) == 10, 30)
             member.signal(signal.SIGTERM)
             assert await member.ended() == 0
-
-
-async def test_the_first_compilation_does_not_delay_the_end(cluster: Cluster, unique: str, tmp_path: Path) -> None:
-    """Without a cache, kernels take 8 s or more to compile, in a thread that cannot be ended."""
-    await create_topic(cluster.connect, unique, 1)
-    member = Daemon(tmp_path, cluster.connect, unique, {unique: 1}, "", "smallest")
-    member.environment = {"NUMBA_CACHE_DIR": str(tmp_path / "empty")}
-    member.start()
-    assert member.process is not None
-    try:
-        await until(lambda: (tmp_path / "empty").exists(), 60)  # it has begun
-        member.signal(signal.SIGTERM)
-        await until(lambda: member.events("stopped"), 20)
-        stopped = time.monotonic()
-        assert await member.ended() == 0
-        assert time.monotonic() - stopped < 5
-    finally:
-        member.process.kill()
-        member.process.wait()
 
 
 async def test_zookeeper_down_at_the_start_does_not_delay_a_stop(unique: str, tmp_path: Path) -> None:

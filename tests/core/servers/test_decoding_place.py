@@ -1,4 +1,4 @@
-"""Where records are decoded: quick ones in the event loop; expanding ones, and all without numba, in a thread."""
+"""Where records are decoded: quick ones in the event loop, expanding ones in a thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 
 from kzconsumer.fetcher import delivery, reading
 from kzconsumer.records import decode
-from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.consuming import member, take_batches
@@ -24,16 +23,13 @@ RECORDS = 6_000
 
 
 @pytest.mark.parametrize(
-    ("codec", "compiled", "in_thread"),
-    [("none", True, False), ("zstd", True, True), ("none", False, True)],
-    ids=["plain", "compressed", "without kernels"],
+    ("codec", "in_thread"),
+    [("none", False), ("zstd", True)],
+    ids=["plain", "compressed"],
 )
 async def test_only_quick_responses_are_decoded_in_the_event_loop(
-    cluster_of: ClusterOf, unique: str, monkeypatch: pytest.MonkeyPatch, codec: str, compiled: bool, in_thread: bool
+    cluster_of: ClusterOf, unique: str, monkeypatch: pytest.MonkeyPatch, codec: str, in_thread: bool
 ) -> None:
-    await asyncio.to_thread(load_kernels)
-    if not compiled:
-        monkeypatch.setattr(delivery, "compiled", lambda: False)
     monkeypatch.setattr(delivery, "MOST_AT_ONCE", 256 * 1024)  # iterations of the loop between partitions, too
     decoded: list[tuple[int, bool]] = []
 

@@ -22,10 +22,7 @@ from msgspec import structs
 from kzconsumer.brokers import leaders
 from kzconsumer.group import rebalancer, reconciler
 from kzconsumer.model import TopicPartition
-from kzconsumer.records import decode
-from kzconsumer.records.python_kernels import PYTHON_KERNELS
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.sessions import Sessions
 from kzconsumer.zookeeper.operations import Create, Delete, SetData
 from tests.support.simulated.broker import SimulatedBroker
 from tests.support.simulated.broker_faults import BrokerFaults
@@ -273,9 +270,6 @@ def simulated_group(seed: int, scene: Scene | None = None, **more: Any) -> Itera
         group.promises.note(f"{who} {level} {event.pop('event')} {event}")
         raise structlog.DropEvent
 
-    async def no_kernels(_: Sessions) -> None:
-        """Those in Python decode here: what was loaded before must make no difference."""
-
     logging = structlog.get_config()
     structlog.configure(processors=[traced])
     with (
@@ -284,8 +278,6 @@ def simulated_group(seed: int, scene: Scene | None = None, **more: Any) -> Itera
         mock.patch.object(reconciler, "random", world.random),
         mock.patch.object(leaders, "random", world.random),
         mock.patch.object(anyio.to_thread, "run_sync", in_a_thread),
-        mock.patch.object(decode, "ready_kernels", return_value=PYTHON_KERNELS),
-        mock.patch.object(Sessions, "_load_kernels", no_kernels),
         mock.patch.object(metadata, "entry_points", ENTRY_POINTS),
     ):
         try:
