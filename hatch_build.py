@@ -13,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 SOURCES = "kzconsumer/records/native"
@@ -37,15 +38,15 @@ def requires() -> list[str]:
 
 
 def target(root: Path) -> Path:
+    """Where the extension is imported from."""
     return root / f"{MODULE}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
-def compile_decoder(root: Path) -> Path:
-    """Compile the extension in place, whatever is there; returns its path."""
+def compile_decoder(root: Path, made: Path) -> None:
+    """Compile the extension to a file, whatever is there."""
     headers = Path(sysconfig.get_path("include"))
     if not (headers / "Python.h").exists():
         raise SystemExit(f"{headers}/Python.h is missing: install Python's headers (Debian: python3-dev)")
-    made = target(root)
     unfinished = made.with_name(f"{made.name}.{os.getpid()}")
     command = [
         *(compiler() or [sys.executable, "-m", "ziglang", "cc"]),
@@ -61,7 +62,6 @@ def compile_decoder(root: Path) -> Path:
         unfinished.rename(made)  # at once: a process may be importing it
     finally:
         unfinished.unlink(missing_ok=True)
-    return made
 
 
 def is_stale(root: Path) -> bool:
@@ -75,7 +75,7 @@ def main() -> None:
     if sys.argv[1:] == ["--requires"]:
         print(*requires())
     elif is_stale(root):
-        compile_decoder(root)
+        compile_decoder(root, target(root))
 
 
 if __name__ == "__main__":
@@ -90,8 +90,17 @@ else:
             return requires()
 
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-            made = compile_decoder(Path(self.root))
             build_data["pure_python"] = False
             build_data["infer_tag"] = True
-            if version != "editable":
-                build_data["force_include"][str(made)] = f"{Path(MODULE).parent}/{made.name}"
+            self._folder = TemporaryDirectory()
+            root = Path(self.root)
+            if version == "editable":
+                compile_decoder(root, target(root))
+            else:
+                made = target(Path(self._folder.name))
+                made.parent.mkdir(parents=True)
+                compile_decoder(root, made)
+                build_data["force_include"][str(made)] = str(target(root).relative_to(root))
+
+        def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+            self._folder.cleanup()
