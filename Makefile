@@ -30,7 +30,7 @@ help:
 	@echo "make chaos-spark-control  the same with a sink that appends and plans nothing: records are there twice"
 	@echo "make soak   an hour of 20,000 records a second and a fault every minute; nothing missing, nothing grows (MINUTES=5: shorter)"
 	@echo "make simulate  an hour of random faults in simulated groups; prints the seed that fails (MINUTES=5: shorter)"
-	@echo "make fuzz   millions of mutated record sets and responses against the decoders; make test runs a slice of it"
+	@echo "make fuzz   millions of mutated record sets and responses against the decoders, compiled with sanitizers; make test runs a slice of it"
 	@echo "make mutants  known bugs planted one at a time, each of which its tests must catch (JOBS at a time)"
 	@echo "make audit  known vulnerabilities of what is locked; asks PyPI's advisories on the internet, so it is no part of CI"
 	@echo "make lint   ruff, mypy, import-linter"

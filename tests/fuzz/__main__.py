@@ -1,4 +1,7 @@
-"""`python -m tests.fuzz` (`make fuzz`): everything, with a progress line. Exit status 1 after a crash or a misread."""
+"""`python -m tests.fuzz` (`make fuzz`): everything, with a progress line. Exit status 1 after a crash or a misread.
+
+The decoder is compiled with sanitizers, where the C compiler has them; a report of theirs counts as a crash.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,15 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from tests.fuzz import sanitized
 from tests.fuzz.slices import Outcome, run_slice
 
-SLICE = 50_000
+SLICE = 20_000
 SHOW_EVERY = 1.0 if sys.stdout.isatty() else 30.0
 
 
@@ -21,20 +27,25 @@ def main() -> int:
     parser.add_argument("--record-sets", type=int, default=2_000_000, help="default: %(default)s")
     parser.add_argument("--responses", type=int, default=500_000, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the first slice; default: the time")
+    parser.add_argument("--plain", action="store_true", help="the decoder as it is installed, without sanitizers")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: %(default)s")
     options = parser.parse_args()
     print(f"seed {options.seed}, {options.jobs} processes", flush=True)
     wanted = {"record-sets": options.record_sets, "responses": options.responses}
-    good = [run(kind, cases, options.seed, options.jobs) for kind, cases in wanted.items() if cases > 0]
+    with TemporaryDirectory() as folder:
+        variables = None if options.plain else sanitized.build(Path(folder))
+        if variables is None:
+            print("without sanitizers" + ("" if options.plain else ": the C compiler here has none"), flush=True)
+        good = [run(kind, cases, options.seed, options.jobs, variables) for kind, cases in wanted.items() if cases > 0]
     return 0 if all(good) else 1
 
 
-def run(kind: str, cases: int, seed: int, jobs: int) -> bool:
+def run(kind: str, cases: int, seed: int, jobs: int, variables: Mapping[str, str] | None) -> bool:
     """All slices of one kind; returns whether they passed."""
     begin = shown = time.monotonic()
     done = crashes = 0
     kinds: Counter[str] = Counter()
-    for size, outcome in outcomes(kind, cases, seed, jobs):
+    for size, outcome in outcomes(kind, cases, seed, jobs, variables):
         done += size
         kinds += outcome.kinds
         crashes += outcome.crash is not None
@@ -51,10 +62,14 @@ def run(kind: str, cases: int, seed: int, jobs: int) -> bool:
     return crashes == 0 and kinds["misreads"] == 0
 
 
-def outcomes(kind: str, cases: int, seed: int, jobs: int) -> Iterator[tuple[int, Outcome]]:
+def outcomes(
+    kind: str, cases: int, seed: int, jobs: int, variables: Mapping[str, str] | None
+) -> Iterator[tuple[int, Outcome]]:
     sizes = [min(SLICE, cases - first) for first in range(0, cases, SLICE)]
     with ThreadPoolExecutor(jobs) as pool:
-        running = {pool.submit(run_slice, kind, size, seed + n): size for n, size in enumerate(sizes)}
+        running = {
+            pool.submit(run_slice, kind, size, seed + n, variables=variables): size for n, size in enumerate(sizes)
+        }
         for each in as_completed(running):
             yield running[each], each.result()
 

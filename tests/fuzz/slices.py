@@ -7,12 +7,16 @@ Both `make fuzz` and the tests run slices; a slice is repeated by its kind, case
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.fuzz import sanitized
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("record-sets", "responses")
@@ -27,11 +31,14 @@ class Outcome(NamedTuple):
     """How the process ended, when it did not end well."""
 
 
-def run_slice(kind: str, cases: int, seed: int, *, limit: float = 600.0) -> Outcome:
-    """Run it in a child process and wait for its end."""
+def run_slice(
+    kind: str, cases: int, seed: int, *, variables: Mapping[str, str] | None = None, limit: float = 600.0
+) -> Outcome:
+    """Run it in a child process, with more environment variables, and wait for its end."""
+    environment = os.environ | dict(variables or {})
     command = [sys.executable, "-m", "tests.fuzz.slices", kind, str(cases), str(seed)]
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit)
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
         return Outcome([], Counter(), f"no end after {limit:.0f} s: {' '.join(command[1:])}")
     if done.returncode != 0:
@@ -42,6 +49,7 @@ def run_slice(kind: str, cases: int, seed: int, *, limit: float = 600.0) -> Outc
 
 
 def main(kind: str, cases: str, seed: str) -> None:
+    sanitized.use()
     if kind == "record-sets":
         from tests.fuzz import record_sets
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,6 +22,7 @@ import pytest
 from kzconsumer.records import decode as decoder
 from kzconsumer.records.compression import BadCompression, Scratch, decompress
 from kzconsumer.records.decode import Decoded
+from tests.fuzz import sanitized
 from tests.fuzz.mutations import mutate
 from tests.fuzz.record_sets import Decode, GuardedScratch, decode_unchecked, differences, guard_bodies, seeds
 from tests.fuzz.slices import ROOT, run_slice
@@ -110,3 +114,25 @@ def stray(fault: str) -> None:
         return decode_unchecked(records, start, aborted)
 
     differences(decode, len(seeds()), seed=1)
+
+
+PLANTED = {
+    "a field that does not fit its column": ("columns.h", "field.size > binary->room - binary->used", "false"),
+    "a shift into the sign": ("reading.h", "(uint32_t)at[0] << 24", "at[0] << 24"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_control_sanitizers_find_what_is_planted(name: str, tmp_path: Path) -> None:
+    file, right, wrong = PLANTED[name]
+    native = tmp_path / "kzconsumer/records/native"
+    shutil.copytree(ROOT / "kzconsumer/records/native", native)
+    text = (native / file).read_text()
+    assert right in text
+    (native / file).write_text(text.replace(right, wrong))
+    variables = sanitized.build(tmp_path, tmp_path)
+    if variables is None:
+        pytest.skip("the C compiler here has no sanitizers")
+    outcome = run_slice("record-sets", 2000, 1, variables=variables)
+    assert outcome.crash is not None
+    assert re.search("AddressSanitizer|runtime error", outcome.crash)
