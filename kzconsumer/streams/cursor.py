@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from itertools import islice
 from operator import length_hint
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
-import pyarrow as pa
 
 from kzconsumer.clock import now
 from kzconsumer.offsets.tracker import OffsetTracker
@@ -21,6 +21,9 @@ from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
 from kzconsumer.streams.message import HandedOut, Message
 from kzconsumer.streams.unacknowledged import HandedOutBatches, Unacknowledged
 from kzconsumer.zookeeper.lease import Lease
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Messages made at a time: fewer cost more each. The event loop has its turn between two lots, so a loop body that
 # blocks it for long gets small lots: heartbeats must not wait for a thousand messages.

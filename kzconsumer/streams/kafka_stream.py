@@ -7,12 +7,13 @@ A message or batch is *processed* when it is acknowledged: by taking the next on
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeAlias
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, TypeAlias
 
 from kzconsumer.streams.cursor import StreamCursor
 from kzconsumer.streams.message import Message
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SetAside: TypeAlias = Callable[[Message, str, str, Callable[[], bool]], Awaitable[bool]]
 """Handles a rejected message: its class of errors, the reason, whether its partition is lost. False if it was lost."""

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import weakref
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
-import pyarrow as pa
 
 from kzconsumer.clock import now
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.streams.message import HandedOut
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = get_logger("kzconsumer")
 

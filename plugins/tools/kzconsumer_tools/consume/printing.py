@@ -32,7 +32,7 @@ from kzconsumer_tools.groups.reader import read_nodes
 from kzconsumer_tools.offsets.prepare import Scope, by_topic, choose
 from kzconsumer_tools.offsets.stored import stored_offsets
 
-# For at most this many records fetches are small.
+# For at most this many records fetches are small: most of a large one would not be printed.
 FEW = 1000
 LITTLE = 64 * 1024
 # Decoded parts of responses that are buffered, of some MiB each.

@@ -1,0 +1,63 @@
+"""What a member loads: Arrow where columns are asked for, and not where messages are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+
+import pytest
+
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from tests.support.installing import ROOT
+from tests.support.producing import Sent, produce
+
+RECORDS = 100
+PROGRAM = """
+import asyncio, json, sys
+import kzconsumer
+
+async def main(connect, topic, form):
+    settings = kzconsumer.Settings.from_dict(
+        {"zookeeper": {"connect": connect}, "group": {"id": topic}, "offsets": {"reset": "smallest"}}
+    )
+    async with kzconsumer.connect(settings) as consumer:
+        streams = await consumer.create_message_streams({topic: 1})
+        stream, seen = streams[topic][0], 0
+        async for taken in stream.batches() if form == "batches" else stream:
+            seen += taken.num_rows if form == "batches" else len([taken.value])
+            if seen == 100:
+                break
+    loaded = [name for name in ("pyarrow", "numpy", "kzconsumer.records.columns") if name in sys.modules]
+    print(json.dumps([seen, loaded]))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+async def test_a_member_that_iterates_messages_does_not_load_arrow(cluster: Cluster, unique: str, codec: str) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    sent = [Sent(0, b"key", b"value %d" % n) for n in range(RECORDS)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent, codec)
+    assert await asyncio.to_thread(member, cluster.connect, unique, "messages") == (RECORDS, [])
+
+
+async def test_a_member_that_takes_batches_does(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    sent = [Sent(0, b"key", b"value %d" % n) for n in range(RECORDS)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
+    seen, loaded = await asyncio.to_thread(member, cluster.connect, unique, "batches")
+    assert seen == RECORDS
+    assert {"pyarrow", "kzconsumer.records.columns"} <= set(loaded)
+
+
+def member(*words: str) -> tuple[int, list[str]]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    seen, loaded = json.loads(done.stdout)
+    return seen, loaded
