@@ -1,7 +1,8 @@
 """Throughput, cost and latency of consuming, compared with other clients: `make bench`. Never a test with a time limit.
 
 Runs a sandbox with one broker. Every run is a process of its own; clients take turns, so that changes in the load of
-the machine affect all of them; one round before the first that counts warms the broker and the page cache. Measured is
+the machine affect all of them; one round before the first that counts warms the broker and the page cache. Clients
+start cold: no run prepares anything, and only public names of a client are used. Measured is
 from a client's first record to its last: wall clock, and the processor time of its process and its children. With
 options only a part is run, so that a table can be collected piece by piece.
 """

@@ -1,7 +1,8 @@
 """One measured run of one client: `python -m tests.bench.client NAME ZOOKEEPER BOOTSTRAP TOPIC RECORDS`.
 
 Reads the topic from its beginning as a new group, and writes one Measurement as JSON to standard output. Each run is a
-process of its own, so that no client inherits memory or threads of another.
+process of its own, so that no client inherits memory or threads of another. Nothing is prepared before the clock
+starts, and only public names of a client are used.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import anyio
 import msgspec
 
 import kzconsumer
-from kzconsumer.logs import setup
 from tests.bench.java_clients import read_java, read_scala
 from tests.bench.source import Source
 from tests.bench.stopwatch import Measurement, Stopwatch
@@ -156,7 +156,6 @@ def _all(measured: Measurement, seen: int, source: Source) -> Measurement:
 
 
 def main(name: str, zookeeper: str, bootstrap: str, topic: str, records: str) -> None:
-    setup.configure("warning", "console")
     measured = CLIENTS[name].read(Source(zookeeper, bootstrap, topic, int(records)))
     sys.stdout.buffer.write(msgspec.json.encode(measured) + b"\n")
 

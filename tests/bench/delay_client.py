@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator
 
-# Three seconds: start of the group, its backlog, loading of kernels. The cost of a start is measured by `first`.
+# Three seconds: start of the group, its backlog. The cost of a start is measured by `first`.
 NOT_COUNTED = 300
 
 
