@@ -174,7 +174,8 @@ bool open_bodies(struct response *response, int64_t start, int64_t limit, PyObje
         }
         first = false;
     }
-    *plan = plan_reading(batches, start, INT64_MAX);
+    *plan = plan_reading(batches, start, INT32_MAX); /* more does not fit into a column */
+    stop_before(batches, plan->rows);
     return true;
 }
 
