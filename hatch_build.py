@@ -7,6 +7,7 @@ needed for that. The variables CC and CFLAGS are heeded, as by other builds.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -20,10 +21,12 @@ SOURCES = "kzconsumer/records/native"
 MODULE = "kzconsumer/records/_native"
 ZIG = "ziglang>=0.13"
 FLAGS = ["-std=c11", "-DPY_SSIZE_T_CLEAN", "-O3", "-g0", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-shared"]
+STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")
+"""One build serves Python 3.11 and later, and needs no headers of it; a free-threaded Python has none of that."""
 
 
-def compiler() -> list[str] | None:
-    """The command of a C compiler: CC, or the one that Python was built with, or any other; None if there is none."""
+def installed_compiler() -> list[str] | None:
+    """CC, or the compiler that Python was built with, or any other; None if there is none."""
     if os.environ.get("CC"):
         return shlex.split(os.environ["CC"])
     for name in (sysconfig.get_config_var("CC") or "cc", "cc", "gcc", "clang"):
@@ -33,25 +36,27 @@ def compiler() -> list[str] | None:
     return None
 
 
+def compiler() -> list[str]:
+    """The command of a C compiler."""
+    return installed_compiler() or [sys.executable, "-m", "ziglang", "cc"]
+
+
 def requires() -> list[str]:
-    return [] if compiler() else [ZIG]
+    return [] if installed_compiler() else [ZIG]
 
 
 def target(root: Path) -> Path:
     """Where the extension is imported from."""
-    return root / f"{MODULE}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    return root / f"{MODULE}{'.abi3.so' if STABLE_ABI else sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
 def compile_decoder(root: Path, made: Path) -> None:
     """Compile the extension to a file, whatever is there."""
-    headers = Path(sysconfig.get_path("include"))
-    if not (headers / "Python.h").exists():
-        raise SystemExit(f"{headers}/Python.h is missing: install Python's headers (Debian: python3-dev)")
     unfinished = made.with_name(f"{made.name}.{os.getpid()}")
     command = [
-        *(compiler() or [sys.executable, "-m", "ziglang", "cc"]),
+        *compiler(),
         *FLAGS,
-        f"-I{headers}",
+        "-DPy_LIMITED_API=0x030B0000" if STABLE_ABI else f"-I{sysconfig.get_path('include')}",
         *shlex.split(os.environ.get("CFLAGS", "")),
         *(str(source.relative_to(root)) for source in sorted((root / SOURCES).glob("*.c"))),
         "-o",
@@ -91,7 +96,10 @@ else:
 
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
             build_data["pure_python"] = False
-            build_data["infer_tag"] = True
+            if STABLE_ABI:
+                build_data["tag"] = f"cp311-abi3-{re.sub('[-.]', '_', sysconfig.get_platform())}"
+            else:
+                build_data["infer_tag"] = True
             self._folder = TemporaryDirectory()
             root = Path(self.root)
             if version == "editable":

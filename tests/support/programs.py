@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -61,9 +62,14 @@ def need(program: Program) -> Path:
     path = program.find()
     if path is None and program is KEYTOOL:
         path = _beside_java("keytool")
-    if path is not None:
-        return path
-    reason = f"{_REASON}{program.title} ({program.install})"
+    if path is None:
+        give_up(program.title, program.install)
+    return path
+
+
+def give_up(title: str, install: str) -> NoReturn:
+    """Something is missing: skips the test, or fails it if everything is required."""
+    reason = f"{_REASON}{title} ({install})"
     if os.environ.get(REQUIRE_ALL):
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)

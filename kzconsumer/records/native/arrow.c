@@ -34,19 +34,19 @@ static void release_array(struct ArrowArray *array) {
     if (array->dictionary != NULL && array->dictionary->release != NULL)
         array->dictionary->release(array->dictionary);
     release_columns(node->columns);
-    PyMem_RawFree(node->own);
-    PyMem_RawFree(node);
+    free(node->own);
+    free(node);
     array->release = NULL;
 }
 
 /* Make `array` one of `columns`, without buffers yet; `own` bytes of zeroed memory are its own. */
 static struct node *make_array(struct ArrowArray *array, struct columns *columns, int64_t length, int64_t offset,
                                int64_t n_buffers, int64_t nested, size_t own) {
-    struct node *node = PyMem_RawCalloc(1, sizeof *node + (size_t)nested * sizeof *node->nested);
+    struct node *node = calloc(1, sizeof *node + (size_t)nested * sizeof *node->nested);
     if (node == NULL)
         return NULL;
-    if (own > 0 && (node->own = PyMem_RawCalloc(1, own)) == NULL) {
-        PyMem_RawFree(node);
+    if (own > 0 && (node->own = calloc(1, own)) == NULL) {
+        free(node);
         return NULL;
     }
     for (int64_t n = 0; n < nested; n++)
@@ -163,12 +163,12 @@ static void free_capsule(PyObject *capsule) {
     struct ArrowArray *array = PyCapsule_GetPointer(capsule, "arrow_array");
     if (array->release != NULL)
         array->release(array);
-    PyMem_RawFree(array);
+    free(array);
 }
 
 PyObject *arrow_array(struct columns *columns, int64_t first, int64_t until, const char *topic, int64_t topic_size,
                       int32_t partition) {
-    struct ArrowArray *array = PyMem_RawCalloc(1, sizeof *array);
+    struct ArrowArray *array = calloc(1, sizeof *array);
     if (array == NULL)
         return PyErr_NoMemory();
     PyObject *capsule = NULL;
@@ -179,7 +179,7 @@ PyObject *arrow_array(struct columns *columns, int64_t first, int64_t until, con
     if (capsule == NULL) {
         if (array->release != NULL)
             array->release(array);
-        PyMem_RawFree(array);
+        free(array);
     }
     return capsule;
 }

@@ -3,9 +3,8 @@
 #ifndef KZCONSUMER_ARROW_H
 #define KZCONSUMER_ARROW_H
 
-#include <Python.h>
-
 #include "columns.h"
+#include "python_api.h"
 
 /* A capsule "arrow_array" of the rows `first <= row < until` as a record batch of `kzconsumer.records.columns.SCHEMA`.
    Nothing of the records is copied. NULL with an exception without memory. */

@@ -2,10 +2,11 @@
 
 #include "blocks.h"
 
-#include <Python.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
 
 /* What precedes the bytes of each block. */
 union header {
@@ -18,7 +19,7 @@ static const size_t LARGE = SIZE_MAX; /* none is kept: each ends where it was as
 #else
 static const size_t LARGE = 32 << 10;
 #endif
-static const size_t MOST_BYTES = PY_SSIZE_T_MAX - sizeof(union header);
+static const size_t MOST_BYTES = PTRDIFF_MAX - sizeof(union header);
 enum { SPARE_BLOCKS = 64, MOST_SPARE_BYTES = 16 << 20 };
 
 static struct {
@@ -73,7 +74,7 @@ void *new_block(size_t size) {
     union header *block = size >= LARGE ? take_spare(size) : NULL;
     if (block != NULL)
         return in_use(block, block->size);
-    if (size > MOST_BYTES || (block = PyMem_RawMalloc(sizeof *block + size)) == NULL)
+    if (size > MOST_BYTES || (block = malloc(sizeof *block + size)) == NULL)
         return NULL;
     return in_use(block, size);
 }
@@ -83,7 +84,7 @@ void *resize_block(void *at, size_t size) {
         return new_block(size);
     size_t before = block_size(at);
     union header *block;
-    if (size > MOST_BYTES || (block = PyMem_RawRealloc((union header *)at - 1, sizeof *block + size)) == NULL)
+    if (size > MOST_BYTES || (block = realloc((union header *)at - 1, sizeof *block + size)) == NULL)
         return NULL;
     atomic_fetch_sub_explicit(&allocated, before, memory_order_relaxed);
     return in_use(block, size);
@@ -104,5 +105,5 @@ void free_block(void *at) {
     union header *block = (union header *)at - 1;
     atomic_fetch_sub_explicit(&allocated, block->size, memory_order_relaxed);
     if (block->size < LARGE || !keep_spare(block))
-        PyMem_RawFree(block);
+        free(block);
 }

@@ -2,7 +2,7 @@
 
 #include "columns.h"
 
-#include <Python.h>
+#include <stdlib.h>
 
 #include "blocks.h"
 
@@ -28,7 +28,7 @@ static void free_binary(struct binary *binary) {
 }
 
 struct columns *new_columns(int64_t rows, int64_t size, int64_t low) {
-    struct columns *columns = PyMem_RawCalloc(1, sizeof *columns);
+    struct columns *columns = calloc(1, sizeof *columns);
     if (columns == NULL)
         return NULL;
     atomic_init(&columns->owners, 1);
@@ -59,7 +59,7 @@ void release_columns(struct columns *columns) {
     free_block(columns->header_ends);
     free_binary(&columns->header_keys);
     free_binary(&columns->header_values);
-    PyMem_RawFree(columns);
+    free(columns);
 }
 
 enum fault grow_binary(struct binary *binary, int64_t size) {

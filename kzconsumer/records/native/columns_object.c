@@ -11,7 +11,7 @@ typedef struct {
 } Columns;
 
 PyObject *columns_object(PyTypeObject *type, struct columns *columns) {
-    Columns *self = (Columns *)type->tp_alloc(type, 0);
+    Columns *self = (Columns *)PyType_GenericAlloc(type, 0);
     if (self == NULL) {
         release_columns(columns);
         return NULL;
@@ -24,7 +24,7 @@ PyObject *columns_object(PyTypeObject *type, struct columns *columns) {
 static void columns_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     release_columns(((Columns *)object)->columns);
-    type->tp_free(object);
+    PyObject_Free(object);
     Py_DECREF(type);
 }
 
@@ -35,12 +35,12 @@ static Py_ssize_t columns_length(PyObject *object) {
 
 static PyObject *columns_slice(PyObject *object, PyObject *args) {
     Columns *self = (Columns *)object;
-    Py_ssize_t first, until = PY_SSIZE_T_MAX, rows = columns_length(object);
+    Py_ssize_t first, until = PTRDIFF_MAX, rows = columns_length(object);
     if (!PyArg_ParseTuple(args, "n|n:slice", &first, &until))
         return NULL;
     first = first < 0 ? 0 : first > rows ? rows : first;
     until = until < first ? first : until > rows ? rows : until;
-    Columns *part = (Columns *)Py_TYPE(self)->tp_alloc(Py_TYPE(self), 0);
+    Columns *part = (Columns *)PyType_GenericAlloc(Py_TYPE(self), 0);
     if (part == NULL)
         return NULL;
     share_columns(self->columns);
@@ -80,7 +80,7 @@ static PyObject *list_of(const struct binary *binary, Py_ssize_t first, Py_ssize
         if (field == NULL)
             Py_CLEAR(list);
         else
-            PyList_SET_ITEM(list, row - first, field);
+            PyList_SetItem(list, row - first, field);
     }
     return list;
 }
@@ -99,7 +99,7 @@ static PyObject *headers_of(const struct columns *columns, Py_ssize_t row) {
         if (pair == NULL)
             Py_CLEAR(pairs);
         else
-            PyTuple_SET_ITEM(pairs, n - first, pair);
+            PyTuple_SetItem(pairs, n - first, pair);
     }
     return pairs;
 }
@@ -113,7 +113,7 @@ static PyObject *all_headers(const struct columns *columns, Py_ssize_t first, Py
         if (headers == NULL)
             Py_CLEAR(list);
         else
-            PyList_SET_ITEM(list, row - first, headers);
+            PyList_SetItem(list, row - first, headers);
     }
     return list;
 }

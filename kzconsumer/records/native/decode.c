@@ -100,17 +100,17 @@ static int by_producer(const void *one, const void *other) {
 }
 
 static bool hide(struct batches *batches, PyObject *aborted) {
-    PyObject *pairs = PySequence_Fast(aborted, "aborted transactions must be a sequence");
+    PyObject *pairs = PySequence_Tuple(aborted);
     if (pairs == NULL)
         return false;
-    Py_ssize_t count = PySequence_Fast_GET_SIZE(pairs);
-    struct transaction *transactions = PyMem_Calloc((size_t)count, sizeof *transactions);
+    Py_ssize_t count = PyTuple_Size(pairs);
+    struct transaction *transactions = calloc((size_t)count + 1, sizeof *transactions);
     bool good = transactions != NULL;
     if (!good)
         PyErr_NoMemory();
     for (Py_ssize_t n = 0; n < count && good; n++) {
         long long producer, first;
-        good = PyArg_ParseTuple(PySequence_Fast_GET_ITEM(pairs, n), "LL;(producer id, first offset)", &producer, &first);
+        good = PyArg_ParseTuple(PyTuple_GetItem(pairs, n), "LL;(producer id, first offset)", &producer, &first);
         if (good)
             transactions[n] = (struct transaction){producer, first, 0};
     }
@@ -118,7 +118,7 @@ static bool hide(struct batches *batches, PyObject *aborted) {
         qsort(transactions, (size_t)count, sizeof *transactions, by_producer);
         hide_aborted(batches, transactions, count);
     }
-    PyMem_Free(transactions);
+    free(transactions);
     Py_DECREF(pairs);
     return good;
 }
@@ -159,7 +159,7 @@ PyObject *frame(PyObject *module, PyObject *args) {
         if (entry == NULL)
             Py_CLEAR(entries);
         else
-            PyList_SET_ITEM(entries, row, entry);
+            PyList_SetItem(entries, row, entry);
     }
     if (entries != NULL)
         result = Py_BuildValue("NNNL", entries, PyBool_FromLong(batches->partial), fault_of(&response),

@@ -1,6 +1,6 @@
 /* Framing and checksums of record sets: magic 0, 1 and 2, also mixed. */
 
-#include <Python.h>
+#include <stdlib.h>
 
 #include "framing.h"
 #include "reading.h"
@@ -34,7 +34,7 @@ static uint32_t crc32_of(const struct crc_tables *tables, const uint8_t *at, int
 static struct batch *add_batch(struct batches *batches) {
     if (batches->count == batches->room) {
         ptrdiff_t room = batches->room == 0 ? 16 + batches->size / 4096 : batches->room * 8;
-        struct batch *at = PyMem_RawRealloc(batches->at, (size_t)room * sizeof *at);
+        struct batch *at = realloc(batches->at, (size_t)room * sizeof *at);
         if (at == NULL)
             return NULL;
         batches->at = at;
@@ -181,6 +181,6 @@ int64_t next_offset(const struct batches *batches, int64_t start) {
 }
 
 void free_batches(struct batches *batches) {
-    PyMem_RawFree(batches->at);
+    free(batches->at);
     batches->at = NULL;
 }

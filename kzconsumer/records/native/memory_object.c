@@ -17,7 +17,7 @@ static PyObject *memory_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNU
         PyErr_SetString(PyExc_ValueError, "a negative size");
         return NULL;
     }
-    Memory *self = (Memory *)type->tp_alloc(type, 0);
+    Memory *self = (Memory *)PyType_GenericAlloc(type, 0);
     if (self == NULL)
         return NULL;
     self->size = size;
@@ -32,7 +32,7 @@ static PyObject *memory_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNU
 static void memory_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     free_block(((Memory *)object)->data);
-    type->tp_free(object);
+    PyObject_Free(object);
     Py_DECREF(type);
 }
 

@@ -42,14 +42,11 @@ static int clear(PyObject *module) {
     return 0;
 }
 
+enum { PY_3_12 = 0x030C0000 };
+
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, execute},
-#ifdef Py_MOD_PER_INTERPRETER_GIL_SUPPORTED
-    {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED}, /* its state is that of the module object */
-#endif
-#ifdef Py_MOD_GIL_NOT_USED
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* its objects do not change */
-#endif
+    {0}, /* see PyInit__native */
     {0},
 };
 
@@ -64,4 +61,8 @@ static struct PyModuleDef definition = {
     .m_clear = clear,
 };
 
-PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&definition); }
+PyMODINIT_FUNC PyInit__native(void) {
+    if (Py_Version >= PY_3_12) /* its objects belong to one interpreter, each of which may have a GIL of its own */
+        slots[1] = (PyModuleDef_Slot){Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED};
+    return PyModuleDef_Init(&definition);
+}

@@ -3,10 +3,9 @@
 #ifndef KZCONSUMER_OBJECTS_H
 #define KZCONSUMER_OBJECTS_H
 
-#include <Python.h>
-
 #include "columns.h"
 #include "framing.h"
+#include "python_api.h"
 
 struct module_state {
     PyTypeObject *columns;

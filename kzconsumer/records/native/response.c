@@ -151,7 +151,7 @@ bool open_bodies(struct response *response, int64_t start, int64_t limit, PyObje
     stop_before(batches, plan->rows);
     if (!plan->compressed)
         return true;
-    response->bodies = PyMem_Calloc((size_t)batches->count, sizeof *response->bodies);
+    response->bodies = calloc((size_t)batches->count, sizeof *response->bodies);
     if (response->bodies == NULL) {
         PyErr_NoMemory();
         return false;
@@ -191,7 +191,7 @@ PyObject *fault_of(const struct response *response) {
 void close_response(struct response *response) {
     for (ptrdiff_t n = 0; n < response->body_count; n++)
         PyBuffer_Release(&response->bodies[n]);
-    PyMem_Free(response->bodies);
+    free(response->bodies);
     free_batches(&response->batches);
     Py_XDECREF(response->reason);
     Py_XDECREF(response->view);
