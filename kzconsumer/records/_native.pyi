@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias, final
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol, Self, TypeAlias, final
 
 from typing_extensions import Buffer
+
+from kzconsumer.records.forms import Headers
 
 class _Crc32c(Protocol):
     def __call__(self, data: Buffer, value: int = ..., gil_release_mode: int = ..., /) -> int: ...
 
 _Decompress: TypeAlias = Callable[[int, int, memoryview], Buffer | str]
-_Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 @final
 class Columns:
@@ -28,13 +29,80 @@ class Columns:
         """The rows from index `first` on, below index `until`."""
     def rows_below(self, offset: int, /) -> int:
         """Number of rows whose offset is lower."""
-    def rows(
-        self,
-    ) -> tuple[bytes, list[bytes | None] | None, list[bytes | None], bytes, bytes, list[_Headers] | None]:
-        """Copies: offsets as int64, keys (None if there are none), values, timestamps as int64, their types as int8,
-        headers (None if there are none)."""
     def arrow_array(self, topic: str, partition: int, /) -> Any:
         """The capsule "arrow_array" of Arrow's PyCapsule interface, of a batch of `columns.SCHEMA`."""
+
+@final
+class Message:
+    """A Kafka record (`kafka.message.MessageAndMetadata`, with headers). The constructor makes one by hand."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+        timestamp_type: int = -1,
+    ) -> None: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def timestamp(self) -> int | None:
+        """Milliseconds since 1970; None when the record has none."""
+    @property
+    def timestamp_type(self) -> int:
+        """0 for the producer's clock, 1 for the broker's, -1 for none."""
+    @property
+    def headers(self) -> Headers:
+        """(key, value) pairs in the order they were produced."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+def range_of(message: Message, /) -> tuple[Any, int, int] | None:
+    """(claim, first offset, offset behind it) of the range that acknowledging the message completes; None if it was
+    made by hand."""
+
+@final
+class Lot:
+    """Records that are handed out as messages, each made when it is taken. Its length is that of the rest."""
+
+    def __len__(self) -> int: ...
+    def load(self, columns: Columns, topic: str, partition: int, claim: object, begin: int, /) -> None:
+        """Hand out these records next, instead of the present ones: none before `allow`.
+
+        They stand for all of the claim from offset `begin` on.
+        """
+    def allow(self, rows: int, /) -> None:
+        """Let so many of the rest be taken."""
+    def take(self) -> Message | None:
+        """The next message; None if no more may be taken."""
+    def last(self) -> Message | None:
+        """The message that was taken last, made again; None if there is none."""
+    def clear(self) -> None:
+        """Drop the rest, and what was taken last."""
+
+@final
+class MessageIterator:
+    """`async for` over messages of a lot. When none may be taken it awaits `allow_more()`; it ends if that allows none.
+
+    A cancelled `anext()` takes nothing, and the iteration may go on.
+    """
+
+    def __init__(self, lot: Lot, allow_more: Callable[[], Coroutine[Any, Any, None]], /) -> None: ...
+    def __aiter__(self) -> Self: ...
+    def __anext__(self) -> Awaitable[Message]:
+        """Raises RuntimeError while another task is waiting for the next message of this iterator."""
 
 @final
 class Memory:
@@ -72,4 +140,4 @@ def scan_next_offset(records: Buffer, start: int, /) -> int:
     """The offset behind the last whole batch, at least `start`."""
 
 def allocated_bytes() -> int:
-    """Bytes that all `Columns` and `Memory` hold."""
+    """Bytes that all objects of this module hold."""

@@ -7,9 +7,7 @@ take messages out of it copies what is taken, to take columns copies nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from itertools import repeat
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from kzconsumer.records import _native
 
@@ -19,20 +17,6 @@ if TYPE_CHECKING:
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 NO_HEADERS: Headers = ()
-
-
-class Rows(NamedTuple):
-    """Consecutive records as Python values, one series per field. They keep no other memory than their own."""
-
-    offsets: Sequence[int]
-    """A `range` if there are no gaps."""
-    keys: Iterable[bytes | None]
-    values: Iterable[bytes | None]
-    timestamps: Sequence[int]
-    """Milliseconds since 1970; -1 for none."""
-    timestamp_types: Sequence[int]
-    headers: Sequence[Headers] | None
-    """None if no record has any."""
 
 
 class Records(ABC):
@@ -60,7 +44,9 @@ class Records(ABC):
         """The records with lower offsets."""
         raise self._not("iterated or cut")
 
-    def rows(self) -> Rows:
+    @property
+    def decoded(self) -> _native.Columns:
+        """The records for messages."""
         raise self._not("iterated")
 
     def columns(self) -> pa.RecordBatch:
@@ -101,19 +87,9 @@ class DecodedRecords(Records):
         rows = self._columns.rows_below(offset)
         return self.slice(0, rows) if rows else NO_RECORDS
 
-    def rows(self) -> Rows:
-        copied, keys, values, timestamps, timestamp_types, headers = self._columns.rows()
-        offsets = memoryview(copied).cast("q")
-        n = len(offsets)
-        gapless = n > 0 and offsets[-1] - offsets[0] == n - 1
-        return Rows(
-            range(offsets[0], offsets[-1] + 1) if gapless else offsets,
-            repeat(None) if keys is None else keys,
-            values,
-            memoryview(timestamps).cast("q"),
-            memoryview(timestamp_types).cast("b"),
-            headers,
-        )
+    @property
+    def decoded(self) -> _native.Columns:
+        return self._columns
 
     def columns(self) -> pa.RecordBatch:
         from kzconsumer.records.columns import record_batch
@@ -179,9 +155,6 @@ class _NoRecords(Records):
 
     def below(self, offset: int) -> Records:
         return self
-
-    def rows(self) -> Rows:
-        return Rows(range(0), (), (), (), (), None)
 
     def columns(self) -> pa.RecordBatch:
         from kzconsumer.records.columns import NO_ROWS

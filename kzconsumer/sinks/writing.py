@@ -198,7 +198,7 @@ def _message(part: RangeData, offset: int) -> Message | None:
 
 def _message_of(batch: pa.RecordBatch, row: int) -> Message:
     (record,) = batch.slice(row, 1).to_pylist()
-    return Message.of(
+    return Message(
         record["topic"],
         record["partition"],
         record["offset"],

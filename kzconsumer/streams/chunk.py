@@ -9,7 +9,6 @@ import msgspec
 
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.records.forms import NO_RECORDS, Records
-from kzconsumer.streams.message import Message, messages
 
 
 class Chunk(msgspec.Struct, eq=False):
@@ -27,10 +26,6 @@ class Chunk(msgspec.Struct, eq=False):
     size: int = 0
     error: Exception | None = None
     at_end: bool = False
-
-    def messages(self, row: int, most: int, begin: int) -> list[Message]:
-        """At most `most` records from index `row` on; what they stand for begins at offset `begin`."""
-        return messages(self.records.slice(row, row + most).rows(), self.tracker.topic_partition, self.tracker, begin)
 
     def rest(self, row: int, first: int) -> Chunk:
         """The records from index `row` on, for offsets from `first` on. It keeps the memory of all records."""

@@ -6,9 +6,7 @@ The member closes, pauses and drops claims here; the application iterates throug
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from itertools import islice
-from operator import length_hint
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import anyio
@@ -16,17 +14,18 @@ import anyio.lowlevel
 
 from kzconsumer.clock import now
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.records import _native
 from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
-from kzconsumer.streams.message import HandedOut, Message
+from kzconsumer.streams.message import HandedOut, Message, handed_out, load
 from kzconsumer.streams.unacknowledged import HandedOutBatches, Unacknowledged
 from kzconsumer.zookeeper.lease import Lease
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Messages made at a time: fewer cost more each. The event loop has its turn between two lots, so a loop body that
-# blocks it for long gets small lots: heartbeats must not wait for a thousand messages.
+# Messages of one lot. The event loop has its turn between two lots, so a loop body that blocks it for long gets small
+# ones: heartbeats must not wait for a thousand messages.
 MOST_ROWS = 1000
 FIRST_ROWS = 50
 LOT_SECONDS = 0.02
@@ -45,58 +44,57 @@ class StreamCursor:
         self._batches = HandedOutBatches()
         self._chunk: Chunk | None = None
         self._patience = anyio.CancelScope()  # waiting for the lease or acknowledgements; `close` ends it
-        self._row = 0  # rows of the chunk made into messages or batches
-        self._lot = FIRST_ROWS
+        self._row = 0  # rows of the chunk that went into lots or batches
+        self._lot = _native.Lot()
+        self._lot_size = FIRST_ROWS
+        self._lot_began: float | None = None
         self._cut = False  # the chunk's remaining rows were dropped
         self._passed = 0  # the chunk is processed, or handed out for explicit acknowledgement, below this offset
-        self._rows: list[Message] = []
-        self._rest: Iterator[Message] = iter(self._rows)
-        self._message: Message | None = None  # what was in hand when the rows were given back
+        self._message: Message | None = None  # what was in hand when the rest of its lot was given back
         self._batch: HandedOut | None = None  # in hand: the range of a batch
 
     def __repr__(self) -> str:
         return f"at {self._passed} of {self._chunk} {self.queue}"
 
-    async def messages(self) -> AsyncIterator[Message]:
-        handed_out = now()
-        while True:
-            # Emptying the list ends these loops at once: that is how a release takes back what was not handed out.
-            # The lease is checked within a lot, too, since the process may have been stopped in the middle of one:
-            # before each message for a slow application.
-            rows = FAST_ROWS if self._lot == MOST_ROWS else 1
-            while length_hint(self._rest):
-                if not self._lease.held:
-                    if self._unacknowledged is None:
-                        self.ack()
-                    await self._wait(self._lease.wait)
-                for message in islice(self._rest, rows):
-                    yield message
-            self._lot = next_lot(self._lot, now() - handed_out)
-            try:
-                chunk = await self._next_chunk()
-            except EndOfStream:
-                return
-            most = self._lot if self._unacknowledged is None else min(self._lot, self._unacknowledged.room)
-            self._rows = chunk.messages(self._row, most, self._passed)
-            del chunk
-            self._take(len(self._rows))
-            self._rest = iter(self._rows)
-            handed_out = now()
+    def messages(self) -> AsyncIterator[Message]:
+        return _native.MessageIterator(self._lot, self._allow_more)
 
-    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        while True:
+    async def _allow_more(self) -> None:
+        """Let more messages of the lot be taken, or of another one; none at the end of the stream."""
+        # The lease is checked within a lot, too, since the process may have been stopped in the middle of one: before
+        # each message for a slow application.
+        while self._lot and not self._lease.held:
+            if self._unacknowledged is None:
+                self.ack()
+            await self._wait(self._lease.wait)
+        if not self._lot:  # it may also have been given back meanwhile
+            if self._lot_began is not None:
+                self._lot_size, self._lot_began = next_lot(self._lot_size, now() - self._lot_began), None
             try:
                 chunk = await self._next_chunk()
             except EndOfStream:
                 return
-            batch = chunk.records.slice(self._row).columns()
-            self._take(batch.num_rows)
-            self._batch = HandedOut(chunk.tracker, self._passed, chunk.until, batch.num_rows)
-            chunk.tracker.hand_over(chunk.until)
-            self._batches.add(batch, self._batch)
-            del chunk
-            yield batch
-            del batch  # only the application may keep it in memory while this waits for the next one
+            most = self._lot_size if self._unacknowledged is None else min(self._lot_size, self._unacknowledged.room)
+            records = chunk.records.slice(self._row, self._row + most)
+            load(self._lot, records, chunk.tracker, self._passed)
+            self._take(len(records))
+            self._lot_began = now()
+        self._lot.allow(FAST_ROWS if self._lot_size == MOST_ROWS else 1)
+
+    def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        return _Batches(self._next_batch)
+
+    async def _next_batch(self) -> pa.RecordBatch:
+        try:
+            chunk = await self._next_chunk()
+        except EndOfStream:
+            raise StopAsyncIteration from None
+        batch = chunk.records.slice(self._row).columns()
+        self._take(batch.num_rows)
+        self._batch = HandedOut(chunk.tracker, self._passed, chunk.until, batch.num_rows)
+        chunk.tracker.hand_over(chunk.until)
+        self._batches.add(batch, self._batch)
+        return batch
 
     def ack(self, taken: Message | pa.RecordBatch | None = None) -> bool:
         """See `KafkaStream.ack`."""
@@ -115,8 +113,8 @@ class StreamCursor:
     def handed_out(self, taken: Message | pa.RecordBatch | None) -> HandedOut | None:
         """The range to acknowledge; None if nothing is in hand. Raises ValueError for what was not handed out here."""
         if taken is None:
-            return message.handed_out() if (message := self._in_hand()) is not None else self._batch
-        found = taken.handed_out() if isinstance(taken, Message) else self._batches.find(taken)
+            return handed_out(message) if (message := self._in_hand()) is not None else self._batch
+        found = handed_out(taken) if isinstance(taken, Message) else self._batches.find(taken)
         counts = self._unacknowledged
         if found is None or (counts is not None and not found.claim.lost and not counts.knows(found.claim)):
             raise ValueError(f"this stream has not handed out {taken!r:.200}")
@@ -172,15 +170,14 @@ class StreamCursor:
         self.queue.close()
 
     def _in_hand(self) -> Message | None:
-        """The message handed out last, found by the iterator's position: to keep it would cost each message."""
-        taken = len(self._rows) - length_hint(self._rest)
-        return self._rows[taken - 1] if taken else self._message
+        """The message handed out last."""
+        return self._lot.last() or self._message
 
     def _give_back_rows(self) -> None:
-        """Drop the messages that were made and not handed out: they are made again when they are due."""
+        """Drop the messages that were not handed out: they are due again."""
         self._message = self._in_hand()
-        self._take(-length_hint(self._rest))
-        self._rows.clear()
+        self._take(-len(self._lot))
+        self._lot.clear()
 
     def _take(self, rows: int) -> None:
         """Count rows of the chunk as taken for the application."""
@@ -193,10 +190,10 @@ class StreamCursor:
         if self._unacknowledged is None:
             self.ack()
             return
-        handed_out = self._batch if self._message is None else self._message.handed_out()
-        if handed_out is not None:
-            handed_out.claim.hand_over(handed_out.until)
-            self._passed = handed_out.until
+        passed = self._batch if self._message is None else handed_out(self._message)
+        if passed is not None:
+            passed.claim.hand_over(passed.until)
+            self._passed = passed.until
         self._message = self._batch = None
 
     async def _next_chunk(self) -> Chunk:
@@ -234,6 +231,19 @@ class StreamCursor:
             tracker.hand_over(until)
             tracker.mark(self._passed, until)
             self._passed = until
+
+
+class _Batches:
+    """Not a generator, which would end when it is cancelled, and keep its last batch in memory."""
+
+    def __init__(self, next_batch: Callable[[], Awaitable[pa.RecordBatch]]) -> None:
+        self._next_batch = next_batch
+
+    def __aiter__(self) -> _Batches:
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        return await self._next_batch()
 
 
 def next_lot(rows: int, seconds: float) -> int:

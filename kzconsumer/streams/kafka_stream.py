@@ -22,7 +22,7 @@ SetAside: TypeAlias = Callable[[Message, str, str, Callable[[], bool]], Awaitabl
 class KafkaStream:
     """The records of all partitions that one thread owns, in order within a partition.
 
-    A cancelled `anext()` ends that iterator, as it does any generator's; `aiter(stream)` continues at the same place.
+    A cancelled `anext()` takes nothing, and the iteration may go on.
     """
 
     def __init__(self, topic: str | None, thread: int, cursor: StreamCursor, set_aside: SetAside | None = None) -> None:

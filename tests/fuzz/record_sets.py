@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from typing import TypeAlias
 
 from kzconsumer.records import decode as decoder
@@ -19,6 +18,7 @@ from kzconsumer.records.decode import Decoded, decode
 from tests.fuzz.guarded_memory import GuardedMemory
 from tests.fuzz.mutations import mutate
 from tests.fuzz.record_oracle import Row, Transactions, reference
+from tests.support.chunks import messages
 from tests.support.record_sets import (
     CODECS,
     LEGACY_CODECS,
@@ -64,11 +64,11 @@ def plain(decoded: Decoded) -> tuple[list[Row], int, bool, bool]:
 
 
 def plain_rows(decoded: Decoded) -> tuple[list[Row], int, bool, bool]:
-    """The same, by way of what messages are made of."""
-    found = decoded.records.rows()
-    times = [None if time == L.NO_TIMESTAMP else time for time in found.timestamps]
-    headers = found.headers or repeat(())
-    rows = list(zip(found.offsets, times, found.timestamp_types, found.keys, found.values, map(list, headers)))  # noqa: B905
+    """The same, by way of messages."""
+    rows = [
+        (each.offset, each.timestamp, each.timestamp_type, each.key, each.value, list(each.headers))
+        for each in messages(decoded.records)
+    ]
     return rows, decoded.next_offset, decoded.incomplete, decoded.corrupt is not None
 
 

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.records._native import Lot
 from kzconsumer.records.decode import decode
-from kzconsumer.records.forms import RawRecords
+from kzconsumer.records.forms import RawRecords, Records
 from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
+from kzconsumer.streams.message import Message, load
 from kzconsumer.zookeeper.lease import Lease
 from tests.support.record_sets import Record, record_batch
 
@@ -74,3 +76,12 @@ class LeaseInHand(Lease):
 
     def lose(self) -> None:
         self._held = False
+
+
+def messages(records: Records, claim: OffsetTracker | None = None) -> list[Message]:
+    """Records as a stream hands them out."""
+    lot = Lot()
+    if len(records):
+        load(lot, records, claim or tracker(3), 0)
+    lot.allow(len(lot))
+    return [message for _ in range(len(lot)) if (message := lot.take()) is not None]

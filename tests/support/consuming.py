@@ -62,7 +62,7 @@ def as_messages(batch: pa.RecordBatch) -> list[kzconsumer.Message]:
     columns["timestamp"] = columns["timestamp"].cast(pa.int64())
     rows = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)).to_pylist()
     return [
-        kzconsumer.Message.of(**row | {"headers": tuple((pair["key"], pair["value"]) for pair in row["headers"])})
+        kzconsumer.Message(**row | {"headers": tuple((pair["key"], pair["value"]) for pair in row["headers"])})
         for row in rows
     ]
 

@@ -10,6 +10,11 @@ typedef struct {
     Py_ssize_t until;
 } Columns;
 
+struct rows rows_of(PyObject *object) {
+    const Columns *self = (Columns *)object;
+    return (struct rows){self->columns, self->first, self->until};
+}
+
 PyObject *columns_object(PyTypeObject *type, struct columns *columns) {
     Columns *self = (Columns *)PyType_GenericAlloc(type, 0);
     if (self == NULL) {
@@ -66,23 +71,11 @@ static PyObject *columns_rows_below(PyObject *object, PyObject *argument) {
     return PyLong_FromSsize_t(low - self->first);
 }
 
-static PyObject *field_of(const struct binary *binary, Py_ssize_t row) {
+PyObject *field_of(const struct binary *binary, Py_ssize_t row) {
     if ((binary->validity[row >> 3] >> (row & 7) & 1) == 0)
         return Py_NewRef(Py_None);
     int32_t first = binary->ends[row];
     return PyBytes_FromStringAndSize((const char *)binary->data + first, binary->ends[row + 1] - first);
-}
-
-static PyObject *list_of(const struct binary *binary, Py_ssize_t first, Py_ssize_t until) {
-    PyObject *list = PyList_New(until - first);
-    for (Py_ssize_t row = first; list != NULL && row < until; row++) {
-        PyObject *field = field_of(binary, row);
-        if (field == NULL)
-            Py_CLEAR(list);
-        else
-            PyList_SetItem(list, row - first, field);
-    }
-    return list;
 }
 
 static PyObject *headers_of(const struct columns *columns, Py_ssize_t row) {
@@ -104,7 +97,7 @@ static PyObject *headers_of(const struct columns *columns, Py_ssize_t row) {
     return pairs;
 }
 
-static PyObject *all_headers(const struct columns *columns, Py_ssize_t first, Py_ssize_t until) {
+PyObject *headers_of_rows(const struct columns *columns, Py_ssize_t first, Py_ssize_t until) {
     if (columns->header_ends == NULL || columns->header_ends[first] == columns->header_ends[until])
         return Py_NewRef(Py_None);
     PyObject *list = PyList_New(until - first);
@@ -116,20 +109,6 @@ static PyObject *all_headers(const struct columns *columns, Py_ssize_t first, Py
             PyList_SetItem(list, row - first, headers);
     }
     return list;
-}
-
-static PyObject *numbers(const void *at, Py_ssize_t first, Py_ssize_t until, Py_ssize_t size) {
-    return PyBytes_FromStringAndSize((const char *)at + first * size, (until - first) * size);
-}
-
-static PyObject *columns_rows(PyObject *object, PyObject *Py_UNUSED(ignored)) {
-    Columns *self = (Columns *)object;
-    const struct columns *columns = self->columns;
-    Py_ssize_t first = self->first, until = self->until;
-    PyObject *keys = columns->keys.nulls == columns->rows ? Py_NewRef(Py_None) : list_of(&columns->keys, first, until);
-    return Py_BuildValue("NNNNNN", numbers(columns->offsets, first, until, 8), keys,
-                         list_of(&columns->values, first, until), numbers(columns->timestamps, first, until, 8),
-                         numbers(columns->timestamp_types, first, until, 1), all_headers(columns, first, until));
 }
 
 static PyObject *columns_arrow_array(PyObject *object, PyObject *args) {
@@ -154,8 +133,6 @@ static PyObject *columns_held(PyObject *object, void *Py_UNUSED(closure)) {
 static PyMethodDef methods[] = {
     {"slice", columns_slice, METH_VARARGS, "slice(first, until=...): the rows from index `first` on, below `until`."},
     {"rows_below", columns_rows_below, METH_O, "Number of rows whose offset is lower."},
-    {"rows", columns_rows, METH_NOARGS,
-     "Copies: (offsets int64, keys or None, values, timestamps int64, their types int8, headers or None)."},
     {"arrow_array", columns_arrow_array, METH_VARARGS,
      "arrow_array(topic, partition): the rows as a record batch, for Arrow's PyCapsule interface."},
     {0},

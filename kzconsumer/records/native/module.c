@@ -10,35 +10,48 @@ static PyObject *allocated(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(igno
 static PyMethodDef functions[] = {
     {"decode", decode, METH_VARARGS, "Decode the whole batches of record bytes."},
     {"frame", frame, METH_VARARGS, "Where the whole batches of record bytes begin and end."},
+    {"range_of", range_of, METH_O, "The range that is acknowledged with a message."},
     {"scan_next_offset", scan_next_offset, METH_VARARGS, "The offset behind the whole batches, from the framing alone."},
     {"allocated_bytes", allocated, METH_NOARGS, "Bytes that all objects of this module hold in memory."},
     {0},
 };
 
-static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type) {
-    *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
-    return *type == NULL ? -1 : PyModule_AddType(module, *type);
-}
+/* The types of the module, in order of name. */
+enum { TYPES = 6 };
 
 static int execute(PyObject *module) {
     struct module_state *state = PyModule_GetState(module);
     make_crc_tables(&state->crc_tables);
-    if (add_type(module, &columns_spec, &state->columns) < 0)
-        return -1;
-    return add_type(module, &memory_spec, &state->memory);
+    PyType_Spec *specs[] = {&columns_spec, &iterator_spec, &origin_spec, &lot_spec, &memory_spec, &message_spec};
+    PyTypeObject **types[TYPES] = {&state->columns, &state->iterator, &state->origin,
+                                   &state->lot,     &state->memory,   &state->message};
+    for (int n = 0; n < TYPES; n++) {
+        *types[n] = (PyTypeObject *)PyType_FromModuleAndSpec(module, specs[n], NULL);
+        if (*types[n] == NULL || PyModule_AddType(module, *types[n]) < 0)
+            return -1;
+    }
+    return 0;
 }
 
 static int traverse(PyObject *module, visitproc visit, void *arg) {
     struct module_state *state = PyModule_GetState(module);
     Py_VISIT(state->columns);
+    Py_VISIT(state->iterator);
+    Py_VISIT(state->origin);
+    Py_VISIT(state->lot);
     Py_VISIT(state->memory);
+    Py_VISIT(state->message);
     return 0;
 }
 
 static int clear(PyObject *module) {
     struct module_state *state = PyModule_GetState(module);
     Py_CLEAR(state->columns);
+    Py_CLEAR(state->iterator);
+    Py_CLEAR(state->origin);
+    Py_CLEAR(state->lot);
     Py_CLEAR(state->memory);
+    Py_CLEAR(state->message);
     return 0;
 }
 

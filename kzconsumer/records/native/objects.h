@@ -9,19 +9,43 @@
 
 struct module_state {
     PyTypeObject *columns;
+    PyTypeObject *iterator;
+    PyTypeObject *origin;
+    PyTypeObject *lot;
     PyTypeObject *memory;
+    PyTypeObject *message;
     struct crc_tables crc_tables;
 };
 
 extern PyType_Spec columns_spec;
+extern PyType_Spec iterator_spec;
+extern PyType_Spec origin_spec;
+extern PyType_Spec lot_spec;
 extern PyType_Spec memory_spec;
+extern PyType_Spec message_spec;
 
 /* A Python object of all rows, which takes over one reference to `columns`; NULL with an exception. */
 PyObject *columns_object(PyTypeObject *type, struct columns *columns);
 
+/* The rows of a `Columns`: `first <= row < until`. */
+struct rows {
+    struct columns *columns;
+    Py_ssize_t first;
+    Py_ssize_t until;
+};
+
+struct rows rows_of(PyObject *columns);
+
+/* Bytes, or None; NULL with an exception. */
+PyObject *field_of(const struct binary *binary, Py_ssize_t row);
+
+/* The headers of each row, a list of tuples; None if no row has any. NULL with an exception. */
+PyObject *headers_of_rows(const struct columns *columns, Py_ssize_t first, Py_ssize_t until);
+
 /* Functions of the module. */
 PyObject *decode(PyObject *module, PyObject *args);
 PyObject *frame(PyObject *module, PyObject *args);
+PyObject *range_of(PyObject *module, PyObject *message);
 PyObject *scan_next_offset(PyObject *module, PyObject *args);
 
 #endif

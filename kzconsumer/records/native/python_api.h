@@ -6,7 +6,15 @@
 #ifdef Py_LIMITED_API
 #include "stable_abi.h"
 #else
-#include <Python.h> /* a free-threaded Python has no stable ABI */
+/* a free-threaded Python has no stable ABI */
+#include <Python.h>
+#include <structmember.h>
+#endif
+
+#ifndef Py_T_LONGLONG /* until 3.12 they have other names, in another header */
+#define Py_T_OBJECT_EX 16
+#define Py_T_LONGLONG 17
+#define Py_READONLY 1
 #endif
 
 #ifndef Py_mod_multiple_interpreters /* from 3.12 on */

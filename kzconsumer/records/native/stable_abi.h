@@ -34,7 +34,16 @@ struct _object {
 #define Py_TYPE(object) (((PyObject *)(object))->ob_type)
 
 PyAPI_DATA(PyObject) _Py_NoneStruct;
+PyAPI_DATA(PyObject) _Py_NotImplementedStruct;
 #define Py_None (&_Py_NoneStruct)
+#define Py_NotImplemented (&_Py_NotImplementedStruct)
+
+typedef Py_ssize_t Py_hash_t;
+#define Py_EQ 2
+#define Py_NE 3
+
+PyAPI_FUNC(Py_hash_t) PyObject_Hash(PyObject *);
+PyAPI_FUNC(PyObject *) PyObject_RichCompare(PyObject *, PyObject *, int);
 
 PyAPI_FUNC(void) Py_IncRef(PyObject *);
 PyAPI_FUNC(void) Py_DecRef(PyObject *);
@@ -83,6 +92,14 @@ typedef struct PyGetSetDef {
     void *closure;
 } PyGetSetDef;
 
+typedef struct PyMemberDef {
+    const char *name;
+    int type;
+    Py_ssize_t offset;
+    int flags;
+    const char *doc;
+} PyMemberDef;
+
 /* Types */
 
 typedef struct {
@@ -100,21 +117,40 @@ typedef struct {
 
 #define Py_bf_getbuffer 1
 #define Py_sq_length 45
+#define Py_tp_clear 51
 #define Py_tp_dealloc 52
 #define Py_tp_doc 56
+#define Py_tp_hash 59
+#define Py_tp_iter 62
+#define Py_tp_iternext 63
 #define Py_tp_methods 64
 #define Py_tp_new 65
+#define Py_tp_repr 66
+#define Py_tp_richcompare 67
+#define Py_tp_traverse 71
+#define Py_tp_members 72
 #define Py_tp_getset 73
+#define Py_am_await 77
+#define Py_am_aiter 78
+#define Py_am_anext 79
+#define Py_am_send 81
 
 #define Py_TPFLAGS_DISALLOW_INSTANTIATION (1UL << 7)
 #define Py_TPFLAGS_IMMUTABLETYPE (1UL << 8)
+#define Py_TPFLAGS_HAVE_GC (1UL << 14)
 #define Py_TPFLAGS_UNICODE_SUBCLASS (1UL << 28)
 #define Py_TPFLAGS_DEFAULT 0
 
 PyAPI_FUNC(PyObject *) PyType_FromModuleAndSpec(PyObject *, PyType_Spec *, PyObject *);
 PyAPI_FUNC(PyObject *) PyType_GenericAlloc(PyTypeObject *, Py_ssize_t);
 PyAPI_FUNC(unsigned long) PyType_GetFlags(PyTypeObject *);
+PyAPI_FUNC(PyObject *) PyType_GetModule(PyTypeObject *);
+
+PyAPI_FUNC(PyObject *) _PyObject_New(PyTypeObject *);
+#define PyObject_New(type, of) ((type *)_PyObject_New(of))
 PyAPI_FUNC(void) PyObject_Free(void *);
+PyAPI_FUNC(void) PyObject_GC_Del(void *);
+PyAPI_FUNC(void) PyObject_GC_UnTrack(void *);
 
 /* Modules */
 
@@ -191,25 +227,48 @@ PyAPI_FUNC(void) PyEval_RestoreThread(PyThreadState *);
 
 /* Errors */
 
+PyAPI_DATA(PyObject *) PyExc_RuntimeError;
+PyAPI_DATA(PyObject *) PyExc_StopAsyncIteration;
+PyAPI_DATA(PyObject *) PyExc_StopIteration;
+PyAPI_DATA(PyObject *) PyExc_TypeError;
 PyAPI_DATA(PyObject *) PyExc_ValueError;
+
+PyAPI_FUNC(void) PyErr_Clear(void);
+PyAPI_FUNC(int) PyErr_ExceptionMatches(PyObject *);
 
 PyAPI_FUNC(PyObject *) PyErr_NoMemory(void);
 PyAPI_FUNC(PyObject *) PyErr_Occurred(void);
+PyAPI_FUNC(void) PyErr_SetNone(PyObject *);
+PyAPI_FUNC(void) PyErr_SetObject(PyObject *, PyObject *);
 PyAPI_FUNC(void) PyErr_SetString(PyObject *, const char *);
+
+/* Calls and iteration */
+
+typedef enum { PYGEN_RETURN = 0, PYGEN_ERROR = -1, PYGEN_NEXT = 1 } PySendResult;
+
+PyAPI_FUNC(PySendResult) PyIter_Send(PyObject *, PyObject *, PyObject **);
+PyAPI_FUNC(PyObject *) PyObject_CallFunctionObjArgs(PyObject *, ...);
+PyAPI_FUNC(PyObject *) PyObject_CallNoArgs(PyObject *);
+PyAPI_FUNC(PyObject *) PyObject_CallObject(PyObject *, PyObject *);
+PyAPI_FUNC(PyObject *) PyObject_GetAttrString(PyObject *, const char *);
+PyAPI_FUNC(PyObject *) PyObject_SelfIter(PyObject *);
 
 /* Values; with PY_SSIZE_T_CLEAN lengths of "#" are Py_ssize_t, as they are everywhere from 3.13 on */
 
 #define PyArg_ParseTuple _PyArg_ParseTuple_SizeT
+#define PyArg_ParseTupleAndKeywords _PyArg_ParseTupleAndKeywords_SizeT
 #define Py_BuildValue _Py_BuildValue_SizeT
 #define PyObject_CallFunction _PyObject_CallFunction_SizeT
 
 PyAPI_FUNC(int) PyArg_ParseTuple(PyObject *, const char *, ...);
+PyAPI_FUNC(int) PyArg_ParseTupleAndKeywords(PyObject *, PyObject *, const char *, char **, ...);
 PyAPI_FUNC(PyObject *) Py_BuildValue(const char *, ...);
 PyAPI_FUNC(PyObject *) PyObject_CallFunction(PyObject *, const char *, ...);
 
 PyAPI_FUNC(PyObject *) PyBool_FromLong(long);
 PyAPI_FUNC(long long) PyLong_AsLongLong(PyObject *);
 PyAPI_FUNC(unsigned long) PyLong_AsUnsignedLong(PyObject *);
+PyAPI_FUNC(PyObject *) PyLong_FromLong(long);
 PyAPI_FUNC(PyObject *) PyLong_FromLongLong(long long);
 PyAPI_FUNC(PyObject *) PyLong_FromSize_t(size_t);
 PyAPI_FUNC(PyObject *) PyLong_FromSsize_t(Py_ssize_t);
@@ -227,6 +286,7 @@ PyAPI_FUNC(PyObject *) PyTuple_GetItem(PyObject *, Py_ssize_t);
 PyAPI_FUNC(PyObject *) PyTuple_Pack(Py_ssize_t, ...);
 PyAPI_FUNC(int) PyTuple_SetItem(PyObject *, Py_ssize_t, PyObject *);
 PyAPI_FUNC(Py_ssize_t) PyTuple_Size(PyObject *);
+PyAPI_FUNC(PyObject *) PySequence_GetItem(PyObject *, Py_ssize_t);
 PyAPI_FUNC(PyObject *) PySequence_GetSlice(PyObject *, Py_ssize_t, Py_ssize_t);
 PyAPI_FUNC(PyObject *) PySequence_Tuple(PyObject *);
 

@@ -157,7 +157,7 @@ async def test_acknowledging_a_message_of_no_stream_or_another_stream_is_refused
     stream, other = explicit(chunk(claim, 0, 3)), explicit()
     (message,) = await take(aiter(stream), 1)
     with pytest.raises(ValueError, match="has not handed out Message"):
-        stream.ack(Message.of(TOPIC, 0, 0, b"k0", b"v0"))
+        stream.ack(Message(TOPIC, 0, 0, b"k0", b"v0"))
     with pytest.raises(ValueError, match="has not handed out Message"):
         other.ack(message)
     with pytest.raises(ValueError, match="has not handed out"):

@@ -77,7 +77,7 @@ def test_directories_created_for_a_file_are_on_disk(disk: Disk) -> None:
 async def test_dead_letters_are_on_disk_before_they_count(disk: Disk) -> None:
     letters = LetterFiles(disk.root / "of" / "letters", 300)
     for offset in range(4):
-        await letters.write([DeadLetter(Message.of("orders", 0, offset, None, b"v" * 100), "rejected", "no", "g")])
+        await letters.write([DeadLetter(Message("orders", 0, offset, None, b"v" * 100), "rejected", "no", "g")])
         disk.require(*(disk.root / "of" / "letters").iterdir())
     letters.close()
     assert len(list((disk.root / "of" / "letters").iterdir())) > 1

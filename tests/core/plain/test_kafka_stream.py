@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import TypeVar
 
 import anyio
@@ -458,16 +460,75 @@ async def test_a_cancelled_wait_loses_nothing() -> None:
     assert await take_offsets(stream, 2) == [2, 3]
 
 
-async def test_a_stream_continues_after_a_timeout() -> None:
-    """A cancelled generator is finished, but a new iterator of the stream continues at the same position."""
+async def test_an_iteration_continues_after_a_timeout() -> None:
     claim = tracker()
     stream = stream_of()
-    for iterator in (aiter(stream), stream.batches()):
+    messages, batches = aiter(stream), stream.batches()
+    for iterator in (messages, batches, messages):
         with anyio.move_on_after(0.01) as scope:
             await anext(iterator)
         assert scope.cancelled_caught
+    put(stream.cursor.queue, chunk(claim, 0, 1), chunk(claim, 1, 3))
+    assert [message.offset for message in await take(messages, 1)] == [0]
+    assert [rows(batch) for batch in await take(batches, 1)] == [[1, 2]]
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(messages), 0.01)
+    put(stream.cursor.queue, chunk(claim, 3, 4))
+    assert (await take(messages, 1))[0].offset == 3
+    assert done(claim, stream) == 3
+
+
+async def test_two_tasks_cannot_wait_for_the_next_message_of_one_iterator() -> None:
+    claim = tracker()
+    stream = stream_of()
+    iterator = aiter(stream)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: take(iterator, 1))
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(RuntimeError, match="another task is waiting for the next message"):
+            await anext(iterator)
+        put(stream.cursor.queue, chunk(claim, 0, 2))
+    assert (await take(iterator, 1))[0].offset == 1
+
+
+async def test_a_task_that_ends_while_it_waits_leaves_the_iterator_usable() -> None:
+    """Its coroutine is closed, as when an event loop ends."""
+    claim = tracker()
+    stream = stream_of()
+    iterator = aiter(stream)
+
+    async def wait() -> None:
+        await anext(iterator)
+
+    waiting = wait()
+    waiting.send(None)
+    waiting.close()
     put(stream.cursor.queue, chunk(claim, 0, 1))
-    assert [message.offset for message in await take(aiter(stream), 1)] == [0]
+    assert (await take(iterator, 1))[0].offset == 0
+
+
+async def test_anext_with_a_default() -> None:
+    stream = stream_of(chunk(tracker(), 0, 1))
+    iterator = aiter(stream)
+    assert (await take(iterator, 1))[0].offset == 0
+    stream.cursor.close()
+    assert await anext(iterator, None) is None
+    with pytest.raises(StopAsyncIteration):
+        await anext(iterator)
+
+
+async def test_streams_that_are_dropped_leave_nothing_behind() -> None:
+    """A claim refers to its stream's cursor, which has messages that refer to the claim."""
+    gc.collect()
+    before = allocated_bytes()
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, 1000))
+    claim.when_closed(partial(stream.cursor.drop, claim))
+    await take(aiter(stream), 5)
+    assert allocated_bytes() > before
+    del claim, stream
+    gc.collect()
+    assert allocated_bytes() == before
 
 
 async def test_cancelled_on_the_way_from_messages_to_batches() -> None:

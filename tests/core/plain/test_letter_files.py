@@ -16,7 +16,7 @@ from kzconsumer.streams.message import Message
 
 
 def letters(*offsets: int) -> list[DeadLetter]:
-    return [DeadLetter(Message.of("orders", 0, at, None, b"v" * 100), "rejected", "no", "g") for at in offsets]
+    return [DeadLetter(Message("orders", 0, at, None, b"v" * 100), "rejected", "no", "g") for at in offsets]
 
 
 def offsets(directory: Path) -> list[list[int]]:

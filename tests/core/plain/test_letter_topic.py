@@ -15,7 +15,7 @@ from kzconsumer.rejected.letter_topic import LetterTopic
 from kzconsumer.settings.sections import BrokersSettings
 from kzconsumer.streams.message import Message
 
-LETTER = DeadLetter(Message.of("orders", 0, 7, b"k", b"v"), "rejected", "no", "g")
+LETTER = DeadLetter(Message("orders", 0, 7, b"k", b"v"), "rejected", "no", "g")
 TIMEOUT = 30.0
 
 

@@ -5,21 +5,16 @@ from __future__ import annotations
 import gc
 import pickle
 
-from kzconsumer.model import TopicPartition
 from kzconsumer.records._native import allocated_bytes
 from kzconsumer.records.decode import decode
 from kzconsumer.records.forms import Records
-from kzconsumer.streams import message
 from kzconsumer.streams.message import Message
+from tests.support.chunks import messages
 from tests.support.record_sets import Record, message_set, record_batch
 
 
 def decoded(data: bytes, start: int = 0) -> Records:
     return decode(memoryview(data), topic="orders", partition=3, start=start).records
-
-
-def messages(records: Records) -> list[Message]:
-    return message.messages(records.rows(), TopicPartition("orders", 3))
 
 
 def test_every_field() -> None:
@@ -29,7 +24,7 @@ def test_every_field() -> None:
         Record(b"", None, (), 0),
     ]
     assert messages(decoded(record_batch(records, base_offset=40))) == [
-        Message.of(
+        Message(
             topic="orders",
             partition=3,
             offset=40,
@@ -39,8 +34,8 @@ def test_every_field() -> None:
             headers=(("trace", b"\x00\x01"), ("trace", b""), ("none", None)),
             timestamp_type=0,
         ),
-        Message.of("orders", 3, 41, None, b"", None, (), 0),
-        Message.of("orders", 3, 42, b"", None, 0, (), 0),
+        Message("orders", 3, 41, None, b"", None, (), 0),
+        Message("orders", 3, 42, b"", None, 0, (), 0),
     ]
 
 
@@ -52,7 +47,7 @@ def test_the_brokers_clock() -> None:
 
 def test_records_without_timestamps() -> None:
     (only,) = messages(decoded(message_set([Record(b"k", b"v")], magic=0, base_offset=7)))
-    assert only == Message.of("orders", 3, 7, b"k", b"v", None, (), -1)
+    assert only == Message("orders", 3, 7, b"k", b"v", None, (), -1)
 
 
 def test_rows_of_a_slice() -> None:
@@ -87,7 +82,7 @@ def test_a_retained_message_keeps_no_chunk_in_memory() -> None:
     kept = messages(batch.slice(500, 510))[4]
     del batch
     assert (kept.offset, kept.timestamp, kept.value) == (504, 504, bytes(1000))
-    assert allocated_bytes() == before
+    assert allocated_bytes() - before < 1000  # of a million
 
 
 def test_messages_are_values() -> None:

@@ -14,16 +14,24 @@ import pytest
 import kzconsumer
 from kzconsumer.errors import KzConsumerError
 
-PAGE = (Path(__file__).parents[3] / "docs" / "python-interface.md").read_text()
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "python-interface.md").read_text()
 DECLARED = [node for block in re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE) for node in ast.parse(block).body]
 CLASSES = {node.name: node for node in DECLARED if isinstance(node, ast.ClassDef)}
 (CONNECT,) = (node for node in DECLARED if isinstance(node, ast.FunctionDef))
 ERRORS = set(re.findall(r"(?m)^\| `(\w+Error)` \|", PAGE))
 
+COMPILED = {
+    (owner.name, node.name): ast.unparse(node.returns)
+    for owner in ast.parse((ROOT / "kzconsumer/records/_native.pyi").read_text()).body
+    if isinstance(owner, ast.ClassDef)
+    for node in owner.body
+    if isinstance(node, ast.FunctionDef) and node.returns
+}
+
 # Methods that the member calls, and those that only tests of applications need.
 NOT_ON_THE_PAGE = {
     "KafkaStream": {"checkpoint", "close", "drop", "error", "pause", "resume"},
-    "Message": {"handed_out", "of"},
     "TopicPartition": {"of"},
 }
 # Tables and filters have more attributes than applications use.
@@ -44,6 +52,8 @@ def signature_in_code(function: object) -> str:
 
 def annotation_in_code(owner: type, field: str) -> str:
     static = inspect.getattr_static(owner, field)
+    if (owner.__name__, field) in COMPILED:
+        return COMPILED[owner.__name__, field]
     found = static.fget.__annotations__["return"] if isinstance(static, property) else owner.__annotations__[field]
     return found.__forward_arg__ if isinstance(found, ForwardRef) else str(found)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 import pyarrow as pa
 import pytest
 
 from kzconsumer.records._native import allocated_bytes
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer.records.decode import decode
-from kzconsumer.records.forms import NO_RECORDS, RawRecords, Records, Rows
+from kzconsumer.records.forms import NO_RECORDS, RawRecords, Records
+from tests.support.chunks import messages
 from tests.support.record_sets import Record, record_batch
 
 RECORDS = [
@@ -25,11 +24,6 @@ def decoded() -> Records:
     return decode(DATA, topic="orders", partition=3, start=0).records
 
 
-def plain(rows: Rows) -> list[tuple[object, ...]]:
-    headers = rows.headers or [()] * len(rows.offsets)
-    return list(zip(rows.offsets, rows.keys, rows.values, rows.timestamps, rows.timestamp_types, headers, strict=False))
-
-
 @pytest.mark.parametrize(("first", "until"), [(0, None), (0, 2), (1, None), (1, 2), (2, 9), (3, None), (2, 1)])
 def test_parts(first: int, until: int | None) -> None:
     """The same rows as messages and as columns."""
@@ -37,18 +31,18 @@ def test_parts(first: int, until: int | None) -> None:
     batch = part.columns()
     batch.validate(full=True)
     assert len(part) == batch.num_rows
-    assert plain(part.rows()) == plain(decoded().rows())[first:until]
+    assert messages(part) == messages(decoded())[first:until]
     assert batch == decoded().columns().slice(first, max((3 if until is None else until) - first, 0))
     assert [batch.column(name).to_pylist() for name in ("offset", "key", "value")] == [
-        list(part.rows().offsets),
-        list(islice(part.rows().keys, len(part))),
-        list(part.rows().values),
+        [message.offset for message in messages(part)],
+        [message.key for message in messages(part)],
+        [message.value for message in messages(part)],
     ]
 
 
 def test_a_part_of_a_part() -> None:
     part = decoded().slice(1).slice(1)
-    assert [plain(part.rows()), part.columns()] == [plain(decoded().rows())[2:], decoded().columns().slice(2)]
+    assert [messages(part), part.columns()] == [messages(decoded())[2:], decoded().columns().slice(2)]
 
 
 @pytest.mark.parametrize("headers", [(), ((b"trace", b"12345678"),)], ids=["plain", "headers"])
@@ -62,7 +56,7 @@ def test_bytes_are_those_of_the_columns(headers: tuple[tuple[bytes, bytes | None
 @pytest.mark.parametrize("offset", [0, 40, 41, 47, 48, 49, 50, 100])
 def test_records_below_an_offset(offset: int) -> None:
     part = decoded().below(offset)
-    assert list(part.rows().offsets) == [each for each in (40, 47, 49) if each < offset]
+    assert [message.offset for message in messages(part)] == [each for each in (40, 47, 49) if each < offset]
     assert part.columns() == decoded().columns().slice(0, len(part))
 
 
@@ -80,14 +74,14 @@ def test_columns_outlive_what_they_are_made_of() -> None:
 
 
 def test_a_range_without_records() -> None:
-    assert (len(NO_RECORDS), plain(NO_RECORDS.rows()), NO_RECORDS.columns().num_rows) == (0, [], 0)
+    assert (len(NO_RECORDS), messages(NO_RECORDS), NO_RECORDS.columns().num_rows) == (0, [], 0)
     assert len(NO_RECORDS.slice(0, 5)) == len(NO_RECORDS.below(7)) == 0
 
 
 def test_raw_bytes_are_neither_iterated_nor_cut() -> None:
     raw = RawRecords(DATA, 10)
     assert (len(raw), raw.nbytes, bytes(raw.raw)) == (10, len(DATA), bytes(DATA))
-    for refused in (lambda: raw.slice(0), lambda: raw.below(45), raw.rows):
+    for refused in (lambda: raw.slice(0), lambda: raw.below(45), lambda: raw.decoded):
         with pytest.raises(TypeError, match="records fetched as raw bytes cannot be iterated"):
             refused()
     with pytest.raises(TypeError, match="records fetched as messages or columns cannot be had as raw bytes"):

@@ -52,7 +52,7 @@ def configured(table: Mapping[str, object], **others: Mapping[str, object]) -> S
 
 
 def rejected(offset: int, error_class: str = "rejected", reason: str = "no such order") -> RejectedRecord:
-    return RejectedRecord(Message.of("orders", 3, offset, b"k", b"v"), error_class, reason)
+    return RejectedRecord(Message("orders", 3, offset, b"k", b"v"), error_class, reason)
 
 
 @pytest.fixture(autouse=True)
@@ -166,7 +166,7 @@ def test_invalid_settings() -> None:
             settings.require_subscription()
 
 
-MESSAGE = Message.of("orders", 3, 2**40, b"k", b"\xff", 1_700_000_000_000, (("trace", b"7"),), 1)
+MESSAGE = Message("orders", 3, 2**40, b"k", b"\xff", 1_700_000_000_000, (("trace", b"7"),), 1)
 LETTER = DeadLetter(MESSAGE, "undecodable", "näh", "audit")
 
 
@@ -204,7 +204,7 @@ def test_a_line_has_every_field() -> None:
 
 
 def test_a_record_without_time_and_value_and_a_reason_that_is_not_utf8() -> None:
-    letter = DeadLetter(Message.of("t", 0, 1, None, None), "rejected", "\udcff" + "x" * 5000, "g")
+    letter = DeadLetter(Message("t", 0, 1, None, None), "rejected", "\udcff" + "x" * 5000, "g")
     headers = dict(letter.headers)
     assert headers["kafka_dlt-original-timestamp"] == b"\xff" * 8
     assert headers["kafka_dlt-original-timestamp-type"] == b"NoTimestampType"

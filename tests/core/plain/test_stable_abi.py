@@ -9,8 +9,8 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from hatch_build import FLAGS, compiler
 
+from hatch_build import FLAGS, compiler
 from tests.support.programs import give_up
 
 ROOT = Path(__file__).parents[3]
@@ -63,14 +63,16 @@ def redeclared(tmp_path: Path, declarations: str) -> subprocess.CompletedProcess
 
 
 def declarations() -> str:
-    return "\n".join(line for line in OURS.splitlines() if line.startswith(("PyAPI_FUNC", "PyAPI_DATA")) and ";" in line)
+    return "\n".join(
+        line for line in OURS.splitlines() if line.startswith(("PyAPI_FUNC", "PyAPI_DATA")) and ";" in line
+    )
 
 
 def test_constants_and_layouts_are_those_of_python(tmp_path: Path) -> None:
     assert len(CONSTANTS) > 12
     assert {"PyModuleDef", "Py_buffer", "PyType_Spec"} <= set(STRUCTS)
     ours = layout(tmp_path, '"stable_abi.h"', f"-I{NATIVE}")
-    assert ours == layout(tmp_path, "<Python.h>", f"-I{HEADERS}")
+    assert ours == layout(tmp_path, "<Python.h>\n#include <structmember.h>", f"-I{HEADERS}")
 
 
 def test_functions_are_declared_as_python_declares_them(tmp_path: Path) -> None:

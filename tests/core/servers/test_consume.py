@@ -58,7 +58,7 @@ def records(version: str) -> list[Sent]:
 
 def expected(topic: str, sent: list[Sent], offsets: list[int]) -> list[Message]:
     return [
-        Message.of(
+        Message(
             topic,
             each.partition,
             offset,

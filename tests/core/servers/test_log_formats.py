@@ -93,7 +93,7 @@ async def test_a_format_that_changed_within_the_log(cluster_of: ClusterOf, uniqu
                 for offset, each in enumerate(sent[topic]):
                     timed = next(magic for last, magic in magics if last >= offset) > 0
                     wanted.append(
-                        Message.of(
+                        Message(
                             topic,
                             0,
                             offset,
@@ -167,7 +167,7 @@ async def test_compacted_topics(servers: Servers, unique: str, version: str) -> 
                 left = compacted(in_log, cleaned_until(cluster, topic))
                 assert len(left) < len(in_log) * 2 // 3, topic
                 wanted = [
-                    Message.of(
+                    Message(
                         topic, 0, offset, each.key, each.value, each.timestamp, (), timestamp_type=0 if timed else -1
                     )
                     for each, offset in left

@@ -73,7 +73,7 @@ def steps() -> list[tuple[str, list[Sent] | str]]:
 
 def expected(topic: str, history: History, *, committed: bool = False) -> list[Message]:
     return [
-        Message.of(topic, each.partition, offset, each.key, each.value, each.timestamp, each.headers, timestamp_type=0)
+        Message(topic, each.partition, offset, each.key, each.value, each.timestamp, each.headers, timestamp_type=0)
         for each, offset, ended_well in history.written
         if ended_well or not committed
     ]
