@@ -2,17 +2,20 @@
 
 Runs a sandbox with one broker. Every run is a process of its own; clients take turns, so that changes in the load of
 the machine affect all of them; one round before the first that counts warms the broker and the page cache. Clients
-start cold: no run prepares anything, and only public names of a client are used. Measured is
-from a client's first record to its last: wall clock, and the processor time of its process and its children. With
-options only a part is run, so that a table can be collected piece by piece.
+start cold: no run prepares anything, and only public names of a client are used. Measured is wall clock and processor
+time of a client's process from its first record to its last, and of the whole process: from its start to its last
+record, with imports and joining the group. With options only a part is run, so that a table can be collected piece by
+piece.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -34,12 +37,14 @@ from tests.bench.delay_client import CLIENTS as DELAY_CLIENTS
 from tests.bench.java_clients import fetch_jars
 from tests.bench.report import DelaySection, Section, lines, report, show
 from tests.bench.source import Source
-from tests.bench.stopwatch import Measurement
+from tests.bench.stopwatch import STARTED, Measurement
 
 BROKER = "3.9.1"
 PARTITIONS = 4
 REFERENCE = "confluent-kafka consume(1000)"
-PARTS = ("rate", "latency", "first")
+PARTS = ("rate", "long", "latency", "first")
+LONG = 16_000_000
+LONG_CLIENTS = ("kzconsumer batches()", "kzconsumer async for", REFERENCE)
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 # Different values: a prime number, so that every partition gets all of them, and too many for a codec's window.
 VALUES = 10_007
@@ -52,7 +57,8 @@ def main() -> int:
         prog="python -m tests.bench", description="Consuming, compared with other clients."
     )
     arguments.add_argument("--part", nargs="+", default=list(PARTS), choices=PARTS, help="what to measure (all)")
-    arguments.add_argument("--size", type=int, nargs="+", default=[100, 1024], metavar="BYTES", help="(100 1024)")
+    sizes = [100, 1024, 10_240]
+    arguments.add_argument("--size", type=int, nargs="+", default=sizes, metavar="BYTES", help="(100 1024 10240)")
     arguments.add_argument(
         "--codec", nargs="+", default=["none", "lz4", "zstd"], choices=CODECS, help="of batches (none lz4 zstd)"
     )
@@ -74,6 +80,8 @@ def main() -> int:
 async def _run(args: argparse.Namespace) -> None:
     runs = args.repetitions + 1
     steps = runs * len(args.size) * sum(len(_able(args.clients, codec)) for codec in args.codec) * ("rate" in args.part)
+    long_clients = [client for client in args.clients if client in LONG_CLIENTS]
+    steps += runs * len(long_clients) * ("long" in args.part)
     steps += runs * len(DELAY_CLIENTS) * (("latency" in args.part) + ("first" in args.part))
     sections: list[Section] = []
     delays: list[DelaySection] = []
@@ -81,8 +89,13 @@ async def _run(args: argparse.Namespace) -> None:
         await anyio.to_thread.run_sync(fetch_jars)
         async with Sandbox(Path(folder), BROKER, 1, heap="512m", tuning=TUNING) as sandbox:
             if "rate" in args.part:
-                kinds = [(size, codec) for size in args.size for codec in args.codec]
-                sections = [await _measure(sandbox, args, size, codec, output) for size, codec in kinds]
+                for size, codec in ((size, codec) for size in args.size for codec in args.codec):
+                    # Half a GiB at most: it has to stay in the page cache.
+                    records = min(args.records, 2**29 // size)
+                    clients = _able(args.clients, codec)
+                    sections.append(await _measure(sandbox, args.repetitions, clients, size, codec, records, output))
+            if "long" in args.part:
+                sections.append(await _measure(sandbox, args.repetitions, long_clients, 100, "none", LONG, output))
             if "latency" in args.part:
                 delays.append(await _measure_latency(sandbox, args.repetitions, output))
             if "first" in args.part:
@@ -144,18 +157,25 @@ async def _measure_first(sandbox: Sandbox, repetitions: int, output: _Progress) 
     return bench_delays.first_section(runs)
 
 
-async def _measure(sandbox: Sandbox, args: argparse.Namespace, size: int, codec: str, output: _Progress) -> Section:
-    # Half a GiB at most: it has to stay in the page cache.
-    records = min(args.records, 2**29 // size) // PARTITIONS * PARTITIONS
-    source = Source(sandbox.zookeeper_connect, sandbox.bootstrap, f"bench-{size}-{codec}", records)
+async def _measure(
+    sandbox: Sandbox,
+    repetitions: int,
+    clients: Sequence[str],
+    size: int,
+    codec: str,
+    records: int,
+    output: _Progress,
+) -> Section:
+    records = records // PARTITIONS * PARTITIONS
+    source = Source(sandbox.zookeeper_connect, sandbox.bootstrap, f"bench-{size}-{codec}-{records}", records)
     output.report_run(f"producing {records:,} x {size} B, {codec}")
     await create_topic(source.zookeeper, source.topic, PARTITIONS)
     await anyio.to_thread.run_sync(partial(fill, source, size, codec))
-    runs: dict[str, list[Measurement]] = {client: [] for client in _able(args.clients, codec)}
-    for repetition in range(args.repetitions + 1):
+    runs: dict[str, list[Measurement]] = {client: [] for client in clients}
+    for repetition in range(repetitions + 1):
         for client in runs:
             measured = await _run_client(client, source)
-            output.report_run(f"{repetition}/{args.repetitions} {client}: {measured.rate / 1000:,.0f} k msg/s", done=1)
+            output.report_run(f"{repetition}/{repetitions} {client}: {measured.rate / 1000:,.0f} k msg/s", done=1)
             if repetition > 0:
                 runs[client].append(measured)
     return Section(size=size, codec=codec, records=records, lines=lines(runs, REFERENCE))
@@ -193,5 +213,6 @@ def fill(source: Source, size: int, codec: str) -> None:
 async def _run_client(client: str, source: Source) -> Measurement:
     source = msgspec.structs.replace(source, records=int(source.records * CLIENTS[client].share))
     command = [sys.executable, "-m", "tests.bench.client", client, *map(str, msgspec.structs.astuple(source))]
-    done = await anyio.run_process(command, stderr=None)
+    environment = {**os.environ, STARTED: repr(time.monotonic())}
+    done = await anyio.run_process(command, stderr=None, env=environment)
     return msgspec.json.decode(done.stdout, type=Measurement)

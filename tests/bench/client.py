@@ -15,8 +15,6 @@ from typing import NamedTuple
 import anyio
 import msgspec
 
-import kzconsumer
-from tests.bench.java_clients import read_java, read_scala
 from tests.bench.source import Source
 from tests.bench.stopwatch import Measurement, Stopwatch
 
@@ -29,8 +27,10 @@ def read_batches(source: Source) -> Measurement:
 
 
 async def _read_batches(source: Source) -> Measurement:
+    import kzconsumer  # here, as below: a process must load and hold the measured client only
+
     watch = Stopwatch()
-    async with kzconsumer.connect(_settings(source)) as consumer:
+    async with kzconsumer.connect(zookeeper=source.zookeeper, group=uuid.uuid4().hex) as consumer:
         streams = await consumer.create_message_streams({source.topic: 1})
         seen = 0
         with anyio.fail_after(_LIMIT):
@@ -49,8 +49,10 @@ def read_messages(source: Source) -> Measurement:
 
 
 async def _read_messages(source: Source) -> Measurement:
+    import kzconsumer
+
     watch = Stopwatch()
-    async with kzconsumer.connect(_settings(source)) as consumer:
+    async with kzconsumer.connect(zookeeper=source.zookeeper, group=uuid.uuid4().hex) as consumer:
         streams = await consumer.create_message_streams({source.topic: 1})
         with anyio.fail_after(_LIMIT):
             iterator = aiter(streams[source.topic][0])
@@ -66,7 +68,7 @@ async def _read_messages(source: Source) -> Measurement:
 
 def read_confluent(source: Source) -> Measurement:
     """confluent-kafka's `consume(1000)`; without that back-off (1 s) it mostly waits. It does not verify checksums."""
-    from confluent_kafka import Consumer  # here, as below: the process must hold the memory of the measured client only
+    from confluent_kafka import Consumer
 
     watch = Stopwatch()
     consumer = Consumer(
@@ -123,6 +125,18 @@ async def _read_aiokafka(source: Source) -> Measurement:
         await consumer.stop()
 
 
+def read_java(source: Source) -> Measurement:
+    from tests.bench import java_clients
+
+    return java_clients.read_java(source)
+
+
+def read_scala(source: Source) -> Measurement:
+    from tests.bench import java_clients
+
+    return java_clients.read_scala(source)
+
+
 class Client(NamedTuple):
     """How to read a source, how many records are enough for a figure (slow clients need not read all), and its
     limitations.
@@ -141,12 +155,6 @@ CLIENTS: dict[str, Client] = {
     "Java 3.9.1": Client(read_java),
     "Scala 1.1.1": Client(read_scala, 0.5, ("zstd",)),
 }
-
-
-def _settings(source: Source) -> kzconsumer.Settings:
-    return kzconsumer.Settings.from_dict(
-        {"zookeeper": {"connect": source.zookeeper}, "group": {"id": uuid.uuid4().hex}}
-    )
 
 
 def _all(measured: Measurement, seen: int, source: Source) -> Measurement:

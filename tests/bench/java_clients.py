@@ -2,7 +2,8 @@
 
 Called by `tests.bench.client`. The rate is the tool's own: for Java without the time of the group's first rebalance,
 for Scala from the first to the last record. The processor time is that of a run, minus that of a run of a thousand
-records, so that the start of the JVM does not count.
+records, so that the start of the JVM does not count. The whole run is that of the process, the start and end of its JVM
+included.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+import time
 import uuid
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +33,8 @@ class _Run(NamedTuple):
     peak_rss: int
     before: float
     """Seconds until consuming began."""
+    whole_seconds: float
+    """Of the process."""
 
 
 def fetch_jars() -> None:
@@ -74,6 +78,8 @@ def _measured(few: _Run, all_of_them: _Run, records: int) -> Measurement:
         cpu_seconds=max(all_of_them.cpu_seconds - few.cpu_seconds, 0.0) * records / (records - _FEW),
         peak_rss=all_of_them.peak_rss,
         first=all_of_them.before,
+        whole_seconds=all_of_them.whole_seconds,
+        whole_cpu_seconds=all_of_them.cpu_seconds,
     )
 
 
@@ -83,10 +89,12 @@ def _tool(arguments: list[str], records: int) -> tuple[list[str], _Run]:
         out = Path(folder, "out")
         command = [str(find_java()), _HEAP, "-cp", *arguments, "--messages", str(records)]
         with out.open("wb") as file:
+            began = time.monotonic()
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.DEVNULL)
             _, status, used = os.wait4(process.pid, 0)
+            whole = time.monotonic() - began
             process.returncode = os.waitstatus_to_exitcode(status)
         lines = [line.split(",") for line in out.read_text().splitlines() if line[:2] == "20"]
         if process.returncode != 0 or not lines or float(lines[-1][4]) < records:
             raise RuntimeError(f"{arguments[1]} ended with {process.returncode} and printed {lines}")
-    return lines[-1], _Run(0.0, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, 0.0)
+    return lines[-1], _Run(0.0, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, 0.0, whole)

@@ -1,10 +1,11 @@
-"""Wall clock and processor time between the first and the last record, in the process that consumes.
+"""Wall clock and processor time up to the last record, in the process that consumes: from the first record, and whole.
 
 Made by `tests.bench.client`; its result becomes one `Measurement` of the benchmark.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -23,6 +24,10 @@ class Measurement(msgspec.Struct, frozen=True):
     """Bytes, since the process began."""
     first: float
     """Seconds from the client's construction to the first message or batch."""
+    whole_seconds: float
+    """Seconds from the start of the process to the last record: imports and joining the group included."""
+    whole_cpu_seconds: float
+    """User and system time of all threads of the process in that time."""
 
     @property
     def rate(self) -> float:
@@ -33,6 +38,10 @@ class Measurement(msgspec.Struct, frozen=True):
     def cpu_per_million(self) -> float:
         """Processor seconds for a million records."""
         return self.cpu_seconds / self.records * 1e6
+
+
+STARTED = "KZCONSUMER_BENCH_STARTED"
+"""This variable holds the time when the process was started (CLOCK_MONOTONIC, the same for all processes)."""
 
 
 class Stopwatch:
@@ -56,6 +65,8 @@ class Stopwatch:
             cpu_seconds=cpu - self._cpu,
             peak_rss=_peak_rss(),
             first=self._wall - self._made,
+            whole_seconds=time.monotonic() - float(os.environ[STARTED]),
+            whole_cpu_seconds=cpu,  # of this process since it began
         )
 
 
