@@ -11,12 +11,12 @@ import logging
 import sys
 import traceback
 from contextvars import ContextVar
-from typing import Any
-
-import structlog
-from structlog.typing import EventDict
+from typing import TYPE_CHECKING, Any
 
 from kzconsumer.redaction import redacted, redacted_text
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict
 
 _FACTS: ContextVar[dict[str, object] | None] = ContextVar("kzconsumer_facts", default=None)
 
@@ -66,7 +66,9 @@ class Logger:
         self._log("error", event, {"exc_info": True, **fields})
 
     def _log(self, level: str, event: str, fields: dict[str, Any]) -> None:
-        if structlog.is_configured():
+        # Who has configured structlog has imported it: that takes longer than joining a group.
+        structlog = sys.modules.get("structlog")
+        if structlog is not None and structlog.is_configured():
             getattr(structlog.get_logger(self._name), level)(event, **fields)
             return
         number = logging.getLevelNamesMapping()[level.upper()]
