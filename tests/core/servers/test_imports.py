@@ -1,4 +1,4 @@
-"""What a member loads: Arrow where columns are asked for, and not where messages are; nothing to draw or colour with."""
+"""What a member loads: Arrow where columns are asked for and not where messages are, and nothing to draw with."""
 
 from __future__ import annotations
 
