@@ -162,6 +162,13 @@ class MultiFailedError(ZooKeeperError):
         super().__init__(error.path, f"transaction refused at operation {index}: {error}")
 
 
+class TopicChangedError(KzConsumerError):
+    """The topic was deleted or recreated after the group was read, so the assignment is of an earlier topic."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic} was deleted or recreated after the group was read")
+
+
 class RunUnreadableError(KzConsumerError):
     """The node of the group's run has an unknown format."""
 

@@ -14,7 +14,7 @@ from functools import partial
 import anyio
 import msgspec
 
-from kzconsumer.errors import KzConsumerError, SessionExpiredError, ZooKeeperError
+from kzconsumer.errors import KzConsumerError, SessionExpiredError, TopicChangedError, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.owned import Claim, OwnedPartitions
@@ -28,7 +28,7 @@ from kzconsumer.registry.nodes import Topic
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.ownership import Blocked, Claimed, Refused
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.zookeeper.round_trips import outcomes, together
+from kzconsumer.zookeeper.round_trips import outcomes, repeated, together
 from kzconsumer.zookeeper.session import Delete
 from kzconsumer.zookeeper.watches import Watches
 
@@ -110,15 +110,21 @@ class Claims:
         )
         failed: dict[TopicPartition, Blocked | Refused | KzConsumerError] = {}
         claims = []
+        claimed = {p.topic for p, result in zip(wanted, results, strict=True) if isinstance(result, Claimed)}
+        # Read after the claims: a claim of a topic that is the same now was made while it was.
+        present = await repeated(partial(self._owners.incarnations, claimed))
         for partition, result in zip(wanted, results, strict=True):
+            incarnation = topics[partition.topic].incarnation
             if isinstance(result, SessionExpiredError):
                 raise result
-            if isinstance(result, Claimed):
-                claims.append((partition, topics[partition.topic].incarnation, result))
-                continue
-            failed[partition] = result
-            if not isinstance(result, KzConsumerError):
-                self._owned.doubtful.discard(partition)
+            if not isinstance(result, Claimed):
+                failed[partition] = result
+                if not isinstance(result, KzConsumerError):
+                    self._owned.doubtful.discard(partition)
+            elif present.get(partition.topic) != incarnation:
+                failed[partition] = TopicChangedError(partition.topic)  # the next sweep deletes the owner node
+            else:
+                claims.append((partition, incarnation, result))
         begun, refused = [], []
         for (partition, *_), each in zip(claims, await self._adopter.adopt(claims), strict=True):
             if each.refusal:

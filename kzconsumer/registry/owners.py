@@ -12,7 +12,14 @@ from functools import partial
 import anyio
 import msgspec
 
-from kzconsumer.errors import BadVersionError, ConnectionLostError, MultiFailedError, NodeExistsError, NoNodeError
+from kzconsumer.errors import (
+    BadVersionError,
+    ConnectionLostError,
+    MultiFailedError,
+    NodeExistsError,
+    NoNodeError,
+    TopicChangedError,
+)
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry import paths
@@ -45,7 +52,10 @@ class OwnerRegistry:
     async def claim(
         self, partition: TopicPartition, thread: ConsumerThreadId, incarnation: int
     ) -> Claimed | Blocked | Refused:
-        """Create the owner node and write the claim record in one transaction; then read the stored offset."""
+        """Create the owner node and write the claim record in one transaction; then read the stored offset.
+
+        Raises TopicChangedError rather than replace the record of another incarnation that may be a later one.
+        """
         path = self._paths.owner(partition)
         record_path = self._paths.claim_record(partition)
         text = str(thread).encode()
@@ -184,9 +194,14 @@ class OwnerRegistry:
         """The stored offset if it is of an earlier topic of that name.
 
         `incarnation` is the transaction that created the topic: an offset stored before that is not the topic's.
+        Raises TopicChangedError if the topic is not of that incarnation any more. It is read after the record, whose
+        version the claim checks: so the claim never replaces the record of a later incarnation.
         """
         if found is None or decode_claim_record(found.data).incarnation == f"{incarnation:#x}":
             return None
+        present = await repeated(partial(self.incarnations, [partition.topic]))
+        if present.get(partition.topic) != incarnation:
+            raise TopicChangedError(partition.topic)
         offset = await repeated(partial(self._session.find, self._paths.offset(partition)))
         return offset if offset is not None and offset.stat.mzxid < incarnation else None
 

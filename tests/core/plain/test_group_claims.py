@@ -219,3 +219,28 @@ def test_a_topic_that_is_created_again_is_claimed_again() -> None:
         for event in ("stored offset of a deleted topic removed", "topic recreated"):
             reported = [each for each in group.events if each["event"] == event]
             assert sorted(each["partition"] for each in reported) == list(range(6))
+
+
+@pytest.mark.parametrize("partitions", [6, 1], ids=["as many partitions", "fewer partitions"])
+def test_a_claim_of_a_topic_that_was_recreated_before_it_reads_nothing(partitions: int) -> None:
+    """It would store offsets of the new topic as the earlier one's, and its release would remove them.
+
+    The event that reports the new topic is late: until the next look, as if it were lost.
+    """
+    with simulated_group(1, lag=(0.2, 0.2), looks="3s") as group:
+        group.logs.grow("t", 6)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        nodes = group.ensemble.tree.nodes
+        _, _, last_container = group.paths.containers("t")  # made after the group was read, before the claims
+        assert group.world.pass_time(10, lambda: last_container in nodes, every=0.01)
+        for server in group.ensemble.servers:
+            server.forget_watches(paths.topic("t"))
+        group.broker_faults.recreate("t", partitions, 0.0)
+        group.logs.burst(10)
+        present = nodes[paths.topic("t")].czxid
+        assert group.world.pass_time(10, lambda: len(member.owned) == partitions)
+        assert nodes[group.paths.claim_record(TopicPartition("t", 0))].czxid > present, "claimed too early"
+        group.world.pass_time(10)
+        group.come_to_rest(20, 3)
+        assert {record_of(group, each).incarnation for each in member.owned} == {f"{present:#x}"}
+        assert not [each for each in group.events if each["event"] == "stored offset of a deleted topic removed"]

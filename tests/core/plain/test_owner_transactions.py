@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from kzconsumer.errors import TopicChangedError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
 from kzconsumer.registry.owners import OwnerRegistry
@@ -235,6 +236,27 @@ def test_an_offset_from_before_the_topic_was_created_is_of_an_earlier_topic(writ
     assert claimed.stored == (7 if written_since else None)
     assert (OFFSET in ensemble.tree.nodes) == written_since
     assert (claimed.record.incarnation, claimed.record.epoch) == (f"{created:#x}", 1)
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["recreated", "deleted"])
+def test_a_claim_of_an_earlier_topic_does_not_replace_the_record_of_a_later_one(deleted: bool) -> None:
+    """Its plan is of a range of the later topic, which that topic's next owner has to finish."""
+    clients = Clients()
+    ensemble = clients.ensemble
+    ensemble.make(topic(PARTITION.topic))
+    created = ensemble.tree.nodes[topic(PARTITION.topic)].czxid
+    record = encode_claim_record(ClaimRecord(1, "range", f"{created:#x}"))
+    ensemble.make(RECORD, record)
+    if deleted:
+        ensemble.operate(Delete(topic(PARTITION.topic), -1))
+
+    async def script(session: ZooKeeperSession) -> None:
+        with pytest.raises(TopicChangedError):
+            await registry(session).claim(PARTITION, FIRST, created - 1)
+
+    clients.play(script)
+    assert OWNER not in ensemble.tree.nodes
+    assert ensemble.tree.data(RECORD) == record
 
 
 def before_the_next_write(session: ZooKeeperSession, happens: Callable[[], None]) -> None:
