@@ -15,6 +15,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from kzconsumer.group.claims import Claims
 from kzconsumer.group.rebalancer import Rebalancer
+from kzconsumer.member import Member
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.storage import OffsetWrite
@@ -155,6 +156,15 @@ def test_finds_records_that_count_as_processed_when_handed_out() -> None:
             self._mark(message.offset + 1)
 
     find(StreamCursor, "checkpoint", at_once, "was not worked on", start=0)
+
+
+def test_finds_a_stop_without_the_final_commit() -> None:
+    """Though the member reports that it failed: ZooKeeper would have answered."""
+
+    async def gives_up(self: Member, patience: float) -> None:
+        self._log_uncommitted("no answer from ZooKeeper")
+
+    find(Member, "_commit_within", gives_up, r"which \w+ had at", start=0)
 
 
 def test_finds_a_blocked_claim_that_is_not_retried() -> None:

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from kzconsumer.member import Member as Membership
 from kzconsumer.zookeeper.operations import SetData
 from tests.support.members import sessions_of
 from tests.support.simulated.group import SimulatedGroup, simulated_group
@@ -154,6 +155,48 @@ def test_a_member_on_a_slow_line_shares_and_takes_over() -> None:
         assert session.alive
         group.check()
         group.come_to_rest(20, 3)
+
+
+def stops_with_records_to_commit(group: SimulatedGroup) -> None:
+    """A member that has processed records since its last commit leaves; another one takes over."""
+    group.logs.grow("t", 2)
+    member = group.join("a", {"t": 1}, 0.0, in_batches=False)
+    group.world.pass_time(3.5)
+    group.logs.burst(10)
+    group.world.pass_time(0.1)
+    group.leave(member)
+    group.world.pass_time(5.0)
+    assert [each for each in group.events if each["event"].startswith("final commit failed")]
+    group.join("b", {"t": 1}, 0.0, in_batches=False)
+    group.world.pass_time(10.0)
+
+
+def test_a_stop_without_zookeeper_redelivers_what_was_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_group(1) as group:
+
+        def cut_off(cut_off: bool) -> None:
+            for server in group.ensemble.servers:
+                server.set_cut_off(cut_off)
+
+        def leave(member: Member) -> None:
+            cut_off(True)
+            group.network.cut(member.process, arrives=False)
+            SimulatedGroup.leave(group, member)
+            group.world.after(4.0, lambda: cut_off(False))
+
+        monkeypatch.setattr(group, "leave", leave)
+        stops_with_records_to_commit(group)
+        group.come_to_rest(20, 3)
+
+
+def test_a_final_commit_that_fails_without_a_reason_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def gives_up(self: Membership, patience: float) -> None:
+        self._log_uncommitted("no answer from ZooKeeper")
+
+    monkeypatch.setattr(Membership, "_commit_within", gives_up)
+    with simulated_group(1) as group:
+        stops_with_records_to_commit(group)
+        assert any("which a had at" in violation for violation in group.promises.violations)
 
 
 def test_eager_members_release_everything_before_they_claim() -> None:

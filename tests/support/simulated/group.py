@@ -264,8 +264,7 @@ def simulated_group(seed: int, scene: Scene | None = None, **more: Any) -> Itera
             who = cast(Process, asyncio.get_running_loop()).name
         except RuntimeError:
             who = "-"
-        if event["event"].startswith("work not finished in time"):
-            group.promises.released_late(next(member for member in reversed(group.members) if member.name == who))
+        group.promises.logged(who, event["event"])
         group.events.append({"level": level, "member": who, **event})
         group.promises.note(f"{who} {level} {event.pop('event')} {event}")
         raise structlog.DropEvent

@@ -64,6 +64,8 @@ class SimulatedNetwork:
         """The part of the next broker response with records after which the connection breaks."""
         self.processes: dict[int, Process] = {}
         """Session id -> its process."""
+        self.answered: dict[Process, float] = {}
+        """When it has last received anything from ZooKeeper."""
         self.world.network = self
 
     async def connect(
@@ -214,6 +216,8 @@ class Line(asyncio.Transport):
                 self.process.call_soon(self._client_loses)  # after what was sent before it
 
     def _read(self, data: bytes, last: bool) -> None:
+        if self.to_zookeeper:
+            self.network.answered[self.process] = self.network.world.now
         if not self._client_closed:
             _take(self.client, data)
         if last:  # at once, as when a reset connection is found while reading: what was read is not yet looked at

@@ -131,7 +131,9 @@ class PartitionLogs:
         return [partition for partition in self.logs if partition.topic == topic]
 
     def end(self, partition: TopicPartition) -> int:
-        return self.logs[partition].end
+        """0 if there is no such partition any more, which its owner may not know yet."""
+        log = self.logs.get(partition)
+        return log.end if log is not None else 0
 
     def lead(self, partition: TopicPartition, broker: int) -> None:
         """Another leader, or none: -1."""

@@ -17,7 +17,7 @@ from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, Se
 from tests.support.members import sessions_of
 from tests.support.simulated.ensemble import OPERATOR, Ensemble
 from tests.support.simulated.member import GROUP, Handed, Member
-from tests.support.simulated.network import SimulatedNetwork
+from tests.support.simulated.network import SLOW, SimulatedNetwork
 from tests.support.simulated.partition_logs import PartitionLogs
 
 TRACE = 4000
@@ -25,6 +25,8 @@ TRACE = 4000
 GRACE = 4.0
 """Seconds in which an owner has to notice a foreign change of its partition: more than half a session timeout."""
 REVOKE_DEADLINE = GroupSettings(id="g").revoke_deadline
+COMMIT_PATIENCE = 1.0
+"""Seconds that a member without ZooKeeper gives its final commit."""
 
 
 class Promises:
@@ -148,11 +150,26 @@ class Promises:
         if handed.counts:
             self._finished.setdefault(partition, set()).update(offsets)
 
-    def released_late(self, member: Member) -> None:
+    def logged(self, name: str, event: str) -> None:
+        """A member of this name has logged an event. By some it excuses itself, which must have a reason."""
+        late, uncommitted = event.startswith("work not finished in time"), event.startswith("final commit failed")
+        if late or uncommitted:
+            member = next(each for each in reversed(self.members) if each.name == name)
+            (self._released_late if late else self._left_uncommitted)(member)
+
+    def _released_late(self, member: Member) -> None:
         """It has waited the whole revoke deadline for work in hand, which must be the reason."""
         began = self.world.now - REVOKE_DEADLINE
         if self.world.now > member.troubled and all(handed.at > began for handed in member.in_hand):
             self.violated(f"{member.name} waited {REVOKE_DEADLINE} s for work that had ended before")
+
+    def _left_uncommitted(self, member: Member) -> None:
+        """What it has processed may be redelivered if the reason is ZooKeeper, or the way to it."""
+        process, now = member.process, self.world.now
+        unanswered = now - self.network.answered.get(process, 0.0) >= COMMIT_PATIENCE
+        if unanswered or now < member.troubled or self.network.latency.get(process) == SLOW:
+            held = [claim for claim, holder in self._claims.values() if self.network.processes.get(holder) is process]
+            self._unclean.update(held)
 
     def _compare_with_the_log(self, member: Member, partition: TopicPartition, offsets: range, key: bytes) -> None:
         log = self.logs.logs.get(partition)
