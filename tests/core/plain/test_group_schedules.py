@@ -157,6 +157,34 @@ def test_a_member_on_a_slow_line_shares_and_takes_over() -> None:
         group.come_to_rest(20, 3)
 
 
+@pytest.mark.parametrize("pace", [0.004, 0.05])
+def test_a_process_that_resumes_in_mid_lot_hands_out_little(pace: float) -> None:
+    """A fast application gets many messages for one check of the lease, a slow one gets one."""
+    with simulated_group(1) as group:
+        group.logs.grow("t", 1)
+        member = group.join("a", {"t": 1}, pace, in_batches=False)
+        group.world.pass_time(5.0)
+        assert group.world.pass_time(2.0, lambda: member.in_hand, every=0.001)
+        group.freeze(member, 2 * SESSION_TIMEOUT)
+        group.network.cut(member.process, arrives=False)  # or the event of its owner node would come first
+        group.world.pass_time(2 * SESSION_TIMEOUT + 1)
+        group.check()
+        group.come_to_rest(20, 3)
+
+
+@pytest.mark.parametrize("server", range(2))
+def test_a_group_comes_to_rest_after_the_faults_that_have_begun(server: int) -> None:
+    """A leader that resumes goes on reporting sessions as expired, and clients may be connected to it later."""
+    with simulated_group(2) as group:
+        group.logs.grow("t", 2)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        assert group.world.pass_time(10, lambda: len(member.owned) == 2)
+        for each in range(3):
+            group.cut_off(each, 3.0)
+        group.stop_leader(server, 0.05, SESSION_TIMEOUT)
+        group.come_to_rest(20, 8)
+
+
 def stops_with_records_to_commit(group: SimulatedGroup) -> None:
     """A member that has processed records since its last commit leaves; another one takes over."""
     group.logs.grow("t", 2)

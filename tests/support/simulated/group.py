@@ -183,6 +183,7 @@ class SimulatedGroup:
 
     def come_to_rest(self, within: float, still: float) -> None:
         """No more faults and records: then everything is owned, read and committed, and stays so."""
+        self.world.pass_time(max(self._no_leader_until - self.world.now, 0.0))
         self.logs.stop()
         self.logs.register(up=True)
         self.broker_faults.end()
@@ -196,7 +197,7 @@ class SimulatedGroup:
         for member in self.members:
             if not member.dead:
                 self.network.set_silent(member.process, False)
-                member.process.frozen = False
+                self._resume_process(member)
                 self.resume(member)
         rested = self.world.pass_time(within, lambda: not self.settled(), every=0.5)
         self.check()
@@ -218,7 +219,11 @@ class SimulatedGroup:
     def _thaw(self, member: Member) -> None:
         member.freezes -= 1
         if not member.dead and not member.freezes:
-            member.process.frozen = False
+            self._resume_process(member)
+
+    def _resume_process(self, member: Member) -> None:
+        if member.process.frozen:
+            member.process.frozen, member.resumed = False, self.world.now
 
     def _unsilence(self, member: Member) -> None:
         member.silences -= 1

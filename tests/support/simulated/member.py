@@ -74,6 +74,10 @@ class Member(RebalanceListener):
     task: asyncio.Task[None] | None = None
     dead: bool = False
     left_at: float | None = None
+    fastest: float = float("inf")
+    """The shortest time it has needed for a record or batch."""
+    resumed: float = 0.0
+    """When it was last frozen no longer."""
     freezes: int = 0
     silences: int = 0
     without_brokers: bool = False
@@ -153,6 +157,7 @@ class Member(RebalanceListener):
     async def _work_on(self, partition: TopicPartition, offsets: range, key: bytes) -> None:
         handed = self.group.handed_out(self, partition, offsets, key)
         self.in_hand.append(handed)
+        self.fastest = min(self.fastest, self.pace)
         try:
             await anyio.sleep(self.pace)
         finally:
