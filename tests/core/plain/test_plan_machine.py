@@ -47,7 +47,8 @@ def _play(scene: PlanWorld, chance: Random) -> None:
         lambda name: scene.freeze(name, chance.uniform(0.5, 15)),
         scene.cut,
         scene.lose_a_reply,
-        scene.lose_a_reply,
+        lambda name: scene.lose_a_reply(name, "plan"),
+        lambda name: scene.lose_a_reply(name, "published plan"),
         scene.expire,
         lambda name: scene.delete_owner(),
         lambda name: scene.consume_elsewhere(chance.choice(PARTITIONS), chance.randrange(1, 12)),
@@ -153,6 +154,19 @@ def test_finds_a_plan_that_is_replayed_at_any_offset(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(adopter, "compare", stubborn)
     assert re.search("doubles what|went back", broken())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("emptied", [False, True], ids=["plan", "published plan"])
+def test_finds_a_lost_reply_that_is_taken_for_a_failure(emptied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The write is repeated with versions that it has changed, so the claim counts as lost."""
+    executed = ZooKeeperOffsetStorage.executed
+
+    async def unless_planned(self: ZooKeeperOffsetStorage, writes: Sequence[OffsetWrite]) -> Any:
+        return await executed(self, [write for write in writes if (write.plan is None) != emptied])
+
+    monkeypatch.setattr(ZooKeeperOffsetStorage, "executed", unless_planned)
+    assert "was given up, although its owner node is there" in broken()
 
 
 @pytest.mark.long

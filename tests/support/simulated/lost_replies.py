@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from kzconsumer.registry.claim_record import decode_claim_record
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData
 from tests.support.simulated import zookeeper_frames as frames
 
-Kind = Literal["registration", "container", "claim", "release", "change of thread", "commit", "plan", "other"]
-"""A node without claim is deleted by the same operations as in a release."""
+Kind = Literal[
+    "registration", "container", "claim", "release", "change of thread", "commit", "plan", "published plan", "other"
+]
+"""A node without claim is deleted by the same operations as in a release. A published plan is emptied by its commit."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _DEPTH = 6
@@ -53,8 +56,9 @@ def kind_of(operations: Sequence[Operation]) -> Kind:
         return "release"
     if (SetData, "owners") in touched:
         return "change of thread"
-    if (SetData, "claims") in touched:
-        return "plan"
+    records = [op.data for op, parts in changed if isinstance(op, SetData) and parts[3:4] == ["claims"]]
+    if records:
+        return "plan" if any(decode_claim_record(data).plan is not None for data in records) else "published plan"
     if touched & {(SetData, "offsets"), (Create, "offsets")}:
         return "commit"
     if all(isinstance(operation, Create) for operation, _ in changed):

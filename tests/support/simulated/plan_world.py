@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from random import Random
 
 import anyio
@@ -28,7 +29,7 @@ from kzconsumer.registry.paths import CONSUMERS, GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from tests.support.simulated.ensemble import OPERATOR, Ensemble
-from tests.support.simulated.lost_replies import Loss
+from tests.support.simulated.lost_replies import Kind, Loss
 from tests.support.simulated.network import SimulatedNetwork
 from tests.support.simulated.virtual_time import Process, World
 
@@ -105,9 +106,9 @@ class PlanWorld:
         if name in self._members:
             self.network.cut(self._members[name], arrives=self.random.random() < 0.5)
 
-    def lose_a_reply(self, name: str) -> None:
+    def lose_a_reply(self, name: str, kind: Kind | None = None) -> None:
         if name in self._members:
-            self.network.losing[self._members[name]] = Loss(executed=self.random.random() < 0.7)
+            self.network.losing[self._members[name]] = Loss(self.random.random() < 0.7, kind)
 
     def expire(self, name: str) -> None:
         for session in self.ensemble.sessions.values():
@@ -223,6 +224,13 @@ class PlanWorld:
 
     # -- members
 
+    def _lost(self, session: ZooKeeperSession, reason: str) -> None:
+        """A claim ends by another program, or with its session: not by a lost reply."""
+        for partition in PARTITIONS:
+            node = self.ensemble.tree.nodes.get(PATHS.owner(partition))
+            if reason == f"lost {partition}" and node is not None and node.owner == session.id:
+                self._violations.append(f"{partition} was given up, although its owner node is there")
+
     async def _live(self, process: Process) -> None:
         while True:
             try:
@@ -236,7 +244,7 @@ class PlanWorld:
     async def _own(self, process: Process, session: ZooKeeperSession) -> None:
         """From claims to their release."""
         owners = OwnerRegistry(session, PATHS, "range", FINGERPRINT, ISOLATION)
-        committer = Committer(ZooKeeperOffsetStorage(session, PATHS), lambda reason: None)
+        committer = Committer(ZooKeeperOffsetStorage(session, PATHS), partial(self._lost, session))
         claims = []
         for partition in self.random.sample(PARTITIONS, self.random.randrange(1, len(PARTITIONS) + 1)):
             claimed = await owners.claim(partition, ConsumerThreadId("g_a", 0), INCARNATION)
