@@ -113,6 +113,7 @@ class BrokerFetcher:
                     await self._deliver(arrived)
                     await anyio.lowlevel.checkpoint()  # the streams have it before the next request is made
                 time = now()
+                self._work = anyio.Event()  # before the states are looked at: one may be added during the next call
                 await self._resolve_positions(time)
                 asked, impatient = self._next_positions(time) if not self._limit.wait(time) else ({}, False)
                 reply, sent = None, now()
@@ -150,7 +151,6 @@ class BrokerFetcher:
 
     def _next_positions(self, time: float) -> tuple[dict[TopicPartition, FetchPosition], bool]:
         """Positions for the next request, and whether partitions with full queues were left out."""
-        self._work = anyio.Event()
         asked = {}
         parked = False
         for partition, state in list(self._states.items()):

@@ -9,7 +9,7 @@ import pytest
 from kzconsumer.model import TopicPartition
 from tests.support.simulated.broker_machine import TIGHT
 from tests.support.simulated.group import SimulatedGroup, simulated_group
-from tests.support.simulated.kafka_frames import FETCH, METADATA
+from tests.support.simulated.kafka_frames import FETCH, LIST_OFFSETS, METADATA
 from tests.support.simulated.member import Member
 from tests.support.simulated.partition_logs import PRODUCED_EVERY
 from tests.support.simulated.virtual_time import BEGINNING
@@ -141,6 +141,20 @@ def test_a_topic_that_is_made_again_is_read_from_its_beginning(gap: float) -> No
         group.broker_faults.recreate("t", 3, gap)
         group.world.pass_time(5)
         assert len(member.owned) == 3
+        rests(group)
+
+
+@pytest.mark.parametrize("seed", range(4))  # which broker is asked for leaders, and answers at once or late
+def test_a_partition_is_claimed_again_while_its_start_is_looked_up(seed: int) -> None:
+    """The fetcher waits for the answer for the earlier claim, and has nothing else to do when it comes."""
+    with simulated_group(seed, brokers=2) as group:
+        group.logs.grow("t", 2)
+        group.broker_faults.slow_down(1, LIST_OFFSETS, 1.0, 2.0)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=True)
+        assert group.world.pass_time(10, lambda: member.owned)
+        group.world.pass_time(0.2)
+        group.broker_faults.recreate("t", 2, 0.0)
+        group.world.pass_time(3)
         rests(group)
 
 
