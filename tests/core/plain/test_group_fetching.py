@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
+from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.model import TopicPartition
 from tests.support.simulated.broker_machine import TIGHT
 from tests.support.simulated.group import SimulatedGroup, simulated_group
@@ -64,6 +66,58 @@ def test_partitions_take_turns_when_a_response_has_no_room_for_all() -> None:
         gained = [after - since for after, since in zip(read(group, member), before, strict=True)]
         assert min(gained) > max(gained) / 3 > 0, gained
         group.check()
+
+
+def always_first(patch: pytest.MonkeyPatch) -> None:
+    """Partitions are asked for in the same order each time: a response may have no room for the last ones."""
+    patch.setattr(BrokerFetcher, "_move_back", lambda self, served: None)
+
+
+def left_out(patch: pytest.MonkeyPatch) -> None:
+    """One partition is not asked for any more."""
+    fetchable = PartitionFetchState.fetchable
+    patch.setattr(
+        PartitionFetchState, "fetchable", lambda state, now: state.topic_partition != FIRST and fetchable(state, now)
+    )
+
+
+@pytest.mark.parametrize(
+    ("plant", "expected"),
+    [(always_first, "had records for a, and others came"), (left_out, "a asks for others and not for t-0")],
+)
+def test_finds_partitions_that_starve(
+    plant: Callable[[pytest.MonkeyPatch], None], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with simulated_group(1, record_bytes=LARGE, fetch=TIGHT) as group:
+        joined(group, pace=0.005)
+        plant(monkeypatch)
+        group.logs.burst(600)
+        group.world.pass_time(5)
+        assert any(expected in violation for violation in group.promises.violations), group.promises.violations
+
+
+def test_partitions_that_take_turns_do_not_starve() -> None:
+    """The same without a fault."""
+    with simulated_group(1, record_bytes=LARGE, fetch=TIGHT) as group:
+        joined(group, pace=0.005)
+        group.logs.burst(600)
+        group.world.pass_time(5)
+        rests(group)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_partition_whose_leader_is_looked_up_does_not_starve(seed: int) -> None:
+    """It moves between streams while a fetch for the earlier one is held back, and a broker does not answer."""
+    with simulated_group(seed, brokers=2, assignor="roundrobin") as group:
+        group.logs.grow("t", 4)
+        group.broker_faults.stop(0, 0.0)  # the other one leads all of them from now on
+        member = group.join("a", {"t": 2}, 0.0, in_batches=True)
+        assert group.world.pass_time(10, lambda: len(member.owned) == 4)
+        group.world.pass_time(3)
+        group.broker_faults.silence(0, 12.0)
+        group.join("b", {"t": 1}, 0.0, in_batches=True)
+        group.world.pass_time(12)
+        rests(group)
 
 
 def read(group: SimulatedGroup, member: Member) -> list[int]:

@@ -38,6 +38,8 @@ class SimulatedBroker:
         self.slow: dict[int, float] = {}
         """Seconds between the making of an answer and its sending, by the request's key."""
         self.connections: dict[BrokerConnection, None] = {}
+        self.answered: list[Callable[[Peer, Fetch, list[Part]], None]] = []
+        """Called with every fetch that is answered."""
         logs.changed.append(self._look)
 
     def accept(self, peer: Peer) -> BrokerConnection:
@@ -158,6 +160,8 @@ class BrokerConnection:
             left = max(left - len(parts[-1].records), 0)
         enough = request.max_bytes - left >= request.min_bytes or any(part.error for part in parts)
         if enough or not parts or self.broker.world.now >= waits_until:
+            for look in self.broker.answered:
+                look(self.peer, request, parts)
             return frames.fetched(parts)
         return None
 

@@ -33,6 +33,7 @@ from tests.support.simulated.partition_logs import PartitionLogs, host
 from tests.support.simulated.promises import Promises
 from tests.support.simulated.rest import unsettled
 from tests.support.simulated.scene import SESSION_TIMEOUT, Scene, settings_of
+from tests.support.simulated.turns import Turns
 from tests.support.simulated.virtual_time import Process, World, clock_of
 
 T = TypeVar("T")
@@ -57,6 +58,7 @@ class SimulatedGroup:
         self.paths = GroupPaths(GROUP)
         self.members: list[Member] = []
         self.promises = Promises(self.ensemble, self.network, self.logs, self.members, scene.reset)
+        self.turns = Turns(self.brokers, self.promises)
         self.broker_faults = BrokerFaults(self.world, self.logs, self.brokers, self.promises)
         self.events: list[Mapping[str, Any]] = []
         """The members' log events; `member` names the member."""
@@ -197,7 +199,7 @@ class SimulatedGroup:
         for member in self.members:
             if not member.dead:
                 self.network.set_silent(member.process, False)
-                self._resume_process(member)
+                member.unfreeze(self.world.now)
                 self.resume(member)
         rested = self.world.pass_time(within, lambda: not self.settled(), every=0.5)
         self.check()
@@ -219,11 +221,7 @@ class SimulatedGroup:
     def _thaw(self, member: Member) -> None:
         member.freezes -= 1
         if not member.dead and not member.freezes:
-            self._resume_process(member)
-
-    def _resume_process(self, member: Member) -> None:
-        if member.process.frozen:
-            member.process.frozen, member.resumed = False, self.world.now
+            member.unfreeze(self.world.now)
 
     def _unsilence(self, member: Member) -> None:
         member.silences -= 1

@@ -105,6 +105,10 @@ class Member(RebalanceListener):
         member = sessions_of(self.connector).member if self.connector is not None else None
         return member.owned.held if member is not None else {}
 
+    def unfreeze(self, now: float) -> None:
+        if self.process.frozen:
+            self.process.frozen, self.resumed = False, now
+
     def pause(self, partition: TopicPartition) -> None:
         if self.connector is not None:
             self.connector.pause([partition])

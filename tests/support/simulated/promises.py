@@ -91,6 +91,10 @@ class Promises:
             self._meddled.discard(partition)
             self._overtaken.discard(partition)
 
+    def claim_of(self, partition: TopicPartition) -> int:
+        """The owner node's czxid; 0 without one."""
+        return self._claims.get(partition, (0, OPERATOR))[0]
+
     def disturb_owned(self, session: int) -> None:
         """A foreign program removes all that a session owns."""
         for partition, (_, holder) in self._claims.items():

@@ -1,0 +1,84 @@
+"""Partitions take turns: none of a broker's partitions waits while others are delivered. Checked at every fetch.
+
+`Turns` owns, for each connection, how often a partition was passed over and when it was last asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from tests.support.simulated.broker import SimulatedBroker
+from tests.support.simulated.ensemble import Peer
+from tests.support.simulated.kafka_frames import Fetch, Part
+from tests.support.simulated.member import Member
+from tests.support.simulated.network import Line
+from tests.support.simulated.promises import Promises
+
+PATIENCE = 3.0
+"""Seconds in which a partition has to be asked for again if others of its stream are."""
+
+
+@dataclass
+class Turn:
+    """What a connection has of a partition. The next fetch state, after a seek or a move, may look for its leader."""
+
+    state: tuple[int, ConsumerThreadId, int]
+    """Claim, thread and number of seeks."""
+    asked: float
+    requests: int = 0
+    """Answered ones. The first may have been sent for an earlier state."""
+    passed_over: int = 0
+
+
+class Turns:
+    """See the module."""
+
+    def __init__(self, brokers: Iterable[SimulatedBroker], promises: Promises) -> None:
+        self._promises = promises
+        self._turns: WeakKeyDictionary[Peer, dict[TopicPartition, Turn]] = WeakKeyDictionary()
+        for broker in brokers:
+            broker.answered.append(self._answered)
+
+    def _answered(self, peer: Peer, request: Fetch, parts: list[Part]) -> None:
+        assert isinstance(peer, Line)
+        member = next((each for each in self._promises.members if each.process is peer.process), None)
+        if member is None or member.connector is None:
+            return
+        turns, now, held = self._turns.setdefault(peer, {}), self._promises.world.now, member.held
+        served = any(part.records for part in parts)
+        threads = set()
+        for asked, part in zip(request.partitions, parts, strict=True):
+            partition = asked.partition
+            state = self._state(member, held, partition)
+            if part.error or state is None:
+                turns.pop(partition, None)
+                continue
+            threads.add(state[1])
+            turn = turns.get(partition)
+            if turn is None or turn.state != state:
+                turn = turns[partition] = Turn(state, now)
+            turn.requests, turn.asked = turn.requests + 1, now
+            if part.records or part.high_watermark <= asked.offset:
+                turn.passed_over = 0
+            elif served:
+                turn.passed_over += 1
+                if turn.passed_over > 2 * len(parts):
+                    times = f"{turn.passed_over} responses"
+                    self._promises.violated(f"{partition} had records for {member.name}, and others came in {times}")
+        for partition in turns.keys() - {asked.partition for asked in request.partitions}:
+            turn = turns[partition]
+            if self._state(member, held, partition) != turn.state:
+                del turns[partition]
+            elif partition in member.connector.paused:
+                turn.asked = now
+            elif turn.requests > 1 and turn.state[1] in threads and now - turn.asked > PATIENCE:
+                self._promises.violated(f"{member.name} asks for others and not for {partition}")
+
+    def _state(
+        self, member: Member, held: Mapping[TopicPartition, ConsumerThreadId], partition: TopicPartition
+    ) -> tuple[int, ConsumerThreadId, int] | None:
+        thread = held.get(partition)
+        return None if thread is None else (self._promises.claim_of(partition), thread, len(member.seeks))
