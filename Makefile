@@ -13,7 +13,7 @@ QUICK := $(wildcard tests/*/plain)
 # Test processes and the hundreds of programs that they start share compiled modules, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo dist docs quick test nightly collect test-install test-spark-versions test-admin fuzz chaos-stop chaos-spark chaos-spark-control soak simulate mutants audit lint bench bench-group bench-scale bench-spark lock
+.PHONY: help demo dist docs quick test nightly thorough collect test-install test-spark-versions test-admin fuzz chaos-stop chaos-spark chaos-spark-control soak simulate mutants audit lint bench bench-group bench-scale bench-spark lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3 with venv; brings a Java if there is none)"
@@ -21,7 +21,8 @@ help:
 	@echo "make docs   the pages and the reference as a site, into dist/site/"
 	@echo "make quick  the tests that need no server, no Spark and no browser (1 minute)"
 	@echo "make test   every test; those whose programs are missing are skipped and listed at the end"
-	@echo "make nightly  every test, longer and with random seeds: soak, machines, every broker version, stops, kills (hours; SEED=n: again)"
+	@echo "make nightly  simulate, fuzz, every broker version, chaos, soak and mutants, and a table of them (below three hours; SEED=n: again)"
+	@echo "make thorough  every test, longer and with random seeds (hours; SEED=n: again)"
 	@echo "make test-install  the wheels in empty environments, on each Python from 3.11 to 3.13 that is here; the whole tutorial (6 minutes)"
 	@echo "make test-spark-versions  from every broker version into Parquet, every record compared"
 	@echo "make test-admin  what controllers of four versions are asked for, and do (1 minute)"
@@ -62,9 +63,12 @@ quick: $(READY)
 test: $(READY)
 	$(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder
 
-nightly: seed := $(SEED)
 nightly: $(READY)
-	@echo "make nightly SEED=$(seed) repeats this run"
+	$(BIN)/python -m tests.nightly --seed $(SEED)
+
+thorough: seed := $(SEED)
+thorough: $(READY)
+	@echo "make thorough SEED=$(seed) repeats this run"
 	KZCONSUMER_NIGHTLY=$(seed) $(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --hypothesis-seed=$(seed) -o timeout=7200
 
 test-install: $(READY)

@@ -1,6 +1,7 @@
-"""How much a run does of long tests: a fixed share, a small one (`make quick`), or much more (`make nightly`).
+"""How much a run does of long tests: a fixed share, a small one (`make quick`), or much more (`make thorough`).
 
-`KZCONSUMER_NIGHTLY` is the seed of a nightly run. It is printed; setting it to that value repeats the run.
+`KZCONSUMER_NIGHTLY` is the seed of such a run, and of the tests that `make nightly` runs. It is printed; setting it to
+that value repeats the run.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ IN_CI = os.environ.get("CI") == "true" or "KZCONSUMER_REQUIRE_ALL" in os.environ
 """Where a search may be longer than a developer wants to wait: `.ci/run`, and services that set `CI`."""
 _QUICK = os.environ.get("HYPOTHESIS_PROFILE") == "quick"
 
-only_nightly = pytest.mark.skipif(NIGHTLY is None, reason="make nightly: another test proves the same in make test")
+only_nightly = pytest.mark.skipif(NIGHTLY is None, reason="make thorough: another test proves the same in make test")
 
 
 def extent(usual: T, nightly: T, quick: T | None = None) -> T:
-    """The share of `make test`, or that of `make nightly`, or that of `make quick` if it has one of its own."""
+    """The share of `make test`, or that of `make thorough`, or that of `make quick` if it has one of its own."""
     if _QUICK and quick is not None:
         return quick
     return usual if NIGHTLY is None else nightly

@@ -1,6 +1,6 @@
 """The machine fails if the product is wrong: each of these planted bugs is found in a few hundred examples.
 
-Each stands beside the same schedules of unchanged code, which find nothing; nightly beside the whole search.
+Each stands beside the same schedules of unchanged code, which find nothing; in `make thorough` beside the whole search.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from tests.support.programs import MAKE, need
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.skipif(NIGHTLY is None, reason="make nightly: failed once among all tests, the cause is not known")
+@pytest.mark.skipif(NIGHTLY is None, reason="make thorough: failed once among all tests, the cause is not known")
 def test_an_environment_that_was_left_without_pip_is_completed(tmp_path: Path) -> None:
     """As Debian's Python leaves it before python3-venv is installed. The packages themselves are not installed here."""
     environment = tmp_path / "environment"

@@ -1,4 +1,4 @@
-"""A slice of `python -m tests.simulate` from a random seed; `make nightly` searches from its own, and for longer."""
+"""A slice of `python -m tests.simulate` from a random seed; `make thorough` searches longer."""
 
 from __future__ import annotations
 

@@ -1,0 +1,59 @@
+"""The parts of a nightly run: programs of their own, and the tests that do more if `KZCONSUMER_NIGHTLY` is set."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+PROCESSES = 2
+CHAOS = (
+    "tests/core/servers/test_stop.py",
+    "tests/core/ensemble/test_networks.py",
+    "tests/spark/spark/test_chaos_spark.py",
+)
+VERSIONS = (
+    "tests/sandbox/servers/test_sandbox_servers.py",
+    "tests/core/servers/test_broker_connection.py",
+    "tests/core/servers/test_transactions.py",
+    "tests/tools/servers/test_admin_controllers.py",
+    "tests/spark/spark/test_spark_versions.py",
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One line of the table."""
+
+    name: str
+    command: tuple[str, ...]
+    minutes: float
+    """It has failed if it takes longer. All parts together stay below three hours."""
+    seed: int | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def parts(seed: int) -> list[Part]:
+    """In their order; the quickest to fail comes first."""
+    return [
+        Part("simulate", _program("simulate", "--minutes", "20", "--first", str(seed)), 25, seed),
+        Part("fuzz", _program("fuzz", "--seed", str(seed), "--jobs", str(PROCESSES)), 25, seed),
+        Part("broker versions", _tests(seed, VERSIONS), 20, seed, _nightly(seed)),
+        Part("chaos", _tests(seed, CHAOS), 35, seed, _nightly(seed)),
+        Part("soak", _program("soak", "--minutes", "20", "--every", "25", "--seed", str(seed)), 30, seed),
+        Part("mutants", _program("mutants", "--jobs", str(PROCESSES)), 45),
+    ]
+
+
+def _program(name: str, *options: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", f"tests.{name}", *options)
+
+
+def _tests(seed: int, files: tuple[str, ...]) -> tuple[str, ...]:
+    spread = ("-n", str(PROCESSES), "--dist", "loadscope", "--no-loadscope-reorder")
+    return (sys.executable, "-m", "pytest", *spread, f"--hypothesis-seed={seed}", "-o", "timeout=7200", *files)
+
+
+def _nightly(seed: int) -> dict[str, str]:
+    return {**os.environ, "KZCONSUMER_NIGHTLY": str(seed)}
