@@ -13,7 +13,7 @@ QUICK := $(wildcard tests/*/plain)
 # Test processes and the hundreds of programs that they start share compiled modules, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo dist docs quick test nightly thorough collect test-install test-spark-versions test-admin fuzz chaos-stop chaos-spark chaos-spark-control soak simulate mutants audit lint bench bench-group bench-scale bench-spark lock
+.PHONY: help demo dist docs quick test nightly thorough collect test-install test-spark-versions test-admin fuzz chaos-stop chaos-spark chaos-spark-control soak simulate interop mutants audit lint bench bench-group bench-scale bench-spark lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3 with venv; brings a Java if there is none)"
@@ -31,6 +31,7 @@ help:
 	@echo "make chaos-spark-control  the same with a sink that appends and plans nothing: records are there twice"
 	@echo "make soak   an hour of 20,000 records a second and a fault every minute; nothing missing, nothing grows (MINUTES=5: shorter)"
 	@echo "make simulate  an hour of random faults in simulated groups; prints the seed that fails (MINUTES=5: shorter)"
+	@echo "make interop  original, kafka-node and our members in one group, under random faults of members, ZooKeeper and brokers (MINUTES=5, SEED=n)"
 	@echo "make fuzz   millions of mutated record sets and responses against the decoders, compiled with sanitizers; make test runs a slice of it"
 	@echo "make mutants  known bugs planted one at a time, each of which its tests must catch (JOBS at a time)"
 	@echo "make audit  known vulnerabilities of what is locked; asks PyPI's advisories on the internet, so it is no part of CI"
@@ -94,6 +95,9 @@ soak: $(READY)
 
 simulate: $(READY)
 	$(BIN)/python -m tests.simulate --minutes $(MINUTES)
+
+interop: $(READY)
+	$(BIN)/python -m tests.interop --seed $(SEED) --minutes $(MINUTES)
 
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from confluent_kafka import KafkaException, Producer
@@ -24,7 +24,9 @@ RATE = 400.0
 class Flow:
     """`partitions` may grow while it runs."""
 
-    def __init__(self, cluster: Cluster, topic: str, partitions: int, rate: float) -> None:
+    def __init__(
+        self, cluster: Cluster, topic: str, partitions: int, rate: float, settings: Mapping[str, object]
+    ) -> None:
         self.topic = topic
         self.rate = rate
         self.partitions = partitions
@@ -38,6 +40,7 @@ class Flow:
                 "max.in.flight": 1,
                 "topic.metadata.refresh.interval.ms": 100,  # this is how added partitions become known
                 **compatibility(cluster.version),
+                **{key.replace("_", "."): value for key, value in settings.items()},
             }
         )
         self._ending = threading.Event()
@@ -86,9 +89,9 @@ class Flow:
 
 
 @contextmanager
-def flow(cluster: Cluster, topic: str, partitions: int, rate: float = RATE) -> Iterator[Flow]:
-    """A flow that runs until the block ends or its `end` is called."""
-    running = Flow(cluster, topic, partitions, rate)
+def flow(cluster: Cluster, topic: str, partitions: int, rate: float = RATE, **settings: object) -> Iterator[Flow]:
+    """A flow that runs until the block ends or its `end` is called. `settings` are librdkafka's, with `_` for `.`."""
+    running = Flow(cluster, topic, partitions, rate, settings)
     running.start()
     try:
         yield running
