@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,7 +33,7 @@ def installed_compiler() -> list[str] | None:
     for name in (sysconfig.get_config_var("CC") or "cc", "cc", "gcc", "clang"):
         command = shlex.split(name)
         if shutil.which(command[0]):
-            return command[:1]
+            return command
     return None
 
 
@@ -52,11 +53,13 @@ def target(root: Path) -> Path:
 
 def compile_decoder(root: Path, made: Path) -> None:
     """Compile the extension to a file, whatever is there."""
-    unfinished = made.with_name(f"{made.name}.{os.getpid()}")
+    began = time.time()
+    unfinished = made.with_name(f"_{os.getpid()}_{made.name}")
     command = [
         *compiler(),
         *FLAGS,
         "-DPy_LIMITED_API=0x030B0000" if STABLE_ABI else f"-I{sysconfig.get_path('include')}",
+        *(["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []),
         *shlex.split(os.environ.get("CFLAGS", "")),
         *(str(source.relative_to(root)) for source in sorted((root / SOURCES).glob("*.c"))),
         "-o",
@@ -64,6 +67,7 @@ def compile_decoder(root: Path, made: Path) -> None:
     ]
     try:
         subprocess.run(command, cwd=root, check=True)
+        os.utime(unfinished, (began, began))  # a source may have been changed meanwhile
         unfinished.rename(made)  # at once: a process may be importing it
     finally:
         unfinished.unlink(missing_ok=True)

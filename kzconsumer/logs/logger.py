@@ -67,8 +67,9 @@ class Logger:
 
     def _log(self, level: str, event: str, fields: dict[str, Any]) -> None:
         # Who has configured structlog has imported it: that takes longer than joining a group.
-        structlog = sys.modules.get("structlog")
-        if structlog is not None and structlog.is_configured():
+        structlog: Any = sys.modules.get("structlog")
+        is_configured = getattr(structlog, "is_configured", None)  # not yet there while another thread imports it
+        if is_configured is not None and is_configured():
             getattr(structlog.get_logger(self._name), level)(event, **fields)
             return
         number = logging.getLevelNamesMapping()[level.upper()]

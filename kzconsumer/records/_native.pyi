@@ -87,8 +87,8 @@ class Lot:
         """Let so many of the rest be taken."""
     def take(self) -> Message | None:
         """The next message; None if no more may be taken."""
-    def last(self) -> Message | None:
-        """The message that was taken last, made again; None if there is none."""
+    def last(self) -> tuple[Any, int, int] | None:
+        """`range_of` the message that was taken last; None if there is none."""
     def clear(self) -> None:
         """Drop the rest, and what was taken last."""
 
@@ -96,13 +96,12 @@ class Lot:
 class MessageIterator:
     """`async for` over messages of a lot. When none may be taken it awaits `allow_more()`; it ends if that allows none.
 
-    A cancelled `anext()` takes nothing, and the iteration may go on.
+    A cancelled `anext()` takes nothing, and the iteration may go on. Several tasks may wait for the next message.
     """
 
     def __init__(self, lot: Lot, allow_more: Callable[[], Coroutine[Any, Any, None]], /) -> None: ...
     def __aiter__(self) -> Self: ...
-    def __anext__(self) -> Awaitable[Message]:
-        """Raises RuntimeError while another task is waiting for the next message of this iterator."""
+    def __anext__(self) -> Awaitable[Message]: ...
 
 @final
 class Memory:

@@ -6,6 +6,7 @@ The member closes, pauses and drops claims here; the application iterates throug
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,10 @@ import anyio.lowlevel
 from kzconsumer.clock import now
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.records import _native
+from kzconsumer.records.forms import NO_RECORDS
 from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
-from kzconsumer.streams.message import HandedOut, Message, handed_out, load
+from kzconsumer.streams.message import HandedOut, Message, handed_out, last_handed_out, load
 from kzconsumer.streams.unacknowledged import HandedOutBatches, Unacknowledged
 from kzconsumer.zookeeper.lease import Lease
 
@@ -47,10 +49,14 @@ class StreamCursor:
         self._row = 0  # rows of the chunk that went into lots or batches
         self._lot = _native.Lot()
         self._lot_size = FIRST_ROWS
-        self._lot_began: float | None = None
+        self._lot_rows = 0  # of the lot, without those given back
+        self._lot_began = self._turn = now()  # when the lot was loaded, and when the event loop had its last turn
+        self._looking = False  # a task is looking for what is next
+        self._looked = anyio.Event()  # waited for by those that want to do so after it
         self._cut = False  # the chunk's remaining rows were dropped
         self._passed = 0  # the chunk is processed, or handed out for explicit acknowledgement, below this offset
-        self._message: Message | None = None  # what was in hand when the rest of its lot was given back
+        self._message: HandedOut | None = None  # what was in hand when the rest of its lot was given back
+        self._claims = weakref.WeakSet[OffsetTracker]()  # those of which something was handed out
         self._batch: HandedOut | None = None  # in hand: the range of a batch
 
     def __repr__(self) -> str:
@@ -61,40 +67,70 @@ class StreamCursor:
 
     async def _allow_more(self) -> None:
         """Let more messages of the lot be taken, or of another one; none at the end of the stream."""
-        # The lease is checked within a lot, too, since the process may have been stopped in the middle of one: before
-        # each message for a slow application.
-        while self._lot and not self._lease.held:
-            if self._unacknowledged is None:
-                self.ack()
-            await self._wait(self._lease.wait)
-        if not self._lot:  # it may also have been given back meanwhile
-            if self._lot_began is not None:
-                self._lot_size, self._lot_began = next_lot(self._lot_size, now() - self._lot_began), None
-            try:
-                chunk = await self._next_chunk()
-            except EndOfStream:
-                return
-            most = self._lot_size if self._unacknowledged is None else min(self._lot_size, self._unacknowledged.room)
-            records = chunk.records.slice(self._row, self._row + most)
-            load(self._lot, records, chunk.tracker, self._passed)
-            self._take(len(records))
-            self._lot_began = now()
-        self._lot.allow(FAST_ROWS if self._lot_size == MOST_ROWS else 1)
+        await self._begin_looking()
+        try:
+            # The lease and the time are looked at within a lot, too: the process may have been stopped in the middle of
+            # one, and the application may have become slow. Before each message for a slow application.
+            rows = FAST_ROWS if self._lot_size == MOST_ROWS else 1
+            if self._lot and now() - self._turn > LOT_SECONDS:
+                rows = 1
+                await self._give_turn()
+            while self._lot and not self._lease.held:
+                if self._unacknowledged is None:
+                    self.ack()
+                await self._wait(self._lease.wait)
+            if not self._lot:  # it may also have been given back meanwhile
+                await self._load_lot()
+            self._lot.allow(rows)
+        except EndOfStream:
+            return
+        finally:
+            self._end_looking()
+
+    async def _load_lot(self) -> None:
+        if self._lot_rows:
+            self._lot_size, self._lot_rows = next_lot(self._lot_size, self._lot_rows, now() - self._lot_began), 0
+        chunk = await self._next_chunk()
+        most = self._lot_size if self._unacknowledged is None else min(self._lot_size, self._unacknowledged.room)
+        records = chunk.records.slice(self._row, self._row + most)
+        load(self._lot, records, chunk.tracker, self._passed)
+        self._lot_rows, self._lot_began = len(records), now()
+        self._take(len(records))
 
     def batches(self) -> AsyncIterator[pa.RecordBatch]:
         return _Batches(self._next_batch)
 
     async def _next_batch(self) -> pa.RecordBatch:
+        await self._begin_looking()
         try:
             chunk = await self._next_chunk()
         except EndOfStream:
             raise StopAsyncIteration from None
+        finally:
+            self._end_looking()
         batch = chunk.records.slice(self._row).columns()
         self._take(batch.num_rows)
         self._batch = HandedOut(chunk.tracker, self._passed, chunk.until, batch.num_rows)
         chunk.tracker.hand_over(chunk.until)
         self._batches.add(batch, self._batch)
         return batch
+
+    async def _begin_looking(self) -> None:
+        """Several tasks may iterate one stream: they look for what is next one after the other."""
+        while self._looking:
+            await self._looked.wait()
+        self._looking = True
+
+    def _end_looking(self) -> None:
+        self._looking = False
+        if self._looked.statistics().tasks_waiting:
+            self._looked.set()
+            self._looked = anyio.Event()
+
+    async def _give_turn(self) -> None:
+        """A loop over what is queued must not delay the heartbeats."""
+        await anyio.lowlevel.checkpoint()
+        self._turn = now()
 
     def ack(self, taken: Message | pa.RecordBatch | None = None) -> bool:
         """See `KafkaStream.ack`."""
@@ -103,7 +139,7 @@ class StreamCursor:
         if self._chunk is None:
             return True
         if (message := self._in_hand()) is not None:
-            self._mark(message.offset + 1)
+            self._mark(message.until)
             self._message = None
         elif self._batch is not None:
             self._mark(self._batch.until)
@@ -113,10 +149,9 @@ class StreamCursor:
     def handed_out(self, taken: Message | pa.RecordBatch | None) -> HandedOut | None:
         """The range to acknowledge; None if nothing is in hand. Raises ValueError for what was not handed out here."""
         if taken is None:
-            return handed_out(message) if (message := self._in_hand()) is not None else self._batch
+            return self._in_hand() or self._batch
         found = handed_out(taken) if isinstance(taken, Message) else self._batches.find(taken)
-        counts = self._unacknowledged
-        if found is None or (counts is not None and not found.claim.lost and not counts.knows(found.claim)):
+        if found is None or (not found.claim.lost and found.claim not in self._claims):
             raise ValueError(f"this stream has not handed out {taken!r:.200}")
         return found
 
@@ -137,9 +172,9 @@ class StreamCursor:
     def checkpoint(self) -> None:
         """Report the application's progress to the claim's tracker; the message in hand is not processed."""
         if (message := self._in_hand()) is not None and self._chunk is not None:
-            self._chunk.tracker.hand_over(message.offset + 1)
+            self._chunk.tracker.hand_over(message.until)
             if self._unacknowledged is None:
-                self._mark(message.offset)
+                self._mark(message.until - 1)
 
     def drop(self, tracker: OffsetTracker) -> None:
         """The claim is closed: hand out nothing more of it. What is in hand may still be acknowledged."""
@@ -147,7 +182,7 @@ class StreamCursor:
         if self._chunk is not None and self._chunk.tracker is tracker:
             self.checkpoint()
             self._give_back_rows()
-            self._cut = True
+            self._drop_rest(self._chunk)
 
     def pause(self, tracker: OffsetTracker) -> None:
         """Hand out nothing more of a claim until `resume`; the rest is held in the queue."""
@@ -155,8 +190,8 @@ class StreamCursor:
         if chunk is not None and chunk.tracker is tracker and not self._cut:
             self._give_back_rows()
             if self._row < len(chunk.records):
-                rest = chunk.rest(self._row, self._passed if self._message is None else self._message.offset + 1)
-                self._cut = True
+                rest = chunk.rest(self._row, self._passed if self._message is None else self._message.until)
+                self._drop_rest(chunk)
         self.queue.hold(tracker, rest)
 
     def resume(self, tracker: OffsetTracker) -> None:
@@ -169,15 +204,21 @@ class StreamCursor:
         self._patience.cancel()
         self.queue.close()
 
-    def _in_hand(self) -> Message | None:
-        """The message handed out last."""
-        return self._lot.last() or self._message
+    def _in_hand(self) -> HandedOut | None:
+        """The range of the message handed out last."""
+        return last_handed_out(self._lot) or self._message
 
     def _give_back_rows(self) -> None:
         """Drop the messages that were not handed out: they are due again."""
         self._message = self._in_hand()
-        self._take(-len(self._lot))
+        rest = len(self._lot)
         self._lot.clear()
+        self._lot_rows -= rest
+        self._take(-rest)
+
+    def _drop_rest(self, chunk: Chunk) -> None:
+        self._cut = True
+        chunk.records = NO_RECORDS  # they must not stay in memory for as long as the last one is in hand
 
     def _take(self, rows: int) -> None:
         """Count rows of the chunk as taken for the application."""
@@ -190,7 +231,7 @@ class StreamCursor:
         if self._unacknowledged is None:
             self.ack()
             return
-        passed = self._batch if self._message is None else handed_out(self._message)
+        passed = self._message or self._batch
         if passed is not None:
             passed.claim.hand_over(passed.until)
             self._passed = passed.until
@@ -200,7 +241,7 @@ class StreamCursor:
         """The chunk that has rows from `_row` on. What was in hand before is in hand no longer."""
         self._give_back_rows()
         self._pass_on()
-        await anyio.lowlevel.checkpoint()  # a loop over queued chunks must not delay the heartbeats
+        await self._give_turn()
         while True:
             chunk = self._chunk
             if chunk is not None and not self._cut and self._row < len(chunk.records):
@@ -219,6 +260,7 @@ class StreamCursor:
             if chunk.error is not None:
                 raise chunk.error
             self._chunk, self._row, self._cut, self._passed = chunk, 0, False, chunk.first
+            self._claims.add(chunk.tracker)
 
     async def _wait(self, wait: Callable[[], Awaitable[None]]) -> None:
         with anyio.CancelScope() as self._patience:
@@ -246,8 +288,9 @@ class _Batches:
         return await self._next_batch()
 
 
-def next_lot(rows: int, seconds: float) -> int:
-    """Number of messages to make next, when the application took `seconds` for the last `rows`."""
-    if seconds <= LOT_SECONDS:
-        return min(rows * 2, MOST_ROWS)
-    return max(int(rows * LOT_SECONDS / seconds), 1)
+def next_lot(size: int, rows: int, seconds: float) -> int:
+    """Number of messages of the next lot, when the last may have had `size` and the application took `seconds` for
+    the `rows` that it had.
+    """
+    fitting = int(rows * LOT_SECONDS / seconds) if seconds > 0 else MOST_ROWS
+    return max(1, min(fitting, size * 2, MOST_ROWS))

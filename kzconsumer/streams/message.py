@@ -29,3 +29,9 @@ def handed_out(message: Message) -> HandedOut | None:
     """The range that acknowledging the message completes; None if no stream has made it."""
     found = _native.range_of(message)
     return None if found is None else HandedOut(*found, 1)
+
+
+def last_handed_out(lot: _native.Lot) -> HandedOut | None:
+    """The same of the message that was taken last; None if there is none."""
+    found = lot.last()
+    return None if found is None else HandedOut(*found, 1)

@@ -78,7 +78,9 @@ PyObject *field_of(const struct binary *binary, Py_ssize_t row) {
     return PyBytes_FromStringAndSize((const char *)binary->data + first, binary->ends[row + 1] - first);
 }
 
-static PyObject *headers_of(const struct columns *columns, Py_ssize_t row) {
+PyObject *headers_of(const struct columns *columns, Py_ssize_t row) {
+    if (columns->header_ends == NULL)
+        return PyTuple_New(0);
     Py_ssize_t first = columns->header_ends[row], until = columns->header_ends[row + 1];
     PyObject *pairs = PyTuple_New(until - first);
     for (Py_ssize_t n = first; pairs != NULL && n < until; n++) {
@@ -95,20 +97,6 @@ static PyObject *headers_of(const struct columns *columns, Py_ssize_t row) {
             PyTuple_SetItem(pairs, n - first, pair);
     }
     return pairs;
-}
-
-PyObject *headers_of_rows(const struct columns *columns, Py_ssize_t first, Py_ssize_t until) {
-    if (columns->header_ends == NULL || columns->header_ends[first] == columns->header_ends[until])
-        return Py_NewRef(Py_None);
-    PyObject *list = PyList_New(until - first);
-    for (Py_ssize_t row = first; list != NULL && row < until; row++) {
-        PyObject *headers = headers_of(columns, row);
-        if (headers == NULL)
-            Py_CLEAR(list);
-        else
-            PyList_SetItem(list, row - first, headers);
-    }
-    return list;
 }
 
 static PyObject *columns_arrow_array(PyObject *object, PyObject *args) {

@@ -13,18 +13,24 @@ typedef struct {
     Py_ssize_t allowed; /* rows below it may be taken */
 } Lot;
 
-static void empty(Lot *self) {
+/* Hand out the rows next, of which references are taken over. To let go of the present ones may run any code, last. */
+static void replace(Lot *self, struct rows rows, struct origin *origin) {
     struct columns *columns = self->columns;
-    self->columns = NULL;
-    self->first = self->until = self->row = self->allowed = 0;
+    struct origin *before = self->origin;
+    self->columns = rows.columns;
+    self->origin = origin;
+    self->first = self->row = self->allowed = rows.first;
+    self->until = rows.until;
     if (columns != NULL)
         release_columns(columns);
-    Py_CLEAR(self->origin);
+    Py_XDECREF(before);
 }
 
-static PyObject *lot_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(keywords)) {
+static void empty(Lot *self) { replace(self, (struct rows){NULL, 0, 0}, NULL); }
+
+static PyObject *lot_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     const struct module_state *state = PyModule_GetState(PyType_GetModule(type));
-    if (!PyArg_ParseTuple(args, ":Lot"))
+    if (has_keywords(keywords) || !PyArg_ParseTuple(args, ":Lot"))
         return NULL;
     Lot *self = (Lot *)PyType_GenericAlloc(type, 0);
     if (self != NULL)
@@ -56,7 +62,7 @@ static void lot_dealloc(PyObject *object) {
 static PyObject *message_of(const Lot *self, Py_ssize_t row) {
     const struct columns *columns = self->columns;
     return message_object(self->message, columns->offsets[row], field_of(&columns->keys, row),
-                          field_of(&columns->values, row), self->origin);
+                          field_of(&columns->values, row), headers_of(columns, row), self->origin);
 }
 
 bool lot_is_ready(PyObject *object) { return ((Lot *)object)->row < ((Lot *)object)->allowed; }
@@ -81,11 +87,7 @@ static PyObject *lot_load(PyObject *object, PyObject *args) {
     if (origin == NULL)
         return NULL;
     share_columns(rows.columns);
-    empty(self);
-    self->columns = rows.columns;
-    self->origin = origin;
-    self->first = self->row = self->allowed = rows.first;
-    self->until = rows.until;
+    replace(self, rows, origin);
     return Py_NewRef(Py_None);
 }
 
@@ -104,7 +106,9 @@ static PyObject *lot_take_method(PyObject *object, PyObject *Py_UNUSED(ignored))
 
 static PyObject *lot_last(PyObject *object, PyObject *Py_UNUSED(ignored)) {
     Lot *self = (Lot *)object;
-    return self->row > self->first ? message_of(self, self->row - 1) : Py_NewRef(Py_None);
+    if (self->row == self->first)
+        return Py_NewRef(Py_None);
+    return range_of_offset(self->origin, self->columns->offsets[self->row - 1]);
 }
 
 static PyObject *lot_clear_method(PyObject *object, PyObject *Py_UNUSED(ignored)) {
@@ -119,7 +123,7 @@ static PyMethodDef methods[] = {
      "load(columns, topic, partition, claim, begin): hand out these records next, instead of the present ones."},
     {"allow", lot_allow, METH_O, "allow(rows): let so many of the rest be taken."},
     {"take", lot_take_method, METH_NOARGS, "The next message; None if no more may be taken."},
-    {"last", lot_last, METH_NOARGS, "The message that was taken last, made again; None if there is none."},
+    {"last", lot_last, METH_NOARGS, "The range that is acknowledged with the message taken last; None if there is none."},
     {"clear", lot_clear_method, METH_NOARGS, "Drop the rest, and what was taken last."},
     {0},
 };

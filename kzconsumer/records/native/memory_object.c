@@ -9,9 +9,9 @@ typedef struct {
     char *data;
 } Memory;
 
-static PyObject *memory_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(keywords)) {
+static PyObject *memory_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     Py_ssize_t size;
-    if (!PyArg_ParseTuple(args, "n:Memory", &size))
+    if (has_keywords(keywords) || !PyArg_ParseTuple(args, "n:Memory", &size))
         return NULL;
     if (size < 0) {
         PyErr_SetString(PyExc_ValueError, "a negative size");

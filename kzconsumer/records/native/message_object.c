@@ -8,21 +8,54 @@ typedef struct {
     long long offset;
     PyObject *key;
     PyObject *value;
+    PyObject *headers;
     struct origin *origin;
 } Message;
 
-PyObject *message_object(PyTypeObject *type, int64_t offset, PyObject *key, PyObject *value, struct origin *origin) {
-    Message *self = key != NULL && value != NULL ? PyObject_New(Message, type) : NULL;
+PyObject *message_object(PyTypeObject *type, int64_t offset, PyObject *key, PyObject *value, PyObject *headers,
+                         struct origin *origin) {
+    bool made = key != NULL && value != NULL && headers != NULL;
+    Message *self = made ? PyObject_New(Message, type) : NULL;
     if (self == NULL) {
         Py_XDECREF(key);
         Py_XDECREF(value);
+        Py_XDECREF(headers);
         return NULL;
     }
     self->offset = offset;
     self->key = key;
     self->value = value;
+    self->headers = headers;
     self->origin = (struct origin *)Py_NewRef((PyObject *)origin);
     return (PyObject *)self;
+}
+
+static bool is_bytes_or_none(PyObject *object) { return object == Py_None || PyBytes_Check(object); }
+
+/* One header as a pair; NULL with an exception. */
+static PyObject *header_of(PyObject *object) {
+    PyObject *pair = PySequence_Tuple(object);
+    if (pair == NULL || (PyTuple_Size(pair) == 2 && PyUnicode_Check(PyTuple_GetItem(pair, 0)) &&
+                         is_bytes_or_none(PyTuple_GetItem(pair, 1))))
+        return pair;
+    Py_DECREF(pair);
+    PyErr_SetString(PyExc_TypeError, "headers must be pairs of str and bytes or None");
+    return NULL;
+}
+
+static PyObject *headers_by_hand(PyObject *object) {
+    PyObject *given = object == NULL ? PyTuple_New(0) : PySequence_Tuple(object);
+    Py_ssize_t count = given == NULL ? 0 : PyTuple_Size(given);
+    PyObject *headers = given == NULL ? NULL : PyTuple_New(count);
+    for (Py_ssize_t n = 0; headers != NULL && n < count; n++) {
+        PyObject *pair = header_of(PyTuple_GetItem(given, n));
+        if (pair == NULL)
+            Py_CLEAR(headers);
+        else
+            PyTuple_SetItem(headers, n, pair);
+    }
+    Py_XDECREF(given);
+    return headers;
 }
 
 static PyObject *message_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
@@ -39,16 +72,20 @@ static PyObject *message_new(PyTypeObject *type, PyObject *args, PyObject *keywo
         if (milliseconds == -1 && PyErr_Occurred())
             return NULL;
     }
-    const struct module_state *state = PyModule_GetState(PyType_GetModule(type));
-    PyObject *pairs = headers == NULL ? PyTuple_New(0) : PySequence_Tuple(headers);
-    if (pairs == NULL)
+    if (!is_bytes_or_none(key) || !is_bytes_or_none(value)) {
+        PyErr_SetString(PyExc_TypeError, "key and value must be bytes or None");
         return NULL;
+    }
+    if (timestamp_type < NO_TIMESTAMP_TYPE || timestamp_type > APPEND_TIME) {
+        PyErr_SetString(PyExc_ValueError, "timestamp_type must be 0, 1 or -1");
+        return NULL;
+    }
+    const struct module_state *state = PyModule_GetState(PyType_GetModule(type));
     struct origin *origin =
-        origin_of_one(state->origin, topic, partition, offset, milliseconds, (int8_t)timestamp_type, pairs);
-    Py_DECREF(pairs);
+        origin_of_one(state->origin, topic, partition, offset, milliseconds, (int8_t)timestamp_type);
     if (origin == NULL)
         return NULL;
-    PyObject *self = message_object(type, offset, Py_NewRef(key), Py_NewRef(value), origin);
+    PyObject *self = message_object(type, offset, Py_NewRef(key), Py_NewRef(value), headers_by_hand(headers), origin);
     Py_DECREF(origin);
     return self;
 }
@@ -58,6 +95,7 @@ static void message_dealloc(PyObject *object) {
     Message *self = (Message *)object;
     Py_DECREF(self->key);
     Py_DECREF(self->value);
+    Py_DECREF(self->headers);
     Py_DECREF(self->origin);
     PyObject_Free(object);
     Py_DECREF(type);
@@ -84,18 +122,11 @@ static PyObject *message_timestamp_type(PyObject *object, void *Py_UNUSED(closur
     return PyLong_FromLong(self->origin->timestamp_types[row_of(self)]);
 }
 
-static PyObject *message_headers(PyObject *object, void *Py_UNUSED(closure)) {
-    const Message *self = (Message *)object;
-    PyObject *headers = self->origin->headers;
-    return headers == Py_None ? PyTuple_New(0) : PySequence_GetItem(headers, row_of(self));
-}
-
 /* The arguments of an equal message made by hand. */
 static PyObject *all_fields(PyObject *object) {
     const Message *self = (Message *)object;
-    return Py_BuildValue("OiLOONNN", self->origin->topic, self->origin->partition, self->offset, self->key,
-                         self->value, message_timestamp(object, NULL), message_headers(object, NULL),
-                         message_timestamp_type(object, NULL));
+    return Py_BuildValue("OiLOONON", self->origin->topic, self->origin->partition, self->offset, self->key, self->value,
+                         message_timestamp(object, NULL), self->headers, message_timestamp_type(object, NULL));
 }
 
 static PyObject *message_compare(PyObject *object, PyObject *other, int operation) {
@@ -118,15 +149,15 @@ static Py_hash_t message_hash(PyObject *object) {
 
 static PyObject *message_repr(PyObject *object) {
     const Message *self = (Message *)object;
-    PyObject *timestamp = message_timestamp(object, NULL), *headers = message_headers(object, NULL), *text = NULL;
-    if (timestamp != NULL && headers != NULL)
+    PyObject *timestamp = message_timestamp(object, NULL), *text = NULL;
+    if (timestamp != NULL)
         text = PyUnicode_FromFormat(
             "Message(topic=%R, partition=%d, offset=%lld, key=%R, value=%R, timestamp=%R, headers=%R, "
             "timestamp_type=%d)",
-            self->origin->topic, self->origin->partition, self->offset, self->key, self->value, timestamp, headers,
+            self->origin->topic, self->origin->partition, self->offset, self->key, self->value, timestamp,
+            self->headers,
             (int)self->origin->timestamp_types[row_of(self)]);
     Py_XDECREF(timestamp);
-    Py_XDECREF(headers);
     return text;
 }
 
@@ -142,19 +173,15 @@ PyObject *range_of(PyObject *module, PyObject *object) {
         PyErr_SetString(PyExc_TypeError, "not a message");
         return NULL;
     }
-    const Message *self = (Message *)object;
-    const struct origin *origin = self->origin;
-    if (origin->claim == Py_None)
-        return Py_NewRef(Py_None);
-    Py_ssize_t row = row_of(self);
-    int64_t first = row == 0 ? origin->begin : origin->offsets == NULL ? self->offset : origin->offsets[row - 1] + 1;
-    return Py_BuildValue("OLL", origin->claim, (long long)first, self->offset + 1);
+    return range_of_offset(((Message *)object)->origin, ((Message *)object)->offset);
 }
 
 static PyMemberDef members[] = {
     {"offset", Py_T_LONGLONG, offsetof(Message, offset), Py_READONLY, "Its place in the partition."},
     {"key", Py_T_OBJECT_EX, offsetof(Message, key), Py_READONLY, "Bytes, or None."},
     {"value", Py_T_OBJECT_EX, offsetof(Message, value), Py_READONLY, "Bytes, or None."},
+    {"headers", Py_T_OBJECT_EX, offsetof(Message, headers), Py_READONLY,
+     "(key, value) pairs in the order they were produced."},
     {0},
 };
 
@@ -164,11 +191,15 @@ static PyGetSetDef properties[] = {
     {"timestamp", message_timestamp, NULL, "Milliseconds since 1970; None when the record has none.", NULL},
     {"timestamp_type", message_timestamp_type, NULL,
      "0 for the producer's clock, 1 for the broker's, -1 for none.", NULL},
-    {"headers", message_headers, NULL, "(key, value) pairs in the order they were produced.", NULL},
     {0},
 };
 
+/* It does not change, and a copy could not be acknowledged. */
+static PyObject *message_copy(PyObject *object, PyObject *Py_UNUSED(ignored)) { return Py_NewRef(object); }
+
 static PyMethodDef methods[] = {
+    {"__copy__", message_copy, METH_NOARGS, NULL},
+    {"__deepcopy__", message_copy, METH_O, NULL},
     {"__reduce__", message_reduce, METH_NOARGS, NULL},
     {0},
 };
@@ -188,7 +219,8 @@ static PyType_Slot slots[] = {
     {0},
 };
 
-/* Left out of garbage collection, which would walk through every message that an application keeps. */
+/* Left out of garbage collection, which would walk through every message that an application keeps: a cycle from the
+   claim of a message to that message is never freed. */
 PyType_Spec message_spec = {
     .name = "kzconsumer.Message",
     .basicsize = sizeof(Message),

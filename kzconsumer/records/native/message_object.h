@@ -9,7 +9,6 @@
 struct origin {
     PyObject_HEAD
     PyObject *topic;
-    PyObject *headers; /* of each row; None if no row has any */
     PyObject *claim;   /* None for a message made by hand */
     int64_t begin;     /* where the range of these messages begins: a gap of the log may come before the first */
     int64_t first;     /* offset of the first row */
@@ -26,13 +25,18 @@ struct origin *origin_of_rows(PyTypeObject *type, const struct rows *rows, PyObj
 
 /* The same of a message made by hand. */
 struct origin *origin_of_one(PyTypeObject *type, PyObject *topic, int partition, int64_t offset, int64_t timestamp,
-                               int8_t timestamp_type, PyObject *headers);
+                               int8_t timestamp_type);
 
 /* The row with an offset that one of them has. */
 Py_ssize_t row_of_offset(const struct origin *origin, int64_t offset);
 
-/* A `Message`, which takes over `key` and `value`; NULL with an exception, which there is if one of these is NULL. */
-PyObject *message_object(PyTypeObject *type, int64_t offset, PyObject *key, PyObject *value, struct origin *origin);
+/* The range that is acknowledged with the message of an offset: (claim, first offset, offset behind it), or None if it
+   was made by hand. */
+PyObject *range_of_offset(const struct origin *origin, int64_t offset);
+
+/* A `Message`, which takes over key, value and headers; NULL with an exception, which there is if one of these is NULL. */
+PyObject *message_object(PyTypeObject *type, int64_t offset, PyObject *key, PyObject *value, PyObject *headers,
+                         struct origin *origin);
 
 /* Whether a message may be taken out of a `Lot`. */
 bool lot_is_ready(PyObject *lot);

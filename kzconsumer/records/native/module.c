@@ -3,6 +3,13 @@
 #include "blocks.h"
 #include "objects.h"
 
+bool has_keywords(PyObject *keywords) {
+    if (keywords == NULL || PyDict_Size(keywords) == 0)
+        return false;
+    PyErr_SetString(PyExc_TypeError, "no keywords are taken");
+    return true;
+}
+
 static PyObject *allocated(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
     return PyLong_FromSize_t(allocated_bytes());
 }
@@ -17,14 +24,16 @@ static PyMethodDef functions[] = {
 };
 
 /* The types of the module, in order of name. */
-enum { TYPES = 6 };
+enum { TYPES = 7 };
 
 static int execute(PyObject *module) {
     struct module_state *state = PyModule_GetState(module);
     make_crc_tables(&state->crc_tables);
-    PyType_Spec *specs[] = {&columns_spec, &iterator_spec, &origin_spec, &lot_spec, &memory_spec, &message_spec};
+    PyType_Spec *specs[] = {&columns_spec, &iterator_spec, &origin_spec, &lot_spec, &memory_spec, &message_spec,
+                            &next_message_spec};
     PyTypeObject **types[TYPES] = {&state->columns, &state->iterator, &state->origin,
-                                   &state->lot,     &state->memory,   &state->message};
+                                   &state->lot,     &state->memory,   &state->message,
+                                   &state->next_message};
     for (int n = 0; n < TYPES; n++) {
         *types[n] = (PyTypeObject *)PyType_FromModuleAndSpec(module, specs[n], NULL);
         if (*types[n] == NULL || PyModule_AddType(module, *types[n]) < 0)
@@ -41,6 +50,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->lot);
     Py_VISIT(state->memory);
     Py_VISIT(state->message);
+    Py_VISIT(state->next_message);
     return 0;
 }
 
@@ -52,6 +62,7 @@ static int clear(PyObject *module) {
     Py_CLEAR(state->lot);
     Py_CLEAR(state->memory);
     Py_CLEAR(state->message);
+    Py_CLEAR(state->next_message);
     return 0;
 }
 

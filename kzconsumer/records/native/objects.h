@@ -14,6 +14,7 @@ struct module_state {
     PyTypeObject *lot;
     PyTypeObject *memory;
     PyTypeObject *message;
+    PyTypeObject *next_message;
     struct crc_tables crc_tables;
 };
 
@@ -23,6 +24,7 @@ extern PyType_Spec origin_spec;
 extern PyType_Spec lot_spec;
 extern PyType_Spec memory_spec;
 extern PyType_Spec message_spec;
+extern PyType_Spec next_message_spec;
 
 /* A Python object of all rows, which takes over one reference to `columns`; NULL with an exception. */
 PyObject *columns_object(PyTypeObject *type, struct columns *columns);
@@ -39,8 +41,11 @@ struct rows rows_of(PyObject *columns);
 /* Bytes, or None; NULL with an exception. */
 PyObject *field_of(const struct binary *binary, Py_ssize_t row);
 
-/* The headers of each row, a list of tuples; None if no row has any. NULL with an exception. */
-PyObject *headers_of_rows(const struct columns *columns, Py_ssize_t first, Py_ssize_t until);
+/* The headers of a row, a tuple of pairs; NULL with an exception. */
+PyObject *headers_of(const struct columns *columns, Py_ssize_t row);
+
+/* Whether a constructor that takes none was given keywords, with an exception. */
+bool has_keywords(PyObject *keywords);
 
 /* Functions of the module. */
 PyObject *decode(PyObject *module, PyObject *args);

@@ -39,14 +39,11 @@ struct origin *origin_of_rows(PyTypeObject *type, const struct rows *rows, PyObj
         memcpy(self->offsets, offsets, (size_t)count * sizeof *offsets);
     memcpy(self->timestamps, columns->timestamps + first, (size_t)count * sizeof *self->timestamps);
     memcpy(self->timestamp_types, columns->timestamp_types + first, (size_t)count);
-    self->headers = headers_of_rows(columns, first, rows->until);
-    if (self->headers == NULL)
-        Py_CLEAR(self);
     return self;
 }
 
 struct origin *origin_of_one(PyTypeObject *type, PyObject *topic, int partition, int64_t offset, int64_t timestamp,
-                               int8_t timestamp_type, PyObject *headers) {
+                             int8_t timestamp_type) {
     struct origin *self = new_origin(type, 1, true);
     if (self == NULL)
         return NULL;
@@ -56,9 +53,6 @@ struct origin *origin_of_one(PyTypeObject *type, PyObject *topic, int partition,
     self->first = self->begin = offset;
     self->timestamps[0] = timestamp;
     self->timestamp_types[0] = timestamp_type;
-    self->headers = PyTuple_Pack(1, headers);
-    if (self->headers == NULL)
-        Py_CLEAR(self);
     return self;
 }
 
@@ -76,10 +70,17 @@ Py_ssize_t row_of_offset(const struct origin *self, int64_t offset) {
     return low;
 }
 
+PyObject *range_of_offset(const struct origin *self, int64_t offset) {
+    if (self->claim == NULL || self->claim == Py_None)
+        return Py_NewRef(Py_None);
+    Py_ssize_t row = row_of_offset(self, offset);
+    int64_t first = row == 0 ? self->begin : self->offsets == NULL ? offset : self->offsets[row - 1] + 1;
+    return Py_BuildValue("OLL", self->claim, (long long)first, (long long)offset + 1);
+}
+
 static int origin_traverse(PyObject *object, visitproc visit, void *arg) {
     struct origin *self = (struct origin *)object;
     Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->headers);
     Py_VISIT(self->claim);
     return 0;
 }
@@ -94,7 +95,6 @@ static void origin_dealloc(PyObject *object) {
     struct origin *self = (struct origin *)object;
     PyObject_GC_UnTrack(object);
     Py_XDECREF(self->topic);
-    Py_XDECREF(self->headers);
     Py_XDECREF(self->claim);
     free_block(self->timestamps);
     PyObject_GC_Del(object);

@@ -32,6 +32,7 @@ struct _object {
 
 #define PyObject_HEAD PyObject ob_base;
 #define Py_TYPE(object) (((PyObject *)(object))->ob_type)
+#define Py_REFCNT(object) (((PyObject *)(object))->ob_refcnt)
 
 PyAPI_DATA(PyObject) _Py_NoneStruct;
 PyAPI_DATA(PyObject) _Py_NotImplementedStruct;
@@ -138,6 +139,7 @@ typedef struct {
 #define Py_TPFLAGS_DISALLOW_INSTANTIATION (1UL << 7)
 #define Py_TPFLAGS_IMMUTABLETYPE (1UL << 8)
 #define Py_TPFLAGS_HAVE_GC (1UL << 14)
+#define Py_TPFLAGS_BYTES_SUBCLASS (1UL << 27)
 #define Py_TPFLAGS_UNICODE_SUBCLASS (1UL << 28)
 #define Py_TPFLAGS_DEFAULT 0
 
@@ -277,8 +279,10 @@ PyAPI_FUNC(PyObject *) PyBytes_FromStringAndSize(const char *, Py_ssize_t);
 PyAPI_FUNC(const char *) PyUnicode_AsUTF8AndSize(PyObject *, Py_ssize_t *);
 PyAPI_FUNC(PyObject *) PyUnicode_DecodeUTF8(const char *, Py_ssize_t, const char *);
 PyAPI_FUNC(PyObject *) PyUnicode_FromFormat(const char *, ...);
+#define PyBytes_Check(object) ((PyType_GetFlags(Py_TYPE(object)) & Py_TPFLAGS_BYTES_SUBCLASS) != 0)
 #define PyUnicode_Check(object) ((PyType_GetFlags(Py_TYPE(object)) & Py_TPFLAGS_UNICODE_SUBCLASS) != 0)
 
+PyAPI_FUNC(Py_ssize_t) PyDict_Size(PyObject *);
 PyAPI_FUNC(PyObject *) PyList_New(Py_ssize_t);
 PyAPI_FUNC(int) PyList_SetItem(PyObject *, Py_ssize_t, PyObject *);
 PyAPI_FUNC(PyObject *) PyTuple_New(Py_ssize_t);
@@ -286,7 +290,6 @@ PyAPI_FUNC(PyObject *) PyTuple_GetItem(PyObject *, Py_ssize_t);
 PyAPI_FUNC(PyObject *) PyTuple_Pack(Py_ssize_t, ...);
 PyAPI_FUNC(int) PyTuple_SetItem(PyObject *, Py_ssize_t, PyObject *);
 PyAPI_FUNC(Py_ssize_t) PyTuple_Size(PyObject *);
-PyAPI_FUNC(PyObject *) PySequence_GetItem(PyObject *, Py_ssize_t);
 PyAPI_FUNC(PyObject *) PySequence_GetSlice(PyObject *, Py_ssize_t, Py_ssize_t);
 PyAPI_FUNC(PyObject *) PySequence_Tuple(PyObject *);
 

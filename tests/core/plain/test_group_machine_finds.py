@@ -184,7 +184,7 @@ def test_finds_a_release_that_refuses_work_done_before_it(monkeypatch: pytest.Mo
 def test_finds_records_that_count_as_processed_when_handed_out() -> None:
     def at_once(self: StreamCursor) -> None:
         if (message := self._in_hand()) is not None:
-            self._mark(message.offset + 1)
+            self._mark(message.until)
 
     find(StreamCursor, "checkpoint", at_once, "was not worked on", start=0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import itertools
 import time
@@ -21,6 +22,8 @@ from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
 from kzconsumer.streams.cursor import FAST_ROWS, MOST_ROWS, StreamCursor, next_lot
 from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.streams.message import Message
+from kzconsumer.streams.unacknowledged import Unacknowledged
 from kzconsumer.zookeeper.lease import Lease
 from tests.support.chunks import TOPIC, LeaseInHand, chunk, failure, hole, put, tracker
 
@@ -478,17 +481,80 @@ async def test_an_iteration_continues_after_a_timeout() -> None:
     assert done(claim, stream) == 3
 
 
-async def test_two_tasks_cannot_wait_for_the_next_message_of_one_iterator() -> None:
+async def test_tasks_that_share_a_stream_get_every_message_once() -> None:
+    """With one iterator or with several: they look for the next chunk one after the other."""
+    claim = tracker()
+    cursor = StreamCursor(ChunkQueue(1 << 20), LeaseInHand(), Unacknowledged(20))
+    stream = HeldStream(chunk(claim, 0, 200), chunk(claim, 200, 500), cursor=cursor)
+    found: list[int] = []
+
+    async def work(iterator: AsyncIterator[Message]) -> None:
+        async for message in iterator:
+            found.append(message.offset)
+            await anyio.lowlevel.checkpoint()
+            stream.ack(message)
+            if claim.processed == 500:
+                tasks.cancel_scope.cancel()
+
+    async with asyncio.timeout(LIMIT), anyio.create_task_group() as tasks:
+        shared = aiter(stream)
+        for iterator in (shared, shared, aiter(stream), aiter(stream)):
+            tasks.start_soon(work, iterator)
+    assert sorted(found) == list(range(500))
+
+
+async def test_messages_that_are_asked_for_at_once_are_different_ones() -> None:
+    stream = stream_of(chunk(tracker(), 0, 20))
+    iterator = aiter(stream)
+    assert [message.offset for message in await asyncio.gather(*(anext(iterator) for _ in range(4)))] == [0, 1, 2, 3]
+
+
+async def test_a_cancelled_task_cancels_no_other() -> None:
     claim = tracker()
     stream = stream_of()
     iterator = aiter(stream)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(lambda: take(iterator, 1))
-        await anyio.wait_all_tasks_blocked()
-        with pytest.raises(RuntimeError, match="another task is waiting for the next message"):
-            await anext(iterator)
-        put(stream.cursor.queue, chunk(claim, 0, 2))
-    assert (await take(iterator, 1))[0].offset == 1
+    one, other = asyncio.ensure_future(anext(iterator)), asyncio.ensure_future(anext(iterator))
+    await anyio.wait_all_tasks_blocked()
+    one.cancel()
+    await anyio.wait_all_tasks_blocked()
+    put(stream.cursor.queue, chunk(claim, 0, 1))
+    async with asyncio.timeout(LIMIT):
+        assert (await other).offset == 0
+    assert one.cancelled()
+
+
+async def test_close_ends_the_wait_of_every_task() -> None:
+    lease = LeaseInHand()
+    stream = stream_of(chunk(tracker(), 0, 20), lease=lease)
+    lease.lose()
+    waiting = [asyncio.ensure_future(anext(aiter(stream), None)) for _ in range(3)]
+    await anyio.wait_all_tasks_blocked()
+    stream.cursor.close()
+    async with asyncio.timeout(LIMIT):
+        assert await asyncio.gather(*waiting) == [None] * 3
+
+
+async def test_an_abandoned_wait_does_not_block_the_iterator() -> None:
+    claim = tracker()
+    stream = stream_of()
+    iterator = aiter(stream)
+    abandoned = anext(iterator).__await__()
+    next(abandoned)
+    del abandoned
+    gc.collect()
+    put(stream.cursor.queue, chunk(claim, 0, 1))
+    assert (await take(iterator, 1))[0].offset == 0
+
+
+async def test_a_message_of_another_stream_cannot_be_acknowledged() -> None:
+    claim = tracker()
+    one, other = stream_of(chunk(claim, 0, 5)), stream_of(chunk(tracker(1), 0, 5))
+    (message,) = await take(aiter(one), 1)
+    await take(aiter(other), 1)
+    with pytest.raises(ValueError, match="has not handed out"):
+        other.ack(message)
+    assert one.ack(copy.copy(message))
+    assert claim.processed == 1
 
 
 async def test_a_task_that_ends_while_it_waits_leaves_the_iterator_usable() -> None:
@@ -526,6 +592,7 @@ async def test_streams_that_are_dropped_leave_nothing_behind() -> None:
     claim.when_closed(partial(stream.cursor.drop, claim))
     await take(aiter(stream), 5)
     assert allocated_bytes() > before
+    stream.cursor.pause(claim)
     del claim, stream
     gc.collect()
     assert allocated_bytes() == before
@@ -588,10 +655,48 @@ async def test_a_blocking_loop_body_does_not_starve_the_event_loop() -> None:
 
 
 def test_lot_sizes_follow_the_speed_of_the_application() -> None:
-    assert next_lot(500, 0.001) == 1000
-    assert next_lot(1000, 0.001) == 1000
-    assert next_lot(100, 0.2) == 10
-    assert next_lot(1, 5.0) == 1
+    assert next_lot(500, 500, 0.001) == 1000
+    assert next_lot(500, 500, 0.0) == 1000
+    assert next_lot(1000, 1000, 0.001) == 1000
+    assert next_lot(100, 100, 0.2) == 10
+    assert next_lot(1, 1, 5.0) == 1
+    assert next_lot(500, 2, 0.02) == 2, "two messages took as long as a lot may take"
+    assert next_lot(50, 1, 0.0001) == 100, "few messages, but fast"
+
+
+async def test_an_application_that_is_slow_with_small_chunks_is_slow_with_large_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lease is looked at before each of its messages, and the event loop has its turn."""
+    claim, lease = tracker(), LeaseInHand()
+    stream = stream_of(*(chunk(claim, n, n + 1) for n in range(10)), chunk(claim, 10, 2000), lease=lease)
+    time_now = 1000.0
+    monkeypatch.setattr("kzconsumer.streams.cursor.now", lambda: time_now)
+    iterator = aiter(stream)
+    for n in range(12):
+        assert (await take(iterator, 1))[0].offset == n
+        time_now += 0.015
+    lease.lose()
+    with anyio.move_on_after(0.01) as waiting:
+        await anext(iterator)
+    assert waiting.cancelled_caught
+
+
+async def test_an_application_that_becomes_slow_in_the_middle_of_a_lot(monkeypatch: pytest.MonkeyPatch) -> None:
+    number = MOST_ROWS * 8
+    claim, lease = tracker(), LeaseInHand()
+    stream = stream_of(chunk(claim, 0, number), lease=lease)
+    time_now = 1000.0
+    monkeypatch.setattr("kzconsumer.streams.cursor.now", lambda: time_now)
+    iterator = aiter(stream)
+    await take(iterator, MOST_ROWS * 5)
+    for _ in range(FAST_ROWS + 5):  # so many it may be given before it is noticed
+        time_now += 0.03
+        await take(iterator, 1)
+    lease.lose()
+    with anyio.move_on_after(0.01) as waiting:
+        await anext(iterator)
+    assert waiting.cancelled_caught
 
 
 async def test_a_pause_holds_back_messages_and_a_resume_delivers_them_in_order() -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import pickle
+import tracemalloc
+from typing import Any
+
+import pytest
 
 from kzconsumer.records._native import allocated_bytes
 from kzconsumer.records.decode import decode
@@ -83,6 +88,44 @@ def test_a_retained_message_keeps_no_chunk_in_memory() -> None:
     del batch
     assert (kept.offset, kept.timestamp, kept.value) == (504, 504, bytes(1000))
     assert allocated_bytes() - before < 1000  # of a million
+
+
+def test_a_retained_message_keeps_no_headers_of_others() -> None:
+    tracemalloc.start()
+    try:
+        large = ((b"h", bytes(10_000)),)
+        batch = decoded(record_batch([Record(None, b"v", large) for _ in range(300)], base_offset=0))
+        kept = messages(batch)[7]
+        del batch
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 200_000
+    finally:
+        tracemalloc.stop()
+    assert kept.headers == (("h", bytes(10_000)),)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "reason"),
+    [
+        ({"key": "text"}, TypeError, "key and value must be bytes or None"),
+        ({"value": []}, TypeError, "key and value must be bytes or None"),
+        ({"headers": [("a", "text")]}, TypeError, "pairs of str and bytes or None"),
+        ({"headers": {"a": b"x"}}, TypeError, "pairs of str and bytes or None"),
+        ({"timestamp_type": 256}, ValueError, "timestamp_type must be 0, 1 or -1"),
+        ({"partition": 1 << 40}, OverflowError, "greater than maximum"),
+        ({"unknown": 1}, TypeError, "unknown"),
+    ],
+)
+def test_what_no_message_has(fields: dict[str, Any], error: type[Exception], reason: str) -> None:
+    with pytest.raises(error, match=reason):
+        Message(**{"topic": "t", "partition": 0, "offset": 1, "key": None, "value": None, **fields})
+
+
+def test_headers_by_hand_become_tuples() -> None:
+    made = Message("t", 0, 1, None, None, headers=[["a", b"x"]])  # type: ignore[arg-type]
+    assert made == Message("t", 0, 1, None, None, headers=(("a", b"x"),))
+    assert hash(made) == hash(pickle.loads(pickle.dumps(made)))
+    assert copy.copy(made) is copy.deepcopy(made) is made
 
 
 def test_messages_are_values() -> None:

@@ -19,9 +19,15 @@ OURS = (NATIVE / "stable_abi.h").read_text()
 HEADERS = Path(sysconfig.get_path("include"))
 LIMITED = ["-DPy_LIMITED_API=0x030B0000", "-DPY_SSIZE_T_CLEAN"]
 
+MEMBERS = re.findall(r"^#define Py_(\w+) (\d+)$", (NATIVE / "python_api.h").read_text(), re.MULTILINE)[:3]
 PROTOTYPES = re.findall(r"^PyAPI_(?:FUNC|DATA)\(.*\) (\w+)(?:\(.*\))?;$", OURS, re.MULTILINE)
-CONSTANTS = re.findall(r"^#define ((?:Py|METH)\w+) (?:\(?\d)", OURS, re.MULTILINE)
-STRUCTS = {
+TYPES = re.findall(r"^typedef [^{}\n]*;$", OURS, re.MULTILINE)
+"""Those of one line: C allows a type to be defined again if it is the same."""
+CONSTANTS = [
+    *re.findall(r"^#define ((?:Py|METH)\w+) (?:\(?\d)", OURS, re.MULTILINE),
+    *re.findall(r"PYGEN_\w+", "".join(re.findall(r"^typedef enum .*;$", OURS, re.MULTILINE))),
+]
+STRUCTS = {"PyObject": ["ob_refcnt", "ob_type"]} | {
     name: re.findall(r"(\w+)\)?(?:\([^)]*\))?;$", body, re.MULTILINE)
     for body, name in re.findall(r"^typedef struct \w*\s?\{\n((?:    .*;\n)*)\} (\w+);$", OURS, re.MULTILINE)
 }
@@ -43,7 +49,10 @@ def layout(tmp_path: Path, header: str, *options: str) -> str:
     lines = [f'printf("{name} %lld\\n", (long long){name});' for name in CONSTANTS]
     for struct, fields in STRUCTS.items():
         lines.append(f'printf("{struct} %zu\\n", sizeof({struct}));')
-        lines += [f'printf("{struct}.{name} %zu\\n", offsetof({struct}, {name}));' for name in fields]
+        lines += [
+            f'printf("{struct}.{name} %zu %zu\\n", offsetof({struct}, {name}), sizeof((({struct} *)0)->{name}));'
+            for name in fields
+        ]
     source, made = tmp_path / "layout.c", tmp_path / "layout"
     body = "\n".join(lines)
     source.write_text(f"#include <stddef.h>\n#include <stdio.h>\n#include {header}\nint main(void) {{\n{body}\n}}\n")
@@ -58,19 +67,21 @@ def redeclared(tmp_path: Path, declarations: str) -> subprocess.CompletedProcess
     undefined = "\n".join(f"#undef {name}" for name in functions)
     known = ", ".join(f"&{name}" for name in PROTOTYPES)
     source = tmp_path / "again.c"
-    source.write_text(f"#include <Python.h>\n{undefined}\nconst void *known[] = {{{known}}};\n{declarations}\n")
+    source.write_text(
+        f"#include <stddef.h>\n#include <Python.h>\n{undefined}\nconst void *known[] = {{{known}}};\n{declarations}\n"
+    )
     return compile_c(source, *LIMITED, f"-I{HEADERS}", "-fsyntax-only", "-Werror")
 
 
 def declarations() -> str:
-    return "\n".join(
-        line for line in OURS.splitlines() if line.startswith(("PyAPI_FUNC", "PyAPI_DATA")) and ";" in line
-    )
+    functions = [line for line in OURS.splitlines() if line.startswith(("PyAPI_FUNC", "PyAPI_DATA")) and ";" in line]
+    return "\n".join([*TYPES, *functions])
 
 
 def test_constants_and_layouts_are_those_of_python(tmp_path: Path) -> None:
     assert len(CONSTANTS) > 12
     assert {"PyModuleDef", "Py_buffer", "PyType_Spec"} <= set(STRUCTS)
+    assert len(TYPES) > 7
     ours = layout(tmp_path, '"stable_abi.h"', f"-I{NATIVE}")
     assert ours == layout(tmp_path, "<Python.h>\n#include <structmember.h>", f"-I{HEADERS}")
 
@@ -81,10 +92,27 @@ def test_functions_are_declared_as_python_declares_them(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stderr
 
 
-def test_control_another_signature_is_refused(tmp_path: Path) -> None:
-    wrong = declarations().replace("PyLong_FromSize_t(size_t)", "PyLong_FromSize_t(int)")
-    assert wrong != declarations()
-    assert "conflicting types" in redeclared(tmp_path, wrong).stderr
+def test_codes_of_members_are_those_of_python(tmp_path: Path) -> None:
+    """Until 3.12 they have other names."""
+    assert {name for name, _ in MEMBERS} == {"T_OBJECT_EX", "T_LONGLONG", "READONLY"}
+    source = tmp_path / "codes.c"
+    asserts = "\n".join(f'_Static_assert({name} == {value}, "{name}");' for name, value in MEMBERS)
+    source.write_text(f"#include <Python.h>\n#include <structmember.h>\n{asserts}\n")
+    checked = compile_c(source, f"-I{HEADERS}", "-fsyntax-only")
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("PyLong_FromSize_t(size_t)", "PyLong_FromSize_t(int)"),
+        ("typedef Py_ssize_t Py_hash_t;", "typedef int Py_hash_t;"),
+        ("typedef int (*visitproc)(PyObject *, void *);", "typedef long (*visitproc)(PyObject *, void *);"),
+    ],
+)
+def test_control_another_declaration_is_refused(tmp_path: Path, right: str, wrong: str) -> None:
+    assert right in declarations()
+    assert "conflicting types" in redeclared(tmp_path, declarations().replace(right, wrong)).stderr
 
 
 def test_it_is_compiled_with_the_headers_of_python_too(tmp_path: Path) -> None:
