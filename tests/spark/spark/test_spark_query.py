@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pyspark.sql import SparkSession
@@ -19,15 +19,18 @@ from pyspark.sql.streaming.listener import (
 )
 
 from kzconsumer_files.writer import Written
+from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.daemon.spool import write_spool
 from kzconsumer_spark.daemon.spool_place import SpoolPlace
+from kzconsumer_spark.pipe.column_options import Columns, FieldOptions
 from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange
 from kzconsumer_spark.ranges.batch import SparkBatch
+from kzconsumer_spark.ranges.spool_reader import SCHEMA
 from kzconsumer_spark.worker import query as worker_query
 from kzconsumer_spark.worker.query import RangeQuery
 from kzconsumer_spark.worker.tracebacks import Tracebacks
 from tests.support.processes import wait_until
-from tests.support.range_data import range_data
+from tests.support.range_data import range_data, record
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
 LIMIT = 30.0
@@ -115,6 +118,37 @@ def test_ranges_without_records_need_no_run_of_the_query(spark: SparkSession, tm
         query.stop()
     assert [len(rows) for _, rows in collected.batches] == [0, 3]
     assert listener.seen[0].numInputRows == 3
+
+
+@pytest.mark.parametrize("on_error", ["fail", "quarantine", "column"])
+def test_shaping_a_batch_reads_its_records_once(
+    spark: SparkSession, tmp_path: Path, on_error: Literal["fail", "quarantine", "column"]
+) -> None:
+    """Spark counts what its tasks read: counting bad records, or asking whether any are left, must not read again."""
+    value = FieldOptions(format="json", schema="a INT", on_error=on_error)
+    columns = Columns(value=value, where="offset >= 10", quarantine=str(tmp_path / "bad"))
+    shaping = Shaping(spark, columns, SCHEMA)
+    counts: list[int] = []
+
+    def write(batch: SparkBatch) -> Written:
+        frame = shaping.shape(batch.frame, batch.ranges).frame
+        assert shaping.has_rows(frame)
+        counts.append(len(frame.collect()))
+        shaping.release()
+        return Written(1, 1, 0)
+
+    texts = [b'{"a": 1}'] * 38 + [b'{"a": 2}' if on_error == "fail" else b"{"] * 2
+    records = [record(offset, value=text) for offset, text in enumerate(texts)]
+    (tmp_path / "spool").mkdir()
+    ranges = write_spool(SpoolPlace.in_directory(tmp_path / "spool"), [range_data("t", 0, 0, 40, records)])
+    with listening(spark) as listener:
+        query = RangeQuery(spark, tmp_path / "query", 1, Tracebacks())
+        assert isinstance(query.run(RunBatch(number=1, ranges=ranges), write), Done)
+        assert wait_until(lambda: len(listener.seen) == 1, LIMIT)
+        query.stop()
+    shaping.close()
+    assert counts == [28 if on_error == "quarantine" else 30]
+    assert listener.seen[0].numInputRows == 40
 
 
 def test_the_jobs_of_a_batch_name_its_ranges(spark: SparkSession, tmp_path: Path) -> None:
