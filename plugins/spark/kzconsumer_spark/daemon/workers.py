@@ -100,6 +100,7 @@ class Workers:
             ui=self.worker.ready.ui,
             pid=self.worker.pid,
             seconds=round(time.monotonic() - began, 1),
+            **{f"{stage}_seconds": seconds for stage, seconds in self.worker.ready.stages.items()},
             log=log,
         )
         return self.worker

@@ -132,10 +132,14 @@ Command: TypeAlias = Start | Heartbeat | RunBatch | StepRecorded | Stop
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The session is up and the query waits for its first batch. `ui`: the URL of Spark's own pages."""
+    """The session is up and the query waits for its first batch. `ui`: the URL of Spark's own pages.
+
+    `stages` has the seconds of each part of the start, in their order.
+    """
 
     application: str
     ui: str | None = None
+    stages: Mapping[str, float] = {}
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):

@@ -96,13 +96,17 @@ def main() -> None:
     say = _speaker(events)
     steps = StepRecorder(say)
     threading.Thread(target=_listen, args=(commands, lease, inbox, steps), daemon=True).start()
+    stages = _Stages()
     try:
         session = start_session(start)
+        stages.end("session")
         shaping = Shaping(session, start.columns, SCHEMA)
         destination = _destination(start, session, lease, shaping, steps)
+        stages.end("destination")
         tracebacks = Tracebacks()
         query = RangeQuery(session, _query_directory(start), start.next_batch - 1, tracebacks, start.name)
         _warm(start, session, query)
+        stages.end("warm_up")
         session.streams.addListener(ProgressReports(say, warm_up=query.run_id))
     except BaseException as error:
         refused = fault_of_settings(error, start)
@@ -110,7 +114,8 @@ def main() -> None:
             traceback.print_exc()
         say(Failed(number=None, error=refused or reason_of(error, start), settings=refused is not None))
         _exit()
-    say(Ready(application=session.sparkContext.applicationId, ui=session.sparkContext.uiWebUrl))
+    context = session.sparkContext
+    say(Ready(application=context.applicationId, ui=context.uiWebUrl, stages=stages.seconds))
     failed = False
 
     def write(batch: SparkBatch) -> Written:
@@ -136,6 +141,18 @@ def main() -> None:
     except BaseException:
         traceback.print_exc()
         _exit()
+
+
+class _Stages:
+    """The parts of a start, one after the other."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.monotonic()
+
+    def end(self, stage: str) -> None:
+        began, self._since = self._since, time.monotonic()
+        self.seconds[stage] = round(self._since - began, 1)
 
 
 def _exit() -> NoReturn:
