@@ -55,6 +55,8 @@ CHAINS = {
         "tests/tools/spark/test_sink_try.py",
         "tests/spark/spark/test_spark_contract.py",
         "tests/spark/spark/test_spark_sink.py",
+        "tests/spark/spark/test_spark_proof.py",
+        "tests/spark/spark/test_spark_function_steps.py",
         "tests/spark/spark/test_spark_versions.py",
     ),
     # Three ZooKeeper servers and their broker, in one process.

@@ -23,6 +23,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that entering may take; 0 without the attribute."""
     last_batch: Callable[[], Mapping[str, object]]
     """What the sink adds to the log line of the batch just written."""
+    status: Callable[[], Mapping[str, object]]
+    """What the sink shows on the status pages."""
     destination: Destination | None
     """The sink itself, if it is replayable."""
     described: Callable[[], str]
@@ -45,6 +47,7 @@ def capabilities(sink: Sink) -> Capabilities:
         wants=getattr(sink, "wants", "columns"),
         start_limit=getattr(sink, "start_limit", 0.0),
         last_batch=lambda: getattr(sink, "last_batch", {}),
+        status=lambda: getattr(sink, "status", {}),
         destination=cast(Destination, sink) if replayable else None,
         described=lambda: getattr(sink, "destination", ""),
         remembers=lambda: bool(getattr(sink, "remembers", False)),

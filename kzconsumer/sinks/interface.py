@@ -119,7 +119,8 @@ class Sink(Protocol):
 
     `wants = "raw"` asks for bytes instead of columns ("columns"). A sink of bytes also gets ranges without bytes
     (`raw` is empty), which the log no longer has. `start_limit` is how many seconds entering the sink may take, if that
-    is more than 15 minutes. `last_batch`, a mapping, is added to the log line of each batch.
+    is more than 15 minutes. `last_batch`, a mapping, is added to the log line of each batch. `status`, a mapping of
+    JSON values, is shown on the status pages; texts that begin with http: or https: are links there.
 
     A sink is **replayable** when publishing a range is atomic, the first publication wins and nothing is deleted, so
     that a range written twice, also by two members at once, is there once. It declares this by `fingerprint` and `has`

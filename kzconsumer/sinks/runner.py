@@ -7,7 +7,7 @@ and fetching pauses: that is the backpressure of a slow sink. A record is proces
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -76,6 +76,11 @@ class SinkRunner:
         self._ended = anyio.Event()
         self._waiting = anyio.CancelScope()  # for a batch to be due; `stop` ends it
         self._scope = anyio.CancelScope()
+
+    @property
+    def sink_status(self) -> Mapping[str, object]:
+        """What the sink shows of itself."""
+        return self._can.status()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Enter the sink, then write what comes from the queues of `feed`, until `stop`.

@@ -50,7 +50,11 @@ DOCUMENTS: dict[str, Callable[[Observer, Report], object]] = {
     },
     "history": lambda observer, report: {"interval": INTERVAL, "points": history_since(observer, 0.0)},
     "rebalances": lambda observer, report: {"rebalances": list(observer.counters.rebalances.timeline)},
-    "batches": lambda observer, report: {"present": report.batch, "ended": report.batches},
+    "batches": lambda observer, report: {
+        "present": report.batch,
+        "ended": report.batches,
+        "sink": report.sink,
+    },
     "errors": lambda observer, report: {"errors": TROUBLES.all()},
     "config": lambda observer, report: {"config": effective_settings(observer.settings)},
 }

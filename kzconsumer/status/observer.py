@@ -151,6 +151,7 @@ class Observer:
             ],
             batch=_batch(runner.status) if runner is not None and runner.status is not None else None,
             batches=[_batch(status) for status in self.batches.last],
+            sink=runner.sink_status if runner is not None else {},
         )
 
     def _session(self) -> SessionState:

@@ -5,7 +5,7 @@ None, or a missing entry, means "not known".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -115,6 +115,8 @@ class Report(msgspec.Struct, frozen=True):
     """The one being planned, written or committed, or the latest one."""
     batches: list[SinkBatch]
     """Those that have ended, the latest last."""
+    sink: Mapping[str, object]
+    """What the sink shows of itself."""
 
     @property
     def unready(self) -> str | None:

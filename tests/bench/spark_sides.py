@@ -1,4 +1,4 @@
-"""The two sides of `make bench-spark`: a daemon with our Spark sink, and Spark's own Kafka source; each a process.
+"""The sides of `make bench-spark`: daemons with our sinks, and Spark's own Kafka source; each a process.
 
 Each side owns its process and its output, and gets one round of records after the other; `read` returns when the round
 is in Parquet files. The cost of a process is read from outside (`process_tree`).
@@ -128,15 +128,16 @@ class Theirs:
 
 
 @contextmanager
-def ours(folder: Path, zookeeper: str, topic: str, tables: str) -> Iterator[Ours]:
-    """`tables`: more of the settings, as TOML."""
+def ours(folder: Path, zookeeper: str, topic: str, plugin: str, tables: str) -> Iterator[Ours]:
+    """A daemon with the sink `plugin`, "spark" or "parquet". `tables`: more of the settings, as TOML."""
     folder.mkdir()
     config, log, out = folder / "group.toml", folder / "log", folder / "out"
+    spark = f'destination = "parquet"\nscratch = "{folder}"\nstart_timeout = "300s"\n' if plugin == "spark" else ""
     config.write_text(
-        f'[zookeeper]\nconnect = "{zookeeper}"\n[group]\nid = "bench"\n[subscription]\ntopics = {{ "{topic}" = 1 }}\n'
+        f'[zookeeper]\nconnect = "{zookeeper}"\n[group]\nid = "bench-{plugin}"\n'
+        f'[subscription]\ntopics = {{ "{topic}" = 1 }}\n'
         f'[fetch]\nisolation = "read_committed"\n[log]\nformat = "json"\n{tables}\n'
-        f'[sink]\nplugin = "spark"\n[sink.options]\ndestination = "parquet"\npath = "{out}"\nscratch = "{folder}"\n'
-        'start_timeout = "300s"\n'
+        f'[sink]\nplugin = "{plugin}"\n[sink.options]\npath = "{out}"\n{spark}'
     )
     with log.open("wb") as output, _process(["-m", "kzconsumer", "--config", str(config)], stderr=output) as process:
         yield Ours(process, out, log)

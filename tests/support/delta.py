@@ -1,4 +1,4 @@
-"""Ranges committed to a Delta table without Spark: their files are those that Arrow writes of unshaped records."""
+"""Ranges committed to a Delta table without Spark: Arrow writes their files."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
+import pyarrow.parquet as pq
 
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer_files.names import Owner
+from kzconsumer_files.parquet.records import write_records
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_spark.daemon.spool import write_spool
 from kzconsumer_spark.daemon.spool_place import SpoolPlace
 from kzconsumer_spark.delta.target import DeltaTarget
 from kzconsumer_spark.pipe.messages import SpooledRange, ToDelta
-from kzconsumer_spark.ranges.plain_parquet import write_part
 
 OWNER = Owner(cluster="c", group="g")
 _HEADER = {"name": "key", "type": "string"}, {"name": "value", "type": "binary"}
@@ -75,5 +76,6 @@ class Writer:
         if not part.records:
             return StagedRange(part, 0, 0, ())
         file = directory / f"staged-{part.topic}-{part.partition}"
-        write_part(part, file, "snappy")
+        assert part.file is not None
+        write_records(pq.read_table(part.file), file, "snappy")
         return StagedRange(part, part.records, 0, [(file, file.name)])

@@ -39,7 +39,7 @@ def obey(df: Any, batch_id: int) -> None:
 def note_files(df: Any, batch_id: int) -> None:
     """Write down which files have the rows, and where they were read."""
     seen = {
-        "files": df.inputFiles(),
+        "files": [row[0] for row in df.selectExpr("input_file_name()").distinct().collect()],
         "rows": df.orderBy("partition", "offset").selectExpr("partition", "offset", "hex(value)").collect(),
     }
     Path(os.environ[FUNCTION_DIRECTORY], f"seen-{batch_id}").write_text(json.dumps(seen))

@@ -17,7 +17,7 @@ from kzconsumer_spark.daemon.spool_place import SpoolPlace
 from kzconsumer_spark.daemon.worker_process import worker_environment
 from kzconsumer_spark.pipe.messages import SpooledRange, Start, ToFiles
 from kzconsumer_spark.ranges.spool_reader import read_spool
-from kzconsumer_spark.worker.process import build_session
+from kzconsumer_spark.worker.session import build_session
 
 
 def into_parquet(scratch: Path, path: str = "", conf: Mapping[str, str] | None = None) -> Start:

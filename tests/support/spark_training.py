@@ -13,7 +13,7 @@ from kzconsumer_files.names import Owner
 from kzconsumer_spark.daemon.destination import claimed_destination
 from kzconsumer_spark.daemon.spool import write_spool
 from kzconsumer_spark.daemon.spool_place import SpoolPlace
-from kzconsumer_spark.pipe.messages import ToFiles
+from kzconsumer_spark.pipe.messages import RunBatch, ToFiles
 from kzconsumer_spark.ranges.lease import Lease
 from kzconsumer_spark.worker.files_destination import FilesDestination
 from kzconsumer_spark.worker.process import _query_directory, _warm
@@ -30,13 +30,14 @@ def train(scratch: Path) -> None:
     with spark_session(scratch) as session:
         query = RangeQuery(session, _query_directory(start), 0, Tracebacks())
         _warm(start, session, query)
-        query.stop()
         assert isinstance(start.destination, ToFiles)
         claimed_destination(start.destination).claim(owner)
         spool = scratch / "spool"
         spool.mkdir()
         files = FilesDestination(session, start.destination, Lease(math.inf))
-        files.write(1, write_spool(SpoolPlace.in_directory(spool), [range_data("t", 0, 0, 100)]))
+        ranges = write_spool(SpoolPlace.in_directory(spool), [range_data("t", 0, 0, 100)])
+        query.run(RunBatch(number=1, ranges=ranges), files.write)
+        query.stop()
         files.close()
         session.read.json(session.sparkContext.parallelize(['{"a": 1}'])).where("a = 1").collect()
 

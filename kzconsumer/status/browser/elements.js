@@ -33,6 +33,27 @@ function put(element, cell) {
   element.classList.toggle("unknown", text === UNKNOWN && !badge);
 }
 
+/** A description list of an object; nested objects become lines of their own, addresses become links. */
+function describe(element, values) {
+  const content = JSON.stringify(values);
+  if (element.content === content) return;
+  element.content = content;
+  element.replaceChildren(...listed(values).flatMap(([name, value]) => {
+    const detail = make("dd");
+    if (/^https?:/.test(value)) detail.appendChild(make("a", value)).href = value;
+    else detail.textContent = value;
+    return [make("dt", name), detail];
+  }));
+}
+
+function listed(values, before = "") {
+  return Object.entries(values).flatMap(([name, value]) => {
+    const whole = before + name.replaceAll("_", " ");
+    if (value === null) return [];
+    return typeof value === "object" ? listed(value, `${whole}: `) : [[whole, String(value)]];
+  });
+}
+
 /** Rows are { key, cells }, kept by their keys. The first cell is the row's header. */
 function fill(table, rows, nothing) {
   const heads = [...table.tHead.rows[0].cells];

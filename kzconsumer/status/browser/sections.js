@@ -136,7 +136,8 @@ function showRebalances() {
 }
 
 function showBatches() {
-  const { present, ended } = known.batches;
+  const { present, ended, sink } = known.batches;
+  describe(at("sink"), sink);
   say(at("batch"), present && present.stage !== "done"
     ? `${plural(present.records, "record")} of ${plural(present.ranges.length, "range")} at the stage “${present.stage}”.`
     : "No batch is being written.");

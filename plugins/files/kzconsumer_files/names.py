@@ -15,7 +15,8 @@ import msgspec
 from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer_files.fold_plan import Span
 
-_RANGE: Final = re.compile(r"([^+]+\+\d+\+-?[0-9a-f]+\.\d+)\+(\d+)\+(\d+)(?=[.+]|$)")
+_RANGE: Final = re.compile(r"\+?([^+]+\+\d+\+-?[0-9a-f]+\.\d+)\+(\d+)\+(\d+)(?=[.+]|$)")
+_IGNORED: Final = "_."
 
 
 class NotOurs(Exception):
@@ -140,9 +141,13 @@ def range_name(part: AnyRange) -> str:
 
 
 def data_file(part: AnyRange, extension: str = "parquet", number: int = 0) -> str:
-    """The name of a range's file within a directory; the second and later ones carry a number."""
+    """The name of a range's file within a directory; the second and later ones carry a number.
+
+    A name begins with `+` if the topic's begins with a character that makes readers ignore a file.
+    """
+    visible = "+" if part.topic[0] in _IGNORED else ""
     further = f"+{number}" if number else ""
-    return f"{range_name(part)}{further}.{extension}"
+    return f"{visible}{range_name(part)}{further}.{extension}"
 
 
 def scope(cluster: str, group: str, sink: str) -> str:

@@ -34,6 +34,7 @@ class Everything(Plain):
 
     def __init__(self) -> None:
         self.last_batch: dict[str, object] = {}
+        self.status: dict[str, object] = {}
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
         return ranges
@@ -48,7 +49,13 @@ class Everything(Plain):
 
 def test_a_sink_that_only_writes() -> None:
     can = capabilities(Plain())
-    assert (can.wants, can.start_limit, can.last_batch(), can.destination) == ("columns", 0.0, {}, None)
+    assert (can.wants, can.start_limit, can.last_batch(), can.status(), can.destination) == (
+        "columns",
+        0.0,
+        {},
+        {},
+        None,
+    )
     assert (can.prepare, can.set_aside, can.check, can.previews, can.accounts) == (None,) * 5
     assert destination_of("plain", can) is None
 
@@ -60,6 +67,8 @@ async def test_a_sink_with_all_capabilities() -> None:
     assert (can.start_limit, can.remembers(), can.described()) == (3000.0, True, "a table")
     sink.last_batch["rows"] = 3
     assert can.last_batch() == {"rows": 3}
+    sink.status["page"] = "http://localhost"
+    assert can.status() == {"page": "http://localhost"}
     assert (can.prepare, can.set_aside, can.check) == (sink.prepare, sink.set_aside, sink.check)
     destination = destination_of("everything", can)
     assert str(destination) == "sink everything (a table)"

@@ -57,6 +57,7 @@ def report(*positions: Position, time: float = 100.0) -> Report:
         queues=[Queue(None, 0, 2, 300, 1000)],
         batch=None,
         batches=[],
+        sink={},
     )
 
 

@@ -82,6 +82,21 @@ async def test_the_first_of_two_writers_wins_and_a_range_without_records_is_know
     assert pq.read_table(tmp_path / data_file(first)).column("value").to_pylist() == [b"v0", b"v1", b"v2"]
 
 
+@pytest.mark.parametrize("topic", ["_schemas", ".hidden"])
+async def test_readers_see_a_topic_whose_name_begins_like_those_of_files_that_they_ignore(
+    tmp_path: Path, topic: str
+) -> None:
+    """Spark, Hive and Arrow ignore these files. The ledger is folded here, which finds files by their names."""
+    async with made(tmp_path) as sink:
+        for first in range(0, 120, 3):
+            await sink.write(Batch((range_data(topic, 0, first, first + 3),)))
+    Target(tmp_path).fold()
+    assert ds.dataset(tmp_path, format="parquet").count_rows() == 120
+    held = await made(tmp_path).holdings(count_rows=True)
+    assert sum(each.rows or 0 for each in held.ranges) == 120
+    assert (held.strays, [each.faults for each in held.ranges if each.faults]) == ((), [])
+
+
 async def test_a_range_decided_for_by_a_dead_writer_is_published_by_the_next(tmp_path: Path) -> None:
     part = range_data("t", 0, 0, 3)
     async with made(tmp_path) as sink:

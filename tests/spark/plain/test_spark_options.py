@@ -9,6 +9,7 @@ import zoneinfo
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import msgspec
 import pytest
 
@@ -21,7 +22,8 @@ from kzconsumer_spark.daemon.worker_process import WorkerDied, WorkerProcess, wo
 from kzconsumer_spark.pipe.cluster import local_address
 from kzconsumer_spark.pipe.messages import Start, To, ToDelta, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.pipe.spark_settings import settings
-from kzconsumer_spark.worker.process import LOG_NAME, fault_of_settings, reason_of
+from kzconsumer_spark.worker.process import fault_of_settings, reason_of
+from kzconsumer_spark.worker.session import LOG_NAME
 
 PARQUET = {"destination": "parquet", "path": "out/"}
 DELTA: dict[str, object] = {"destination": "delta", "path": "/d"}
@@ -176,6 +178,32 @@ def test_the_users_settings_come_before_our_defaults() -> None:
     )
     assert made["spark.master"] == "local[1]"
     assert settings(start(FILES, {}))["spark.driver.memory"] == "1g"
+
+
+@pytest.mark.parametrize(
+    ("given", "enabled", "port"), [(False, "false", None), (True, "true", None), (8080, "true", "8080")]
+)
+def test_sparks_pages_are_served_on_request(given: bool | int, enabled: str, port: str | None) -> None:
+    read = read_options(PARQUET | {"ui": given})
+    made = settings(msgspec.structs.replace(start(FILES, {}), ui=read.ui))
+    assert (made["spark.ui.enabled"], made.get("spark.ui.port")) == (enabled, port)
+    assert made.get("spark.ui.killEnabled") == (None if given is False else "false")
+
+
+@pytest.mark.parametrize("ui", [0, 65536, "yes"])
+def test_a_port_of_sparks_pages_that_is_none(ui: object) -> None:
+    with pytest.raises(ConfigError, match="ui"):
+        read_options(PARQUET | {"ui": ui})
+
+
+def test_the_application_has_the_name_of_the_group() -> None:
+    assert settings(msgspec.structs.replace(start(FILES, {}), name="orders"))["spark.app.name"] == "orders"
+
+
+@pytest.mark.parametrize("destination", [{**PARQUET}, {"destination": "function", "function": "json:loads"}])
+def test_the_log_of_the_querys_files_cannot_be_set(destination: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="compactInterval cannot be set here"):
+        read_options(destination | {"conf": {"spark.sql.streaming.fileSink.log.compactInterval": "10"}})
 
 
 @pytest.mark.parametrize("master", ["local[2]", "local[2,4]", "spark://h:7077"])
@@ -333,8 +361,9 @@ def test_warnings_of_java_are_not_faults_of_the_settings(tmp_path: Path, log: st
 
 async def test_a_worker_that_cannot_be_started_counts_as_dead() -> None:
     """Not enough memory or processes: an overlong argument is an error of the same call."""
-    with pytest.raises(WorkerDied, match="cannot be started: Argument list too long"):
-        await WorkerProcess.open(start(FILES, {}), {"TOO_LONG": "x" * (1 << 22)})
+    async with anyio.create_task_group() as tasks:
+        with pytest.raises(WorkerDied, match="cannot be started: Argument list too long"):
+            await WorkerProcess.open(start(FILES, {}), {"TOO_LONG": "x" * (1 << 22)}, tasks)
 
 
 @pytest.mark.parametrize(

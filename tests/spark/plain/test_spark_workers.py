@@ -29,7 +29,7 @@ async def test_a_worker_that_dies_while_it_starts_gets_the_attempts_of_a_batch(t
             safe_until=0.0,
         )
 
-    workers = Workers(options, CANNOT_START, tmp_path, start, lambda: 0.0)
     with capture_logs() as logs, pytest.raises(SinkError, match="did not start in 4 attempts: "):
-        await workers.start_first(1)
+        async with Workers(options, CANNOT_START, tmp_path, start, lambda: 0.0) as workers:
+            await workers.start_first(1)
     assert [each["attempt"] for each in logs if each["event"] == "spark start failed"] == [1, 2, 3, 4]

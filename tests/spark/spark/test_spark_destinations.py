@@ -6,6 +6,7 @@ All share one Spark session in this process, made like the worker's.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
@@ -22,10 +23,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from kzconsumer.errors import ConfigError
+from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_files import writer
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import Owner
 from kzconsumer_files.parquet.records import Codec
+from kzconsumer_files.parquet.sink import ParquetSink
 from kzconsumer_files.publication import KeptAside
 from kzconsumer_files.target import Target
 from kzconsumer_spark.columns.shaping import Shaping as ColumnShaping
@@ -37,10 +40,10 @@ from kzconsumer_spark.delta.destination import DeltaDestination
 from kzconsumer_spark.jdbc.destination import JdbcDestination
 from kzconsumer_spark.pipe.column_options import Columns
 from kzconsumer_spark.pipe.messages import SpooledRange, ToDelta, ToFiles, ToJdbc
+from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.ranges.lease import Lease
 from kzconsumer_spark.ranges.parts import read_part
-from kzconsumer_spark.ranges.plain_parquet import codec
-from kzconsumer_spark.ranges.spool_reader import SCHEMA
+from kzconsumer_spark.ranges.spool_reader import SCHEMA, read_spool
 from kzconsumer_spark.ranges.tags import RANGE_COLUMNS, RowsLost, Shaped
 from kzconsumer_spark.worker.files_destination import FilesDestination
 from tests.files.plain.test_ledger import publish as publish_ranges
@@ -71,6 +74,9 @@ class Shaping:
     def shape(self, frame: DataFrame, ranges: Sequence[SpooledRange]) -> Shaped:
         return Shaped(self._function(frame), dict.fromkeys((part.range for part in ranges), self._quarantined))
 
+    def has_rows(self, shaped: DataFrame) -> bool:
+        return not shaped.isEmpty()
+
 
 def batch(directory: Path) -> list[SpooledRange]:
     """Three ranges: with gaps, one of which `evens` leaves empty, and one without records."""
@@ -81,6 +87,13 @@ def batch(directory: Path) -> list[SpooledRange]:
         range_data("b", 0, 5, 9, []),
     )
     return list(write_spool(SpoolPlace.in_directory(directory), ranges))
+
+
+def frame_of(session: SparkSession, number: int, ranges: Sequence[SpooledRange]) -> SparkBatch:
+    """What a query hands over, with a frame that was read without one."""
+    with_files = [part for part in ranges if part.file is not None]
+    frame = read_spool(session, with_files) if with_files else session.createDataFrame([], SCHEMA)
+    return SparkBatch(number, frame, ranges)
 
 
 def evens(frame: DataFrame) -> DataFrame:
@@ -99,23 +112,26 @@ def entries(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
     return {(each["topic"], each["partition"]): each for each in found}
 
 
-@pytest.mark.parametrize("compression", ["snappy", "zstd"])
-def test_arrow_writes_the_same_files_as_spark(session: SparkSession, tmp_path: Path, compression: Codec) -> None:
+@pytest.mark.parametrize("codec", ["snappy", "zstd"])
+async def test_the_same_files_as_those_of_the_sink_parquet(session: SparkSession, tmp_path: Path, codec: Codec) -> None:
+    """So a group may change from one to the other, into a directory of its own, and readers see no difference."""
     headers = [{"key": "a", "value": b"1"}, {"key": "", "value": None}]
     records = [
         record(3, key=None, headers=headers),
         record(4, value=None, timestamp=None, timestamp_type=-1),
         record(9, timestamp_type=1),
     ]
+    data = range_data("t.a", 0, 0, 2000), range_data("b", 1, 3, 12, records)
+    context = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    async with ParquetSink({"path": str(tmp_path / "arrow"), "codec": codec}, context) as sink:
+        await sink.write(Batch(data))
     (tmp_path / "spool").mkdir()
-    ranges = write_spool(
-        SpoolPlace.in_directory(tmp_path / "spool"), (range_data("t.a", 0, 0, 2000), range_data("b", 1, 3, 12, records))
-    )
+    ranges = write_spool(SpoolPlace.in_directory(tmp_path / "spool"), data)
+    to = ToFiles(path=str(tmp_path / "spark"), write_options={"compression": codec})
+    claimed_destination(to).claim(OWNER)
+    assert FilesDestination(session, to, LEASE).write(frame_of(session, 1, ranges)) == (2003, 2, 0)
     output = {}
-    for by, chosen in (("arrow", compression), ("spark", None)):
-        to = ToFiles(path=str(tmp_path / by), write_options={"compression": compression})
-        claimed_destination(to).claim(OWNER)
-        assert FilesDestination(session, to, LEASE, codec=chosen).write(1, ranges) == (2003, 2, 0)
+    for by in ("arrow", "spark"):
         files = sorted((tmp_path / by).glob("*.parquet"))
         footers = [pq.read_metadata(file) for file in files]
         output[by] = (
@@ -129,10 +145,24 @@ def test_arrow_writes_the_same_files_as_spark(session: SparkSession, tmp_path: P
             pa.concat_tables(map(pq.read_table, files)).select(NAMES).to_pylist(),
             session.read.parquet(str(tmp_path / by)).schema,
             sorted(session.read.parquet(str(tmp_path / by)).collect(), key=lambda row: (row.topic, row.offset)),
-            {each["attempt"].count("/") for each in entries(tmp_path / by).values()},
         )
         assert {"arrow" in str(footer.created_by) for footer in footers} == {by == "arrow"}
     assert output["arrow"] == output["spark"]
+
+
+def test_of_a_batch_that_is_published_in_part_the_rest_is_written(session: SparkSession, tmp_path: Path) -> None:
+    """The frame has all of it. Of the rows that are left out Spark's first task writes an empty file."""
+    (tmp_path / "spool").mkdir()
+    data = [range_data("t", n, 0, 2000 - n) for n in range(3)]
+    ranges = write_spool(SpoolPlace.in_directory(tmp_path / "spool"), data)
+    to = ToFiles(path=str(tmp_path / "out"))
+    claimed_destination(to).claim(OWNER)
+    destination = FilesDestination(session, to, LEASE)
+    assert destination.write(frame_of(session, 1, ranges[:1])) == (2000, 1, 0)
+    assert destination.write(frame_of(session, 2, ranges)) == (1999 + 1998, 2, 1)
+    destination.close()
+    rows = session.read.parquet(to.path).groupBy("partition").count().orderBy("partition").collect()
+    assert [tuple(row) for row in rows] == [(0, 2000), (1, 1999), (2, 1998)]
 
 
 def test_a_range_that_was_set_aside_does_not_count_as_written(session: SparkSession, tmp_path: Path) -> None:
@@ -145,22 +175,8 @@ def test_a_range_that_was_set_aside_does_not_count_as_written(session: SparkSess
     side.claim(OWNER)
     assert side.set_aside(part.identity, 5)
     with pytest.raises(KeptAside):
-        FilesDestination(session, to, LEASE, codec="snappy").write(1, ranges)
+        FilesDestination(session, to, LEASE).write(frame_of(session, 1, ranges))
     assert list((tmp_path / "out").glob("*.parquet")) == []
-
-
-def test_options_that_arrow_lacks_are_left_to_spark() -> None:
-    plain = ToFiles(path="/out", write_options={"compression": "ZSTD"})
-    assert codec(plain, {"spark.driver.memory": "2g"}) == "zstd"
-    assert codec(ToFiles(path="/out"), {}) == "snappy"
-    for other in (
-        msgspec.structs.replace(plain, format="orc"),
-        msgspec.structs.replace(plain, partition_by=("day",)),
-        msgspec.structs.replace(plain, write_options={"parquet.block.size": "1"}),
-        msgspec.structs.replace(plain, write_options={"compression": "brotli"}),
-    ):
-        assert codec(other, {}) is None
-    assert codec(plain, {"spark.sql.parquet.outputTimestampType": "INT96"}) is None
 
 
 @pytest.mark.parametrize("kind", ["parquet", "orc", "json", "csv"])
@@ -173,7 +189,7 @@ def test_shaped_rows_in_any_format_below_the_users_directories(
     claimed_destination(to).claim(OWNER)
     destination = FilesDestination(session, to, LEASE, Shaping(evens, 1))
     ranges = batch(tmp_path / "spool")
-    assert destination.write(1, ranges) == (1000, 3, 0)
+    assert destination.write(frame_of(session, 1, ranges)) == (1000, 3, 0)
     output = entries(out)
     counts = {
         key: (each["records_in"], each["records_out"], each["records_quarantined"]) for key, each in output.items()
@@ -193,7 +209,7 @@ def test_shaped_rows_in_any_format_below_the_users_directories(
     other = FilesDestination(
         session, to, LEASE, Shaping(lambda frame: evens(frame).withColumn("day", sql.lit("2030-01-01")))
     )
-    assert other.write(2, ranges) == (0, 0, 3)
+    assert other.write(frame_of(session, 2, ranges)) == (0, 0, 3)
     for each in (destination, other):
         each.close()
     assert not any((out / "_kzconsumer" / "attempts").iterdir())
@@ -203,7 +219,7 @@ def test_unshaped_records_below_the_users_directories(session: SparkSession, tmp
     to = ToFiles(path=str(tmp_path / "out"), partition_by=("partition",))
     claimed_destination(to).claim(OWNER)
     destination = FilesDestination(session, to, LEASE)
-    assert destination.write(1, batch(tmp_path / "spool")) == (2003, 3, 0)
+    assert destination.write(frame_of(session, 1, batch(tmp_path / "spool"))) == (2003, 3, 0)
     rows = session.read.parquet(to.path).select("topic", "partition", "offset", "value").collect()
     assert sorted((row.topic, row.partition, row.offset, bytes(row.value)) for row in rows) == [
         *(("t.a", 0, n, b"v%d" % n) for n in range(2000)),
@@ -218,38 +234,35 @@ def test_a_batch_that_spark_cannot_write_leaves_nothing(session: SparkSession, t
     ranges = batch(tmp_path / "spool")
     failing = FilesDestination(session, to, LEASE, Shaping(lambda frame: frame.where("raise_error('no') is null")))
     with pytest.raises(Exception, match="no"):
-        failing.write(1, ranges)
+        failing.write(frame_of(session, 1, ranges))
     assert not entries(tmp_path / "out")
     failing.close()
     assert not any((tmp_path / "out" / "_kzconsumer" / "attempts").iterdir())
 
 
 def test_delta_tables_of_unshaped_and_shaped_records(session: SparkSession, tmp_path: Path) -> None:
-    """By Arrow and by Spark; the same ranges again; failed batches leave nothing in the table."""
+    """The same ranges again; failed batches leave nothing in the table."""
     ranges = batch(tmp_path / "spool")
-    choices: dict[str, Codec | None] = {"arrow": "snappy", "spark": None}
-    for by, chosen in choices.items():
-        side = claimed_destination(ToDelta(path=str(tmp_path / by)))
-        side.claim(OWNER)
-        assert isinstance(side.to, ToDelta)
-        destination = DeltaDestination(session, side.to, LEASE, codec=chosen)
-        assert destination.write(1, ranges) == (2003, 3, 0)
-        assert destination.write(2, ranges) == (0, 0, 3)
-        table = (
-            DeltaTable(tmp_path / by).to_pyarrow_table().sort_by([("partition", "ascending"), ("offset", "ascending")])
-        )
-        assert table.column_names == NAMES
-        assert table.column("offset").to_pylist() == [*range(2000), 1, 3, 7]
-        assert table.column("value").to_pylist()[-4:] == [b"v1999", b"odd", b"odd", b"odd"]
-        assert table.column("timestamp").to_pylist()[1] == datetime.fromtimestamp(1_700_000_000.001, UTC)
-        failing = DeltaDestination(session, side.to, LEASE, Shaping(lambda frame: frame.withColumn("more", sql.lit(1))))
-        further = [msgspec.structs.replace(each, epoch=1) for each in ranges]
-        with pytest.raises(Misfit, match='the table has no column "more"'):
-            failing.write(1, further)
-        assert DeltaTable(tmp_path / by).count() == 2003
-        for each in (destination, failing):
-            each.close()
-        assert not any((tmp_path / by / "_kzconsumer" / "attempts").iterdir())
+    out = tmp_path / "out"
+    side = claimed_destination(ToDelta(path=str(out)))
+    side.claim(OWNER)
+    assert isinstance(side.to, ToDelta)
+    destination = DeltaDestination(session, side.to, LEASE)
+    assert destination.write(frame_of(session, 1, ranges)) == (2003, 3, 0)
+    assert destination.write(frame_of(session, 2, ranges)) == (0, 0, 3)
+    table = DeltaTable(out).to_pyarrow_table().sort_by([("partition", "ascending"), ("offset", "ascending")])
+    assert table.column_names == NAMES
+    assert table.column("offset").to_pylist() == [*range(2000), 1, 3, 7]
+    assert table.column("value").to_pylist()[-4:] == [b"v1999", b"odd", b"odd", b"odd"]
+    assert table.column("timestamp").to_pylist()[1] == datetime.fromtimestamp(1_700_000_000.001, UTC)
+    failing = DeltaDestination(session, side.to, LEASE, Shaping(lambda frame: frame.withColumn("more", sql.lit(1))))
+    further = [msgspec.structs.replace(each, epoch=1) for each in ranges]
+    with pytest.raises(Misfit, match='the table has no column "more"'):
+        failing.write(frame_of(session, 1, further))
+    assert DeltaTable(out).count() == 2003
+    for each in (destination, failing):
+        each.close()
+    assert not any((out / "_kzconsumer" / "attempts").iterdir())
 
 
 def test_columns_that_earlier_rows_do_not_fit_are_refused_before_a_range_is_planned(
@@ -262,7 +275,7 @@ def test_columns_that_earlier_rows_do_not_fit_are_refused_before_a_range_is_plan
     to = ToFiles(path=str(tmp_path / "out"))
     claimed_destination(to).claim(OWNER)
     first = FilesDestination(session, to, LEASE, columns("offset AS n, cast(value AS string) AS text"))
-    first.write(1, ranges[:1])
+    first.write(frame_of(session, 1, ranges[:1]))
     for select, output in (
         ("cast(offset AS string) AS n, cast(value AS string) AS text", 'column "n" is string, in the target long'),
         ("offset AS n", 'column "text" is missing'),
@@ -273,9 +286,9 @@ def test_columns_that_earlier_rows_do_not_fit_are_refused_before_a_range_is_plan
     with pytest.raises(Misfit, match='column "n" is'):  # if columns are known only with the records
         FilesDestination(
             session, to, LEASE, Shaping(lambda frame: frame.selectExpr("true AS n", *RANGE_COLUMNS))
-        ).write(2, ranges[1:2])
+        ).write(frame_of(session, 2, ranges[1:2]))
     more = FilesDestination(session, to, LEASE, columns("offset AS n, cast(value AS string) AS text, key"))
-    more.write(3, ranges[1:2])
+    more.write(frame_of(session, 3, ranges[1:2]))
     rows = session.read.option("mergeSchema", "true").parquet(to.path)
     assert (rows.count(), rows.where("key IS NOT NULL").count(), rows.where("text IS NOT NULL").count()) == (
         2003,
@@ -292,13 +305,13 @@ def test_a_worker_folds_the_ledger_when_it_starts_and_while_it_publishes(
     claimed_destination(to).claim(OWNER)
     target = Target(tmp_path / "out")
     publish_ranges(target, *range(50))
-    destination = FilesDestination(session, to, LEASE, codec="snappy")
+    destination = FilesDestination(session, to, LEASE)
     limit = time.monotonic() + 20
     while len(target.entries()) >= 40:
         assert time.monotonic() < limit
         time.sleep(0.01)
     publish_ranges(target, *range(50, 100))
-    destination.write(1, batch(tmp_path / "spool"))
+    destination.write(frame_of(session, 1, batch(tmp_path / "spool")))
     destination.close()
     assert len(target.entries()) < 45
     assert sum(each.ranges for each in held_by(to, None, True).ranges) == 103
@@ -318,8 +331,8 @@ def test_a_delta_table_of_shaped_rows_by_partitions(session: SparkSession, tmp_p
     assert isinstance(side.to, ToDelta)
     ranges = batch(tmp_path / "spool")
     destination = DeltaDestination(session, side.to, LEASE, Shaping(shape, 1))
-    assert destination.write(1, ranges) == (1000, 3, 0)
-    assert destination.write(1, ranges) == (0, 0, 3)
+    assert destination.write(frame_of(session, 1, ranges)) == (1000, 3, 0)
+    assert destination.write(frame_of(session, 1, ranges)) == (0, 0, 3)
     destination.close()
     found = held_by(side.to, None, True).ranges
     assert sorted((each.records_in, each.records_out, each.records_quarantined, each.rows) for each in found) == [
@@ -373,7 +386,7 @@ def test_unshaped_records_in_a_table_created_for_them(
         [range_data("h", 0, 0, 2, [record(0, headers=headers), record(1, value=None)])],
     )
     ranges = [*batch(tmp_path / "spool"), *more]
-    assert destination.write(1, ranges) == (2005, 4, 0)
+    assert destination.write(frame_of(session, 1, ranges)) == (2005, 4, 0)
     assert rows_of(database, to, 'topic, "partition", "offset", value, extract(epoch from timestamp) * 1000') == [
         ("h", 0, 0, b"v0", 1_700_000_000_000),
         ("h", 0, 1, None, 1_700_000_000_001),
@@ -389,7 +402,7 @@ def test_unshaped_records_in_a_table_created_for_them(
         ("t.a", 1, 1, 8, 3, 3),
     ]
     again = JdbcDestination(session, to, LEASE)
-    assert again.write(1, ranges) == (0, 0, 4)
+    assert again.write(frame_of(session, 1, ranges)) == (0, 0, 4)
     again.close()
     destination.close()
     assert database.query("SELECT tablename FROM pg_tables WHERE tablename LIKE 'kzconsumer_stage%%'") == []
@@ -417,7 +430,7 @@ def test_shaped_rows_in_an_existing_table_with_a_key(
 
     to = claimed(msgspec.structs.replace(jdbc, unique_key=("n",)))
     destination = JdbcDestination(session, to, LEASE, Shaping(shape))
-    assert destination.write(1, batch(tmp_path / "spool")) == (1000, 3, 0)
+    assert destination.write(frame_of(session, 1, batch(tmp_path / "spool"))) == (1000, 3, 0)
     found = rows_of(database, to, "n, text, tags, body->>'m', extract(epoch from at)")
     assert found[2] == (4, "mine", None, None, None)
     del found[2]
@@ -438,13 +451,13 @@ def test_a_failure_leaves_nothing_and_the_next_attempt_has_a_stage_of_its_own(
 
     destination = JdbcDestination(session, to, LEASE, Shaping(shape))
     with pytest.raises(Exception, match="no"):
-        destination.write(1, ranges)
+        destination.write(frame_of(session, 1, ranges))
     assert rows_of(database, to, 'topic, "partition", "offset"') == []
     assert database.query("SELECT tablename FROM pg_tables WHERE tablename LIKE 'kzconsumer_stage%%'") == []
-    assert destination.write(1, ranges) == (2003, 3, 0)
+    assert destination.write(frame_of(session, 1, ranges)) == (2003, 3, 0)
     # A lost connection fails at most one attempt.
     database.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'kzconsumer'")
-    assert destination.write(1, ranges) == (0, 0, 3)
+    assert destination.write(frame_of(session, 1, ranges)) == (0, 0, 3)
     destination.close()
 
 
@@ -454,5 +467,5 @@ def test_rows_that_spark_loses_are_noticed(session: SparkSession, tmp_path: Path
     part, *_ = batch(tmp_path / "spool")
     destination = FilesDestination(session, to, LEASE)
     with pytest.raises(RowsLost, match=r"wrote 2000 rows of t.a-0\[0..2000\), which has 2001"):
-        destination.write(1, [msgspec.structs.replace(part, records=2001)])
+        destination.write(frame_of(session, 1, [msgspec.structs.replace(part, records=2001)]))
     destination.close()

@@ -1,62 +1,228 @@
-"""The streaming query that runs batches, on a real Spark: one outcome for each, also if it cannot be known."""
+"""The streaming query that runs batches, on a real Spark: its frame is the batch, and each batch has one outcome."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 
 from kzconsumer_files.writer import Written
+from kzconsumer_spark.columns.shaping import Shaping
+from kzconsumer_spark.daemon.spool import write_spool
+from kzconsumer_spark.daemon.spool_place import SpoolPlace
+from kzconsumer_spark.pipe.column_options import Columns, FieldOptions
 from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange
+from kzconsumer_spark.ranges.batch import SparkBatch
+from kzconsumer_spark.ranges.spool_reader import SCHEMA
+from kzconsumer_spark.worker import query as worker_query
 from kzconsumer_spark.worker.query import RangeQuery
 from kzconsumer_spark.worker.tracebacks import Tracebacks
+from tests.support.processes import wait_until
+from tests.support.range_data import range_data, record
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
+LIMIT = 30.0
 
 
-def batch(number: int) -> RunBatch:
-    one = SpooledRange(
-        topic="t", partition=0, first=number, until=number + 1, incarnation=0, epoch=0, records=1, file="f"
-    )
-    return RunBatch(number=number, ranges=(one,))
+def spool(directory: Path, *sizes: int, first: int = 0) -> tuple[SpooledRange, ...]:
+    """A range of each partition from 0 on, with so many records."""
+    directory.mkdir(parents=True)
+    data = [range_data("_t", n, first, first + size, None if size else []) for n, size in enumerate(sizes)]
+    return write_spool(SpoolPlace.in_directory(directory), data)
+
+
+class Collected:
+    """Writes a batch into a list of its positions; spoils the run of some."""
+
+    def __init__(self, fails: int | None = None) -> None:
+        self.batches: list[tuple[int, list[tuple[str, int, int]]]] = []
+        self._fails = fails
+
+    def __call__(self, batch: SparkBatch) -> Written:
+        rows = batch.frame.select("topic", "partition", "offset").collect()
+        self.batches.append((batch.number, sorted(tuple(row) for row in rows)))
+        if batch.number == self._fails:
+            raise ValueError("no room\nleft")
+        return Written(len(rows), 1, 0)
+
+
+def positions(ranges: Sequence[SpooledRange]) -> list[tuple[str, int, int]]:
+    return [(part.topic, part.partition, offset) for part in ranges for offset in range(part.first, part.until)]
+
+
+class Progress(StreamingQueryListener):
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None: ...
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        self.seen.append(event.progress)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None: ...
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None: ...
+
+
+@contextmanager
+def listening(spark: SparkSession) -> Iterator[Progress]:
+    listener = Progress()
+    spark.streams.addListener(listener)
+    try:
+        yield listener
+    finally:
+        spark.streams.removeListener(listener)
+
+
+def test_the_frame_is_the_batch_and_spark_reports_what_it_read(spark: SparkSession, tmp_path: Path) -> None:
+    collected = Collected()
+    sizes = [(100, 20, 0), (1,), (0, 7)]
+    with listening(spark) as listener:
+        query = RangeQuery(spark, tmp_path / "query", 7, Tracebacks(), "orders")
+        for number, each in enumerate(sizes, 7):
+            ranges = spool(tmp_path / str(number), *each, first=1000 * number)
+            outcome = query.run(RunBatch(number=number, ranges=ranges), collected)
+            assert isinstance(outcome, Done)
+            assert (outcome.number, outcome.rows) == (number, sum(each))
+            assert collected.batches[-1] == (number, positions([part for part in ranges if part.records]))
+        assert wait_until(lambda: len(listener.seen) == 3, LIMIT)
+        last = query._query.lastProgress
+        assert last is not None
+        query.stop()
+    assert [each.numInputRows for each in (*listener.seen, last)] == [120, 1, 7, 7]
+    assert last.name == "orders"
+    assert last.inputRowsPerSecond > 0
+    assert last.durationMs["addBatch"] > 0
+
+
+def test_ranges_without_records_need_no_run_of_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    collected = Collected()
+    with listening(spark) as listener:
+        query = RangeQuery(spark, tmp_path / "query", 1, Tracebacks())
+        for number, sizes in ((1, (0, 0)), (2, (3,))):
+            outcome = query.run(RunBatch(number=number, ranges=spool(tmp_path / str(number), *sizes)), collected)
+            assert isinstance(outcome, Done)
+        assert wait_until(lambda: len(listener.seen) == 1, LIMIT)
+        query.stop()
+    assert [len(rows) for _, rows in collected.batches] == [0, 3]
+    assert listener.seen[0].numInputRows == 3
+
+
+@pytest.mark.parametrize("on_error", ["fail", "quarantine", "column"])
+def test_shaping_a_batch_reads_its_records_once(
+    spark: SparkSession, tmp_path: Path, on_error: Literal["fail", "quarantine", "column"]
+) -> None:
+    """Spark counts what its tasks read: counting bad records, or asking whether any are left, must not read again."""
+    value = FieldOptions(format="json", schema="a INT", on_error=on_error)
+    columns = Columns(value=value, where="offset >= 10", quarantine=str(tmp_path / "bad"))
+    shaping = Shaping(spark, columns, SCHEMA)
+    counts: list[int] = []
+
+    def write(batch: SparkBatch) -> Written:
+        frame = shaping.shape(batch.frame, batch.ranges).frame
+        assert shaping.has_rows(frame)
+        counts.append(len(frame.collect()))
+        shaping.release()
+        return Written(1, 1, 0)
+
+    texts = [b'{"a": 1}'] * 38 + [b'{"a": 2}' if on_error == "fail" else b"{"] * 2
+    records = [record(offset, value=text) for offset, text in enumerate(texts)]
+    (tmp_path / "spool").mkdir()
+    ranges = write_spool(SpoolPlace.in_directory(tmp_path / "spool"), [range_data("t", 0, 0, 40, records)])
+    with listening(spark) as listener:
+        query = RangeQuery(spark, tmp_path / "query", 1, Tracebacks())
+        assert isinstance(query.run(RunBatch(number=1, ranges=ranges), write), Done)
+        assert wait_until(lambda: len(listener.seen) == 1, LIMIT)
+        query.stop()
+    shaping.close()
+    assert counts == [28 if on_error == "quarantine" else 30]
+    assert listener.seen[0].numInputRows == 40
+
+
+def test_the_jobs_of_a_batch_name_its_ranges(spark: SparkSession, tmp_path: Path) -> None:
+    context = spark.sparkContext
+
+    def write(batch: SparkBatch) -> Written:
+        seen.append(context.getLocalProperty("spark.job.description"))
+        return Written(1, 1, 0)
+
+    seen: list[str | None] = []
+    query = RangeQuery(spark, tmp_path / "query", 1, Tracebacks())
+    query.run(RunBatch(number=1, ranges=spool(tmp_path / "1", 5, 0, 2, first=7)), write)
+    query.stop()
+    assert seen == ["batch 1: _t-0[7..12), _t-2[7..9)"]
+
+
+def test_a_failed_batch_is_run_again_by_a_new_query_that_knows_nothing_of_the_first(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Neither skipped, because Spark has it as begun, nor joined by what earlier queries left."""
+    collected = Collected(fails=8)
+    first, second = spool(tmp_path / "7", 3), spool(tmp_path / "8", 2, 4, first=50)
+    query = RangeQuery(spark, tmp_path / "first", 7, Tracebacks())
+    assert isinstance(query.run(RunBatch(number=7, ranges=first), collected), Done)
+    failed = query.run(RunBatch(number=8, ranges=second), collected)
+    assert isinstance(failed, Failed)
+    assert (failed.number, failed.error) == (8, "ValueError: no room")
+    query.stop()
+    again = Collected()
+    query = RangeQuery(spark, tmp_path / "second", 8, Tracebacks())
+    assert isinstance(query.run(RunBatch(number=8, ranges=second), again), Done)
+    query.stop()
+    assert again.batches == [(8, positions(second))]
 
 
 def test_each_batch_has_an_outcome_and_a_batch_not_begun_never_begins(spark: SparkSession, tmp_path: Path) -> None:
-    written: list[tuple[int, int]] = []
+    written: list[int] = []
 
-    def write(number: int, ranges: Sequence[SpooledRange]) -> Written:
-        written.append((number, ranges[0].first))
-        if number == 9:
-            raise ValueError("no room\nleft")
+    def write(batch: SparkBatch) -> Written:
+        written.append(batch.number)
         return Written(1, 1, 0)
 
-    query = RangeQuery(spark, tmp_path / "first", 7, Tracebacks())
-    for number in (7, 8):
-        outcome = query.run(batch(number), write)
-        assert isinstance(outcome, Done)
-        assert (outcome.number, outcome.published) == (number, 1)
-    failed = query.run(batch(9), write)
-    assert isinstance(failed, Failed)
-    assert (failed.number, failed.error) == (9, "ValueError: no room")
-    query.stop()
-    assert written == [(7, 7), (8, 8), (9, 9)]
+    def write_and_spoil(batch: SparkBatch) -> Written:
+        shutil.rmtree(tmp_path / "query" / "checkpoint" / "commits")
+        (tmp_path / "query" / "checkpoint" / "commits").touch()
+        return write(batch)
 
-    def write_and_spoil(number: int, ranges: Sequence[SpooledRange]) -> Written:
-        shutil.rmtree(tmp_path / "second" / "checkpoint" / "commits")
-        (tmp_path / "second" / "checkpoint" / "commits").touch()
-        return write(number, ranges)
-
-    query = RangeQuery(spark, tmp_path / "second", 20, Tracebacks())
-    assert isinstance(query.run(batch(20), write_and_spoil), Done)  # it is durable; only then does Spark fail
-    over = query.run(batch(21), write)
+    query = RangeQuery(spark, tmp_path / "query", 20, Tracebacks())
+    first = query.run(RunBatch(number=20, ranges=spool(tmp_path / "20", 1)), write_and_spoil)
+    assert isinstance(first, Done)  # it is durable; only then does Spark fail
+    over = query.run(RunBatch(number=21, ranges=spool(tmp_path / "21", 1)), write)
     assert isinstance(over, Failed)
     assert (over.number, "commits" in over.error) == (21, True), over.error
     query.stop()
-    assert written[3:] == [(20, 20)]
+    assert written == [20]
     assert list(spark.streams.active) == []
+
+
+def test_a_query_takes_a_limited_number_of_batches(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's lists of the files that a query has read only grow. Our own log of them does not."""
+    monkeypatch.setattr(worker_query, "_MOST_BATCHES", 12)
+    collected = Collected()
+    query = RangeQuery(spark, tmp_path / "query", 0, Tracebacks())
+    for number in range(12):
+        batch = RunBatch(number=number, ranges=spool(tmp_path / str(number), 2))
+        assert query.takes(batch)
+        assert isinstance(query.run(batch, collected), Done)
+    assert not query.takes(RunBatch(number=12, ranges=()))
+    assert [len(rows) for _, rows in collected.batches] == [2] * 12
+    assert len(list((tmp_path / "query" / "stream" / "_spark_metadata").iterdir())) == 2
+    query.stop()
+    assert not (tmp_path / "query").exists()
 
 
 def test_checkpoint_files_are_written_without_other_programs(spark: SparkSession) -> None:

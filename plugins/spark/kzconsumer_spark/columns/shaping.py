@@ -22,6 +22,7 @@ from kzconsumer_spark.columns.decoding import Decoding, error_of, raw_of
 from kzconsumer_spark.columns.quarantine import Quarantine
 from kzconsumer_spark.pipe.column_options import Columns, Field
 from kzconsumer_spark.pipe.messages import SpooledRange
+from kzconsumer_spark.ranges.spool_reader import read_spool
 from kzconsumer_spark.ranges.tags import Shaped
 
 _FATAL = "__kz_fatal"
@@ -45,6 +46,7 @@ class Shaping:
 
     def __init__(self, session: SparkSession, columns: Columns, spool_schema: str) -> None:
         """Raises ConfigError for faults that are visible without records, RegistryError."""
+        self._session = session
         self._columns = columns
         self._cached: DataFrame | None = None
         self._known: StructType | None = None
@@ -72,7 +74,7 @@ class Shaping:
             return Shaped(sql.apply(decoded, self._columns), {})
         self._hold(decoded)
         bad = self._count(decoded)
-        quarantined = self._put_aside(frame, decoders, ranges, bad)
+        quarantined = self._put_aside(decoders, ranges, bad)
         good = decoded.where(F.col(_BAD).isNull()).drop(_FATAL, _BAD)
         return Shaped(sql.apply(good, self._columns), quarantined)
 
@@ -85,6 +87,14 @@ class Shaping:
     def leaves_out_rows(self) -> bool:
         """Whether a batch with records may have no rows."""
         return not self._columns.change_nothing
+
+    def has_rows(self, shaped: DataFrame) -> bool:
+        """Whether any record is left; the frame is in the cache from then on."""
+        if not self.leaves_out_rows:
+            return True
+        if self._cached is None:
+            self._hold(shaped)
+        return not shaped.isEmpty()
 
     def preview(self, frame: DataFrame, most_bad: int) -> tuple[DataFrame, list[BadPosition]]:
         """As `shape`, but bad records are returned, and neither quarantined nor an error."""
@@ -142,10 +152,10 @@ class Shaping:
         ]
         return decoded.withColumns(extra).drop(*internal)
 
-    def _hold(self, decoded: DataFrame) -> None:
-        """Cache the decoded frame (memory, then disk): counting, filters and writing would each decode again."""
+    def _hold(self, frame: DataFrame) -> None:
+        """Cache the frame (memory, then disk): counting, filters and writing would each read and decode again."""
         self.release()
-        self._cached = decoded.persist()
+        self._cached = frame.persist()
 
     def _count(self, decoded: DataFrame) -> dict[tuple[str, int], int]:
         """The number of bad records by topic and partition. Raises BadRecord for a fatal one."""
@@ -169,7 +179,6 @@ class Shaping:
 
     def _put_aside(
         self,
-        frame: DataFrame,
         decoders: Mapping[Field, Decoder],
         ranges: Sequence[SpooledRange],
         bad: Mapping[tuple[str, int], int],
@@ -181,8 +190,8 @@ class Shaping:
             if not bad.get((part.topic, part.partition)):
                 self._quarantine.require_same(part, [])
                 continue
-            of_range = frame.where((F.col("topic") == part.topic) & (F.col("partition") == part.partition))
-            decoded = self._decoded(of_range, decoders, raw=self._columns.fields)
+            # From its file: the batch's frame would be read as a whole again, and count twice.
+            decoded = self._decoded(read_spool(self._session, [part]), decoders, raw=self._columns.fields)
             rows = decoded.where(F.col(_BAD).isNotNull()).select(*self._kept(), F.col(_BAD).alias("reason")).toArrow()
             self._quarantine.put(part, rows)
             put[part.range] = rows.num_rows

@@ -56,8 +56,9 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     A batch, or the read of a ledger, is tried `attempts` times, `retry_backoff` apart, doubled each time; then the
     member stops. `start_timeout` bounds the start of Spark. `scratch` is a directory for spool files and Spark's
     temporary files (default: the system's temporary directory). With a cluster as `master` spool files go to `spool`,
-    which its executors see. `key` and the options after it are in `pipe.column_options`; `quarantine` is a directory
-    for records that cannot be decoded.
+    which its executors see. `ui` has Spark serve its pages, at the first free port from 4040 on or at the one given.
+    `key` and the options after it are in `pipe.column_options`; `quarantine` is a directory for records that cannot be
+    decoded.
     """
 
     KIND: ClassVar[type]
@@ -70,6 +71,7 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     start_timeout: PositiveDuration = 120.0
     scratch: Annotated[str, reader(read_scratch)] | None = None
     spool: Annotated[str, reader(read_spool)] | None = None
+    ui: bool | Annotated[int, msgspec.Meta(ge=1, le=65535)] = False
     key: FieldOptions = FieldOptions(format="raw")
     value: FieldOptions = FieldOptions(format="raw")
     registry: RegistryOptions | None = None

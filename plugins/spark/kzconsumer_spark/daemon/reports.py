@@ -50,7 +50,8 @@ async def preview(batch: Batch, options: SparkOptions, start: Callable[[Director
     directories = await anyio.to_thread.run_sync(make_directories, options)
     try:
         ranges = await anyio.to_thread.run_sync(write_spool, directories.spool, batch.ranges)
-        request = PreviewRequest(start=start(directories, str(directories.scratch / "preview"), 0), ranges=ranges)
+        alone = msgspec.structs.replace(start(directories, str(directories.scratch / "preview"), 0), ui=False)
+        request = PreviewRequest(start=alone, ranges=ranges)
         with anyio.fail_after(options.start_timeout):
             return await run_preview(request, worker_environment(options.conf))
     except TimeoutError as error:

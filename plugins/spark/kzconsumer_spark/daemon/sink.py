@@ -87,15 +87,13 @@ class SparkSink:
         environment = worker_environment(self._options.conf)
         async with AsyncExitStack() as stack:
             directories = await anyio.to_thread.run_sync(self._prepare)
-            stack.push_async_callback(anyio.to_thread.run_sync, directories.remove)
+            stack.push_async_callback(_remove, directories)
             self._spooling = Spooling(directories.spool)
             start = partial(self._start, directories)
             self._workers = Workers(self._options, environment, directories.scratch, start, self._context.safe_until)
-            stack.push_async_callback(self._workers.close)
+            await stack.enter_async_context(self._workers)
             await self._workers.start_first(self._next_batch)
             self._stack = stack.pop_all()
-        self._heartbeats = await anyio.create_task_group().__aenter__()
-        self._heartbeats.start_soon(self._workers.send_heartbeats)
         return self
 
     async def __aexit__(
@@ -104,16 +102,18 @@ class SparkSink:
         try:
             if self._workers is not None and kind is None:
                 await self._workers.stop()
-            self._heartbeats.cancel_scope.cancel()
-            await self._heartbeats.__aexit__(None, None, None)  # an error of the body is not the task group's
         finally:
-            with anyio.CancelScope(shield=True):  # each step of it is bounded
-                await self._stack.aclose()
+            await self._stack.aclose()
 
     @property
     def start_limit(self) -> float:
         """See `kzconsumer.sinks.interface.Sink`."""
         return workers.start_limit(self._options)
+
+    @property
+    def status(self) -> Mapping[str, object]:
+        """See `kzconsumer.sinks.interface.Sink`: Spark's application, its pages, what it reports of the last batch."""
+        return self._workers.status if self._workers is not None else {}
 
     @property
     def destination(self) -> str:
@@ -230,6 +230,8 @@ class SparkSink:
             next_batch=next_batch,
             safe_until=finite(self._context.safe_until()),
             columns=self._options.columns,
+            name=self._context.group,
+            ui=self._options.ui,
             scope=scope(self._context.cluster, self._context.group, "spark"),
         )
 
@@ -242,6 +244,11 @@ class SparkSink:
             where = f" {error.filename} cannot be used:" if error.filename else ""
             raise ConfigError([f"{WHERE}:{where} {error.strerror or error}"]) from error
         return make_directories(self._options)
+
+
+async def _remove(directories: Directories) -> None:
+    with anyio.CancelScope(shield=True):
+        await anyio.to_thread.run_sync(directories.remove)
 
 
 async def _recorded(step: str, steps: Steps | None) -> StepRecorded:

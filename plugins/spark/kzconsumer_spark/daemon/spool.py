@@ -11,7 +11,6 @@ import msgspec
 import pyarrow.parquet as pq
 
 from kzconsumer.sinks.interface import RangeData
-from kzconsumer_files.names import data_file
 from kzconsumer_files.parquet.records import record_table
 from kzconsumer_spark.daemon.spool_place import SpoolPlace
 from kzconsumer_spark.pipe.messages import SpooledRange
@@ -23,10 +22,11 @@ _ROW_GROUP_BYTES = 64 << 20  # bounds what the JVM holds of one task
 
 def write_spool(place: SpoolPlace, ranges: Sequence[RangeData]) -> tuple[SpooledRange, ...]:
     """One file for each range that has records. Raises OSError."""
-    return tuple(_write_range(place, part) for part in ranges)
+    # The name of a topic may begin with _ or a dot: Spark ignores such files.
+    return tuple(_write_range(place.below(f"{number}.parquet"), part) for number, part in enumerate(ranges))
 
 
-def _write_range(place: SpoolPlace, part: RangeData) -> SpooledRange:
+def _write_range(file: SpoolPlace, part: RangeData) -> SpooledRange:
     spooled = SpooledRange(
         topic=part.topic,
         partition=part.partition,
@@ -39,7 +39,6 @@ def _write_range(place: SpoolPlace, part: RangeData) -> SpooledRange:
     )
     if not spooled.records:
         return spooled
-    file = place.below(data_file(spooled))
     table = record_table(part)
     pq.write_table(
         table,

@@ -5,6 +5,7 @@ The worker leads a session of processes (Python driver, JVM, Spark's Python work
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import math
@@ -16,17 +17,31 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import anyio
 import anyio.to_thread
+from anyio.abc import TaskGroup
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from kzconsumer import clock
 from kzconsumer.errors import ConfigError, PluginError
-from kzconsumer_spark.pipe.messages import Command, Event, Failed, Heartbeat, Ready, Start, Stop, decode_event, encode
+from kzconsumer_spark.pipe.messages import (
+    Command,
+    Event,
+    Failed,
+    Heartbeat,
+    Progress,
+    Ready,
+    Start,
+    Stop,
+    decode_event,
+    encode,
+)
 from kzconsumer_spark.pipe.spark_settings import environment_zone
 
 _MAX_LINE = 1 << 20
 _STOP_SECONDS = 5.0
 _KILL_SECONDS = 5.0
+_NO_MORE = anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError
 END_SECONDS = 2 * _KILL_SECONDS
 """The most seconds that `close` takes."""
 
@@ -44,7 +59,10 @@ class WorkerProcess:
         self._process = process
         self._commands = process.stdin
         self._events = BufferedByteReceiveStream(process.stdout)
-        self.application = ""
+        self._arrived, self._answers = anyio.create_memory_object_stream[Event](math.inf)
+        self.ready = Ready(application="")
+        self.progress: Progress | None = None
+        """Spark's report of its last batch."""
 
     @property
     def pid(self) -> int:
@@ -52,8 +70,8 @@ class WorkerProcess:
         return self._process.pid
 
     @classmethod
-    async def open(cls, start: Start, environment: Mapping[str, str]) -> WorkerProcess:
-        """Start a worker and wait until Spark is ready, without a time limit.
+    async def open(cls, start: Start, environment: Mapping[str, str], tasks: TaskGroup) -> WorkerProcess:
+        """Start a worker and wait until Spark is ready, without a time limit. One of `tasks` reads what it sends.
 
         Raises WorkerDied with the reason, ConfigError for settings that only Spark could find wrong.
         """
@@ -67,6 +85,7 @@ class WorkerProcess:
         except OSError as error:  # no memory or no process is left at the moment
             raise WorkerDied(f"the Spark worker process cannot be started: {error.strerror}") from error
         worker = cls(process)
+        tasks.start_soon(worker._read_events)
         try:
             await worker.send(start)
             event = await worker.receive()
@@ -74,7 +93,7 @@ class WorkerProcess:
                 raise ConfigError([event.error])
             if not isinstance(event, Ready):
                 raise WorkerDied(event.error if isinstance(event, Failed) else f"unexpected {event!r}")
-            worker.application = event.application
+            worker.ready = event
         except BaseException:
             await worker.close()
             raise
@@ -91,12 +110,21 @@ class WorkerProcess:
         await self.send(Heartbeat(finite(safe_until)))
 
     async def receive(self) -> Event:
-        """The next event. Raises WorkerDied when there will be none."""
+        """The next event but Progress. Raises WorkerDied when there will be none."""
         try:
-            line = await self._events.receive_until(b"\n", _MAX_LINE)
-        except (anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            return await self._answers.receive()
+        except anyio.EndOfStream as error:
             raise WorkerDied("the Spark worker process died") from error
-        return decode_event(line)
+
+    async def _read_events(self) -> None:
+        """Until the worker ends; Progress comes at any time, also when nobody waits for an event."""
+        with self._arrived, contextlib.suppress(*_NO_MORE):
+            while True:
+                event = decode_event(await self._events.receive_until(b"\n", _MAX_LINE))
+                if isinstance(event, Progress):
+                    self.progress = event
+                else:
+                    self._arrived.send_nowait(event)
 
     async def stop(self) -> None:
         """Let Spark end in its own way within a few seconds, then `close`. Only between batches."""
@@ -114,6 +142,8 @@ class WorkerProcess:
             await anyio.to_thread.run_sync(end_session, self.pid)
             await self._process.wait()
             await self._process.aclose()
+        self._arrived.close()
+        self._answers.close()
 
 
 def finite(safe_until: float) -> float:

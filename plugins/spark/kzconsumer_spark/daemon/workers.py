@@ -6,8 +6,11 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import anyio
+import msgspec
 
 from kzconsumer.errors import SinkError
 from kzconsumer.logs.logger import get_logger
@@ -20,7 +23,7 @@ _log = get_logger("kzconsumer.spark")
 
 
 class Workers:
-    """At most one worker at a time. `close` must be called once the first one may have been started."""
+    """At most one worker at a time, while this is entered."""
 
     def __init__(
         self,
@@ -37,6 +40,30 @@ class Workers:
         self._start = start
         self._safe_until = safe_until
         self.worker: WorkerProcess | None = None
+
+    async def __aenter__(self) -> Self:
+        self._tasks = await anyio.create_task_group().__aenter__()
+        self._tasks.start_soon(self._send_heartbeats)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tasks.cancel_scope.cancel()
+        await self.close()
+        await self._tasks.__aexit__(None, None, None)  # an error of the body is not the task group's
+
+    @property
+    def status(self) -> Mapping[str, object]:
+        """Empty without a worker."""
+        if self.worker is None:
+            return {}
+        progress = self.worker.progress
+        return {
+            "application": self.worker.ready.application,
+            "ui": self.worker.ready.ui,
+            "last_progress": msgspec.to_builtins(progress) if progress is not None else None,
+        }
 
     async def start_first(self, next_batch: int) -> None:
         """With as many attempts as a batch has. Raises SinkError after the last one, ConfigError at once."""
@@ -64,14 +91,16 @@ class Workers:
         _log.info("spark starting", master=start.master, log=log)
         try:
             with anyio.fail_after(self._options.start_timeout):
-                self.worker = await WorkerProcess.open(start, self._environment)
+                self.worker = await WorkerProcess.open(start, self._environment, self._tasks)
         except TimeoutError as error:
             raise WorkerDied(f"Spark was not ready within {self._options.start_timeout:g} s") from error
         _log.info(
             "spark ready",
-            application=self.worker.application,
+            application=self.worker.ready.application,
+            ui=self.worker.ready.ui,
             pid=self.worker.pid,
             seconds=round(time.monotonic() - began, 1),
+            **{f"{stage}_seconds": seconds for stage, seconds in self.worker.ready.stages.items()},
             log=log,
         )
         return self.worker
@@ -87,7 +116,7 @@ class Workers:
         if worker is not None:
             await worker.close()
 
-    async def send_heartbeats(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             if self.worker is not None:
                 with contextlib.suppress(WorkerDied):  # the next batch finds that it is dead

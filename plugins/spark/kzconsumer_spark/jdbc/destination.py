@@ -7,7 +7,7 @@ the failed job may still be writing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession, types
@@ -18,7 +18,8 @@ from kzconsumer_files.writer import Written
 from kzconsumer_spark.jdbc.database import Connection
 from kzconsumer_spark.jdbc.database import password as read_password
 from kzconsumer_spark.jdbc.table import JdbcTable
-from kzconsumer_spark.pipe.messages import SpooledRange, ToJdbc
+from kzconsumer_spark.pipe.messages import ToJdbc
+from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.ranges.lease import Lease
 from kzconsumer_spark.ranges.tags import RANGE_COLUMNS, STAGED_ROW, AsTheyCame, Shaping, require_all, tagged
 
@@ -43,7 +44,6 @@ class JdbcDestination:
     """Each range's rows in the table once, with a row of the ledger."""
 
     def __init__(self, session: SparkSession, to: ToJdbc, lease: Lease, shaping: Shaping | None = None) -> None:
-        self._session = session
         self._to = to
         self._lease = lease
         self._shaping = shaping or AsTheyCame()
@@ -51,17 +51,17 @@ class JdbcDestination:
         self._held: tuple[Connection, str] | None = None
         _require_driver(session)
 
-    def write(self, number: int, ranges: Sequence[SpooledRange]) -> Written:
+    def write(self, batch: SparkBatch) -> Written:
         try:
             connection, stage = self._hold()
-            missing = self._table.missing(connection, ranges)
+            missing = self._table.missing(connection, batch.ranges)
             if not missing:
-                return Written(0, 0, len(ranges))
+                return Written(0, 0, len(batch.ranges))
             rows = dict.fromkeys(missing, 0)
             columns: list[str] = []
             quarantined: Mapping[OffsetRange, int] = {}
             if with_rows := [part for part in missing if part.records]:
-                frame, quarantined = tagged(self._session, with_rows, self._shaping)
+                frame, quarantined = tagged(batch.rows(with_rows), with_rows, self._shaping)
                 columns = [name for name in frame.columns if name not in RANGE_COLUMNS]
                 self._table.create(connection, {name: column_type(frame.schema[name].dataType) for name in columns})
                 self._write_stage(storable(frame), self._table.stages.make(connection, stage, columns))
@@ -73,7 +73,7 @@ class JdbcDestination:
         except BaseException:
             self.close()
             raise
-        return Written(sum(rows.values()), published, len(ranges) - published)
+        return Written(sum(rows.values()), published, len(batch.ranges) - published)
 
     def close(self) -> None:
         held, self._held = self._held, None

@@ -94,6 +94,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     next_batch: int
     safe_until: float
     columns: Columns = Columns()
+    name: str = "kzconsumer"  # of the application and its query, for Spark's pages
+    ui: bool | int = False
     scope: str = ""  # of a function's tokens
 
 
@@ -130,9 +132,27 @@ Command: TypeAlias = Start | Heartbeat | RunBatch | StepRecorded | Stop
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The session is up and the query waits for its first batch."""
+    """The session is up and the query waits for its first batch. `ui`: the URL of Spark's own pages.
+
+    `stages` has the seconds of each part of the start, in their order.
+    """
 
     application: str
+    ui: str | None = None
+    stages: Mapping[str, float] = {}
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
+    """What Spark reports of the last batch of its query, as `StreamingQuery.lastProgress`. Needs no answer."""
+
+    query: str | None
+    run: str
+    batch_id: int
+    timestamp: str
+    input_rows: int
+    input_rows_per_second: float
+    processed_rows_per_second: float
+    milliseconds: Mapping[str, int]
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
@@ -163,7 +183,7 @@ class StepDone(msgspec.Struct, frozen=True, kw_only=True, tag="step"):
     step: str
 
 
-Event: TypeAlias = Ready | Done | Failed | StepDone
+Event: TypeAlias = Ready | Progress | Done | Failed | StepDone
 
 _commands: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 _events: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

@@ -14,16 +14,15 @@ from kzconsumer_spark.pipe.cluster import is_cluster
 from kzconsumer_spark.pipe.messages import Start, ToDelta, ToFiles, ToFunction, ToJdbc
 
 _DEFAULTS: Final = {
-    "spark.app.name": "kzconsumer",
     "spark.driver.memory": "1g",
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     # Spark's default is INT96; every reader of Parquet knows this one, and it is half as long.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A query of one batch in flight needs no history, and its checkpoint is scratch.
     "spark.sql.streaming.minBatchesToRetain": "2",
-    "spark.sql.streaming.numRecentProgressUpdates": "1",
+    # An idle query looks for a batch that often: a look takes some 3 ms of a processor.
+    "spark.sql.streaming.pollingDelay": "90ms",
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     # Listing a batch's spool files in the driver is cheaper than in a job.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
@@ -52,7 +51,9 @@ _OFFSET: Final = re.compile(r"([+-])((0[0-9]|1[0-7]):[0-5][0-9]|18:00)")
 _FILES_DEFAULTS: Final = {"spark.sql.maxConcurrentOutputFileWriters": "64"}
 # A task that staged its rows fails when it is run again: the batch has attempts of its own.
 _EACH_TASK_ONCE: Final = {"spark.speculation": "false", "spark.task.maxFailures": "1"}
-_ALWAYS: Final = frozenset({"spark.master", "spark.local.dir"})
+#: Of the log that tells the query its files, only the latest entry is read.
+STREAM: Final = {"spark.sql.streaming.fileSink.log.compactInterval": "1"}
+_ALWAYS: Final = frozenset({"spark.master", "spark.local.dir", *STREAM})
 
 #: Keys of `conf` that the user may not set, by the kind of destination.
 RESERVED: Final[dict[type, frozenset[str]]] = {
@@ -93,12 +94,21 @@ def environment_zone(conf: Mapping[str, str]) -> str:
     return zone if offset is None else f"<{zone.replace(':', '')}>{'-' if offset[1] == '+' else '+'}{offset[2]}"
 
 
+def ui_settings(ui: bool | int) -> dict[str, str]:
+    """`ui`: whether Spark serves its pages, or the port where. They only show: nothing can be ended there."""
+    if ui is False:
+        return {"spark.ui.enabled": "false"}
+    port = {} if ui is True else {"spark.ui.port": str(ui)}
+    return {"spark.ui.enabled": "true", "spark.ui.killEnabled": "false"} | port
+
+
 def settings(start: Start) -> dict[str, str]:
     """Everything the session is built with."""
     zone = {_ZONE: time_zone(start.conf), "spark.executorEnv.TZ": environment_zone(start.conf)}
     defaults = _DEFAULTS | zone | ({} if is_cluster(start.master) else _LOCAL_DEFAULTS)
+    defaults |= {"spark.app.name": start.name} | ui_settings(start.ui)
     warehouse = {"spark.sql.warehouse.dir": f"{start.scratch}/warehouse"}
-    own = {"spark.master": start.master, "spark.local.dir": start.scratch}
+    own = {"spark.master": start.master, "spark.local.dir": start.scratch} | STREAM
     match start.destination:
         case ToFiles() | ToDelta():
             merged = defaults | _FILES_DEFAULTS | warehouse | start.conf | own | _ONE_FILE_PER_RANGE

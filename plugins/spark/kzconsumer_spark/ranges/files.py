@@ -1,34 +1,28 @@
 """Staging ranges as files, each of which is known to belong to its range: for the destinations `files` and `delta`.
 
-Parquet of the records as they are is written by Arrow. If options of Spark's writer are set, or on a cluster, Spark
-writes it in a plain job and each file is recognised by its footer. In all other cases Spark sorts rows into a directory
-for each range, in one job: about 1.7 times the processor time of a plain write at 50,000 records a range; one job for
-each range takes twice.
+Parquet of the records as they are is written by a plain job, and each file is recognised by its footer. In all other
+cases Spark sorts rows into a directory for each range, in one job: about 1.7 times the processor time of a plain write
+at 50,000 records a range; one job for each range takes twice.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import repeat
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from kzconsumer_files.names import data_file
-from kzconsumer_files.parquet.records import Codec
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_spark.pipe.cluster import is_cluster
 from kzconsumer_spark.pipe.messages import SpooledRange, ToFiles
-from kzconsumer_spark.ranges.parts import match_parts, read_part
-from kzconsumer_spark.ranges.plain_parquet import write_part
-from kzconsumer_spark.ranges.spool_reader import SCHEMA, read_spool
+from kzconsumer_spark.ranges.parts import has_rows, match_parts, read_part
+from kzconsumer_spark.ranges.spool_reader import SCHEMA
 from kzconsumer_spark.ranges.tags import (
     RANGE_COLUMNS,
     RANGE_PARTITION,
@@ -60,49 +54,28 @@ class StagedFiles(NamedTuple):
 class RangeFiles:
     """Writes ranges as `to` says, but for its path."""
 
-    def __init__(
-        self,
-        session: SparkSession,
-        to: ToFiles,
-        shaping: Shaping | None = None,
-        codec: Codec | None = None,
-    ) -> None:
-        """`codec`: with which Arrow may write what is not shaped; None leaves it to Spark."""
-        self._session = session
+    def __init__(self, session: SparkSession, to: ToFiles, shaping: Shaping | None = None) -> None:
         self._to = to
         self._shaping = shaping or AsTheyCame()
-        self._codec = codec
         self._kafka = session.createDataFrame([], SCHEMA).schema
         # On a cluster files of executors may not be visible here yet: Spark's own count is used.
         self._elsewhere = is_cluster(session.sparkContext.master)
 
-    def stage(self, ranges: Sequence[SpooledRange], output: Path) -> StagedFiles:
-        """Write into `output`, which is made. All of them have records."""
+    def stage(self, frame: DataFrame, ranges: Sequence[SpooledRange], output: Path) -> StagedFiles:
+        """Write `frame`, the records of `ranges`, into `output`, which is made. All ranges have records."""
         if self._to.format != "parquet" or self._to.partition_by or self._shaping.leaves_out_rows:
-            return self._stage_by_range(ranges, output)
-        if self._codec is None or self._elsewhere:
-            staged = self._stage_plain(ranges, output)
-        else:
-            staged = self._stage_here(ranges, output, self._codec)
-        return StagedFiles(staged, self._kafka)
+            return self._stage_by_range(frame, ranges, output)
+        return StagedFiles(self._stage_plain(frame, ranges, output), self._kafka)
 
-    @staticmethod
-    def _stage_here(ranges: Sequence[SpooledRange], output: Path, codec: Codec) -> list[StagedRange]:
-        output.mkdir()
-        files = [output / data_file(part) for part in ranges]
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
-            list(threads.map(write_part, ranges, files, repeat(codec)))
-        written = match_parts(map(read_part, files), ranges)
-        return [StagedRange(part, part.records, 0, [(file, data_file(part))]) for part, file in written]
-
-    def _stage_plain(self, ranges: Sequence[SpooledRange], output: Path) -> list[StagedRange]:
-        # The session's settings make every spool file a task of its own, so this is one file for each range.
-        read_spool(self._session, ranges).write.options(**self._to.write_options).parquet(str(output))
-        files = match_parts(map(read_part, sorted(output.glob("*.parquet"))), ranges)
+    def _stage_plain(self, frame: DataFrame, ranges: Sequence[SpooledRange], output: Path) -> list[StagedRange]:
+        # Each range is in a task of its own, so this is one file for each; a task without rows may leave a file too.
+        frame.write.options(**self._to.write_options).parquet(str(output))
+        written = filter(has_rows, sorted(output.glob("*.parquet")))
+        files = match_parts(map(read_part, written), ranges)
         return [StagedRange(part, part.records, 0, [(file, data_file(part))]) for part, file in files]
 
-    def _stage_by_range(self, ranges: Sequence[SpooledRange], output: Path) -> StagedFiles:
-        frame, quarantined = tagged(self._session, ranges, self._shaping)
+    def _stage_by_range(self, records: DataFrame, ranges: Sequence[SpooledRange], output: Path) -> StagedFiles:
+        frame, quarantined = tagged(records, ranges, self._shaping)
         columns = StructType([each for each in frame.schema if each.name not in RANGE_COLUMNS])
         count = _ROWS_OF.get(self._to.format)
         if count is None or self._elsewhere:

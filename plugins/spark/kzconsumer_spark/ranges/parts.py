@@ -30,6 +30,10 @@ class Part(NamedTuple):
     rows: int
 
 
+def has_rows(path: Path) -> bool:
+    return pq.read_metadata(path).num_rows > 0
+
+
 def read_part(path: Path) -> Part:
     """Raises PartMismatch when the footer lacks statistics of the identifying columns, as an empty file does."""
     footer = pq.read_metadata(path)

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
 from kzconsumer.model import OffsetRange
 from kzconsumer_spark.pipe.messages import SpooledRange
-from kzconsumer_spark.ranges.spool_reader import read_spool
 
 
 class Shaped(NamedTuple):
@@ -44,6 +43,10 @@ class Shaping(Protocol):
 
     def shape(self, frame: DataFrame, ranges: Sequence[SpooledRange]) -> Shaped: ...
 
+    def has_rows(self, shaped: DataFrame) -> bool:
+        """Whether any record is left. The records of the batch are read once, by this or by what follows."""
+        ...
+
 
 class RowsLost(Exception):
     """What Spark wrote of a range is not every record of it, though nothing was to be left out."""
@@ -58,11 +61,14 @@ class AsTheyCame:
     def shape(self, frame: DataFrame, ranges: Sequence[SpooledRange]) -> Shaped:
         return Shaped(frame, {})
 
+    def has_rows(self, shaped: DataFrame) -> bool:
+        return True
 
-def tagged(session: SparkSession, ranges: Sequence[SpooledRange], shaping: Shaping) -> Shaped:
-    """The rows to write of `ranges`, each with the range columns."""
+
+def tagged(frame: DataFrame, ranges: Sequence[SpooledRange], shaping: Shaping) -> Shaped:
+    """The rows to write of `frame`, the records of `ranges`, each with the range columns."""
     tags = {RANGE_TOPIC: sql.col("topic"), RANGE_PARTITION: sql.col("partition")}
-    return shaping.shape(read_spool(session, ranges).withColumns(tags), ranges)
+    return shaping.shape(frame.withColumns(tags), ranges)
 
 
 def count_rows(frame: DataFrame, ranges: Sequence[SpooledRange]) -> tuple[DataFrame, Callable[[], list[int]]]:

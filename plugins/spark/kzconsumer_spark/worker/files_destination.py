@@ -1,8 +1,9 @@
-"""The files destination in the worker: ranges written by Spark, or by Arrow, and published by the target."""
+"""The files destination in the worker: ranges written by Spark, and published by the target."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -10,11 +11,11 @@ from pyspark.sql.types import StructType
 
 from kzconsumer.errors import ConfigError
 from kzconsumer_files.layout import Misfit
-from kzconsumer_files.parquet.records import Codec
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.target import Target
 from kzconsumer_files.writer import TargetWriter, Written
 from kzconsumer_spark.pipe.messages import SpooledRange, ToFiles
+from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.ranges.files import RangeFiles
 from kzconsumer_spark.ranges.lease import Lease
 from kzconsumer_spark.ranges.tags import Shaping
@@ -23,17 +24,9 @@ from kzconsumer_spark.ranges.tags import Shaping
 class FilesDestination:
     """Each range as files named after it under the target; the first writer wins, the ledger entry comes last."""
 
-    def __init__(
-        self,
-        session: SparkSession,
-        to: ToFiles,
-        lease: Lease,
-        shaping: Shaping | None = None,
-        codec: Codec | None = None,
-    ) -> None:
-        """`shaping`, `codec`: see `RangeFiles`. Raises ConfigError for columns that do not fit earlier rows."""
-        self._files = RangeFiles(session, to, shaping, codec)
-        self._to = to
+    def __init__(self, session: SparkSession, to: ToFiles, lease: Lease, shaping: Shaping | None = None) -> None:
+        """`shaping`: see `RangeFiles`. Raises ConfigError for columns that do not fit earlier rows."""
+        self._files = RangeFiles(session, to, shaping)
         self._target = Target(Path(to.path))
         self._columns: StructType | None = None
         if shaping is not None and shaping.columns is not None:
@@ -43,14 +36,14 @@ class FilesDestination:
                 raise ConfigError([f"[sink.options]: {misfit}"]) from misfit
         self._writer = TargetWriter(self._target, lease.require)
 
-    def write(self, number: int, ranges: Sequence[SpooledRange]) -> Written:
-        return self._writer.write(ranges, self._stage)
+    def write(self, batch: SparkBatch) -> Written:
+        return self._writer.write(batch.ranges, partial(self._stage, batch))
 
     def close(self) -> None:
         self._writer.close()
 
-    def _stage(self, ranges: Sequence[SpooledRange], output: Path) -> list[StagedRange]:
-        staged, columns = self._files.stage(ranges, output)
+    def _stage(self, batch: SparkBatch, ranges: Sequence[SpooledRange], output: Path) -> list[StagedRange]:
+        staged, columns = self._files.stage(batch.rows(ranges), ranges, output)
         self._take(columns, whole=False)
         return staged
 

@@ -20,7 +20,8 @@ from kzconsumer.sinks.reports import BadRecord, Preview
 from kzconsumer_spark.columns.shaping import BadPosition, Shaping
 from kzconsumer_spark.pipe.messages import Failed, PreviewRequest, encode
 from kzconsumer_spark.ranges.spool_reader import SCHEMA, read_spool
-from kzconsumer_spark.worker.process import reason_of, start_session, take_pipes
+from kzconsumer_spark.worker.process import reason_of, take_pipes
+from kzconsumer_spark.worker.session import start_session
 
 MOST_BAD = 100
 _ORDER = {f"_kz_{name}": name for name in ("topic", "partition", "offset")}

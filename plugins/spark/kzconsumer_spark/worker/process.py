@@ -16,22 +16,20 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, NoReturn, Protocol
+from typing import BinaryIO, NoReturn, Protocol
+from urllib.parse import unquote
 
-from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.redaction import redacted
 from kzconsumer.sinks.function_reference import load_function
 from kzconsumer_files.writer import Written
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.function.destination import FunctionDestination
 from kzconsumer_spark.function.step_recorder import StepRecorder
-from kzconsumer_spark.pipe.cluster import is_cluster, local_address
+from kzconsumer_spark.pipe.cluster import is_cluster
 from kzconsumer_spark.pipe.messages import (
     Command,
     Event,
@@ -50,15 +48,15 @@ from kzconsumer_spark.pipe.messages import (
     decode_command,
     encode,
 )
-from kzconsumer_spark.pipe.spark_settings import settings
-from kzconsumer_spark.ranges import plain_parquet
+from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.ranges.lease import Lease
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
 from kzconsumer_spark.worker.files_destination import FilesDestination
+from kzconsumer_spark.worker.progress import ProgressReports
 from kzconsumer_spark.worker.query import RangeQuery, first_line
+from kzconsumer_spark.worker.session import LOG_NAME, start_session
 from kzconsumer_spark.worker.tracebacks import Tracebacks
 
-LOG_NAME = "spark.log"
 _NO_JAVA = "JAVA_GATEWAY_EXITED"
 # Messages of Java and Spark about unusable settings. Any other failure may be transient.
 _REFUSED = re.compile(
@@ -73,7 +71,7 @@ _OF_EXCEPTION = re.compile(r"at |\.\.\. |Caused by: |Suppressed: |[\w.$]+(Except
 class Destination(Protocol):
     """Writes batches. An exception fails the batch; nothing is written of ranges without records."""
 
-    def write(self, number: int, ranges: Sequence[SpooledRange]) -> Written: ...
+    def write(self, batch: SparkBatch) -> Written: ...
 
     def close(self) -> None: ...
 
@@ -95,40 +93,47 @@ def main() -> None:
     Path(start.scratch).mkdir()
     lease = Lease(start.safe_until)
     inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
-    steps = StepRecorder(lambda event: _say(events, event))
+    say = _speaker(events)
+    steps = StepRecorder(say)
     threading.Thread(target=_listen, args=(commands, lease, inbox, steps), daemon=True).start()
+    stages = _Stages()
     try:
         session = start_session(start)
+        stages.end("session")
         shaping = Shaping(session, start.columns, SCHEMA)
         destination = _destination(start, session, lease, shaping, steps)
+        stages.end("destination")
         tracebacks = Tracebacks()
-        query = RangeQuery(session, _query_directory(start), start.next_batch - 1, tracebacks)
+        query = RangeQuery(session, _query_directory(start), start.next_batch - 1, tracebacks, start.name)
         _warm(start, session, query)
+        stages.end("warm_up")
+        session.streams.addListener(ProgressReports(say, warm_up=query.run_id))
     except BaseException as error:
         refused = fault_of_settings(error, start)
         if refused is None and _NO_JAVA not in str(error):  # the daemon logs these in one line
             traceback.print_exc()
-        _say(events, Failed(number=None, error=refused or reason_of(error, start), settings=refused is not None))
+        say(Failed(number=None, error=refused or reason_of(error, start), settings=refused is not None))
         _exit()
-    _say(events, Ready(application=session.sparkContext.applicationId))
+    context = session.sparkContext
+    say(Ready(application=context.applicationId, ui=context.uiWebUrl, stages=stages.seconds))
     failed = False
 
-    def write(number: int, ranges: Sequence[SpooledRange]) -> Written:
+    def write(batch: SparkBatch) -> Written:
         lease.require()
         try:
-            return destination.write(number, ranges)
+            return destination.write(batch)
         finally:
             shaping.release()
 
     try:
         while isinstance(batch := inbox.get(), RunBatch):
-            if failed or query.next_batch != batch.number:
+            if failed or not query.takes(batch):
                 query.stop()
-                query = RangeQuery(session, _query_directory(start), batch.number, tracebacks)
+                query = RangeQuery(session, _query_directory(start), batch.number, tracebacks, start.name)
             steps.begin(batch)
             outcome = query.run(batch, write)
             failed = isinstance(outcome, Failed)
-            _say(events, outcome)
+            say(outcome)
         query.stop()
         destination.close()
         shaping.close()
@@ -136,6 +141,18 @@ def main() -> None:
     except BaseException:
         traceback.print_exc()
         _exit()
+
+
+class _Stages:
+    """The parts of a start, one after the other."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.monotonic()
+
+    def end(self, stage: str) -> None:
+        began, self._since = self._since, time.monotonic()
+        self.seconds[stage] = round(self._since - began, 1)
 
 
 def _exit() -> NoReturn:
@@ -181,16 +198,21 @@ def _query_directory(start: Start) -> Path:
 
 
 def _warm(start: Start, session: SparkSession, query: RangeQuery) -> None:
-    """Run the road once without records: the first use of everything takes Spark seconds, later ones milliseconds."""
-    nothing = SpooledRange(topic="", partition=0, first=0, until=0, incarnation=0, epoch=0, records=0, file=None)
-    outcome = query.run(RunBatch(number=query.next_batch, ranges=(nothing,)), lambda number, ranges: Written(0, 0, 0))
-    if isinstance(outcome, Failed):
-        raise RuntimeError(outcome.error)
+    """Run a batch of one row: the first use of everything takes Spark seconds, later ones milliseconds."""
     place = f"{start.spool}/{Path(start.scratch).name}" if is_cluster(start.master) else start.scratch
     first, second = (f"{place}/{name}" for name in ("warm-1", "warm-2"))
-    session.range(1).selectExpr("cast(id as string) as value").write.parquet(first)
-    session.read.schema("value string").parquet(first).write.parquet(second)
-    if is_cluster(start.master) and session.read.schema("value string").parquet(second).count() != 1:
+    session.range(0, 1, numPartitions=1).selectExpr("id as offset").write.parquet(first)
+    (file,) = session.read.schema(SCHEMA).parquet(first).inputFiles()
+    row = SpooledRange(topic="", partition=0, first=0, until=1, incarnation=0, epoch=0, records=1, file=unquote(file))
+
+    def write(batch: SparkBatch) -> Written:
+        batch.frame.write.parquet(second)
+        return Written(1, 1, 0)
+
+    outcome = query.run(RunBatch(number=query.next_batch, ranges=(row,)), write)
+    if isinstance(outcome, Failed):
+        raise RuntimeError(outcome.error)
+    if is_cluster(start.master) and session.read.schema(SCHEMA).parquet(second).count() != 1:
         raise ConfigError([f"[sink.options] spool: what executors of {start.master} write to {place} is not there"])
 
 
@@ -199,18 +221,18 @@ def _destination(
 ) -> Destination:
     match start.destination:
         case ToFiles() as files:
-            return FilesDestination(session, files, lease, shaping, plain_parquet.codec(files, start.conf))
+            return FilesDestination(session, files, lease, shaping)
         case ToDelta() as delta:
             from kzconsumer_spark.delta.destination import DeltaDestination  # deltalake is an extra
 
-            return DeltaDestination(session, delta, lease, shaping, plain_parquet.codec(delta.files, start.conf))
+            return DeltaDestination(session, delta, lease, shaping)
         case ToJdbc() as jdbc:
             from kzconsumer_spark.jdbc.destination import JdbcDestination  # psycopg is an extra
 
             return JdbcDestination(session, jdbc, lease, shaping)
         case ToFunction() as called:
             function = load_function(called.function, "[sink.options] function")
-            return FunctionDestination(session, function, start.scope, lease, shaping, steps)
+            return FunctionDestination(function, start.scope, lease, shaping, steps)
 
 
 def _listen(commands: BinaryIO, lease: Lease, inbox: queue.SimpleQueue[Command], steps: StepRecorder) -> None:
@@ -239,60 +261,16 @@ def take_pipes() -> tuple[BinaryIO, BinaryIO]:
     return os.fdopen(commands, "rb"), os.fdopen(events, "wb")
 
 
-def start_session(start: Start) -> SparkSession:
-    """Build the session with the JVM's output going to the log; ours goes where it went."""
-    kept = os.dup(2)
-    log = os.open(Path(start.scratch) / LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
-    try:
-        return build_session(start)
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.dup2(kept, 1)
-        os.dup2(kept, 2)
-        os.close(kept)
+def _speaker(events: BinaryIO) -> Callable[[Event], None]:
+    """Sends events, from any thread."""
+    one_at_a_time = threading.Lock()
 
+    def say(event: Event) -> None:
+        with one_at_a_time:
+            events.write(encode(event))
+            events.flush()
 
-def _say(events: BinaryIO, event: Event) -> None:
-    events.write(encode(event))
-    events.flush()
-
-
-_CHECKPOINT_FILES: Final = "spark.sql.streaming.checkpointFileManagerClass"
-
-
-def build_session(start: Start) -> SparkSession:
-    """About ten seconds."""
-    configured = settings(start)
-    address = local_address(start.master) if is_cluster(start.master) else "127.0.0.1"
-    configured.setdefault("spark.driver.host", address)
-    # Without it Spark looks up the machine's name, and does not start where the name has no address.
-    os.environ.setdefault("SPARK_LOCAL_IP", address)
-    # PySpark passes settings to Java as arguments, which every user can read: secrets are set after the start.
-    shown = redacted(configured)
-    public = [(key, value) for key, value in configured.items() if shown[key] == value]
-    gateway = launch_gateway(SparkConf().setAll(public))  # type: ignore[no-untyped-call]
-    SparkContext(gateway=gateway, conf=SparkConf().setAll(list(configured.items())))
-    session = SparkSession.builder.config(map={**configured}).getOrCreate()
-    session.sparkContext.setLogLevel("WARN")
-    # The default one runs `chmod` or `readlink` several times for each file, and has two files for each batch.
-    if _CHECKPOINT_FILES not in configured and (manager := _checkpoint_files(session)) is not None:
-        session.conf.set(_CHECKPOINT_FILES, manager)
-    return session
-
-
-def _checkpoint_files(session: SparkSession) -> str | None:
-    """Spark's manager of checkpoint files that starts no processes, by the name it has in this version of Spark."""
-    jvm = session.sparkContext._jvm
-    assert jvm is not None
-    for package in ("checkpointing.", ""):  # since 4.1, and before
-        name = f"org.apache.spark.sql.execution.streaming.{package}FileSystemBasedCheckpointFileManager"
-        if jvm.org.apache.spark.util.Utils.classIsLoadable(name):
-            return name
-    return None
+    return say
 
 
 if __name__ == "__main__":

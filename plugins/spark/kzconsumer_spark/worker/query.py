@@ -1,86 +1,136 @@
 """The streaming query whose foreachBatch writes batches.
 
-Its source is a clock that is always one tick ahead and that is never read: so the next call of foreachBatch is planned
-already when a batch comes, and an idle query costs nothing. Records do not pass through it, and its checkpoint is
-scratch. After a failure the query ends and the worker makes a new one.
+Its source is Spark's file source over a `StreamDirectory`: a batch of ours is what the source finds next, so the frame
+of foreachBatch is the batch, and what Spark counts and shows of the query is true of it. The daemon's plans and the
+destination's ledger decide what is written, never Spark's checkpoint: checkpoint and directory are new for each query,
+and after a failure, or after many batches, the worker makes a new query. So no query reads what an earlier one left.
 """
 
 from __future__ import annotations
 
 import queue
+import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from kzconsumer_files.writer import Written
-from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange
+from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch
+from kzconsumer_spark.ranges.batch import SparkBatch
+from kzconsumer_spark.ranges.spool_reader import SCHEMA
+from kzconsumer_spark.worker.stream_directory import SOURCE_OPTIONS, StreamDirectory
 from kzconsumer_spark.worker.tracebacks import Tracebacks
 
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS: Final = 0.5
+_MOST_BATCHES: Final = 1000  # Spark's list of the files that a query has read only grows
 
-
-Write: TypeAlias = Callable[[int, Sequence[SpooledRange]], Written]
+Write: TypeAlias = Callable[[SparkBatch], Written]
 
 
 class RangeQuery:
     """A started query; `next_batch` is the number of the only batch that `run` takes next."""
 
-    def __init__(self, session: SparkSession, directory: Path, next_batch: int, tracebacks: Tracebacks) -> None:
+    def __init__(
+        self, session: SparkSession, directory: Path, next_batch: int, tracebacks: Tracebacks, name: str = "kzconsumer"
+    ) -> None:
+        """`directory` is made. `name` is what Spark shows of the query."""
         self.next_batch = next_batch
+        self._left = _MOST_BATCHES
+        self._session = session
+        self._directory = directory
         self._tracebacks = tracebacks
-        self._asked: queue.SimpleQueue[tuple[RunBatch, Write] | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[RunBatch, Write]] = queue.SimpleQueue()
         self._outcomes: queue.SimpleQueue[Done | Failed] = queue.SimpleQueue()
-        clock = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).option("numPartitions", 1)
+        self._nothing = session.createDataFrame([], SCHEMA)
+        self._stream = StreamDirectory(directory / "stream")
         self._query = (
-            clock.load()
-            .writeStream.foreachBatch(self._foreach_batch)
+            session.readStream.schema(SCHEMA)
+            .options(**SOURCE_OPTIONS)
+            .parquet(str(self._stream.path))
+            .writeStream.queryName(name)
+            .foreachBatch(self._foreach_batch)
             .option("checkpointLocation", str(directory / "checkpoint"))
             .start()
         )
 
+    @property
+    def run_id(self) -> str:
+        """Spark's, of this run of the query."""
+        return str(self._query.runId)
+
+    def takes(self, batch: RunBatch) -> bool:
+        """Whether `run` may be called with it; otherwise it needs a new query."""
+        return batch.number == self.next_batch and self._left > 0
+
     def run(self, batch: RunBatch, write: Write) -> Done | Failed:
-        """Have Spark run a batch by `write`; returns when that is over, or the query without having begun it."""
-        assert batch.number == self.next_batch
+        """Have Spark run a batch by `write`; returns when that is over, or the query without having begun it.
+
+        A batch without records is none for Spark: `write` is called here.
+        """
+        assert self.takes(batch)
         self.next_batch += 1
+        self._left -= 1
+        files = [part.file for part in batch.ranges if part.file is not None]
+        if not files:
+            try:
+                return self._written(batch, write, self._nothing)
+            except Exception as error:
+                return Failed(number=batch.number, error=first_line(error))
         self._asked.put((batch, write))
+        self._stream.publish(files)
         while True:
             active = self._query.isActive  # asked first: an outcome may come between the two
             try:
                 return self._outcomes.get(timeout=_LOOK_SECONDS)
             except queue.Empty:
                 if not active and self._withdrawn():
-                    error = self._query.exception()
-                    return Failed(number=batch.number, error=first_line(error) if error else "the query ended")
+                    reason = self._query.exception()
+                    return Failed(number=batch.number, error=first_line(reason) if reason else "the query ended")
 
     def stop(self) -> None:
-        self._asked.put(None)
+        """Also removes what it has kept."""
         self._query.stop()
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def _withdrawn(self) -> bool:
         """Take the batch back if foreachBatch has not begun it; one that runs is waited for, even after the query."""
         try:
-            return self._asked.get_nowait() is not None
+            self._asked.get_nowait()
         except queue.Empty:
             return False
+        return True
 
-    def _foreach_batch(self, tick: DataFrame, number_of_tick: int) -> None:
-        asked = self._asked.get()
-        if asked is None:
-            self._asked.put(None)  # Spark may call once more before it has stopped
-            return
-        batch, write = asked
-        began = time.monotonic()
+    def _foreach_batch(self, frame: DataFrame, number_of_query: int) -> None:
+        batch, write = self._asked.get_nowait()
+        self._session.sparkContext.setJobDescription(described(batch))
         try:
-            written = write(batch.number, batch.ranges)
+            self._outcomes.put(self._written(batch, write, frame))
         except BaseException as error:
-            self._tracebacks.report(batch.number, error)
             self._outcomes.put(Failed(number=batch.number, error=first_line(error)))
             raise
-        self._outcomes.put(Done(number=batch.number, seconds=time.monotonic() - began, **written._asdict()))
+
+    def _written(self, batch: RunBatch, write: Write, frame: DataFrame) -> Done:
+        began = time.monotonic()
+        try:
+            written = write(SparkBatch(batch.number, frame, batch.ranges))
+        except BaseException as error:
+            self._tracebacks.report(batch.number, error)
+            raise
+        return Done(number=batch.number, seconds=time.monotonic() - began, **written._asdict())
+
+
+_MOST_RANGES: Final = 20
+
+
+def described(batch: RunBatch) -> str:
+    """What Spark shows of the batch's jobs."""
+    ranges = [str(part.range) for part in batch.ranges if part.records]
+    more = f" and {len(ranges) - _MOST_RANGES} more" if len(ranges) > _MOST_RANGES else ""
+    return f"batch {batch.number}: {', '.join(ranges[:_MOST_RANGES])}{more}"
 
 
 def first_line(error: BaseException) -> str:
