@@ -45,6 +45,7 @@ PyObject *headers_of_rows(const struct columns *columns, Py_ssize_t first, Py_ss
 /* Functions of the module. */
 PyObject *decode(PyObject *module, PyObject *args);
 PyObject *frame(PyObject *module, PyObject *args);
+PyObject *join(PyObject *module, PyObject *pieces);
 PyObject *range_of(PyObject *module, PyObject *message);
 PyObject *scan_next_offset(PyObject *module, PyObject *args);
 
