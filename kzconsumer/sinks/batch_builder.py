@@ -8,16 +8,16 @@ from __future__ import annotations
 import math
 
 import msgspec
-import pyarrow as pa
 
 from kzconsumer.model import Wants
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.records.forms import ColumnRecords, Records
+from kzconsumer.records.forms import DecodedRecords, Records
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.streams.chunk import Chunk
 
-# A record batch takes 6 KiB beside its records. JOINED consecutive ones that are smaller than that are joined.
+# Made into columns, a piece takes 6 KiB beside its records. JOINED consecutive ones that are smaller than that are
+# joined.
 SMALL = 6 * 1024
 JOINED = 8
 
@@ -36,10 +36,11 @@ class _Range(msgspec.Struct):
         self.pieces.append(piece)
         self.records += len(piece)
         self.bytes += size
-        self.small = self.small + 1 if size < SMALL and not piece.whole_batches else 0
+        self.small = self.small + 1 if size < SMALL and isinstance(piece, DecodedRecords) else 0
         if self.small == JOINED:
-            batches = [piece.columns() for piece in self.pieces[-JOINED:]]
-            joined = ColumnRecords(pa.concat_batches(batches))  # type: ignore[attr-defined]  # not in the stubs
+            first, *following = self.pieces[-JOINED:]
+            assert isinstance(first, DecodedRecords)
+            joined = first.joined(following)
             self.pieces[-JOINED:] = [joined]
             self.small = int(joined.nbytes < SMALL)
 
@@ -142,7 +143,7 @@ class BatchBuilder:
             partition=tracker.topic_partition.partition,
             first=part.first,
             until=part.until,
-            batches=() if raw else tuple(piece.columns() for piece in part.pieces),
+            pieces=() if raw else tuple(part.pieces),
             incarnation=tracker.incarnation,
             epoch=tracker.epoch,
             raw=tuple(piece.raw for piece in part.pieces) if raw else None,

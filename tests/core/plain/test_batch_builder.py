@@ -228,6 +228,7 @@ def test_small_batches_are_joined_in_order() -> None:
         collecting.add(chunk(claim, first, first + 3, offsets=[first, first + 2]), now=0)
     batch, _ = collecting.cut(now=0)
     assert rows(batch.ranges[0]) == [offset for offset in range(600) if offset % 3 != 1]
-    assert batch.records == 400
+    assert [message.offset for message in batch.ranges[0].messages()] == rows(batch.ranges[0])
+    assert (batch.records, len(batch.ranges[0].pieces)) == (400, len(batch.ranges[0].batches))
     assert len(batch.ranges[0].batches) < 20
     assert {each.schema for each in batch.ranges[0].batches} == {SCHEMA}
