@@ -134,7 +134,8 @@ class Sink(Protocol):
 
     `wants = "raw"` asks for bytes instead of columns ("columns"). A sink of bytes also gets ranges without bytes
     (`raw` is empty), which the log no longer has. `start_limit` is how many seconds entering the sink may take, if that
-    is more than 15 minutes. `last_batch`, a mapping, is added to the log line of each batch.
+    is more than 15 minutes. `batch_bytes` limits batches like `[batch] max_bytes`, of which the smaller counts: a sink
+    that gains nothing from large batches saves memory. `last_batch`, a mapping, is added to the log line of each batch.
 
     A sink is **replayable** when publishing a range is atomic, the first publication wins and nothing is deleted, so
     that a range written twice, also by two members at once, is there once. It declares this by `fingerprint` and `has`

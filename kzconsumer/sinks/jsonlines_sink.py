@@ -55,6 +55,8 @@ class Line(msgspec.Struct, frozen=True):
 class JsonLinesSink:
     """`write` raises SinkError if standard output was closed by its reader. A reader that stalls is backpressure."""
 
+    batch_bytes = 2 << 20  # lines gain nothing from larger batches
+
     def __init__(self, options: Mapping[str, object], context: SinkContext) -> None:
         read_table(options, JsonLinesOptions, "[sink.options]")
         self._safe_until = context.safe_until
