@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
-import pyarrow as pa
 from anyio import to_thread
 
 from kzconsumer.brokers.leaders import Leaders
@@ -41,6 +41,9 @@ from kzconsumer.settings.sections import SubscriptionSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.tables import nearest
 from kzconsumer.zookeeper.watches import Watches
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # loaded by `read`
 
 
 class RangeReader:

@@ -135,6 +135,12 @@ def frame(
     An entry is (first byte, byte behind it, magic, offset in its header, last offset, highest timestamp).
     """
 
+def join(pieces: Sequence[Columns], /) -> Columns:
+    """Copies of their records, in this order. Meant for small pieces: the GIL is held.
+
+    Raises ValueError if offsets do not increase, or beyond 2 GiB.
+    """
+
 def scan_next_offset(records: Buffer, start: int, /) -> int:
     """The offset behind the last whole batch, at least `start`."""
 

@@ -1,8 +1,10 @@
-"""The Arrow columns of decoded records, made of the decoder's memory without a copy."""
+"""The Arrow columns of decoded records, made of the decoder's memory without a copy, and messages made of columns."""
 
 from __future__ import annotations
 
-from typing import Any
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Any, cast
 
 import msgspec
 import pyarrow as pa
@@ -39,6 +41,25 @@ class _Exported(msgspec.Struct):
 def record_batch(columns: _native.Columns, topic: str, partition: int) -> pa.RecordBatch:
     """The records as a batch with the columns of `SCHEMA`, which keeps their memory."""
     return pa.record_batch(_Exported(columns, topic, partition))
+
+
+def messages(batch: pa.RecordBatch) -> Iterator[_native.Message]:
+    """Each row of a batch with the columns of `SCHEMA` as a message."""
+    for topic, partition, offset, key, value, timestamp, headers, timestamp_type in zip(
+        *(batch.column(name).to_pylist() for name in ("topic", "partition", "offset", "key", "value")),
+        batch.column("timestamp").cast(pa.int64()).to_pylist(),
+        *(batch.column(name).to_pylist() for name in ("headers", "timestamp_type")),
+        strict=True,
+    ):
+        pairs = tuple((header["key"], header["value"]) for header in headers or ())
+        yield _native.Message(topic, partition, offset, key, value, timestamp, pairs, timestamp_type)
+
+
+def rows_below(batch: pa.RecordBatch, offset: int) -> int:
+    """Number of rows with lower offsets; these are in order."""
+    column = cast("pa.Int64Array", batch.column("offset"))
+    offsets = memoryview(column.buffers()[1] or b"").cast("B").cast("q")
+    return bisect_left(offsets, offset, column.offset, column.offset + len(column)) - column.offset
 
 
 NO_ROWS = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in SCHEMA], schema=SCHEMA)

@@ -1,12 +1,13 @@
 """The forms in which fetched records travel from the decoder to the stream or the sink, behind one interface.
 
 The form is chosen once, by what the consumer wants (`kzconsumer.fetcher.reading`), and never changed on the way. To
-take messages out of it copies what is taken, to take columns copies nothing.
+take messages out of it copies what is taken, to take columns copies nothing. Only columns need Arrow.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from kzconsumer.records import _native
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 NO_HEADERS: Headers = ()
+
+# Messages are made of so many records at a time, whose headers are Python values then.
+_ROWS = 1000
 
 
 class Records(ABC):
@@ -40,8 +44,17 @@ class Records(ABC):
         """The records from index `first` on, below index `until`."""
         raise self._not("iterated or cut")
 
+    def rows_below(self, offset: int) -> int:
+        """Number of records with lower offsets."""
+        raise self._not("iterated or cut")
+
     def below(self, offset: int) -> Records:
         """The records with lower offsets."""
+        rows = self.rows_below(offset)
+        return self.slice(0, rows) if rows else NO_RECORDS
+
+    def messages(self) -> Iterator[_native.Message]:
+        """Each record as a message, which stands for no range to acknowledge."""
         raise self._not("iterated or cut")
 
     @property
@@ -83,9 +96,20 @@ class DecodedRecords(Records):
         part = self._columns.slice(first) if until is None else self._columns.slice(first, until)
         return DecodedRecords(part, self._topic, self._partition)
 
-    def below(self, offset: int) -> Records:
-        rows = self._columns.rows_below(offset)
-        return self.slice(0, rows) if rows else NO_RECORDS
+    def joined(self, following: Sequence[Records]) -> DecodedRecords:
+        """A copy of these records and of those that follow in the same partition."""
+        pieces = (self._columns, *(each.decoded for each in following))
+        return DecodedRecords(_native.join(pieces), self._topic, self._partition)
+
+    def rows_below(self, offset: int) -> int:
+        return self._columns.rows_below(offset)
+
+    def messages(self) -> Iterator[_native.Message]:
+        lot = _native.Lot()
+        for first in range(0, len(self), _ROWS):
+            lot.load(self._columns.slice(first, first + _ROWS), self._topic, self._partition, None, 0)
+            lot.allow(_ROWS)
+            yield from iter(lot.take, None)
 
     @property
     def decoded(self) -> _native.Columns:
@@ -111,6 +135,20 @@ class ColumnRecords(Records):
     @property
     def nbytes(self) -> int:
         return self._batch.nbytes
+
+    def slice(self, first: int, until: int | None = None) -> ColumnRecords:
+        return ColumnRecords(self._batch.slice(first, None if until is None else max(until - first, 0)))
+
+    def rows_below(self, offset: int) -> int:
+        from kzconsumer.records.columns import rows_below
+
+        return rows_below(self._batch, offset)
+
+    def messages(self) -> Iterator[_native.Message]:
+        from kzconsumer.records.columns import messages
+
+        for first in range(0, len(self), _ROWS):
+            yield from messages(self._batch.slice(first, _ROWS))
 
     def columns(self) -> pa.RecordBatch:
         return self._batch
@@ -153,8 +191,11 @@ class _NoRecords(Records):
     def slice(self, first: int, until: int | None = None) -> Records:
         return self
 
-    def below(self, offset: int) -> Records:
-        return self
+    def rows_below(self, offset: int) -> int:
+        return 0
+
+    def messages(self) -> Iterator[_native.Message]:
+        return iter(())
 
     def columns(self) -> pa.RecordBatch:
         from kzconsumer.records.columns import NO_ROWS

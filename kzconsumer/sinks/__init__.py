@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kzconsumer.records.columns import SCHEMA
+from typing import TYPE_CHECKING
+
 from kzconsumer.sinks.function_reference import load_async_function, load_function, load_plain_function
 from kzconsumer.sinks.interface import (
     Batch,
@@ -18,6 +19,9 @@ from kzconsumer.sinks.interface import (
 )
 from kzconsumer.sinks.reports import Accountable, BadRecord, HeldRange, Holdings, Preview, Previewing, Redirectable
 from kzconsumer.sinks.steps import StepNotRecordedError, Steps, check_step
+
+if TYPE_CHECKING:
+    from kzconsumer.records.columns import SCHEMA
 
 __all__ = [
     "SCHEMA",
@@ -45,3 +49,12 @@ __all__ = [
     "load_function",
     "load_plain_function",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # Imported when first used: it loads pyarrow, which sinks that take messages do without.
+    if name != "SCHEMA":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kzconsumer.records.columns import SCHEMA
+
+    return SCHEMA

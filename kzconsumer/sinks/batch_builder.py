@@ -6,18 +6,19 @@ A range of a partition begins where the previous one ended. A replayed range is 
 from __future__ import annotations
 
 import math
+import sys
 
 import msgspec
-import pyarrow as pa
 
 from kzconsumer.model import Wants
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.records.forms import ColumnRecords, Records
+from kzconsumer.records.forms import DecodedRecords, Records
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.streams.chunk import Chunk
 
-# A record batch takes 6 KiB beside its records. JOINED consecutive ones that are smaller than that are joined.
+# Made into columns, a piece takes 6 KiB beside its records. JOINED consecutive ones that are smaller than that are
+# joined.
 SMALL = 6 * 1024
 JOINED = 8
 
@@ -36,10 +37,11 @@ class _Range(msgspec.Struct):
         self.pieces.append(piece)
         self.records += len(piece)
         self.bytes += size
-        self.small = self.small + 1 if size < SMALL and not piece.whole_batches else 0
+        self.small = self.small + 1 if size < SMALL and isinstance(piece, DecodedRecords) else 0
         if self.small == JOINED:
-            batches = [piece.columns() for piece in self.pieces[-JOINED:]]
-            joined = ColumnRecords(pa.concat_batches(batches))  # type: ignore[attr-defined]  # not in the stubs
+            first, *following = self.pieces[-JOINED:]
+            assert isinstance(first, DecodedRecords)
+            joined = first.joined(following)
             self.pieces[-JOINED:] = [joined]
             self.small = int(joined.nbytes < SMALL)
 
@@ -47,16 +49,17 @@ class _Range(msgspec.Struct):
 class BatchBuilder:
     """Times are seconds of one clock, the caller's.
 
-    A batch is due when all that is collected has reached `max_records` or `max_bytes` (`full`), when a range has waited
-    `max_time`, or when no range collected can grow any more. Ranges below the floor (`min_records`, `min_bytes`:
-    reaching one of those given is enough) stay and grow on. But where all are below it, everything goes, so that what
-    is held is bounded by the limits alone; and with a range that has waited `max_time` go those that have waited half
-    as long: quiet partitions share their batches.
+    A batch is due when all that is collected has reached `max_records`, `max_bytes` or the `most_bytes` that the sink
+    wants in a batch (`full`), when a range has waited `max_time`, or when no range collected can grow any more. Ranges
+    below the floor (`min_records`, `min_bytes`: reaching one of those given is enough) stay and grow on. But where all
+    are below it, everything goes, so that what is held is bounded by the limits alone; and with a range that has waited
+    `max_time` go those that have waited half as long: quiet partitions share their batches.
     """
 
-    def __init__(self, limits: BatchSettings, wants: Wants = "columns") -> None:
+    def __init__(self, limits: BatchSettings, wants: Wants = "columns", most_bytes: int = sys.maxsize) -> None:
         self._limits = limits
         self._wants = wants
+        self._most_bytes = most_bytes
         self._ranges: dict[OffsetTracker, _Range] = {}
         self._replays: dict[OffsetTracker, _Range] = {}
         self._records = 0
@@ -71,7 +74,8 @@ class BatchBuilder:
     @property
     def full(self) -> bool:
         """Nothing more should be added before a batch is cut. Only a cut ends it, even if claims are lost meanwhile."""
-        limited = self._records >= self._limits.max_records or self._bytes >= self._limits.max_bytes
+        most_bytes = min(self._limits.max_bytes, self._most_bytes)
+        limited = self._records >= self._limits.max_records or self._bytes >= most_bytes
         return limited or self._whole_replay() is not None
 
     @property
@@ -142,7 +146,7 @@ class BatchBuilder:
             partition=tracker.topic_partition.partition,
             first=part.first,
             until=part.until,
-            batches=() if raw else tuple(piece.columns() for piece in part.pieces),
+            pieces=() if raw else tuple(part.pieces),
             incarnation=tracker.incarnation,
             epoch=tracker.epoch,
             raw=tuple(piece.raw for piece in part.pieces) if raw else None,

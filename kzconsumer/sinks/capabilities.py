@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
@@ -21,6 +22,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     wants: Wants
     start_limit: float
     """Seconds that entering may take; 0 without the attribute."""
+    batch_bytes: int
+    """Bytes at which a batch is full, whatever the settings allow; no limit without the attribute."""
     last_batch: Callable[[], Mapping[str, object]]
     """What the sink adds to the log line of the batch just written."""
     status: Callable[[], Mapping[str, object]]
@@ -46,6 +49,7 @@ def capabilities(sink: Sink) -> Capabilities:
     return Capabilities(
         wants=getattr(sink, "wants", "columns"),
         start_limit=getattr(sink, "start_limit", 0.0),
+        batch_bytes=getattr(sink, "batch_bytes", sys.maxsize),
         last_batch=lambda: getattr(sink, "last_batch", {}),
         status=lambda: getattr(sink, "status", {}),
         destination=cast(Destination, sink) if replayable else None,

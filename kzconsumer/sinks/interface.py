@@ -6,36 +6,42 @@ it checks the options, without side effects outside the process; entering the si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import chain
 from types import TracebackType
-from typing import Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
 import msgspec
-import pyarrow as pa
 
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
+from kzconsumer.records.forms import Records
 from kzconsumer.sinks.steps import Steps
+from kzconsumer.streams.message import Message
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # loaded by the sinks that take columns
 
 
-class RangeData(msgspec.Struct, frozen=True, kw_only=True):
+class RangeData(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Consecutive records of one partition: every record of the log with `first <= offset < until`.
 
-    `batches` hold them in offset order (columns: `kzconsumer.sinks.SCHEMA`). Offsets may have gaps (compaction,
-    control records). `incarnation` is the czxid of `/brokers/topics/<topic>` (it distinguishes a recreated topic
-    from its predecessor), `epoch` the partition's reset epoch.
+    `pieces` hold them in offset order; sinks take them as columns (`batches`) or one by one (`messages`). Offsets may
+    have gaps (compaction, control records). `incarnation` is the czxid of `/brokers/topics/<topic>` (it distinguishes a
+    recreated topic from its predecessor), `epoch` the partition's reset epoch.
 
-    For a sink that wants "raw", `batches` is empty and `raw` has the bytes instead: pieces of one or more whole batches
-    (message sets, in magic 0 and 1) in offset order, framing and checksums good, nothing decoded; control batches and
-    aborted transactions are among them. Batches are never cut: the first may begin below `first`, when its first
-    records were consumed before. The pieces may be views of a whole response: keep them no longer than needed.
+    For a sink that wants "raw", there are no pieces and `raw` has the bytes instead: pieces of one or more whole
+    batches (message sets, in magic 0 and 1) in offset order, framing and checksums good, nothing decoded; control
+    batches and aborted transactions are among them. Batches are never cut: the first may begin below `first`, when its
+    first records were consumed before. The pieces may be views of a whole response: keep them no longer than needed.
     """
 
     topic: str
     partition: int
     first: int
     until: int
-    batches: tuple[pa.RecordBatch, ...]
+    pieces: tuple[Records, ...]
     incarnation: int
     epoch: int
     raw: tuple[memoryview, ...] | None = None
@@ -55,7 +61,16 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def records(self) -> int:
         """Number of records; of raw bytes, which are not counted, the number of offsets."""
-        return self.until - self.first if self.raw is not None else sum(batch.num_rows for batch in self.batches)
+        return self.until - self.first if self.raw is not None else sum(map(len, self.pieces))
+
+    @cached_property
+    def batches(self) -> tuple[pa.RecordBatch, ...]:
+        """The records as columns (`kzconsumer.sinks.SCHEMA`). The first use loads pyarrow."""
+        return tuple(piece.columns() for piece in self.pieces)
+
+    def messages(self) -> Iterator[Message]:
+        """The records one by one, each made when it is taken. Does not load pyarrow."""
+        return chain.from_iterable(piece.messages() for piece in self.pieces)
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -119,8 +134,9 @@ class Sink(Protocol):
 
     `wants = "raw"` asks for bytes instead of columns ("columns"). A sink of bytes also gets ranges without bytes
     (`raw` is empty), which the log no longer has. `start_limit` is how many seconds entering the sink may take, if that
-    is more than 15 minutes. `last_batch`, a mapping, is added to the log line of each batch. `status`, a mapping of
-    JSON values, is shown on the status pages; texts that begin with http: or https: are links there.
+    is more than 15 minutes. `batch_bytes` limits batches like `[batch] max_bytes`, of which the smaller counts: a sink
+    that gains nothing from large batches saves memory. `last_batch`, a mapping, is added to the log line of each batch.
+    `status`, a mapping of JSON values, is shown on the status pages; texts that begin with http: or https: are links.
 
     A sink is **replayable** when publishing a range is atomic, the first publication wins and nothing is deleted, so
     that a range written twice, also by two members at once, is there once. It declares this by `fingerprint` and `has`

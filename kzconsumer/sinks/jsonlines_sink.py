@@ -11,25 +11,28 @@ import select
 import stat
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Self
 
 import anyio.from_thread
 import anyio.to_thread
 import msgspec
-import pyarrow as pa
 
 from kzconsumer.clock import now
 from kzconsumer.errors import SinkError
+from kzconsumer.records.forms import Headers
 from kzconsumer.records.json_content import Content, content
 from kzconsumer.settings.tables import read_table
-from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
+from kzconsumer.sinks.interface import Batch, SinkContext
+from kzconsumer.streams.message import Message
 
 _PIPE_ATOM = 4096  # PIPE_BUF: a pipe that polls writable takes this much without blocking
 _FILE_PIECE = 256 * 1024
 _POLL_SECONDS = 0.2
 _DOUBT_SECONDS = 0.02
+_ROWS = 1000  # records that are encoded at a time
 _encoder = msgspec.json.Encoder()
 
 
@@ -51,6 +54,8 @@ class Line(msgspec.Struct, frozen=True):
 
 class JsonLinesSink:
     """`write` raises SinkError if standard output was closed by its reader. A reader that stalls is backpressure."""
+
+    batch_bytes = 2 << 20  # lines gain nothing from larger batches
 
     def __init__(self, options: Mapping[str, object], context: SinkContext) -> None:
         read_table(options, JsonLinesOptions, "[sink.options]")
@@ -81,7 +86,9 @@ class JsonLinesSink:
         descriptor = sys.stdout.fileno()
         self._write_all(descriptor, self._torn)
         for part in batch.ranges:
-            self._write_all(descriptor, encode_range(part))
+            messages = part.messages()
+            while lines := encode(islice(messages, _ROWS)):
+                self._write_all(descriptor, lines)
 
     def _write_all(self, descriptor: int, data: bytes) -> None:
         """Write to a descriptor that may stall; a cancellation is noticed within `_POLL_SECONDS`."""
@@ -102,38 +109,32 @@ class JsonLinesSink:
                 self._torn = b"" if whole else bytes(rest[: data.index(b"\n", len(begun)) + 1 - len(begun)])
 
 
-def encode_range(part: RangeData) -> bytes:
-    """The lines of one range, each ended by a newline."""
-    return b"".join(encode_batch(part.topic, part.partition, batch) for batch in part.batches)
-
-
-def encode_batch(topic: str, partition: int, batch: pa.RecordBatch) -> bytes:
-    """The lines of one record batch."""
+def encode(messages: Iterable[Message]) -> bytes:
+    """The lines of messages, each ended by a newline."""
+    records = list(messages)
+    keys = _contents([record.key for record in records])
+    values = _contents([record.value for record in records])
     lines = [
-        Line(topic, partition, offset, timestamp, key, value, headers)
-        for offset, timestamp, key, value, headers in zip(
-            cast("list[int]", batch.column("offset").to_pylist()),
-            batch.column("timestamp").cast(pa.int64()).to_pylist(),
-            _contents(batch.column("key")),
-            _contents(batch.column("value")),
-            _headers(batch.column("headers")),
-            strict=True,
+        Line(
+            record.topic,
+            record.partition,
+            record.offset,
+            record.timestamp,
+            key,
+            value,
+            _headers(record.headers) if record.headers else (),
         )
+        for record, key, value in zip(records, keys, values, strict=True)
     ]
     return _encoder.encode_lines(lines)
 
 
-def _contents(column: pa.Array[Any]) -> list[Content]:
-    if column.null_count == len(column):
-        return [None] * len(column)
+def _contents(fields: Sequence[bytes | None]) -> Sequence[Content]:
     try:
-        texts = column.cast(pa.string())  # checks the UTF-8 of the whole column at once
-    except pa.ArrowInvalid:
-        return [content(each) for each in column.to_pylist()]
-    return cast("list[Content]", texts.to_pylist())
+        return [None if field is None else field.decode() for field in fields]
+    except UnicodeDecodeError:
+        return [content(field) for field in fields]
 
 
-def _headers(column: pa.Array[Any]) -> list[list[tuple[str, Content]]]:
-    if len(cast("pa.ListArray[Any]", column).flatten()) == 0:
-        return [[]] * len(column)
-    return [[(header["key"], content(header["value"])) for header in headers or ()] for headers in column.to_pylist()]
+def _headers(headers: Headers) -> Sequence[tuple[str, Content]]:
+    return [(key, content(value)) for key, value in headers]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Collection, Iterable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
 from crc32c import crc32c
 
 from kzconsumer.errors import RangeChangedError, SessionExpiredError
@@ -20,6 +18,9 @@ from kzconsumer.sinks.destination import SinkDestination
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.sinks.owned_ranges import OwnedRanges
 from kzconsumer.sinks.steps import Steps
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # loaded for replayable sinks
 
 log = get_logger("kzconsumer.sink")
 
@@ -113,6 +114,8 @@ def _changed(part: RangeData, plan: Plan) -> str | None:
 
 def checksum(batches: Iterable[pa.RecordBatch]) -> str:
     """Of offsets, keys and values in offset order, however they are divided into batches: 40 hexadecimal digits."""
+    import pyarrow.compute as pc
+
     offsets = 0
     lengths = {"key": 0, "value": 0}
     contents = {"key": 0, "value": 0}

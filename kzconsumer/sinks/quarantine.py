@@ -12,14 +12,11 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 from anyio import CancelScope, to_thread
 
 from kzconsumer.durable_files import make_directory, publish, staged_name, sync_file
 from kzconsumer.errors import SinkError
 from kzconsumer.model import RangeIdentity
-from kzconsumer.records.columns import SCHEMA
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer.sinks.reports import KeptRange
 
@@ -37,9 +34,9 @@ def kept_ranges(directory: Path) -> list[KeptRange]:
             if match := _FILE.fullmatch(file.name):
                 topic, partition, incarnation, epoch, first, until, kind = match.groups()
                 numbers = int(incarnation, 16), int(epoch), int(first), int(until)
-                records = pq.read_metadata(file).num_rows if kind == "parquet" else None
+                records = _records_in(file) if kind == "parquet" else None
                 found.append(KeptRange(RangeIdentity(topic, int(partition), *numbers), records))
-    except (OSError, pa.ArrowException) as error:
+    except OSError as error:
         raise SinkError(f"[sink] quarantine: {error}") from error
     return found
 
@@ -68,7 +65,7 @@ class RangeQuarantine:
             finally:
                 with CancelScope(shield=True):
                     await to_thread.run_sync(_remove, staged)
-        except (OSError, pa.ArrowException) as error:
+        except OSError as error:
             why = f"the sink cannot write it ({reason}), nor can it be quarantined: {error}"
             raise SinkError(f"{part.range}: {why}") from error
         return final
@@ -77,12 +74,36 @@ class RangeQuarantine:
         make_directory(self._directory)
         if part.raw is None:
             about = {"sink": self._sink, "reason": reason, "range": part.range._asdict(), "records": part.records}
-            table = pa.Table.from_batches(part.batches, SCHEMA)
-            pq.write_table(table.replace_schema_metadata({METADATA: msgspec.json.encode(about)}), staged)
+            _write_parquet(part, msgspec.json.encode(about), staged)
         else:
             with staged.open("xb") as file:
                 file.writelines(part.raw)
         sync_file(staged)
+
+
+def _write_parquet(part: RangeData, about: bytes, file: Path) -> None:
+    """Raises OSError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from kzconsumer.records.columns import SCHEMA
+
+    try:
+        table = pa.Table.from_batches(part.batches, SCHEMA)
+        pq.write_table(table.replace_schema_metadata({METADATA: about}), file)
+    except pa.ArrowException as error:
+        raise OSError(str(error)) from error
+
+
+def _records_in(file: Path) -> int:
+    """Raises OSError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_metadata(file).num_rows
+    except pa.ArrowException as error:
+        raise OSError(str(error)) from error
 
 
 def _remove(staged: Path) -> None:

@@ -6,14 +6,12 @@ alone is kept in the quarantine. Records that the sink rejects are handled as `[
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
 import anyio
-import pyarrow as pa
 
 from kzconsumer.errors import RecordRejectedError, SinkError
 from kzconsumer.logs.logger import get_logger
@@ -187,24 +185,9 @@ def _found(batch: Batch, records: Sequence[Rejected]) -> Iterator[RejectedRecord
 
 
 def _message(part: RangeData, offset: int) -> Message | None:
-    for batch in part.batches:
-        column = batch.column("offset")
-        offsets = memoryview(column.buffers()[1] or b"").cast("B").cast("q")
-        row = bisect_left(offsets, offset, column.offset, column.offset + len(column)) - column.offset
-        if row < len(column) and column[row].as_py() == offset:
-            return _message_of(batch, row)
+    for piece in part.pieces:
+        row = piece.rows_below(offset)
+        for message in piece.slice(row, row + 1).messages():
+            if message.offset == offset:
+                return message
     return None
-
-
-def _message_of(batch: pa.RecordBatch, row: int) -> Message:
-    (record,) = batch.slice(row, 1).to_pylist()
-    return Message(
-        record["topic"],
-        record["partition"],
-        record["offset"],
-        record["key"],
-        record["value"],
-        batch.column("timestamp")[row].value,
-        tuple((header["key"], header["value"]) for header in record["headers"]),
-        record["timestamp_type"],
-    )

@@ -16,6 +16,7 @@ import pytest
 
 from kzconsumer.model import RangeIdentity
 from kzconsumer.records.columns import SCHEMA
+from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.sinks.interface import Batch, RangeData, Sink
 from kzconsumer.testing.sink_member import Member, MemberFailedError, Moment, Written, import_once
 from kzconsumer.testing.unusual_records import Values, unusual
@@ -228,7 +229,7 @@ class Log:
             partition=partition,
             first=first,
             until=until,
-            batches=(pa.RecordBatch.from_pylist(rows, schema=SCHEMA),),
+            pieces=(ColumnRecords(pa.RecordBatch.from_pylist(rows, schema=SCHEMA)),),
             incarnation=self.incarnation,
             epoch=self._epoch,
         )

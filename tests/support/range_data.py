@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from kzconsumer.records.columns import SCHEMA
+from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.sinks.interface import RangeData
 
 TIME = 1_700_000_000_000
@@ -29,12 +30,12 @@ def range_data(
         partition=partition,
         first=first,
         until=until,
-        batches=tuple(_batch(topic, partition, rows[n : n + size]) for n in range(0, len(rows), size)),
+        pieces=tuple(_piece(topic, partition, rows[n : n + size]) for n in range(0, len(rows), size)),
         incarnation=0x2A,
         epoch=0,
     )
 
 
-def _batch(topic: str, partition: int, rows: list[dict[str, Any]]) -> pa.RecordBatch:
+def _piece(topic: str, partition: int, rows: list[dict[str, Any]]) -> ColumnRecords:
     full = [{"topic": topic, "partition": partition} | row for row in rows]
-    return pa.RecordBatch.from_pylist(full, schema=SCHEMA)
+    return ColumnRecords(pa.RecordBatch.from_pylist(full, schema=SCHEMA))

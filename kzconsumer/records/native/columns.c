@@ -110,6 +110,14 @@ static enum fault make_room_for_headers(struct columns *columns, int64_t count) 
     return OK;
 }
 
+static enum fault append_header(struct columns *columns, struct field key, struct field value) {
+    enum fault fault = append_field(&columns->header_keys, columns->headers, key);
+    if (fault == OK)
+        fault = append_field(&columns->header_values, columns->headers, value);
+    columns->headers++;
+    return fault;
+}
+
 enum fault append_headers(struct columns *columns, const uint8_t *at, const uint8_t *end, int64_t count) {
     enum fault fault = make_room_for_headers(columns, count);
     for (int64_t n = 0; n < count && fault == OK; n++) {
@@ -117,11 +125,18 @@ enum fault append_headers(struct columns *columns, const uint8_t *at, const uint
         int cut_off;
         if ((at = read_field(at, end, &key, &cut_off)) == NULL || (at = read_field(at, end, &value, &cut_off)) == NULL)
             return BAD_HEADER;
-        fault = append_field(&columns->header_keys, columns->headers, key);
-        if (fault == OK)
-            fault = append_field(&columns->header_values, columns->headers, value);
-        columns->headers++;
+        fault = append_header(columns, key, value);
     }
+    return fault;
+}
+
+enum fault copy_headers(struct columns *columns, const struct columns *from, int64_t row) {
+    if (from->header_ends == NULL || from->header_ends[row] == from->header_ends[row + 1])
+        return OK;
+    int64_t first = from->header_ends[row], until = from->header_ends[row + 1];
+    enum fault fault = make_room_for_headers(columns, until - first);
+    for (int64_t n = first; n < until && fault == OK; n++)
+        fault = append_header(columns, field_at(&from->header_keys, n), field_at(&from->header_values, n));
     return fault;
 }
 

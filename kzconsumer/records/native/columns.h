@@ -62,6 +62,9 @@ int64_t row_bytes(const struct columns *columns, int64_t first, int64_t until);
 /* Append the headers in `[at, end)`, which were checked, to those of the row about to be added. */
 enum fault append_headers(struct columns *columns, const uint8_t *at, const uint8_t *end, int64_t count);
 
+/* Append the headers of a row of other columns to those of the row about to be added. */
+enum fault copy_headers(struct columns *columns, const struct columns *from, int64_t row);
+
 enum fault grow_binary(struct binary *binary, int64_t size);
 
 static inline enum fault append_field(struct binary *binary, int64_t row, struct field field) {
@@ -85,6 +88,12 @@ static inline enum fault append_field(struct binary *binary, int64_t row, struct
     }
     binary->ends[row + 1] = (int32_t)binary->used;
     return OK;
+}
+
+static inline struct field field_at(const struct binary *binary, int64_t row) {
+    if ((binary->validity[row >> 3] >> (row & 7) & 1) == 0)
+        return (struct field){NULL, 0};
+    return (struct field){binary->data + binary->ends[row], binary->ends[row + 1] - binary->ends[row]};
 }
 
 struct record {

@@ -72,10 +72,10 @@ static PyObject *columns_rows_below(PyObject *object, PyObject *argument) {
 }
 
 PyObject *field_of(const struct binary *binary, Py_ssize_t row) {
-    if ((binary->validity[row >> 3] >> (row & 7) & 1) == 0)
+    struct field field = field_at(binary, row);
+    if (field.data == NULL)
         return Py_NewRef(Py_None);
-    int32_t first = binary->ends[row];
-    return PyBytes_FromStringAndSize((const char *)binary->data + first, binary->ends[row + 1] - first);
+    return PyBytes_FromStringAndSize((const char *)field.data, field.size);
 }
 
 PyObject *headers_of(const struct columns *columns, Py_ssize_t row) {

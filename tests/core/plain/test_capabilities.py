@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Self
@@ -31,6 +32,7 @@ class Everything(Plain):
     destination = "a table"
     remembers = True
     start_limit = 3000.0
+    batch_bytes = 1000
 
     def __init__(self) -> None:
         self.last_batch: dict[str, object] = {}
@@ -56,6 +58,7 @@ def test_a_sink_that_only_writes() -> None:
         {},
         None,
     )
+    assert can.batch_bytes == sys.maxsize
     assert (can.prepare, can.set_aside, can.check, can.previews, can.accounts) == (None,) * 5
     assert destination_of("plain", can) is None
 
@@ -64,7 +67,7 @@ async def test_a_sink_with_all_capabilities() -> None:
     sink = Everything()
     can = capabilities(sink)
     assert can.destination is sink
-    assert (can.start_limit, can.remembers(), can.described()) == (3000.0, True, "a table")
+    assert (can.start_limit, can.batch_bytes, can.remembers(), can.described()) == (3000.0, 1000, True, "a table")
     sink.last_batch["rows"] = 3
     assert can.last_batch() == {"rows": 3}
     sink.status["page"] = "http://localhost"

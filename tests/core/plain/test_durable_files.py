@@ -87,7 +87,7 @@ async def test_dead_letters_are_on_disk_before_they_count(disk: Disk) -> None:
 async def test_a_quarantined_range_is_on_disk_before_it_counts(disk: Disk, raw: bool) -> None:
     part = range_data("orders", 0, 3, 9)
     if raw:
-        part = msgspec.structs.replace(part, batches=(), raw=(memoryview(b"ab"), memoryview(b"c")))
+        part = msgspec.structs.replace(part, pieces=(), raw=(memoryview(b"ab"), memoryview(b"c")))
     staged: list[Path] = []
 
     async def decide() -> bool:

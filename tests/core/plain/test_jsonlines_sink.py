@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import math
 
+import msgspec
 import pytest
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import RangeData, SinkContext
-from kzconsumer.sinks.jsonlines_sink import JsonLinesSink, encode_range
+from kzconsumer.sinks.jsonlines_sink import JsonLinesSink, encode
 from tests.support.range_data import TIME, range_data, record
 
 
 def lines(part: RangeData) -> list[dict[str, object]]:
-    return [json.loads(line) for line in encode_range(part).decode().splitlines()]
+    return [json.loads(line) for line in encode(part.messages()).decode().splitlines()]
 
 
 def test_an_ordinary_record_has_exactly_the_promised_keys() -> None:
-    assert encode_range(range_data("t", 3, 7, 8)).decode() == (
+    assert encode(range_data("t", 3, 7, 8).messages()).decode() == (
         f'{{"topic":"t","partition":3,"offset":7,"timestamp":{TIME + 7},"key":"k7","value":"v7","headers":[]}}\n'
     )
 
@@ -58,14 +59,12 @@ def test_headers_are_pairs_in_order_with_duplicates() -> None:
 
 def test_a_slice_shows_only_its_own_rows() -> None:
     whole = range_data("t", 0, 0, 5, batches=1)
-    part = RangeData(
-        topic="t", partition=0, first=2, until=4, batches=(whole.batches[0].slice(2, 2),), incarnation=1, epoch=0
-    )
+    part = msgspec.structs.replace(whole, first=2, until=4, pieces=(whole.pieces[0].slice(2, 4),))
     assert [(row["offset"], row["key"], row["value"]) for row in lines(part)] == [(2, "k2", "v2"), (3, "k3", "v3")]
 
 
 def test_a_range_without_records_has_no_lines() -> None:
-    assert encode_range(range_data("t", 0, 0, 5, [])) == b""
+    assert encode(range_data("t", 0, 0, 5, []).messages()) == b""
 
 
 def test_it_has_no_options() -> None:

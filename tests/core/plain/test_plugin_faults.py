@@ -95,6 +95,12 @@ SINK_FAULTS = [
         'Sink has a "fingerprint" and wants "raw": only a sink of columns can be replayable',
     ),
     ("class Sink:", 'class Sink:\n    wants = "rows"', 'Sink wants "rows"; there is columns and raw'),
+    (
+        "class Sink:",
+        'class Sink:\n    batch_bytes = "1MiB"',
+        "Sink has a \"batch_bytes\" that is not a number of bytes: '1MiB'",
+    ),
+    ("class Sink:", "class Sink:\n    batch_bytes = 0", 'Sink has a "batch_bytes" that is not a number of bytes: 0'),
     ("class Sink:", "class Sink:\n    async def check(self): ...", 'Sink has an async "check", which would never run'),
     ("class Sink:", "class Sink:\n    def prepare(self, batch): ...", 'Sink has a "prepare" that is not async'),
 ]

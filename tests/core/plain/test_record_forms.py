@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pyarrow as pa
 import pytest
 
-from kzconsumer.records._native import allocated_bytes
+from kzconsumer.records._native import allocated_bytes, join
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer.records.decode import decode
-from kzconsumer.records.forms import NO_RECORDS, RawRecords, Records
+from kzconsumer.records.forms import NO_RECORDS, ColumnRecords, DecodedRecords, RawRecords, Records
+from kzconsumer.streams.message import handed_out
 from tests.support.chunks import messages
 from tests.support.record_sets import Record, record_batch
 
@@ -20,8 +23,14 @@ RECORDS = [
 DATA = memoryview(record_batch(RECORDS, base_offset=40, offset_deltas=[0, 7, 9]))
 
 
-def decoded() -> Records:
-    return decode(DATA, topic="orders", partition=3, start=0).records
+def decoded(data: memoryview = DATA) -> DecodedRecords:
+    records = decode(data, topic="orders", partition=3, start=0).records
+    assert isinstance(records, DecodedRecords)
+    return records
+
+
+def in_arrow() -> ColumnRecords:
+    return ColumnRecords(decoded().columns())
 
 
 @pytest.mark.parametrize(("first", "until"), [(0, None), (0, 2), (1, None), (1, 2), (2, 9), (3, None), (2, 1)])
@@ -53,11 +62,93 @@ def test_bytes_are_those_of_the_columns(headers: tuple[tuple[bytes, bytes | None
         assert part.nbytes == pytest.approx(part.columns().nbytes, rel=0.01)
 
 
+@pytest.mark.parametrize("form", [decoded, in_arrow])
 @pytest.mark.parametrize("offset", [0, 40, 41, 47, 48, 49, 50, 100])
-def test_records_below_an_offset(offset: int) -> None:
-    part = decoded().below(offset)
-    assert [message.offset for message in messages(part)] == [each for each in (40, 47, 49) if each < offset]
+def test_records_below_an_offset(form: Callable[[], Records], offset: int) -> None:
+    part = form().below(offset)
+    assert [message.offset for message in part.messages()] == [each for each in (40, 47, 49) if each < offset]
     assert part.columns() == decoded().columns().slice(0, len(part))
+
+
+@pytest.mark.parametrize("form", [decoded, in_arrow])
+@pytest.mark.parametrize(("first", "until"), [(0, None), (1, 2), (1, None), (2, 9), (3, None), (2, 1)])
+def test_messages_that_nobody_acknowledges(form: Callable[[], Records], first: int, until: int | None) -> None:
+    found = list(form().slice(first, until).messages())
+    assert found == messages(decoded())[first:until]
+    assert [handed_out(message) for message in found] == [None] * len(found)
+
+
+@pytest.mark.parametrize("form", [DecodedRecords.slice, lambda records, first: ColumnRecords(records.columns())])
+def test_messages_of_thousands_of_records(form: Callable[[DecodedRecords, int], Records]) -> None:
+    some = [Record(b"%d" % n, b"", ((b"n", b"%d" % n),) if n % 3 else ()) for n in range(2500)]
+    records = decoded(memoryview(record_batch(some, base_offset=7)))
+    assert list(form(records, 0).messages()) == messages(records)
+
+
+def test_messages_do_not_keep_the_records() -> None:
+    before = allocated_bytes()
+    kept = [next(iter(decoded(memoryview(record_batch([Record(None, bytes(1 << 20))], base_offset=0))).messages()))]
+    assert len(kept) == 1
+    assert allocated_bytes() < before + 1000
+
+
+PIECES = [
+    [Record(None, b"no key"), Record(None, b"")],
+    [Record(b"k", None, timestamp=-1), Record(b"", b"x" * 300)],
+    [Record(b"k" * 400, b"v", ((b"a", b"1"), (b"a", None))), Record(b"k", b"v", ((b"", b""),))],
+    [Record(None, None)] * 20,
+    [Record(b"k", b"v", ((b"trace", b"%d" % n),) * n) for n in range(90)],
+]
+
+
+def pieces(chosen: Sequence[int]) -> list[DecodedRecords]:
+    """Each a part of a larger one, from offset 1000 times its place on."""
+    return [
+        decoded(
+            memoryview(
+                record_batch(
+                    [RECORDS[0], *PIECES[n], RECORDS[0]],
+                    base_offset=1000 * place,
+                    log_append_time=5 if n % 2 else None,
+                )
+            )
+        ).slice(1, 1 + len(PIECES[n]))
+        for place, n in enumerate(chosen)
+    ]
+
+
+@pytest.mark.parametrize(
+    "chosen", [(0,), (0, 0), (0, 1), (1, 0), (2, 0, 3), (3, 3, 2), (4, 2), (3, 4, 4, 0, 1), tuple(range(5)) * 3]
+)
+def test_joined_pieces_have_the_same_records(chosen: Sequence[int]) -> None:
+    first, *following = separate = pieces(chosen)
+    joined = first.joined(following)
+    joined.columns().validate(full=True)
+    assert list(joined.messages()) == [message for each in separate for message in each.messages()]
+    assert joined.columns().to_pylist() == [row for each in separate for row in each.columns().to_pylist()]
+    assert joined.nbytes <= sum(each.nbytes for each in separate)
+
+
+def test_a_joined_piece_keeps_its_own_records_alone() -> None:
+    before = allocated_bytes()
+    large = decoded(memoryview(record_batch([Record(b"k", b"v"), Record(b"k", bytes(1 << 20))], base_offset=0)))
+    joined = large.slice(0, 1).joined([])
+    del large
+    assert (len(joined), allocated_bytes() < before + 1000) == (1, True)
+
+
+def test_pieces_that_cannot_be_joined() -> None:
+    records = decoded()
+    with pytest.raises(ValueError, match="offsets must increase"):
+        records.slice(1).joined([records.slice(0, 1)])
+    with pytest.raises(ValueError, match="offsets must increase"):
+        records.joined([records])
+    with pytest.raises(TypeError, match="only Columns can be joined"):
+        join([records.decoded, b""])  # type: ignore[list-item]
+    large = decoded(memoryview(record_batch([Record(None, bytes(1 << 20))], base_offset=0)))
+    with pytest.raises(ValueError, match="the records are too large to join"):
+        join([large.decoded] * 2048)
+    assert len(join([])) == 0
 
 
 def test_columns_outlive_what_they_are_made_of() -> None:
@@ -81,7 +172,7 @@ def test_a_range_without_records() -> None:
 def test_raw_bytes_are_neither_iterated_nor_cut() -> None:
     raw = RawRecords(DATA, 10)
     assert (len(raw), raw.nbytes, bytes(raw.raw)) == (10, len(DATA), bytes(DATA))
-    for refused in (lambda: raw.slice(0), lambda: raw.below(45), lambda: raw.decoded):
+    for refused in (lambda: raw.slice(0), lambda: raw.below(45), lambda: raw.decoded, raw.messages):
         with pytest.raises(TypeError, match="records fetched as raw bytes cannot be iterated"):
             refused()
     with pytest.raises(TypeError, match="records fetched as messages or columns cannot be had as raw bytes"):

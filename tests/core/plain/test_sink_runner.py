@@ -132,6 +132,27 @@ async def test_a_batch_is_cut_by_bytes() -> None:
     assert sink.ranges == [(0, 0, 50), (0, 50, 100)]
 
 
+@pytest.mark.parametrize(("size", "batch_bytes"), [(1 << 20, 1000), (1000, 1 << 20)])
+async def test_a_batch_is_cut_by_the_bytes_that_the_sink_wants_if_they_are_fewer(size: int, batch_bytes: int) -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
+    sink.batch_bytes = batch_bytes  # type: ignore[attr-defined]
+    put(queue, chunk(claim, 0, 50), chunk(claim, 50, 100))
+    async with running(runner_of(sink, size=size, time=60), [queue]):
+        await until(lambda: claim.processed == 100)
+    assert sink.ranges == [(0, 0, 50), (0, 50, 100)]
+
+
+async def test_other_settings_leave_the_bytes_that_the_sink_wants() -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
+    sink.batch_bytes = 1000  # type: ignore[attr-defined]
+    runner = runner_of(sink, size=500, time=60)
+    runner.limit(BatchSettings(max_time=60))
+    put(queue, chunk(claim, 0, 50), chunk(claim, 50, 100))
+    async with running(runner, [queue]):
+        await until(lambda: claim.processed == 100)
+    assert sink.ranges == [(0, 0, 50), (0, 50, 100)]
+
+
 async def test_a_batch_is_cut_by_the_time_since_its_first_record() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
     async with running(runner_of(sink, time=0.15), [queue]):

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.installing import ROOT
+from tests.support.members import daemon
 from tests.support.producing import Sent, produce
+from tests.support.zookeeper_sessions import until
 
 RECORDS = 100
 PROGRAM = """
@@ -54,6 +59,19 @@ async def test_a_member_that_takes_batches_does(cluster: Cluster, unique: str) -
     seen, loaded = await asyncio.to_thread(member, cluster.connect, unique, "batches")
     assert seen == RECORDS
     assert {"pyarrow", "kzconsumer.records.columns"} <= set(loaded)
+
+
+async def test_the_daemon_with_jsonlines_loads_no_arrow(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    sent = [Sent(0, b"key", b"value %d" % n) for n in range(RECORDS)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
+    with daemon(tmp_path, cluster.connect, unique, {unique: 1}, imports=True) as running:
+        await until(lambda: len(running.records()) == RECORDS, 30)
+        running.signal(signal.SIGTERM)
+        assert await running.ended() == 0
+    loaded = set(re.findall(r"^import time:.*\| +(\S+)$", running.err.read_text(), re.MULTILINE))
+    assert {"kzconsumer.records.json_content", "kzconsumer.records.forms"} <= loaded
+    assert not {"pyarrow", "numpy", "kzconsumer.records.columns"} & loaded
 
 
 def member(*words: str) -> tuple[int, list[str]]:

@@ -84,17 +84,18 @@ async def _preview(settings: Settings, count: int) -> Preview:
 async def _newest(settings: Settings, count: int) -> Batch:
     """The newest records. Raises NotFoundError if there are none."""
     from kzconsumer.fetcher.range_reader import range_reader
+    from kzconsumer.records.forms import ColumnRecords, Records
     from kzconsumer.sinks.interface import Batch, RangeData
 
-    batches: dict[tuple[str, int], list[object]] = {}
+    pieces: dict[TopicPartition, list[Records]] = {}
     try:
         async with range_reader(settings) as reader:
             ranges = last_offsets(await reader.logs(await reader.partitions(settings.subscription)), count)
             async for partition, batch in reader.read(ranges):
-                batches.setdefault(partition, []).append(batch)
+                pieces.setdefault(partition, []).append(ColumnRecords(batch))
     except BrokersUnreachableError as error:
         raise BrokersUnreachableError(f"{settings.zookeeper.connect}: no broker answers: {error}") from None
-    if not batches:
+    if not pieces:
         raise NotFoundError("the subscribed topics have no records to try")
     return Batch(
         tuple(
@@ -103,7 +104,7 @@ async def _newest(settings: Settings, count: int) -> Batch:
                 partition=each.partition,
                 first=each.first,
                 until=each.until,
-                batches=tuple(batches.get((each.topic, each.partition), ())),  # type: ignore[arg-type]
+                pieces=tuple(pieces.get(each.topic_partition, ())),
                 incarnation=0,
                 epoch=0,
             )

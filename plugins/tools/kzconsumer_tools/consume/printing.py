@@ -21,9 +21,10 @@ from kzconsumer.consumer import connect
 from kzconsumer.errors import NotDoneError
 from kzconsumer.fetcher.range_reader import RangeReader, range_reader
 from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.settings.settings import Settings
-from kzconsumer.sinks.jsonlines_sink import encode_batch
+from kzconsumer.sinks.jsonlines_sink import encode
 from kzconsumer_tools.consume.format_string import Format
 from kzconsumer_tools.consume.lines import render
 from kzconsumer_tools.consume.places import ENDLESS, Place, offset_at, ranges
@@ -117,7 +118,7 @@ class Printer:
         if self._wanted.count is not None:
             rows = rows.slice(0, self._wanted.count - self.records)
         if self._wanted.form is None:
-            return rows, memoryview(encode_batch(*partition, rows)) if rows.num_rows else memoryview(b"")
+            return rows, memoryview(encode(ColumnRecords(rows).messages()))
         return rows, memoryview(render(rows, self._wanted.form, self._wanted.null))
 
 

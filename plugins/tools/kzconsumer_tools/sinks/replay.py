@@ -22,6 +22,7 @@ from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, NotDoneError, SinkError
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch, RangeData, Sink
 from kzconsumer.sinks.reports import Accountable
@@ -149,7 +150,7 @@ def _batch(parts: Mapping[TopicPartition, _Part], incarnations: Mapping[str, int
                 partition=partition.partition,
                 first=part.first,
                 until=part.until,
-                batches=tuple(part.batches),
+                pieces=tuple(map(ColumnRecords, part.batches)),
                 incarnation=incarnations[partition.topic],
                 epoch=0,
             )
