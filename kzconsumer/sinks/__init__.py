@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.sinks.function_reference import load_async_function, load_function, load_plain_function
 from kzconsumer.sinks.interface import (
     Batch,
@@ -29,6 +30,7 @@ __all__ = [
     "BadRecord",
     "Batch",
     "Checkable",
+    "ColumnRecords",
     "HeldRange",
     "Holdings",
     "Preparing",
