@@ -71,9 +71,7 @@ class StreamCursor:
         try:
             # The lease and the time are looked at within a lot, too: the process may have been stopped in the middle of
             # one, and the application may have become slow. Before each message for a slow application.
-            rows = FAST_ROWS if self._lot_size == MOST_ROWS else 1
-            if self._lot and now() - self._turn > LOT_SECONDS:
-                rows = 1
+            if slow := bool(self._lot) and now() - self._turn > LOT_SECONDS:
                 await self._give_turn()
             while self._lot and not self._lease.held:
                 if self._unacknowledged is None:
@@ -81,7 +79,7 @@ class StreamCursor:
                 await self._wait(self._lease.wait)
             if not self._lot:  # it may also have been given back meanwhile
                 await self._load_lot()
-            self._lot.allow(rows)
+            self._lot.allow(FAST_ROWS if self._lot_size == MOST_ROWS and not slow else 1)
         except EndOfStream:
             return
         finally:

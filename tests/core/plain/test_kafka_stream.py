@@ -682,6 +682,22 @@ async def test_an_application_that_is_slow_with_small_chunks_is_slow_with_large_
     assert waiting.cancelled_caught
 
 
+async def test_an_application_that_became_slow_in_its_last_lot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next lot is small, and its messages are handed out one by one."""
+    claim, lease = tracker(), LeaseInHand()
+    stream = stream_of(chunk(claim, 0, MOST_ROWS * 8), chunk(claim, MOST_ROWS * 8, MOST_ROWS * 9), lease=lease)
+    time_now = 1000.0
+    monkeypatch.setattr("kzconsumer.streams.cursor.now", lambda: time_now)
+    iterator = aiter(stream)
+    await take(iterator, MOST_ROWS * 8)
+    time_now += 1.0
+    await take(iterator, 1)
+    lease.lose()
+    with anyio.move_on_after(0.01) as waiting:
+        await anext(iterator)
+    assert waiting.cancelled_caught
+
+
 async def test_an_application_that_becomes_slow_in_the_middle_of_a_lot(monkeypatch: pytest.MonkeyPatch) -> None:
     number = MOST_ROWS * 8
     claim, lease = tracker(), LeaseInHand()
