@@ -675,7 +675,7 @@ async def test_an_application_that_is_slow_with_small_chunks_is_slow_with_large_
     iterator = aiter(stream)
     for n in range(12):
         assert (await take(iterator, 1))[0].offset == n
-        time_now += 0.015
+        time_now += 0.005
     lease.lose()
     with anyio.move_on_after(0.01) as waiting:
         await anext(iterator)
