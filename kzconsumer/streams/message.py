@@ -27,11 +27,13 @@ def load(lot: _native.Lot, records: Records, claim: OffsetTracker, begin: int) -
 
 def handed_out(message: Message) -> HandedOut | None:
     """The range that acknowledging the message completes; None if no stream has made it."""
-    found = _native.range_of(message)
-    return None if found is None else HandedOut(*found, 1)
+    return _one_record(_native.range_of(message))
 
 
 def last_handed_out(lot: _native.Lot) -> HandedOut | None:
     """The same of the message that was taken last; None if there is none."""
-    found = lot.last()
+    return _one_record(lot.last())
+
+
+def _one_record(found: tuple[OffsetTracker, int, int] | None) -> HandedOut | None:
     return None if found is None else HandedOut(*found, 1)

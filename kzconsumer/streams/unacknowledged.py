@@ -54,9 +54,6 @@ class Unacknowledged:
     def room(self) -> int:
         return max(0, self._most - self.total)
 
-    def knows(self, claim: OffsetTracker) -> bool:
-        return claim in self._records
-
     def add(self, claim: OffsetTracker, records: int) -> None:
         """Count records; a negative number for records that were made and not handed out after all."""
         if claim not in self._records and records > 0:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import time
 
 import anyio
@@ -16,6 +15,7 @@ import anyio
 import kzconsumer
 from kzconsumer.streams.kafka_stream import KafkaStream
 from tests.interop.plants import PLANTS
+from tests.support.printing_member import consume_until_terminated
 
 
 async def main(arguments: argparse.Namespace) -> None:
@@ -31,13 +31,7 @@ async def main(arguments: argparse.Namespace) -> None:
         async for message in stream:
             os.write(1, b"%.6f %d %d\n" % (time.time(), message.partition, message.offset))
 
-    async with kzconsumer.connect(settings) as consumer, anyio.create_task_group() as tasks:
-        (stream,) = (await consumer.create_message_streams({arguments.topic: 1}))[arguments.topic]
-        tasks.start_soon(print_all, stream)
-        with anyio.open_signal_receiver(signal.SIGTERM) as signals:
-            async for _ in signals:
-                break
-        await consumer.leave()
+    await consume_until_terminated(settings, arguments.topic, print_all)
 
 
 if __name__ == "__main__":

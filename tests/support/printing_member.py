@@ -12,9 +12,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -92,10 +93,16 @@ async def _main(arguments: argparse.Namespace) -> None:
             elif arguments.work:
                 await anyio.sleep(arguments.work)
 
+    await consume_until_terminated(settings, arguments.topic, print_all)
+
+
+async def consume_until_terminated(
+    settings: kzconsumer.Settings, topic: str, consume: Callable[[KafkaStream], Coroutine[Any, Any, None]]
+) -> None:
+    """Be a member with one stream, which leaves its group at SIGTERM."""
     async with kzconsumer.connect(settings) as consumer, anyio.create_task_group() as tasks:
-        streams = await consumer.create_message_streams({arguments.topic: 1})
-        for stream in streams[arguments.topic]:
-            tasks.start_soon(print_all, stream)
+        (stream,) = (await consumer.create_message_streams({topic: 1}))[topic]
+        tasks.start_soon(consume, stream)
         with anyio.open_signal_receiver(signal.SIGTERM) as signals:
             async for _ in signals:
                 break

@@ -46,7 +46,6 @@ typedef Py_ssize_t Py_hash_t;
 PyAPI_FUNC(Py_hash_t) PyObject_Hash(PyObject *);
 PyAPI_FUNC(PyObject *) PyObject_RichCompare(PyObject *, PyObject *, int);
 
-PyAPI_FUNC(void) Py_IncRef(PyObject *);
 PyAPI_FUNC(void) Py_DecRef(PyObject *);
 PyAPI_FUNC(PyObject *) Py_NewRef(PyObject *);
 
@@ -229,7 +228,6 @@ PyAPI_FUNC(void) PyEval_RestoreThread(PyThreadState *);
 
 /* Errors */
 
-PyAPI_DATA(PyObject *) PyExc_RuntimeError;
 PyAPI_DATA(PyObject *) PyExc_StopAsyncIteration;
 PyAPI_DATA(PyObject *) PyExc_StopIteration;
 PyAPI_DATA(PyObject *) PyExc_TypeError;

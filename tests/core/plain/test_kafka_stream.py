@@ -664,6 +664,14 @@ def test_lot_sizes_follow_the_speed_of_the_application() -> None:
     assert next_lot(50, 1, 0.0001) == 100, "few messages, but fast"
 
 
+async def assert_nothing_without(lease: LeaseInHand, iterator: AsyncIterator[Message]) -> None:
+    """The lease is looked at before the next message."""
+    lease.lose()
+    with anyio.move_on_after(0.01) as waiting:
+        await anext(iterator)
+    assert waiting.cancelled_caught
+
+
 async def test_an_application_that_is_slow_with_small_chunks_is_slow_with_large_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -676,10 +684,7 @@ async def test_an_application_that_is_slow_with_small_chunks_is_slow_with_large_
     for n in range(12):
         assert (await take(iterator, 1))[0].offset == n
         time_now += 0.005
-    lease.lose()
-    with anyio.move_on_after(0.01) as waiting:
-        await anext(iterator)
-    assert waiting.cancelled_caught
+    await assert_nothing_without(lease, iterator)
 
 
 async def test_an_application_that_became_slow_in_its_last_lot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -692,10 +697,7 @@ async def test_an_application_that_became_slow_in_its_last_lot(monkeypatch: pyte
     await take(iterator, MOST_ROWS * 8)
     time_now += 1.0
     await take(iterator, 1)
-    lease.lose()
-    with anyio.move_on_after(0.01) as waiting:
-        await anext(iterator)
-    assert waiting.cancelled_caught
+    await assert_nothing_without(lease, iterator)
 
 
 async def test_an_application_that_becomes_slow_in_the_middle_of_a_lot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -709,10 +711,7 @@ async def test_an_application_that_becomes_slow_in_the_middle_of_a_lot(monkeypat
     for _ in range(FAST_ROWS + 5):  # so many it may be given before it is noticed
         time_now += 0.03
         await take(iterator, 1)
-    lease.lose()
-    with anyio.move_on_after(0.01) as waiting:
-        await anext(iterator)
-    assert waiting.cancelled_caught
+    await assert_nothing_without(lease, iterator)
 
 
 async def test_a_pause_holds_back_messages_and_a_resume_delivers_them_in_order() -> None:

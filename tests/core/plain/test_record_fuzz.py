@@ -101,7 +101,7 @@ def longer(view: memoryview, before: int, behind: int) -> memoryview:
 
 
 def stray(fault: str) -> None:
-    """Run the harness with a decoder that is told of more bytes than there are, over good record sets only."""
+    """Run the harness with a decoder that gets a length beyond its bytes, over good record sets only."""
     guard_bodies()
     if fault == "reads behind a body":
         setattr(decoder, "Scratch", LongerScratch)  # noqa: B010

@@ -19,7 +19,7 @@ OURS = (NATIVE / "stable_abi.h").read_text()
 HEADERS = Path(sysconfig.get_path("include"))
 LIMITED = ["-DPy_LIMITED_API=0x030B0000", "-DPY_SSIZE_T_CLEAN"]
 
-MEMBERS = re.findall(r"^#define Py_(\w+) (\d+)$", (NATIVE / "python_api.h").read_text(), re.MULTILINE)[:3]
+MEMBERS = re.findall(r"^#define Py_(T_\w+|READONLY) (\d+)$", (NATIVE / "python_api.h").read_text(), re.MULTILINE)
 PROTOTYPES = re.findall(r"^PyAPI_(?:FUNC|DATA)\(.*\) (\w+)(?:\(.*\))?;$", OURS, re.MULTILINE)
 TYPES = re.findall(r"^typedef [^{}\n]*;$", OURS, re.MULTILINE)
 """Those of one line: C allows a type to be defined again if it is the same."""

@@ -51,7 +51,7 @@ _OFFSET: Final = re.compile(r"([+-])((0[0-9]|1[0-7]):[0-5][0-9]|18:00)")
 _FILES_DEFAULTS: Final = {"spark.sql.maxConcurrentOutputFileWriters": "64"}
 # A task that staged its rows fails when it is run again: the batch has attempts of its own.
 _EACH_TASK_ONCE: Final = {"spark.speculation": "false", "spark.task.maxFailures": "1"}
-#: Of the log that tells the query its files, only the latest entry is read.
+#: Of the log that lists the query's files, only the latest entry is read.
 STREAM: Final = {"spark.sql.streaming.fileSink.log.compactInterval": "1"}
 _ALWAYS: Final = frozenset({"spark.master", "spark.local.dir", *STREAM})
 
