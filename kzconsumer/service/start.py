@@ -9,6 +9,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import anyio
@@ -32,13 +33,15 @@ def run(settings: Settings, load: Callable[[], Settings], show: Callable[[int, i
 
     `load` reads the settings again after a SIGHUP; it raises ConfigError or PluginError, and may block. `show` is
     called at intervals with how much this member has read of its part of a run, and how much that is.
-    The settings have been checked (`cli/checks`). Raises ConfigError and PluginError for faults in them that only a
-    server or the start of the sink shows, AlreadyRunningError.
+    The event loop is uvloop's where that is installed. The settings have been checked (`cli/checks`). Raises
+    ConfigError and PluginError for faults in them that only a server or the start of the sink shows,
+    AlreadyRunningError.
     """
     manager = Manager.from_environment(os.environ, os.getpid())
     try:
         with instance_lock(lock_path(settings.service.lock, settings.source, os.environ)):
-            return anyio.run(_run_daemons, settings, load, manager, show)
+            loop = {"use_uvloop": find_spec("uvloop") is not None}
+            return anyio.run(_run_daemons, settings, load, manager, show, backend_options=loop)
     except (AlreadyRunningError, ConfigError, PluginError):
         raise
     except NotPermittedError as error:

@@ -44,7 +44,7 @@ PARTITIONS = 4
 REFERENCE = "confluent-kafka consume(1000)"
 PARTS = ("rate", "long", "latency", "first")
 LONG = 16_000_000
-LONG_CLIENTS = ("kzconsumer batches()", "kzconsumer async for", REFERENCE)
+LONG_CLIENTS = (*(client for client in CLIENTS if client.startswith("kzconsumer")), REFERENCE)
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 # Different values: a prime number, so that every partition gets all of them, and too many for a codec's window.
 VALUES = 10_007

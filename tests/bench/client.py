@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import anyio
@@ -21,9 +22,9 @@ from tests.bench.stopwatch import Measurement, Stopwatch
 _LIMIT = 120.0
 
 
-def read_batches(source: Source) -> Measurement:
+def read_batches(source: Source, *, uvloop: bool = False) -> Measurement:
     """`stream.batches()` of one stream with all partitions, as a member of a group."""
-    return anyio.run(_read_batches, source)
+    return anyio.run(_read_batches, source, backend_options={"use_uvloop": uvloop})
 
 
 async def _read_batches(source: Source) -> Measurement:
@@ -43,9 +44,9 @@ async def _read_batches(source: Source) -> Measurement:
         return _all(watch.stop(seen), seen, source)
 
 
-def read_messages(source: Source) -> Measurement:
+def read_messages(source: Source, *, uvloop: bool = False) -> Measurement:
     """`async for message in stream`, as a member of a group."""
-    return anyio.run(_read_messages, source)
+    return anyio.run(_read_messages, source, backend_options={"use_uvloop": uvloop})
 
 
 async def _read_messages(source: Source) -> Measurement:
@@ -150,6 +151,8 @@ class Client(NamedTuple):
 CLIENTS: dict[str, Client] = {
     "kzconsumer batches()": Client(read_batches),
     "kzconsumer async for": Client(read_messages),
+    "kzconsumer batches(), uvloop": Client(partial(read_batches, uvloop=True)),
+    "kzconsumer async for, uvloop": Client(partial(read_messages, uvloop=True)),
     "confluent-kafka consume(1000)": Client(read_confluent),
     "aiokafka async for": Client(read_aiokafka, 0.1),
     "Java 3.9.1": Client(read_java),
