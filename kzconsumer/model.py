@@ -7,10 +7,8 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 Wants: TypeAlias = Literal["columns", "raw"]
-"""What a sink gets: decoded records, or the bytes of whole record batches as the broker sent them."""
-
-Form: TypeAlias = Literal["messages", "columns", "raw"]
-"""The form in which a member keeps records on their way to its consumer. Messages can be taken as columns, too."""
+"""The form in which a member keeps records: decoded, from which messages are made, too; or the bytes of whole record
+batches as the broker sent them."""
 
 MOST_STREAMS = 5000
 """Of one member, over all its topics; a registration with more counts as unreadable."""

@@ -29,7 +29,7 @@ from kzconsumer.group.membership import new_consumer_id
 from kzconsumer.group.reachable import unreachable
 from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.member import Member
-from kzconsumer.model import Form, TopicPartition
+from kzconsumer.model import TopicPartition, Wants
 from kzconsumer.offsets.authority import require_storage
 from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.position import Position
@@ -61,11 +61,11 @@ class Sessions:
         *,
         listener: RebalanceListener | None = None,
         lease: Lease | None = None,
-        form: Form = "messages",
+        wants: Wants = "columns",
         destination: Destination | None = None,
         stop_at: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """`form` is that of the records in the queues, `destination` that of a replayable sink.
+        """`wants`: the form of the records in the queues, `destination` that of a replayable sink.
 
         Raises PluginError, and ConfigError if offsets must be in ZooKeeper but would not be.
         """
@@ -112,7 +112,7 @@ class Sessions:
             cursors=self.cursors,
             paused=self.paused,
             brokers=self._brokers,
-            read=reading(form, settings.fetch.largest_body),
+            read=reading(wants, settings.fetch.largest_body),
             destination=destination,
             end_offsets=self._end_offsets,
             assignor=partial(assignment, described(ASSIGNORS, name), assignor),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from kzconsumer.brokers.protocol.fetch import FetchedPartition
-from kzconsumer.model import Form
+from kzconsumer.model import Wants
 from kzconsumer.records.decode import Decoded, decode
 from kzconsumer.records.whole_batches import keep
 
@@ -18,7 +18,7 @@ class Reading(Protocol):
         ...
 
 
-def reading(form: Form, largest_body: int) -> Reading:
+def reading(wants: Wants, largest_body: int) -> Reading:
     """`largest_body`: bytes to which a batch may decompress before it counts as corrupt; raw ones stay compressed."""
 
     def decoded(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
@@ -36,4 +36,4 @@ def reading(form: Form, largest_body: int) -> Reading:
     def raw(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
         return keep(part.records, start)
 
-    return raw if form == "raw" else decoded
+    return raw if wants == "raw" else decoded

@@ -21,7 +21,7 @@ from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
-from kzconsumer.model import Broker, Form
+from kzconsumer.model import Broker, Wants
 from kzconsumer.records import decode
 from kzconsumer.records._native import allocated_bytes
 from kzconsumer.settings.sections import FetchSettings
@@ -42,7 +42,7 @@ def at(offset: int, batch: bytes) -> bytes:
 
 @asynccontextmanager
 async def fetching(
-    broker: Broker, partitions: Iterable[tuple[int, ChunkQueue]], wants: Form = "messages"
+    broker: Broker, partitions: Iterable[tuple[int, ChunkQueue]], wants: Wants = "columns"
 ) -> AsyncIterator[None]:
     """A fetcher of these partitions from offset 0, each with its queue."""
     async with Brokers(client_id="test", timeout=LIMIT) as brokers:
@@ -182,8 +182,8 @@ QUIET = record_batch([Record(None, b"quiet")], base_offset=0)
 BUSY = record_batch([Record(None, bytes(MIB // 8))] * 8, base_offset=0)
 
 
-@pytest.mark.parametrize("wants", ["messages", "columns", "raw"])
-async def test_a_small_chunk_does_not_keep_its_response_in_memory(wants: Form) -> None:
+@pytest.mark.parametrize("wants", ["columns", "raw"])
+async def test_a_small_chunk_does_not_keep_its_response_in_memory(wants: Wants) -> None:
     stalled, consumed = ChunkQueue(8 * MIB), ChunkQueue(8 * MIB)
     before = allocated_bytes()
 
@@ -261,8 +261,8 @@ print(resident() - before, queue.filled[1] - counted)
 """
 
 
-@pytest.mark.parametrize("wants", ["messages", "columns", "raw"])
-async def test_small_chunks_are_counted_with_their_overhead(wants: Form) -> None:
+@pytest.mark.parametrize("wants", ["columns", "raw"])
+async def test_small_chunks_are_counted_with_their_overhead(wants: Wants) -> None:
     """A chunk of one record of ten bytes takes kilobytes: a queue of those must not hold many times its limit."""
     done = await anyio.run_process([sys.executable, "-c", _HELD, wants], stderr=None)
     held, counted = map(int, done.stdout.split())
