@@ -13,21 +13,18 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.paths import topic as topic_path
 from kzconsumer.settings.sections import GroupSettings
 from kzconsumer.settings.values import LARGEST
-from kzconsumer.streams.cursor import LOT_SECONDS
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData
 from tests.support.members import sessions_of
 from tests.support.simulated.ensemble import OPERATOR, Ensemble
 from tests.support.simulated.member import GROUP, Handed, Member
 from tests.support.simulated.network import SLOW, SimulatedNetwork
-from tests.support.simulated.partition_logs import RATE, PartitionLogs
+from tests.support.simulated.partition_logs import PartitionLogs
 
 TRACE = 4000
 """Log lines and transactions that are kept for a failure's report."""
 GRACE = 4.0
 """Seconds in which an owner has to notice a foreign change of its partition: more than half a session timeout."""
 REVOKE_DEADLINE = GroupSettings(id="g").revoke_deadline
-FAST = LOT_SECONDS / RATE
-"""Seconds per record of an application whose lots grow: it gets many messages for one check of the lease."""
 MOMENT = 0.1
 """Seconds in which a process that resumes has to notice what has ended meanwhile."""
 COMMIT_PATIENCE = 1.0
@@ -123,7 +120,7 @@ class Promises:
         now = self.world.now
         claim, session = self._claims.get(partition, (0, OPERATOR))
         holder = self.network.processes.get(session)
-        in_mid_lot = member.fastest <= FAST and now - member.resumed < MOMENT
+        in_mid_lot = member.fastest == 0 and now - member.resumed < MOMENT
         excused = in_mid_lot or self._disturbed.get(partition, 0.0) > now
         if partition not in member.owned:
             self.violated(f"{member.name} got {partition}[{offsets}], which it was not notified of")
