@@ -18,6 +18,7 @@ from typing import Protocol
 import anyio
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 from structlog.testing import capture_logs
 
 from kzconsumer.errors import KzConsumerError
@@ -103,6 +104,24 @@ class DeltaFiles:
                 table = pq.read_table(self._path / name, columns=["partition", "offset"], partitioning=None)
                 self._read[name] = [(row["partition"], row["offset"]) for row in table.to_pylist()]
         return Counter(row for rows in self._read.values() for row in rows)
+
+
+class IcebergFiles:
+    """The table `lake.rows` of a catalog in a file."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir()
+        self._catalog = {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": directory.as_uri()}
+        given = "\n".join(f'{name} = "{value}"' for name, value in self._catalog.items())
+        options = f'destination = "iceberg"\ntable = "lake.rows"\n[sink.options.catalog_options]\n{given}'
+        self.tables = spark_sink(options)
+
+    def rows(self) -> Counter[Row]:
+        catalog = load_catalog("default", **self._catalog)
+        if not catalog.table_exists("lake.rows") or not catalog.load_table("lake.rows").schema().fields:
+            return Counter()  # the first member makes it, the first batch gives it columns
+        found = catalog.load_table("lake.rows").scan(selected_fields=("partition", "offset")).to_arrow()
+        return Counter((row["partition"], row["offset"]) for row in found.to_pylist())
 
 
 def published(path: Path) -> Destination:

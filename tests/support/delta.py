@@ -1,10 +1,11 @@
-"""Ranges committed to a Delta table without Spark: Arrow writes their files."""
+"""Ranges committed to a table (Delta, Iceberg) without Spark: Arrow writes their files."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import pyarrow.parquet as pq
@@ -17,7 +18,9 @@ from kzconsumer_spark.daemon.spool import write_spool
 from kzconsumer_spark.daemon.spool_place import SpoolPlace
 from kzconsumer_spark.delta.target import DeltaTarget
 from kzconsumer_spark.pipe.messages import SpooledRange, ToDelta
+from kzconsumer_spark.ranges.table_destination import TableTarget
 
+Target = TypeVar("Target", bound=TableTarget[Any])
 OWNER = Owner(cluster="c", group="g")
 _HEADER = {"name": "key", "type": "string"}, {"name": "value", "type": "binary"}
 _HEADERS = {
@@ -51,10 +54,10 @@ def claimed(path: Path, owner: Owner = OWNER, partition_by: tuple[str, ...] = ()
     return target
 
 
-class Writer:
+class Writer(Generic[Target]):
     """What the destination in the worker does, without Spark. Its scratch directory is its own."""
 
-    def __init__(self, target: DeltaTarget, scratch: Path) -> None:
+    def __init__(self, target: Target, scratch: Path) -> None:
         self.target = target
         self._scratch = scratch
 

@@ -109,6 +109,7 @@ EXTRAS = [
     "argparse_manpage",
     "confluent_kafka",
     "deltalake",
+    "pyiceberg",
     "fastavro",
     "google",
     "grpc_tools",
@@ -125,7 +126,7 @@ EXTRAS = [
 IN_NEED_OF_EXTRAS = {
     *(f"kzconsumer.status.{each}" for each in ("connections", "events", "metrics", "server")),
     *(f"kzconsumer.testing.{each}" for each in ("assignor_contract", "sink_contract", "sink_group")),
-    *(f"kzconsumer_spark.delta.{each}" for each in ("destination", "holdings", "log", "target")),
+    *(f"kzconsumer_spark.{table}.{each}" for table in ("delta", "iceberg") for each in ("holdings", "log", "target")),
     *(f"kzconsumer_spark.jdbc.{each}" for each in ("database", "destination", "holdings", "stage", "table")),
 }
 DECODED = """

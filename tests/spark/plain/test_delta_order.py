@@ -37,7 +37,7 @@ def target(disk: Disk) -> DeltaTarget:
 
 
 @pytest.fixture
-def writer(disk: Disk, target: DeltaTarget) -> Writer:
+def writer(disk: Disk, target: DeltaTarget) -> Writer[DeltaTarget]:
     return Writer(target, disk.root / "scratch")
 
 
@@ -52,7 +52,7 @@ def test_a_claim_is_on_disk(disk: Disk, target: DeltaTarget) -> None:
 
 
 def test_files_are_synced_before_the_commit_and_the_commit_before_it_counts(
-    disk: Disk, target: DeltaTarget, writer: Writer
+    disk: Disk, target: DeltaTarget, writer: Writer[DeltaTarget]
 ) -> None:
     asked: list[int] = []
 
@@ -78,7 +78,7 @@ def test_files_are_synced_before_the_commit_and_the_commit_before_it_counts(
 def test_the_commit_of_a_killed_writer_is_synced_before_it_is_reported(
     disk: Disk,
     target: DeltaTarget,
-    writer: Writer,
+    writer: Writer[DeltaTarget],
     ask: Callable[[DeltaTarget], Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -97,7 +97,7 @@ def test_the_commit_of_a_killed_writer_is_synced_before_it_is_reported(
     disk.require(*log_of(target))
 
 
-def test_a_range_kept_aside_is_on_disk(disk: Disk, target: DeltaTarget, writer: Writer) -> None:
+def test_a_range_kept_aside_is_on_disk(disk: Disk, target: DeltaTarget, writer: Writer[DeltaTarget]) -> None:
     assert target.set_aside(PART, 5), "there is no table yet"
     disk.require(*(target.path / "_kzconsumer" / "aside").iterdir())
     writer.publish(writer.stage(range_data("t", 0, 5, 10)))
@@ -105,7 +105,9 @@ def test_a_range_kept_aside_is_on_disk(disk: Disk, target: DeltaTarget, writer: 
     disk.require(*log_of(target))
 
 
-def test_a_range_without_rows_and_without_a_table_is_on_disk(disk: Disk, target: DeltaTarget, writer: Writer) -> None:
+def test_a_range_without_rows_and_without_a_table_is_on_disk(
+    disk: Disk, target: DeltaTarget, writer: Writer[DeltaTarget]
+) -> None:
     assert writer.publish(writer.stage(range_data("t", 0, 0, 5, []))) == 0
     (place,) = (target.path / "_kzconsumer" / "empty").iterdir()
     disk.require(place)

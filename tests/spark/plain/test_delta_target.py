@@ -25,8 +25,9 @@ from kzconsumer_files.names import NotOurs, Owner
 from kzconsumer_files.publication import KeptAside
 from kzconsumer_files.target import Target
 from kzconsumer_spark.delta.holdings import held
-from kzconsumer_spark.delta.target import DeltaTarget, Overtaken
+from kzconsumer_spark.delta.target import DeltaTarget
 from kzconsumer_spark.pipe.messages import ToDelta
+from kzconsumer_spark.ranges.positions import Overtaken
 from tests.support.delta import OWNER, Writer, claimed, spark_columns
 from tests.support.extent import extent
 from tests.support.range_data import range_data, record
@@ -79,7 +80,7 @@ def out(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def writer(out: Path, tmp_path: Path) -> Writer:
+def writer(out: Path, tmp_path: Path) -> Writer[DeltaTarget]:
     return Writer(claimed(out), tmp_path / "scratch")
 
 
@@ -107,7 +108,9 @@ def once(run: Callable[[], object]) -> Callable[[], None]:
     return step
 
 
-def test_of_two_writers_the_first_wins_and_the_second_finds_it(out: Path, writer: Writer, tmp_path: Path) -> None:
+def test_of_two_writers_the_first_wins_and_the_second_finds_it(
+    out: Path, writer: Writer[DeltaTarget], tmp_path: Path
+) -> None:
     """The second one has read the log before the first one wrote to it, like a zombie."""
     other = Writer(claimed(out), tmp_path / "other")
     same = range_data("t", 0, 0, 10), range_data("t", 1, 0, 4)
@@ -158,7 +161,7 @@ def test_two_processes_create_a_table_and_write_the_same_ranges(tmp_path: Path) 
         assert rows(tmp_path / f"table-{number}") == [at for partition in range(3) for at in offsets(partition, 0, 10)]
 
 
-def test_constraints_added_to_a_table_meanwhile_are_respected(writer: Writer, out: Path) -> None:
+def test_constraints_added_to_a_table_meanwhile_are_respected(writer: Writer[DeltaTarget], out: Path) -> None:
     writer.publish(writer.stage(range_data("t", 0, 0, 5)))
     add: Any = {"small": '"offset" < 1000000'}
     rule = once(lambda: DeltaTable(out).alter.add_constraint(add))
@@ -169,14 +172,14 @@ def test_constraints_added_to_a_table_meanwhile_are_respected(writer: Writer, ou
         claimed(out)
 
 
-def test_a_range_that_is_partly_in_the_table_is_refused(writer: Writer) -> None:
+def test_a_range_that_is_partly_in_the_table_is_refused(writer: Writer[DeltaTarget]) -> None:
     writer.publish(writer.stage(range_data("t", 0, 0, 10)))
     with pytest.raises(Overtaken, match=r"has t-0 up to offset 10, within t-0\[5\.\.15\)"):
         writer.publish(writer.stage(range_data("t", 0, 5, 15)))
     assert writer.target.has([RangeIdentity("t", 0, 0x2A, 0, 5, 15)]) == []
 
 
-def test_a_range_set_aside_is_not_published_by_a_late_writer(writer: Writer, out: Path) -> None:
+def test_a_range_set_aside_is_not_published_by_a_late_writer(writer: Writer[DeltaTarget], out: Path) -> None:
     writer.publish(writer.stage(range_data("t", 1, 0, 3)))
     aside, other = range_data("t", 0, 0, 10), range_data("t", 1, 3, 5)
     late = once(lambda: asides.append(claimed(out).set_aside(aside.identity, 10)))
@@ -197,7 +200,7 @@ def test_a_range_set_aside_is_not_published_by_a_late_writer(writer: Writer, out
 
 
 @pytest.mark.parametrize("when", ["before", "while", "after"])
-def test_a_range_set_aside_while_the_table_is_created(writer: Writer, out: Path, when: str) -> None:
+def test_a_range_set_aside_while_the_table_is_created(writer: Writer[DeltaTarget], out: Path, when: str) -> None:
     """Its writer creates the table, so that there is no log yet in which it could be recorded."""
     part = range_data("t", 0, 0, 10)
 
@@ -231,7 +234,7 @@ def test_a_range_set_aside_while_the_table_is_created(writer: Writer, out: Path,
     assert claimed(out).set_aside(part.identity, 10) is (when != "after")
 
 
-def test_ranges_without_records_are_known_too(writer: Writer, out: Path) -> None:
+def test_ranges_without_records_are_known_too(writer: Writer[DeltaTarget], out: Path) -> None:
     empty = range_data("t", 0, 0, 10, [])
     assert writer.publish(writer.stage(empty)) == 0
     assert writer.target.open() is None, "no row has determined the columns yet"
@@ -245,7 +248,7 @@ def test_ranges_without_records_are_known_too(writer: Writer, out: Path) -> None
     assert sorted(counted) == [(0, 0, 0), (1, 2, 2), (2, 2, 2)]
 
 
-def test_table_maintenance_forgets_no_range(writer: Writer, out: Path) -> None:
+def test_table_maintenance_forgets_no_range(writer: Writer[DeltaTarget], out: Path) -> None:
     """OPTIMIZE, VACUUM, a checkpoint, and the removal of earlier log entries."""
     for first in range(0, 50, 10):
         writer.publish(writer.stage(range_data("t", 0, first, first + 10)))
@@ -259,7 +262,7 @@ def test_table_maintenance_forgets_no_range(writer: Writer, out: Path) -> None:
     assert len(list(out.glob("*.parquet"))) == 1
     assert {each.rows for each in held(writer.target.to, True).ranges} == {None}
     assert held(writer.target.to, True).leftovers == (
-        "files of 5 ranges are no longer the table's (OPTIMIZE, say): their rows are not counted",
+        "files of 5 ranges are no longer the table's (compaction, say): their rows are not counted",
     )
     table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 seconds"})
     table.create_checkpoint()
@@ -272,7 +275,7 @@ def test_table_maintenance_forgets_no_range(writer: Writer, out: Path) -> None:
     assert len(held(writer.target.to, True).ranges) == 2
 
 
-def test_a_missing_file_is_reported(writer: Writer, out: Path) -> None:
+def test_a_missing_file_is_reported(writer: Writer[DeltaTarget], out: Path) -> None:
     writer.publish(writer.stage(range_data("t", 0, 0, 10), range_data("t", 1, 0, 10)))
     lost, cut = sorted(out.glob("*.parquet"))
     lost.unlink()
@@ -283,7 +286,7 @@ def test_a_missing_file_is_reported(writer: Writer, out: Path) -> None:
     assert not any(each.faults for each in held(writer.target.to, False).ranges)
 
 
-def test_groups_share_a_table_with_separate_offsets(writer: Writer, out: Path, tmp_path: Path) -> None:
+def test_groups_share_a_table_with_separate_offsets(writer: Writer[DeltaTarget], out: Path, tmp_path: Path) -> None:
     other = Writer(claimed(out, Owner(cluster="c", group="h")), tmp_path / "other")
     for each in (writer, other):
         assert each.publish(each.stage(range_data("t", 0, 0, 5))) == 1
@@ -292,7 +295,7 @@ def test_groups_share_a_table_with_separate_offsets(writer: Writer, out: Path, t
     assert other.target.fingerprint == writer.target.fingerprint != claimed(tmp_path / "elsewhere").fingerprint
 
 
-def test_readers_skip_files_by_their_statistics(writer: Writer, out: Path) -> None:
+def test_readers_skip_files_by_their_statistics(writer: Writer[DeltaTarget], out: Path) -> None:
     start = datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=datetime.UTC)  # the first record's, in whole seconds
     for first in (0, 10_000):
         records = [record(offset) for offset in range(first, first + 10)]
@@ -323,7 +326,7 @@ def test_readers_skip_files_by_their_statistics(writer: Writer, out: Path) -> No
     ],
 )
 def test_rows_that_do_not_fit_are_refused_in_one_line(
-    writer: Writer, out: Path, columns: dict[str, object], fault: str
+    writer: Writer[DeltaTarget], out: Path, columns: dict[str, object], fault: str
 ) -> None:
     writer.publish(writer.stage(range_data("t", 0, 0, 2)))
     with pytest.raises(Misfit, match=fault) as caught:

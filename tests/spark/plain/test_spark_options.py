@@ -27,6 +27,7 @@ from kzconsumer_spark.worker.session import LOG_NAME
 
 PARQUET = {"destination": "parquet", "path": "out/"}
 DELTA: dict[str, object] = {"destination": "delta", "path": "/d"}
+ICEBERG: dict[str, object] = {"destination": "iceberg", "table": "lake.orders"}
 JDBC: dict[str, object] = {"destination": "jdbc", "url": "jdbc:postgresql://h:5432/d", "table": "s.t", "user": "u"}
 PAGE = Path(__file__).parents[3] / "docs" / "spark-columns.md"
 CLUSTER = {"master": "spark://h:7077", "spool": "/mnt/spool", "conf": {"spark.cores.max": "4"}}
@@ -38,7 +39,7 @@ FUNCTION = {"destination": "function", "function": "a:b"}
     [
         ({}, "destination: missing"),
         ({"destination": "parqet", "path": "x"}, 'destination: "parqet" is not one of'),
-        ({"destination": 5}, 'destination: "5" is not one of files, parquet, orc, json, csv, delta, jdbc'),
+        ({"destination": 5}, 'destination: "5" is not one of files, parquet, orc, json, csv, delta, iceberg, jdbc'),
         ({"destination": "parquet"}, "path: missing"),
         ({"destination": "parquet", "path": ""}, "path is empty"),
         ({"destination": "files", "path": "x"}, 'format is missing: destination "files" needs it'),
@@ -53,6 +54,14 @@ FUNCTION = {"destination": "function", "function": "a:b"}
         (DELTA | {"format": "parquet"}, 'format does not go with destination "delta"'),
         (DELTA | {"path": ""}, "path is empty"),
         (DELTA | {"conf": {"spark.sql.files.openCostInBytes": "5"}}, "conf.spark.sql.files.openCostInBytes cannot be"),
+        (ICEBERG | {"table": "orders"}, 'table "orders" is not "namespace.name"'),
+        (
+            ICEBERG | {"catalog_options": {"s3.session-token": "secret"}},
+            "catalog_options.s3.session-token is not for a file that others read: "
+            "use PYICEBERG_CATALOG__DEFAULT__S3__SESSION_TOKEN, or ~/.pyiceberg.yaml",
+        ),
+        (ICEBERG | {"catalog_options": {"uri": "postgresql://u:secret@h/d"}}, "catalog_options.uri is not for a file"),
+        (ICEBERG | {"path": "x"}, 'path does not go with destination "iceberg"'),
         (JDBC | {"path": "x"}, 'path does not go with destination "jdbc"'),
         (JDBC | {"url": "jdbc:mysql://h/d"}, 'url is not "jdbc:postgresql://host:port/database"'),
         (JDBC | {"url": "jdbc:postgresql://h/"}, 'url is not "jdbc:postgresql://host:port/database"'),

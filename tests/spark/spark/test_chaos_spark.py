@@ -23,6 +23,7 @@ from tests.support.chaos import (
     PASSWORD,
     DeltaFiles,
     Destination,
+    IcebergFiles,
     PostgresTable,
     SparkGroup,
     appended,
@@ -57,16 +58,21 @@ async def one_round(group: SparkGroup, seed: int) -> str:
     return f"{fault.__name__} {name}"
 
 
-# With many rounds only: tests/spark/plain/test_delta_target.py has the differences from Parquet without Spark.
-DELTA = pytest.param("delta", marks=pytest.mark.skipif(ROUNDS == 1, reason="make chaos-spark DESTINATION=delta"))
+# With many rounds only: tests/spark/plain has the differences of their targets from Parquet without Spark.
+TABLES = [
+    pytest.param(name, marks=pytest.mark.skipif(ROUNDS == 1, reason=f"make chaos-spark DESTINATION={name}"))
+    for name in ("delta", "iceberg")
+]
 
 
-@pytest.fixture(params=["parquet", "postgresql", DELTA])
+@pytest.fixture(params=["parquet", "postgresql", *TABLES])
 def target(request: pytest.FixtureRequest, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Destination:
     if request.param == "parquet":
         return published(tmp_path / "out")
     if request.param == "delta":
         return DeltaFiles(tmp_path / "out")
+    if request.param == "iceberg":
+        return IcebergFiles(tmp_path / "out")
     database: Postgres = request.getfixturevalue("database")
     monkeypatch.setenv(PASSWORD, database.password)
     return PostgresTable(database, unique)

@@ -36,14 +36,17 @@ from kzconsumer_spark.daemon.destination import claimed_destination
 from kzconsumer_spark.daemon.holdings import held_by
 from kzconsumer_spark.daemon.spool import write_spool
 from kzconsumer_spark.daemon.spool_place import SpoolPlace
-from kzconsumer_spark.delta.destination import DeltaDestination
+from kzconsumer_spark.delta.target import DeltaTarget
+from kzconsumer_spark.iceberg.target import IcebergTarget
 from kzconsumer_spark.jdbc.destination import JdbcDestination
 from kzconsumer_spark.pipe.column_options import Columns
-from kzconsumer_spark.pipe.messages import SpooledRange, ToDelta, ToFiles, ToJdbc
+from kzconsumer_spark.pipe.messages import SpooledRange, ToDelta, ToFiles, ToIceberg, ToJdbc
 from kzconsumer_spark.ranges.batch import SparkBatch
+from kzconsumer_spark.ranges.files import RangeFiles
 from kzconsumer_spark.ranges.lease import Lease
 from kzconsumer_spark.ranges.parts import read_part
 from kzconsumer_spark.ranges.spool_reader import SCHEMA, read_spool
+from kzconsumer_spark.ranges.table_destination import TableDestination
 from kzconsumer_spark.ranges.tags import RANGE_COLUMNS, RowsLost, Shaped
 from kzconsumer_spark.worker.files_destination import FilesDestination
 from tests.files.plain.test_ledger import publish as publish_ranges
@@ -240,6 +243,10 @@ def test_a_batch_that_spark_cannot_write_leaves_nothing(session: SparkSession, t
     assert not any((tmp_path / "out" / "_kzconsumer" / "attempts").iterdir())
 
 
+def delta(session: SparkSession, to: ToDelta, shaping: Shaping | None = None) -> TableDestination[DeltaTable | None]:
+    return TableDestination(RangeFiles(session, to.files, shaping), DeltaTarget(to), LEASE)
+
+
 def test_delta_tables_of_unshaped_and_shaped_records(session: SparkSession, tmp_path: Path) -> None:
     """The same ranges again; failed batches leave nothing in the table."""
     ranges = batch(tmp_path / "spool")
@@ -247,7 +254,7 @@ def test_delta_tables_of_unshaped_and_shaped_records(session: SparkSession, tmp_
     side = claimed_destination(ToDelta(path=str(out)))
     side.claim(OWNER)
     assert isinstance(side.to, ToDelta)
-    destination = DeltaDestination(session, side.to, LEASE)
+    destination = delta(session, side.to)
     assert destination.write(frame_of(session, 1, ranges)) == (2003, 3, 0)
     assert destination.write(frame_of(session, 2, ranges)) == (0, 0, 3)
     table = DeltaTable(out).to_pyarrow_table().sort_by([("partition", "ascending"), ("offset", "ascending")])
@@ -255,7 +262,7 @@ def test_delta_tables_of_unshaped_and_shaped_records(session: SparkSession, tmp_
     assert table.column("offset").to_pylist() == [*range(2000), 1, 3, 7]
     assert table.column("value").to_pylist()[-4:] == [b"v1999", b"odd", b"odd", b"odd"]
     assert table.column("timestamp").to_pylist()[1] == datetime.fromtimestamp(1_700_000_000.001, UTC)
-    failing = DeltaDestination(session, side.to, LEASE, Shaping(lambda frame: frame.withColumn("more", sql.lit(1))))
+    failing = delta(session, side.to, Shaping(lambda frame: frame.withColumn("more", sql.lit(1))))
     further = [msgspec.structs.replace(each, epoch=1) for each in ranges]
     with pytest.raises(Misfit, match='the table has no column "more"'):
         failing.write(frame_of(session, 1, further))
@@ -318,6 +325,63 @@ def test_a_worker_folds_the_ledger_when_it_starts_and_while_it_publishes(
     assert not any((tmp_path / "out" / "_kzconsumer" / "attempts").iterdir())
 
 
+def test_an_iceberg_table_of_shaped_rows_by_partitions(session: SparkSession, tmp_path: Path) -> None:
+    """The same ranges again; a column that comes later; rows as pyiceberg reads them."""
+    place = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": (tmp_path / "lake").as_uri()}
+
+    def shape(frame: DataFrame) -> DataFrame:
+        structure = "struct(n AS m, array(text) AS l) AS nested"
+        times = "timestamp'2024-01-01 12:00' AS at", "timestamp_ntz'2024-01-01 12:00' AS wall"
+        kinds = "cast(n AS decimal(9, 2)) AS price", "map('k', n) AS map"
+        kind = "if(n < 2, null, concat('ä/', n % 4)) AS kind"
+        return evens(frame).selectExpr("n", structure, *times, *kinds, kind, "day", *RANGE_COLUMNS)
+
+    to = ToIceberg(table="lake.evens", catalog_options=place, partition_by=("day", "kind"))
+    side = claimed_destination(to)
+    side.claim(OWNER)
+    assert isinstance(side.to, ToIceberg)
+    ranges = batch(tmp_path / "spool")
+    target = IcebergTarget(side.to)
+    files = RangeFiles(session, side.to.files, Shaping(shape, 1), keep_columns=True)
+    destination = TableDestination(files, target, LEASE)
+    assert destination.write(frame_of(session, 1, ranges)) == (1000, 3, 0)
+    assert destination.write(frame_of(session, 1, ranges)) == (0, 0, 3)
+    destination.close()
+    found = held_by(side.to, None, True).ranges
+    assert sorted((each.records_in, each.records_out, each.records_quarantined, each.rows) for each in found) == [
+        (0, 0, 0, 0),
+        (3, 0, 1, 0),
+        (2000, 1000, 1, 1000),
+    ]
+    more = RangeFiles(
+        session, side.to.files, Shaping(lambda frame: shape(frame).selectExpr("*", "1 AS more")), keep_columns=True
+    )
+    later = TableDestination(more, target, LEASE)
+    assert later.write(frame_of(session, 2, [msgspec.structs.replace(each, epoch=1) for each in ranges]))[1] == 3
+    later.close()
+    table = target.open()
+    rows = table.scan().to_arrow().sort_by([("n", "ascending"), ("more", "descending")]).to_pylist()
+    noon = datetime(2024, 1, 1, 12)
+    assert rows[1] == {
+        "n": 0,
+        "nested": {"m": 0, "l": ["v0"]},
+        "at": noon.replace(tzinfo=UTC),
+        "wall": noon,
+        "price": Decimal(0),
+        "map": [("k", 0)],
+        "kind": None,
+        "day": date(2024, 1, 1),
+        "more": None,
+    }
+    assert len(rows) == 2000
+    chosen = table.scan(row_filter="day = '2024-01-03' and kind = 'ä/2'").to_arrow()
+    assert chosen.num_rows == 2 * sum(n % 6 == 2 and n % 4 == 2 for n in range(2000))
+    assert len(list(table.scan(row_filter="day = '2024-01-03' and kind = 'ä/2'").plan_files())) == 2
+    assert {str(each.partition) for each in (task.file for task in table.scan().plan_files())} >= {
+        "Record[19723, None]"
+    }
+
+
 def test_a_delta_table_of_shaped_rows_by_partitions(session: SparkSession, tmp_path: Path) -> None:
     def shape(frame: DataFrame) -> DataFrame:
         structure = "struct(n AS m, array(text) AS l) AS nested"
@@ -330,7 +394,7 @@ def test_a_delta_table_of_shaped_rows_by_partitions(session: SparkSession, tmp_p
     side.claim(OWNER)
     assert isinstance(side.to, ToDelta)
     ranges = batch(tmp_path / "spool")
-    destination = DeltaDestination(session, side.to, LEASE, Shaping(shape, 1))
+    destination = delta(session, side.to, Shaping(shape, 1))
     assert destination.write(frame_of(session, 1, ranges)) == (1000, 3, 0)
     assert destination.write(frame_of(session, 1, ranges)) == (0, 0, 3)
     destination.close()

@@ -21,7 +21,7 @@ from kzconsumer_files.names import NotOurs, Owner, fingerprint
 from kzconsumer_files.overlap import Overlap
 from kzconsumer_spark.daemon.options import WHERE, SparkOptions
 from kzconsumer_spark.function.batch import takes_batch
-from kzconsumer_spark.pipe.messages import To, ToDelta, ToFiles, ToFunction, ToJdbc
+from kzconsumer_spark.pipe.messages import To, ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc
 
 _Answer = TypeVar("_Answer")
 _log = get_logger("kzconsumer.spark")
@@ -66,6 +66,8 @@ def claimed_destination(to: To) -> ClaimedDestination:
             return Files(to)
         case ToDelta():
             return _delta_table(to)
+        case ToIceberg():
+            return _iceberg_table(to)
         case ToJdbc():
             return _jdbc_table(to)
         case ToFunction():
@@ -137,6 +139,16 @@ def _delta_table(to: ToDelta) -> ClaimedDestination:
             'kzconsumer-spark: destination "delta" needs deltalake: pip install "kzconsumer-spark[delta]"'
         ) from error
     return DeltaTarget(to)
+
+
+def _iceberg_table(to: ToIceberg) -> ClaimedDestination:
+    try:
+        from kzconsumer_spark.iceberg.target import IcebergTarget
+    except ImportError as error:
+        raise PluginError(
+            'kzconsumer-spark: destination "iceberg" needs pyiceberg: pip install "kzconsumer-spark[iceberg]"'
+        ) from error
+    return IcebergTarget(to)
 
 
 def _jdbc_table(to: ToJdbc) -> ClaimedDestination:

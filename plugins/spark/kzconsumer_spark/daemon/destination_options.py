@@ -13,34 +13,40 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from kzconsumer.errors import ConfigError
+from kzconsumer.redaction import is_secret, redacted_text
 from kzconsumer.settings.quantities import reader
 from kzconsumer.settings.tables import nearest, read_table
 from kzconsumer_spark.daemon.options import WHERE, SparkOptions, local_path, read_path
 from kzconsumer_spark.pipe.cluster import is_cluster
 from kzconsumer_spark.pipe.column_options import split_url
-from kzconsumer_spark.pipe.messages import ToDelta, ToFiles, ToFunction, ToJdbc
+from kzconsumer_spark.pipe.messages import ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc
 
 _NAME = Annotated[str, msgspec.Meta(min_length=1)]
 Format = Literal["parquet", "orc", "json", "csv"]
 
 
-class PathOptions(SparkOptions, frozen=True, kw_only=True):
-    """Files in `path`, a directory on a local file system, partitioned by the columns of `partition_by`.
+class PartitionedOptions(SparkOptions, frozen=True, kw_only=True):
+    """Files that are partitioned by the columns of `partition_by`. `write_options` go to Spark's writer as they are."""
 
-    `write_options` go to Spark's writer as they are.
-    """
-
-    path: Annotated[str, reader(read_path)]
     partition_by: tuple[_NAME, ...] = ()
     write_options: Mapping[str, str] = {}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.path:
-            raise ValueError("path is empty")
         if len({column.casefold() for column in self.partition_by}) < len(self.partition_by):
             raise ValueError("partition_by names a column twice")
         _refuse(self.write_options, {"path", "maxrecordsperfile"})
+
+
+class PathOptions(PartitionedOptions, frozen=True, kw_only=True):
+    """Files in `path`, a directory on a local file system."""
+
+    path: Annotated[str, reader(read_path)]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.path:
+            raise ValueError("path is empty")
 
     @property
     def quarantine_place(self) -> str | None:
@@ -80,6 +86,41 @@ class DeltaOptions(PathOptions, frozen=True, kw_only=True):
     def to(self) -> ToDelta:
         return ToDelta(
             path=str(local_path(self.path)), partition_by=self.partition_by, write_options=self.write_options
+        )
+
+
+class IcebergOptions(PartitionedOptions, frozen=True, kw_only=True):
+    """The Iceberg table `table` ("namespace.name"), made if missing, in `catalog`: a name in pyiceberg's configuration.
+
+    `catalog_options` are added to what is configured there, which is also the place of passwords.
+    """
+
+    KIND = ToIceberg
+
+    table: str
+    catalog: _NAME = "default"
+    catalog_options: Mapping[str, str] = {}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        namespace, _, name = self.table.rpartition(".")
+        if not namespace or not name:
+            raise ValueError(f'table "{self.table}" is not "namespace.name"')
+        for key, value in self.catalog_options.items():
+            if is_secret(key) or redacted_text(value) != value:
+                variable = f"PYICEBERG_CATALOG__{self.catalog}__{key}".upper().replace(".", "__").replace("-", "_")
+                raise ValueError(
+                    f"catalog_options.{key} is not for a file that others read: use {variable}, or ~/.pyiceberg.yaml"
+                )
+
+    @property
+    def to(self) -> ToIceberg:
+        return ToIceberg(
+            table=self.table,
+            catalog=self.catalog,
+            catalog_options=self.catalog_options,
+            partition_by=self.partition_by,
+            write_options=self.write_options,
         )
 
 
@@ -157,12 +198,13 @@ class FunctionOptions(SparkOptions, frozen=True, kw_only=True):
         return ToFunction(function=self.function)
 
 
-DestinationOptions: TypeAlias = FilesOptions | DeltaOptions | JdbcOptions | FunctionOptions
+DestinationOptions: TypeAlias = FilesOptions | DeltaOptions | IcebergOptions | JdbcOptions | FunctionOptions
 
 _DESTINATIONS: Final[dict[str, type[DestinationOptions]]] = {
     "files": FilesOptions,
     **dict.fromkeys(get_args(Format), FilesOptions),
     "delta": DeltaOptions,
+    "iceberg": IcebergOptions,
     "jdbc": JdbcOptions,
     "function": FunctionOptions,
 }
@@ -199,9 +241,9 @@ def redirected(read: DestinationOptions, options: Mapping[str, object], into: st
         case JdbcOptions():
             aside = {"quarantine": f"{read.quarantine.rstrip('/')}/{into}"} if read.quarantine else {}
             return {**options, "table": into, **aside}
-        case DeltaOptions():
+        case DeltaOptions() | IcebergOptions():
             raise ConfigError(
-                [f"{WHERE} a Delta table takes a partition's ranges in order only: replay into a destination of files"]
+                [f"{WHERE} a table takes a partition's ranges in order only: replay into a destination of files"]
             )
     raise ConfigError([f'{WHERE} destination "{read.destination}" has no target that could be another one'])
 

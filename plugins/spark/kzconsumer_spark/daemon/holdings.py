@@ -12,7 +12,7 @@ from kzconsumer.sinks.reports import HeldRange
 from kzconsumer_files.holdings import Held, files
 from kzconsumer_files.names import NotOurs, range_name
 from kzconsumer_files.target import Target
-from kzconsumer_spark.pipe.messages import To, ToDelta, ToFiles, ToFunction, ToJdbc
+from kzconsumer_spark.pipe.messages import To, ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc
 
 
 def described(to: To) -> str:
@@ -21,6 +21,8 @@ def described(to: To) -> str:
             return f"{to.format} files in {to.path}"
         case ToDelta():
             return f"Delta table {to.path}"
+        case ToIceberg():
+            return f"Iceberg table {to.table} of catalog {to.catalog}"
         case ToJdbc():
             return f"table {to.table} at {to.url.removeprefix('jdbc:')}"
         case ToFunction():
@@ -36,6 +38,10 @@ def held_by(to: To, quarantine: str | None, count_rows: bool) -> Held:
             from kzconsumer_spark.delta.holdings import held
 
             found = held(to, count_rows)
+        case ToIceberg():
+            from kzconsumer_spark.iceberg.holdings import held as held_by_iceberg
+
+            found = held_by_iceberg(to, count_rows)
         case ToJdbc():
             from kzconsumer_spark.jdbc.holdings import JdbcHoldings
 

@@ -20,8 +20,9 @@ from deltalake.transaction import AddAction
 
 from kzconsumer.durable_files import sync_directory, sync_file
 from kzconsumer_files.layout import Misfit
-from kzconsumer_files.names import LedgerEntry, NotOurs
+from kzconsumer_files.names import NotOurs
 from kzconsumer_spark.delta.columns import require_fit, rules_of, table_columns
+from kzconsumer_spark.ranges.committed import Committed
 
 _COMMITS: Final = "kzconsumer"  # our key in the commit's `commitInfo`
 _SYNCED: Final = 100  # entries of the log that are synced, also those of other processes
@@ -32,13 +33,6 @@ class AddedFile(NamedTuple):
 
     name: str
     values: Mapping[str, str | None]
-
-
-class Committed(msgspec.Struct, frozen=True):
-    """What our commits store in the log: the writer and the ranges."""
-
-    scope: str
-    ranges: tuple[LedgerEntry, ...]
 
 
 class History(NamedTuple):

@@ -25,21 +25,18 @@ from kzconsumer_files.names import (
     aside_entry,
     fingerprint,
     ledger_entry,
-    partition_name,
     range_name,
     scope,
 )
 from kzconsumer_files.publication import KeptAside, StagedRange
 from kzconsumer_spark.delta.columns import partition_values
-from kzconsumer_spark.delta.log import AddedFile, Committed, DeltaLog, History
+from kzconsumer_spark.delta.log import AddedFile, DeltaLog, History
 from kzconsumer_spark.pipe.messages import ToDelta
+from kzconsumer_spark.ranges.committed import Committed
+from kzconsumer_spark.ranges.positions import Positions
 
 _TRIES: Final = 100
 _Range = TypeVar("_Range", bound=AnyRange)
-
-
-class Overtaken(Exception):
-    """The table ends within a range: offsets were set back without raising the reset epoch."""
 
 
 class _Addition(NamedTuple):
@@ -100,7 +97,8 @@ class DeltaTarget:
         if table is None:
             return [each for each in ranges if self._empty_file(each).exists()]
         self._log.sync(table)
-        found = (each for each in ranges if self._reaches(table, each) or self._empty_file(each).exists())
+        positions = self._positions(table)
+        found = (each for each in ranges if positions.reaches(each) or self._empty_file(each).exists())
         return [each for each in found if not self._is_aside(table, each)]
 
     def set_aside(self, part: RangeIdentity, records: int) -> bool:
@@ -114,12 +112,12 @@ class DeltaTarget:
         if table is None:
             return True
         said = Committed(self._to.scope, (aside_entry(part, records, ""),))
-        versions = {self._application(part): part.until, self._aside_application(part): part.until}
+        positions = self._positions(table)
         # The table's creator may have looked before the file was there: from here on only the log counts.
-        while self._log.version(table, self._aside_application(part)) is None:
-            if self._reaches(table, part):
+        while not positions.is_aside(part):
+            if positions.reaches(part):
                 return False
-            self._log.commit(table, said, versions)
+            self._log.commit(table, said, positions.settled(part))
             self._log.refresh(table)
         self._log.sync(table)
         return True
@@ -134,8 +132,9 @@ class DeltaTarget:
         if table is None:
             return list(ranges)
         self._log.sync(table)
-        missing = [part for part in ranges if not self._reaches(table, part)]
-        self._require_behind(table, missing)
+        positions = self._positions(table)
+        missing = [part for part in ranges if not positions.reaches(part)]
+        positions.require_behind(missing)
         return missing
 
     def publish(
@@ -166,14 +165,15 @@ class DeltaTarget:
         self._require_room(table, columns)
         additions = [self._moved(each, attempt) for each in staged]
         sync_directory(self.path)
+        positions = self._positions(table)
         for _ in range(_TRIES):
             missing = [each for each in additions if self._is_open(table, each.part)]
             if not missing:
                 break
-            self._require_behind(table, [each.part for each in missing])
+            positions.require_behind(each.part for each in missing)
             self._require_room(table, columns)
             said = Committed(self._to.scope, tuple(each.entry for each in missing))
-            versions = {self._application(each.part): each.part.until for each in missing}
+            versions = {positions.application(each.part): each.part.until for each in missing}
             require_lease()
             committed = self._log.commit(table, said, versions, [file for each in missing for file in each.files])
             self._log.refresh(table)
@@ -206,24 +206,18 @@ class DeltaTarget:
         entry = ledger_entry(staged.part, staged.rows, staged.quarantined, names, attempt)
         return _Addition(staged.part, entry, tuple(files))
 
-    def _reaches(self, table: DeltaTable, part: AnyRange) -> bool:
-        """Whether the table has the range, or it can no longer be written."""
-        return (self._log.version(table, self._application(part)) or 0) >= part.until
+    def _positions(self, table: DeltaTable) -> Positions:
+        """Of the table, as it is whenever it is asked."""
+        return Positions(self._to.scope, f"at {self.path}", lambda application: self._log.version(table, application))
 
     def _is_aside(self, table: DeltaTable | None, part: AnyRange) -> bool:
         """Whether the range is set aside. Its file no longer counts once a later range is published."""
-        if table is None or not self._reaches(table, part):
+        if table is None or not self._positions(table).reaches(part):
             return self._aside_file(part).exists()
-        return self._log.version(table, self._aside_application(part)) is not None
+        return self._positions(table).is_aside(part)
 
     def _is_open(self, table: DeltaTable, part: AnyRange) -> bool:
-        return not self._reaches(table, part) and not self._is_aside(table, part)
-
-    def _application(self, part: AnyRange) -> str:
-        return partition_name(part, self._to.scope)
-
-    def _aside_application(self, part: AnyRange) -> str:
-        return f"{self._to.scope}+{range_name(part)}+aside"
+        return not self._positions(table).reaches(part) and not self._is_aside(table, part)
 
     def _aside_file(self, part: AnyRange) -> Path:
         return self._state / "aside" / f"{self._to.scope}+{range_name(part)}"
@@ -236,16 +230,6 @@ class DeltaTarget:
         for part in ranges:
             if self._is_aside(table, part):
                 raise KeptAside(range_name(part))
-
-    def _require_behind(self, table: DeltaTable, ranges: Sequence[AnyRange]) -> None:
-        for part in ranges:
-            version = self._log.version(table, self._application(part))
-            if version is not None and part.first < version < part.until:
-                raise Overtaken(
-                    f"the table at {self.path} has {part.topic}-{part.partition} up to offset {version}, within"
-                    f" {part.topic}-{part.partition}[{part.first}..{part.until}): offsets were set back by another"
-                    " tool; set them with kzconsumer offsets reset"
-                )
 
     def _require_room(self, table: DeltaTable, columns: str | None) -> None:
         self._log.require_simple(table, self._to.partition_by)

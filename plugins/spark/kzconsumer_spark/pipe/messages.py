@@ -55,6 +55,25 @@ class ToDelta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
         return ToFiles(path=self.path, partition_by=self.partition_by, write_options=self.write_options)
 
 
+class ToIceberg(msgspec.Struct, frozen=True, kw_only=True, tag="iceberg"):
+    """Commit ranges to `table` ("namespace.name") of a catalog. `scope`: see `ToDelta`.
+
+    `catalog` is a name that `pyiceberg` knows, which adds `catalog_options` to what is configured of it.
+    """
+
+    table: str
+    catalog: str = "default"
+    catalog_options: Mapping[str, str] = {}
+    partition_by: tuple[str, ...] = ()
+    write_options: Mapping[str, str] = {}
+    scope: str = ""
+
+    @property
+    def files(self) -> ToFiles:
+        """The files that the table consists of."""
+        return ToFiles(path="", partition_by=self.partition_by, write_options=self.write_options)
+
+
 class ToJdbc(msgspec.Struct, frozen=True, kw_only=True, tag="jdbc"):
     """Insert ranges into a table. It says where the password is, never the password itself.
 
@@ -77,7 +96,7 @@ class ToFunction(msgspec.Struct, frozen=True, kw_only=True, tag="function"):
     function: str
 
 
-To: TypeAlias = ToFiles | ToDelta | ToJdbc | ToFunction
+To: TypeAlias = ToFiles | ToDelta | ToIceberg | ToJdbc | ToFunction
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kzconsumer_spark.pipe.cluster import is_cluster
-from kzconsumer_spark.pipe.messages import Start, ToDelta, ToFiles, ToFunction, ToJdbc
+from kzconsumer_spark.pipe.messages import Start, ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc
 
 _DEFAULTS: Final = {
     "spark.driver.memory": "1g",
@@ -59,6 +59,7 @@ _ALWAYS: Final = frozenset({"spark.master", "spark.local.dir", *STREAM})
 RESERVED: Final[dict[type, frozenset[str]]] = {
     ToFiles: _ALWAYS | _ONE_FILE_PER_RANGE.keys(),
     ToDelta: _ALWAYS | _ONE_FILE_PER_RANGE.keys(),
+    ToIceberg: _ALWAYS | _ONE_FILE_PER_RANGE.keys(),
     ToJdbc: _ALWAYS | _EACH_TASK_ONCE.keys(),
     ToFunction: _ALWAYS,
 }
@@ -110,7 +111,7 @@ def settings(start: Start) -> dict[str, str]:
     warehouse = {"spark.sql.warehouse.dir": f"{start.scratch}/warehouse"}
     own = {"spark.master": start.master, "spark.local.dir": start.scratch} | STREAM
     match start.destination:
-        case ToFiles() | ToDelta():
+        case ToFiles() | ToDelta() | ToIceberg():
             merged = defaults | _FILES_DEFAULTS | warehouse | start.conf | own | _ONE_FILE_PER_RANGE
         case ToJdbc():
             merged = defaults | warehouse | start.conf | own | _EACH_TASK_ONCE

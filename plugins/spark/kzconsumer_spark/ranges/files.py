@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
 from kzconsumer_files.names import data_file
@@ -40,6 +41,8 @@ _ROWS_OF: Final[dict[str, Callable[[Path], int]]] = {
     "parquet": lambda path: pq.read_metadata(path).num_rows,
     "orc": lambda path: orc.ORCFile(path).nrows,
 }
+# What a copy of a column begins with, by which files are partitioned.
+_PARTITION: Final = "_kz_by_"
 # What follows the number of the file in the names that Spark gives: "part-00000-<uuid>.c000.json.gz"
 _EXTENSION: Final = re.compile(r"[.-]c\d{3,}((?:\.\w+)+)")
 
@@ -54,8 +57,12 @@ class StagedFiles(NamedTuple):
 class RangeFiles:
     """Writes ranges as `to` says, but for its path."""
 
-    def __init__(self, session: SparkSession, to: ToFiles, shaping: Shaping | None = None) -> None:
+    def __init__(
+        self, session: SparkSession, to: ToFiles, shaping: Shaping | None = None, *, keep_columns: bool = False
+    ) -> None:
+        """With `keep_columns` files also hold the columns by which they are partitioned."""
         self._to = to
+        self._keep_columns = keep_columns
         self._shaping = shaping or AsTheyCame()
         self._kafka = session.createDataFrame([], SCHEMA).schema
         # On a cluster files of executors may not be visible here yet: Spark's own count is used.
@@ -80,8 +87,12 @@ class RangeFiles:
         count = _ROWS_OF.get(self._to.format)
         if count is None or self._elsewhere:
             frame, counted = count_rows(frame, ranges)
+        by = {name: name for name in self._to.partition_by}
+        if self._keep_columns:
+            by = {f"{_PARTITION}{name}": name for name in by}
+            frame = frame.withColumns({copy: sql.col(name) for copy, name in by.items()})
         writer = frame.write.format(self._to.format).options(**self._to.write_options)
-        writer.partitionBy(*RANGE_COLUMNS, *self._to.partition_by).save(str(output))
+        writer.partitionBy(*RANGE_COLUMNS, *by).save(str(output))
         found = {part: _files_of(part, output, self._to.format) for part in ranges}
         if count is None:
             rows = dict(zip(ranges, counted(), strict=True))

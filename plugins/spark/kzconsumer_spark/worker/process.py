@@ -44,13 +44,16 @@ from kzconsumer_spark.pipe.messages import (
     ToDelta,
     ToFiles,
     ToFunction,
+    ToIceberg,
     ToJdbc,
     decode_command,
     encode,
 )
 from kzconsumer_spark.ranges.batch import SparkBatch
+from kzconsumer_spark.ranges.files import RangeFiles
 from kzconsumer_spark.ranges.lease import Lease
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
+from kzconsumer_spark.ranges.table_destination import TableDestination
 from kzconsumer_spark.worker.files_destination import FilesDestination
 from kzconsumer_spark.worker.progress import ProgressReports
 from kzconsumer_spark.worker.query import RangeQuery, first_line
@@ -223,9 +226,14 @@ def _destination(
         case ToFiles() as files:
             return FilesDestination(session, files, lease, shaping)
         case ToDelta() as delta:
-            from kzconsumer_spark.delta.destination import DeltaDestination  # deltalake is an extra
+            from kzconsumer_spark.delta.target import DeltaTarget  # deltalake is an extra
 
-            return DeltaDestination(session, delta, lease, shaping)
+            return TableDestination(RangeFiles(session, delta.files, shaping), DeltaTarget(delta), lease)
+        case ToIceberg() as iceberg:
+            from kzconsumer_spark.iceberg.target import IcebergTarget  # pyiceberg is an extra
+
+            with_columns = RangeFiles(session, iceberg.files, shaping, keep_columns=True)
+            return TableDestination(with_columns, IcebergTarget(iceberg), lease)
         case ToJdbc() as jdbc:
             from kzconsumer_spark.jdbc.destination import JdbcDestination  # psycopg is an extra
 

@@ -1,0 +1,1 @@
+"""The destination `iceberg`: ranges as data files of an Iceberg table, by the package `pyiceberg`."""

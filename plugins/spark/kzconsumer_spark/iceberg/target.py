@@ -1,0 +1,187 @@
+"""An Iceberg table that ranges are committed to: the end of each partition in it, and the commit of ranges.
+
+A commit is one snapshot that adds the ranges' files, and sets a table property for each partition to the end of its
+last range (`kzconsumer_spark.ranges.positions`). A snapshot is only added directly after the one that was read, so a
+writer that was overtaken reads the properties again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+from pyiceberg.table import Table
+
+from kzconsumer.durable_files import make_directory, sync_directory, sync_file
+from kzconsumer.model import RangeIdentity
+from kzconsumer_files.names import (
+    AnyRange,
+    LedgerEntry,
+    NotOurs,
+    Owner,
+    RecordRange,
+    aside_entry,
+    fingerprint,
+    ledger_entry,
+    range_name,
+    scope,
+)
+from kzconsumer_files.publication import KeptAside, StagedRange
+from kzconsumer_spark.iceberg.log import History, IcebergLog, local
+from kzconsumer_spark.pipe.messages import ToIceberg
+from kzconsumer_spark.ranges.committed import Committed
+from kzconsumer_spark.ranges.positions import Positions
+
+_TRIES: Final = 100
+_Range = TypeVar("_Range", bound=AnyRange)
+
+
+class _Addition(NamedTuple):
+    part: RecordRange
+    entry: LedgerEntry
+    files: tuple[Path, ...]
+
+
+class IcebergTarget:
+    """Calls block. What a catalog raises is raised as OSError."""
+
+    remembers = True
+
+    def __init__(self, to: ToIceberg) -> None:
+        self._to = to
+        self._log = IcebergLog(to)
+        self._id = ""
+
+    @property
+    def to(self) -> ToIceberg:
+        """With the scope once `claim` or `find` has returned."""
+        return self._to
+
+    @property
+    def fingerprint(self) -> str:
+        """Contains the table's UUID, not its name: members may name catalogs differently."""
+        return fingerprint("iceberg", self._id, self._to.partition_by)
+
+    def claim(self, owner: Owner) -> None:
+        """Make the namespace and the table, if need be. Raises NotOurs for a table that cannot be written to."""
+        self._take(owner, self._log.make())
+
+    def find(self, owner: Owner) -> None:
+        table = self._log.open()
+        if table is None:
+            raise NotOurs(f"there is no Iceberg table {self._to.table} in the catalog {self._to.catalog}")
+        self._take(owner, table)
+
+    def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
+        table = self.open()
+        self._log.sync(table)
+        positions = self._positions(table)
+        return [each for each in ranges if positions.reaches(each) and not positions.is_aside(each)]
+
+    def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        """By a snapshot without files."""
+        said = Committed(self._to.scope, (aside_entry(part, records, ""),))
+        table = self.open()
+        while not (positions := self._positions(table)).is_aside(part):
+            if positions.reaches(part):
+                return False
+            table = self._log.commit(table, said, positions.settled(part)) or self.open()
+        self._log.sync(table)
+        return True
+
+    def open(self) -> Table:
+        """The table as it is now. Raises OSError, also if there is none."""
+        table = self._log.open()
+        if table is None:
+            raise OSError(f"there is no Iceberg table {self._to.table} in the catalog {self._to.catalog}")
+        return table
+
+    @property
+    def attempts(self) -> Path:
+        """The directory for files that are not committed yet, on the file system of the table. Raises OSError."""
+        return local(self.open().location()) / "_kzconsumer" / "attempts"
+
+    def missing(self, table: Table, ranges: Sequence[_Range]) -> list[_Range]:
+        """The ranges that the table does not have; the others are durable. Raises KeptAside, Overtaken, OSError."""
+        positions = self._positions(table)
+        _require_not_aside(positions, ranges)
+        self._log.sync(table)
+        missing = [part for part in ranges if not positions.reaches(part)]
+        positions.require_behind(missing)
+        return missing
+
+    def publish(
+        self,
+        table: Table,
+        staged: Sequence[StagedRange],
+        attempt: str,
+        columns: str | None,
+        require_lease: Callable[[], None],
+    ) -> int:
+        """See `kzconsumer_spark.ranges.table_destination`. Columns that the table lacks are added to it.
+
+        Files that are moved into the table's directory and not committed are no part of the table; the removal of
+        orphan files removes them.
+        """
+        if columns is not None:
+            table = self._log.take_columns(table, next(file for each in staged for file, _ in each.files))
+        self._log.require_simple(table)
+        data = local(table.location()) / "data"
+        make_directory(data)
+        additions = [_moved(each, data, attempt) for each in staged]
+        sync_directory(data)
+        for _ in range(_TRIES):
+            positions = self._positions(table)
+            missing = [each for each in additions if not positions.reaches(each.part)]
+            if not missing:
+                break
+            positions.require_behind(each.part for each in missing)
+            said = Committed(self._to.scope, tuple(each.entry for each in missing))
+            versions = {positions.application(each.part): each.part.until for each in missing}
+            require_lease()
+            committed = self._log.commit(table, said, versions, [file for each in missing for file in each.files])
+            table = committed or self.open()
+            if committed is not None:
+                break
+        else:
+            raise OSError(f"Iceberg table {self._to.table}: others committed to it first, {_TRIES} times")
+        self._log.sync(table)
+        _require_not_aside(self._positions(table), [each.part for each in staged])
+        return len(missing)
+
+    def history(self, table: Table) -> History:
+        """Of this group."""
+        complete, commits = self._log.history(table)
+        return History(complete, tuple(each for each in commits if each.scope == self._to.scope))
+
+    def files(self, table: Table) -> frozenset[str]:
+        """The paths of those that the table consists of now. Raises OSError."""
+        return frozenset(str(local(name)) for name in self._log.files(table))
+
+    def _take(self, owner: Owner, table: Table) -> None:
+        self._id = str(table.metadata.table_uuid)
+        self._to = msgspec.structs.replace(self._to, scope=scope(owner.cluster, owner.group, owner.sink))
+        self._log.require_simple(table)
+
+    def _positions(self, table: Table) -> Positions:
+        return Positions(self._to.scope, self._to.table, lambda application: self._log.version(table, application))
+
+
+def _moved(staged: StagedRange, data: Path, attempt: str) -> _Addition:
+    """Move the files of a range to the table's, under unique names."""
+    files = []
+    for number, (file, _) in enumerate(staged.files):
+        final = data / f"{range_name(staged.part).replace('+', '-')}-{attempt}-{number}.parquet"
+        sync_file(file)
+        file.rename(final)
+        files.append(final)
+    entry = ledger_entry(staged.part, staged.rows, staged.quarantined, tuple(map(str, files)), attempt)
+    return _Addition(staged.part, entry, tuple(files))
+
+
+def _require_not_aside(positions: Positions, ranges: Sequence[AnyRange]) -> None:
+    for part in ranges:
+        if positions.is_aside(part):
+            raise KeptAside(range_name(part))

@@ -1,0 +1,52 @@
+"""What a table says of ranges by the end offset of each partition in it: Delta's `txn` versions, properties of Iceberg.
+
+A partition is an *application*, whose version is the end of its last range; so is each range that is set aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from kzconsumer_files.names import AnyRange, partition_name, range_name
+
+
+class Overtaken(Exception):
+    """The table ends within a range: offsets were set back without raising the reset epoch."""
+
+
+class Positions(NamedTuple):
+    """The versions of applications in a table at one moment. `scope` stands for the group."""
+
+    scope: str
+    table: str
+    """As errors name it."""
+    version: Callable[[str], int | None]
+
+    def reaches(self, part: AnyRange) -> bool:
+        """Whether the table has the range, or it can no longer be written."""
+        return (self.version(self.application(part)) or 0) >= part.until
+
+    def is_aside(self, part: AnyRange) -> bool:
+        return self.version(self.aside_application(part)) is not None
+
+    def require_behind(self, ranges: Iterable[AnyRange]) -> None:
+        """Raises Overtaken for a range that begins below the end of its partition and ends above it."""
+        for part in ranges:
+            version = self.version(self.application(part))
+            if version is not None and part.first < version < part.until:
+                raise Overtaken(
+                    f"the table {self.table} has {part.topic}-{part.partition} up to offset {version}, within"
+                    f" {part.topic}-{part.partition}[{part.first}..{part.until}): offsets were set back by another"
+                    " tool; set them with kzconsumer offsets reset"
+                )
+
+    def application(self, part: AnyRange) -> str:
+        return partition_name(part, self.scope)
+
+    def aside_application(self, part: AnyRange) -> str:
+        return f"{self.scope}+{range_name(part)}+aside"
+
+    def settled(self, part: AnyRange) -> dict[str, int]:
+        """The versions that set a range aside."""
+        return {self.application(part): part.until, self.aside_application(part): part.until}
