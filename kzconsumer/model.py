@@ -6,9 +6,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-Wants: TypeAlias = Literal["columns", "raw"]
-"""The form in which a member keeps records: decoded, from which messages are made, too; or the bytes of whole record
-batches as the broker sent them."""
+Wants: TypeAlias = Literal["columns", "raw", "ranges"]
+"""The form in which a member keeps records: decoded, from which messages are made, too; the bytes of whole record
+batches as the broker sent them; or offsets alone."""
 
 MOST_STREAMS = 5000
 """Of one member, over all its topics; a registration with more counts as unreadable."""

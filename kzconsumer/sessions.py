@@ -16,11 +16,13 @@ from anyio.abc import TaskGroup
 
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS
 from kzconsumer.brokers.protocol.list_offsets import ListedOffset
 from kzconsumer.brokers.security import load_security
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.errors import ConnectionLostError, SessionExpiredError, UnfitError, sole_cause
+from kzconsumer.fetcher.looking import Looking
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.group.assignment import assignment
 from kzconsumer.group.fitness import HoldDown
@@ -104,6 +106,8 @@ class Sessions:
         self._connecting = anyio.CancelScope()
         # Shielded: a cancelled application still leaves in order, within the deadline that `leave` sets.
         self._scope = anyio.CancelScope(shield=True)
+        looking = Looking(ISOLATION_LEVELS[settings.fetch.isolation], settings.batch.max_records)
+        read = looking if wants == "ranges" else reading(wants, settings.fetch.largest_body)
         name = settings.group.assignor
         assignor = cast(Assignor, load_chosen(ASSIGNORS, name, f"{settings.source}: [group] assignor"))
         self._new_member = partial(
@@ -112,7 +116,7 @@ class Sessions:
             cursors=self.cursors,
             paused=self.paused,
             brokers=self._brokers,
-            read=reading(wants, settings.fetch.largest_body),
+            read=read,
             destination=destination,
             end_offsets=self._end_offsets,
             assignor=partial(assignment, described(ASSIGNORS, name), assignor),

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 
 import anyio
 import anyio.lowlevel
+import msgspec
 
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import error_code
 from kzconsumer.brokers.protocol.fetch import (
     ISOLATION_LEVELS,
-    READ_COMMITTED,
     FetchedPartition,
     FetchPosition,
     FetchRequest,
@@ -29,6 +29,7 @@ from kzconsumer.errors import BrokerError, ConnectionLostError, ProtocolError, S
 from kzconsumer.fetcher.corrupt_batch import unreadable
 from kzconsumer.fetcher.delivery import SMALL_RESPONSE, Arrival, Delivery, size_of, take_back
 from kzconsumer.fetcher.fetch_outcome import ATTEMPTS, FetchOutcome, judge
+from kzconsumer.fetcher.looking import Looking, next_look, readable_end
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
@@ -66,6 +67,7 @@ class BrokerFetcher:
         self._isolation = ISOLATION_LEVELS[settings.isolation]
         self._reset = reset
         self._limit = limit
+        self._looking = read if isinstance(read, Looking) else None
         self._delivery = Delivery(broker, brokers, settings, read, counters)
         self._find_leader = find_leader
         self._counters = counters.of_broker(broker.id)
@@ -120,8 +122,8 @@ class BrokerFetcher:
                 if asked:
                     request = FetchRequest(
                         max_wait_ms=IMPATIENT_MS if impatient else int(self._settings.max_wait * 1000),
-                        min_bytes=self._settings.min_bytes,
-                        max_bytes=self._settings.response_bytes,
+                        min_bytes=1 if self._looking else self._settings.min_bytes,
+                        max_bytes=1 if self._looking else self._settings.response_bytes,
                         partitions=asked,
                         isolation=self._isolation,
                     )
@@ -160,7 +162,7 @@ class BrokerFetcher:
                 size = state.max_bytes
                 if size == self._settings.max_bytes:  # one that was raised is needed: a batch may be that large
                     size = min(size, max(int(size / state.expansion), FEWEST_BYTES))
-                asked[partition] = FetchPosition(state.position, size)
+                asked[partition] = FetchPosition(state.position, 1 if self._looking else size)
             else:
                 parked = parked or not state.queue.has_room
         return asked, parked
@@ -193,11 +195,12 @@ class BrokerFetcher:
             elif outcome is FetchOutcome.OUT_OF_RANGE:
                 state.reset_due = True
             else:
-                # The end of what can be read now. Brokers before 0.11 have no last stable offset.
-                stable = self._isolation == READ_COMMITTED and part.last_stable_offset >= 0
-                state.high_watermark = part.last_stable_offset if stable else part.high_watermark
+                state.high_watermark = readable_end(part, self._isolation)
                 size = len(part.records)
-                if size:
+                if self._looking is not None:
+                    if position.offset < state.high_watermark:
+                        arrived.append(_looked(self._looking, state, part, position.offset))
+                elif size:
                     if not small:
                         state.position = scan_next_offset(part.records, position.offset)
                     # No whole batch, or a small response: decoding decides.
@@ -263,3 +266,11 @@ class BrokerFetcher:
             self._work = anyio.Event()
         with anyio.move_on_after(max(min(pauses) - now(), 0) if pauses else None):
             await self._work.wait()
+
+
+def _looked(looking: Looking, state: PartitionFetchState, part: FetchedPartition, start: int) -> Arrival:
+    """Drop what came with the answer; look again at once only if there is more."""
+    state.decoding = True
+    if looking.until(part, start) == state.high_watermark:
+        state.retry_at = next_look(now())
+    return Arrival(state, msgspec.structs.replace(part, records=memoryview(b"")), start)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio import to_thread
 
-from kzconsumer.brokers.leaders import Leaders
+from kzconsumer.brokers.leaders import KnownBrokers, Leaders
 from kzconsumer.brokers.log_offsets import PAUSE, LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import broker_error, error_code
@@ -37,7 +37,7 @@ from kzconsumer.records.forms import Records
 from kzconsumer.registry.nodes import Topic
 from kzconsumer.registry.sessions import LIMIT, open_session
 from kzconsumer.registry.topics import TopicRegistry
-from kzconsumer.settings.sections import SubscriptionSettings
+from kzconsumer.settings.sections import FetchSettings, SubscriptionSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.tables import nearest
 from kzconsumer.zookeeper.watches import Watches
@@ -47,31 +47,14 @@ if TYPE_CHECKING:
 
 
 class RangeReader:
-    """Use `range_reader`. One call at a time, except for `read`s of ranges that `by_leader` has separated."""
+    """Needs no ZooKeeper. One call at a time, except for `read`s of ranges that `by_leader` has separated."""
 
-    def __init__(self, settings: Settings, topics: TopicRegistry, brokers: Brokers) -> None:
-        self._fetch = settings.fetch
-        self._topics = topics
+    def __init__(self, settings: FetchSettings, known: KnownBrokers, brokers: Brokers) -> None:
+        self._fetch = settings
         self._brokers = brokers
-        self._leaders = Leaders(topics, brokers, settings.fetch.request_timeout)
-        self._isolation = ISOLATION_LEVELS[settings.fetch.isolation]
-        self._decode = reading("columns", settings.fetch.largest_body)
-
-    async def partitions(self, wanted: SubscriptionSettings) -> list[TopicPartition]:
-        """The partitions of all topics that `wanted` selects. Raises as `topics`."""
-        found = await self.topics(wanted)
-        return [TopicPartition(name, number) for name, topic in found.items() for number in topic.partitions]
-
-    async def topics(self, wanted: SubscriptionSettings) -> dict[str, Topic]:
-        """The topics that `wanted` selects. Raises NotFoundError if there is none, ZooKeeperError."""
-        there = await self._topics.all_topics()
-        allowed = wanted.filter.allows if wanted.filter is not None else wanted.topics.__contains__
-        found = await self._topics.topics([name for name in there if allowed(name)])
-        if not found:
-            close = nearest(next(iter(wanted.topics), ""), there)
-            hint = f"did you mean {close}?" if close else f"there are {', '.join(sorted(there)[:5]) or 'none'}"
-            raise NotFoundError(f"none of the topics subscribed to exists; {hint}")
-        return found
+        self._leaders = Leaders(known, brokers, settings.request_timeout)
+        self._isolation = ISOLATION_LEVELS[settings.isolation]
+        self._decode = reading("columns", settings.largest_body)
 
     async def at_time(self, partitions: Collection[TopicPartition], ms: int) -> dict[TopicPartition, int]:
         """The first offset with a record of that time (ms since 1970) or later; the end of the log if there is none.
@@ -183,8 +166,32 @@ class RangeReader:
         return decoded.records.below(rest.until), decoded.next_offset
 
 
+class ClusterReader(RangeReader):
+    """Use `range_reader`. Also finds topics."""
+
+    def __init__(self, settings: Settings, topics: TopicRegistry, brokers: Brokers) -> None:
+        super().__init__(settings.fetch, topics, brokers)
+        self._topics = topics
+
+    async def partitions(self, wanted: SubscriptionSettings) -> list[TopicPartition]:
+        """The partitions of all topics that `wanted` selects. Raises as `topics`."""
+        found = await self.topics(wanted)
+        return [TopicPartition(name, number) for name, topic in found.items() for number in topic.partitions]
+
+    async def topics(self, wanted: SubscriptionSettings) -> dict[str, Topic]:
+        """The topics that `wanted` selects. Raises NotFoundError if there is none, ZooKeeperError."""
+        there = await self._topics.all_topics()
+        allowed = wanted.filter.allows if wanted.filter is not None else wanted.topics.__contains__
+        found = await self._topics.topics([name for name in there if allowed(name)])
+        if not found:
+            close = nearest(next(iter(wanted.topics), ""), there)
+            hint = f"did you mean {close}?" if close else f"there are {', '.join(sorted(there)[:5]) or 'none'}"
+            raise NotFoundError(f"none of the topics subscribed to exists; {hint}")
+        return found
+
+
 @asynccontextmanager
-async def range_reader(settings: Settings) -> AsyncIterator[RangeReader]:
+async def range_reader(settings: Settings) -> AsyncIterator[ClusterReader]:
     """A reader of the settings' cluster.
 
     Raises ZooKeeperUnreachableError after 15 s, ConfigError for keys or passwords.
@@ -202,4 +209,4 @@ async def range_reader(settings: Settings) -> AsyncIterator[RangeReader]:
         brokers = await exits.enter_async_context(
             Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout, security=security)
         )
-        yield RangeReader(settings, topics, brokers)
+        yield ClusterReader(settings, topics, brokers)

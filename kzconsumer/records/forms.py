@@ -30,10 +30,12 @@ class Records(ABC):
 
     whole_batches: ClassVar[bool] = False
     """They are record batches as the broker sent them, which must not be cut or joined."""
+    fetched: ClassVar[bool] = True
+    """False if only their offsets are known."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """Number of records; for raw bytes, where they have not been counted, number of offsets."""
+        """Number of records; where they have not been counted (raw bytes, `Unfetched`), number of offsets."""
 
     @property
     @abstractmethod
@@ -71,7 +73,7 @@ class Records(ABC):
         raise self._not("had as raw bytes")
 
     def _not(self, what: str) -> TypeError:
-        form = "raw bytes" if self.whole_batches else "messages or columns"
+        form = "raw bytes" if self.whole_batches else "messages or columns" if self.fetched else "ranges"
         return TypeError(f"records fetched as {form} cannot be {what} (see `wants` of kzconsumer.connect)")
 
 
@@ -176,6 +178,32 @@ class RawRecords(Records):
     @property
     def raw(self) -> memoryview:
         return self._data
+
+
+class Unfetched(Records):
+    """A range of offsets whose records the consumer fetches itself."""
+
+    __slots__ = ("_first", "_until")
+
+    fetched = False
+
+    def __init__(self, first: int, until: int) -> None:
+        self._first = first
+        self._until = until
+
+    def __len__(self) -> int:
+        return self._until - self._first
+
+    @property
+    def nbytes(self) -> int:
+        return 0
+
+    def slice(self, first: int, until: int | None = None) -> Unfetched:
+        end = self._until if until is None else min(self._first + until, self._until)
+        return Unfetched(min(self._first + first, end), end)
+
+    def rows_below(self, offset: int) -> int:
+        return min(max(offset - self._first, 0), len(self))
 
 
 class _NoRecords(Records):

@@ -22,8 +22,9 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     The transaction that writes it also sets the stored offset to `first`, at node version `offset_version`: as long as
     both hold, the offset was not changed by others. `id` is unique. `records` and `checksum` are the range's as read
-    with `isolation`; its offsets refer to the topic's `incarnation` and the reset `epoch`, `fingerprint` names the
-    destination. `steps` are the steps of the work that are done (`sinks/steps`), absent without any.
+    with `isolation`; where the sink fetches for itself, `records` counts offsets and `checksum` is empty. Offsets refer
+    to the topic's `incarnation` and the reset `epoch`, `fingerprint` names the destination. `steps` are the steps of
+    the work that are done (`sinks/steps`), absent without any.
     """
 
     id: str

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
+import msgspec
+
 from kzconsumer.errors import KzConsumerError, PluginError, raised
 from kzconsumer.plugins import SINKS, described, load_chosen
 from kzconsumer.settings.settings import Settings
@@ -40,7 +42,7 @@ def configured_sink(settings: Settings, context: SinkContext) -> Sink:
     _require_builder(plugin, build)
     try:
         with faults_in(settings.source):
-            sink = build(chosen.options, context)
+            sink = build(chosen.options, msgspec.structs.replace(context, settings=settings))
     except KzConsumerError:
         raise
     except Exception as error:

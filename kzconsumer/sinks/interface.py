@@ -17,6 +17,7 @@ import msgspec
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
 from kzconsumer.records.forms import Records
+from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.steps import Steps
 from kzconsumer.streams.message import Message
 
@@ -35,6 +36,8 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     batches (message sets, in magic 0 and 1) in offset order, framing and checksums good, nothing decoded; control
     batches and aborted transactions are among them. Batches are never cut: the first may begin below `first`, when its
     first records were consumed before. The pieces may be views of a whole response: keep them no longer than needed.
+
+    For a sink that wants "ranges", `fetched` is False and there are no records: the sink fetches them.
     """
 
     topic: str
@@ -60,8 +63,12 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def records(self) -> int:
-        """Number of records; of raw bytes, which are not counted, the number of offsets."""
+        """Number of records; where they are not counted (raw bytes, ranges), the number of offsets."""
         return self.until - self.first if self.raw is not None else sum(map(len, self.pieces))
+
+    @property
+    def fetched(self) -> bool:
+        return all(piece.fetched for piece in self.pieces)
 
     @cached_property
     def batches(self) -> tuple[pa.RecordBatch, ...]:
@@ -111,13 +118,15 @@ class SinkContext(msgspec.Struct, frozen=True, kw_only=True):
     """The member that runs a sink.
 
     `safe_until` gives the time on `kzconsumer.clock` until which no other member can own its partitions; after it a
-    sink should not publish. `cluster` is the ZooKeeper connect string's chroot and `/cluster/id`.
+    sink should not publish. `cluster` is the ZooKeeper connect string's chroot and `/cluster/id`. `settings` are all
+    those of the member, for a sink that fetches for itself.
     """
 
     group: str
     member: str
     cluster: str
     safe_until: Callable[[], float]
+    settings: Settings | None = None
 
 
 class Sink(Protocol):
@@ -132,11 +141,14 @@ class Sink(Protocol):
     decides about each, and the batch is written after that. A sink of bytes and a replayable sink cannot reject single
     records: the range might be found published without them.
 
-    `wants = "raw"` asks for bytes instead of columns ("columns"). A sink of bytes also gets ranges without bytes
-    (`raw` is empty), which the log no longer has. `start_limit` is how many seconds entering the sink may take, if that
-    is more than 15 minutes. `batch_bytes` limits batches like `[batch] max_bytes`, of which the smaller counts: a sink
-    that gains nothing from large batches saves memory. `last_batch`, a mapping, is added to the log line of each batch.
-    `status`, a mapping of JSON values, is shown on the status pages; texts that begin with http: or https: are links.
+    `wants = "raw"` asks for bytes instead of columns ("columns"). A sink of bytes also gets ranges without bytes (`raw`
+    is empty), which the log no longer has. `wants = "ranges"` is for a sink that fetches for itself: the member only
+    looks where the logs end. Its records are not counted, so `[batch] max_records` counts offsets, `max_bytes` nothing,
+    and it is not noticed if the log has changed when a range is replayed. `start_limit` is how many seconds entering
+    the sink may take, if that is more than 15 minutes. `batch_bytes` limits batches like `[batch] max_bytes`, of which
+    the smaller counts: a sink that gains nothing from large batches saves memory. `last_batch`, a mapping, is added to
+    the log line of each batch. `status`, a mapping of JSON values, is shown on the status pages; texts that begin with
+    http: or https: are links.
 
     A sink is **replayable** when publishing a range is atomic, the first publication wins and nothing is deleted, so
     that a range written twice, also by two members at once, is there once. It declares this by `fingerprint` and `has`

@@ -92,7 +92,7 @@ class RangePlans:
             until=part.until,
             offset_version=-1,  # set by the committer
             records=part.records,
-            checksum=checksum(part.batches),
+            checksum=_checksum(part),
             incarnation=f"{part.incarnation:#x}",
             epoch=part.epoch,
             isolation=self._isolation,
@@ -103,13 +103,18 @@ class RangePlans:
 def _changed(part: RangeData, plan: Plan) -> str | None:
     """How the records of a replay differ from those that were planned; None if they are the same."""
     assert (part.first, part.until) == (plan.first, plan.until), f"{part.range} is not what was planned"
-    found = part.records, checksum(part.batches)
-    if found == (plan.records, plan.checksum):
+    found = part.records, _checksum(part)
+    if found == (plan.records, plan.checksum) or not (found[1] and plan.checksum):
         return None
     return (
         f"{part.topic_partition}: offsets {plan.first} to {plan.until} were planned with {plan.records} records "
         f"(checksum {plan.checksum}) and not committed; the log holds {found[0]} there now (checksum {found[1]})"
     )
+
+
+def _checksum(part: RangeData) -> str:
+    """Empty if the records are not at hand."""
+    return checksum(part.batches) if part.fetched else ""
 
 
 def checksum(batches: Iterable[pa.RecordBatch]) -> str:

@@ -48,7 +48,7 @@ def _method(sink: object, name: str, arguments: tuple[str, ...], *, required: bo
 def _contradictions(sink: object) -> Iterator[str]:
     wants = getattr(sink, "wants", "columns")
     if wants not in get_args(Wants):
-        yield f'wants "{wants}"; there is {" and ".join(get_args(Wants))}'
+        yield f'wants "{wants}"; there is {", ".join(get_args(Wants))}'
     batch_bytes = getattr(sink, "batch_bytes", 1)
     if not isinstance(batch_bytes, int) or batch_bytes < 1:
         yield f'has a "batch_bytes" that is not a number of bytes: {batch_bytes!r}'

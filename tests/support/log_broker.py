@@ -21,8 +21,11 @@ _IDLE = 0.05  # seconds before an empty answer
 
 
 @asynccontextmanager
-async def log_broker(log: Log, answering: Callable[[int], object] = int) -> AsyncIterator[Broker]:
-    """A broker that leads every requested partition; `answering` is called with the size of each response."""
+async def log_broker(log: Log, answering: Callable[[int], object] = int, end: int = 1 << 40) -> AsyncIterator[Broker]:
+    """A broker that leads every requested partition; `answering` is called with the size of each response.
+
+    `end` is the last stable offset of all logs.
+    """
     tasks: set[asyncio.Task[None]] = set()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -40,7 +43,7 @@ async def log_broker(log: Log, answering: Callable[[int], object] = int) -> Asyn
                     ]
                     if not any(records for _, records in parts):
                         await asyncio.sleep(_IDLE)
-                    body = _fetched(parts)
+                    body = _fetched(parts, end)
                     answering(len(body))
                 else:
                     body = struct.pack(">hihhh", 0, 1, FETCH, 4, 4)
@@ -71,9 +74,9 @@ def _asked(body: bytes) -> list[tuple[int, int]]:
     ]
 
 
-def _fetched(parts: list[tuple[int, bytes]]) -> bytes:
+def _fetched(parts: list[tuple[int, bytes]], end: int) -> bytes:
     topic = b"orders"
     found = [struct.pack(">iih", 0, 1, len(topic)) + topic + struct.pack(">i", len(parts))]
     for partition, records in parts:
-        found += (struct.pack(">ihqqii", partition, 0, 1 << 40, 1 << 40, -1, len(records)), records)
+        found += (struct.pack(">ihqqii", partition, 0, 1 << 40, end, -1, len(records)), records)
     return b"".join(found)

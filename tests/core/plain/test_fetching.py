@@ -15,9 +15,11 @@ import anyio
 import pytest
 
 from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.fetch import READ_COMMITTED
 from kzconsumer.counters import Counters
 from kzconsumer.fetcher import delivery, reading
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
+from kzconsumer.fetcher.looking import Looking
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
@@ -48,7 +50,8 @@ async def fetching(
     async with Brokers(client_id="test", timeout=LIMIT) as brokers:
         fetcher = BrokerFetcher(
             broker, brokers, SETTINGS, cast(OffsetReset, type("Reset", (), {"refuses": False})),
-            reading.reading(wants, SETTINGS.largest_body), RateLimit(None), lambda states: None, Counters(),
+            Looking(READ_COMMITTED, 1000) if wants == "ranges" else reading.reading(wants, SETTINGS.largest_body),
+            RateLimit(None), lambda states: None, Counters(),
         )  # fmt: skip
         fetcher.add(
             PartitionFetchState(tracker(partition), queue, 0, SETTINGS.max_bytes) for partition, queue in partitions
@@ -267,3 +270,26 @@ async def test_small_chunks_are_counted_with_their_overhead(wants: Wants) -> Non
     done = await anyio.run_process([sys.executable, "-c", _HELD, wants], stderr=None)
     held, counted = map(int, done.stdout.split())
     assert held < 2 * counted + MIB
+
+
+async def test_a_consumer_that_fetches_for_itself_gets_ranges_and_each_answer_is_one_batch_at_most() -> None:
+    """Up to the last stable offset, a tenth of a batch at a time; what comes with an answer is dropped."""
+    queue, answers, stable = ChunkQueue(1 << 30), list[int](), 250
+    batch = record_batch([Record(None, bytes(100_000))], base_offset=0)
+    found: dict[int, list[tuple[int, int, int, bool]]] = {0: [], 1: []}
+
+    def log(partition: int, offset: int) -> bytes:
+        return at(offset, batch) if partition == 0 and offset < stable else b""
+
+    def enough(chunk: Chunk) -> bool:
+        one = (chunk.first, chunk.until, len(chunk.records), chunk.records.fetched)
+        found[chunk.tracker.topic_partition.partition].append(one)
+        return all(ranges and ranges[-1][1] == stable for ranges in found.values())
+
+    async with (
+        log_broker(log, answers.append, end=stable) as broker,
+        fetching(broker, [(0, queue), (1, queue)], "ranges"),
+    ):
+        await take(queue, enough)
+    assert found == {key: [(0, 100, 100, False), (100, 200, 100, False), (200, 250, 50, False)] for key in found}
+    assert len(answers) <= 4

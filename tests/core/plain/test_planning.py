@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from kzconsumer.errors import RangeChangedError, SessionExpiredError
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.records.forms import Unfetched
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.sinks.planning import RangePlans, checksum
@@ -111,6 +112,21 @@ async def test_a_replay_of_the_planned_range() -> None:
     assert (batch.ranges, batch.is_replay, trackers) == (again.ranges, True, [claim])
     await member.planning.end(again, [claim])
     assert (member.plans, member.resumed) == ({}, [claim])  # its plan is already stored
+
+
+async def test_of_a_range_that_the_sink_fetches_only_offsets_are_planned_and_compared() -> None:
+    """Either member may write again what the other has planned."""
+    part, counted = (
+        msgspec.structs.replace(range_data("o", 0, 3, 9), pieces=(Unfetched(3, 9),)),
+        range_data("o", 0, 3, 9),
+    )
+    member, claim = Member(refuses_loss=True), tracker(0, 3)
+    await member.planning.begin(Batch((part,)), [claim])
+    plan = member.plans[claim]
+    assert (plan.first, plan.until, plan.records, plan.checksum) == (3, 9, 6, "")
+    for replayed, replay in ((part, planned(counted)), (counted, plan)):
+        batch, _ = await member.planning.begin(Batch((replayed,), is_replay=True), [tracker(0, 3, replay)])
+        assert batch.ranges == (replayed,)
 
 
 CHANGED = pytest.mark.parametrize(

@@ -94,7 +94,7 @@ SINK_FAULTS = [
         'class Sink:\n    fingerprint, wants = "f", "raw"\n    async def has(self, ranges): ...',
         'Sink has a "fingerprint" and wants "raw": only a sink of columns can be replayable',
     ),
-    ("class Sink:", 'class Sink:\n    wants = "rows"', 'Sink wants "rows"; there is columns and raw'),
+    ("class Sink:", 'class Sink:\n    wants = "rows"', 'Sink wants "rows"; there is columns, raw, ranges'),
     (
         "class Sink:",
         'class Sink:\n    batch_bytes = "1MiB"',

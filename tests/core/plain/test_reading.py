@@ -42,5 +42,5 @@ def test_a_sink_gets_columns_by_default() -> None:
     sink: Sink = JsonLinesSink({}, context)
     assert capabilities(sink).wants == "columns"
     sink.wants = "rows"  # type: ignore[attr-defined]
-    with pytest.raises(PluginError, match='wants "rows"; there is columns and raw'):
+    with pytest.raises(PluginError, match='wants "rows"; there is columns, raw, ranges'):
         capabilities(sink)

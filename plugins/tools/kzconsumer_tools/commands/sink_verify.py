@@ -108,7 +108,7 @@ def progress_of(nodes: GroupNodes) -> dict[TopicPartition, GroupProgress]:
         if (plan := record.plan) is not None:
             incarnation = int(plan.incarnation, 16)
             identity = RangeIdentity(*partition, incarnation, plan.epoch, plan.first, plan.until)
-            planned = Planned(identity, plan.records, plan.fingerprint)
+            planned = Planned(identity, plan.records if plan.checksum else None, plan.fingerprint)
         offset = nodes.offsets.get(group.offset(partition))
         stored = resume(offset_in(offset.data) if offset is not None else None, record.committed_until)
         found[partition] = GroupProgress(int(record.incarnation, 16), record.epoch, stored, planned)

@@ -15,10 +15,10 @@ of the offsets any more; unknown, as it could not be read."""
 
 
 class Planned(NamedTuple):
-    """The plan of a claim record: a range in flight, and the fingerprint of its destination."""
+    """The plan of a claim record: a range in flight, its records if counted, the fingerprint of its destination."""
 
     identity: RangeIdentity
-    records: int
+    records: int | None
     fingerprint: str
 
 

@@ -156,7 +156,7 @@ def _plans(after: Mapping[TopicPartition, GroupProgress], holdings: Holdings) ->
         if plan.fingerprint != holdings.fingerprint:
             text = "planned for another destination or other columns: members with these settings do not write it"
             yield _finding("plan", plan.identity, text)
-        elif plan.identity in published and published[plan.identity].records_in != plan.records:
+        elif plan.identity in published and plan.records not in (None, published[plan.identity].records_in):
             records = published[plan.identity].records_in
             yield _finding("count", plan.identity, f"planned with {plan.records} records, written with {records}")
 

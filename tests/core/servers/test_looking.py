@@ -1,0 +1,47 @@
+"""A member whose consumer fetches for itself, with real brokers: it learns where logs end, without their records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from kzconsumer.consumer import ConsumerConnector
+from kzconsumer.sessions import Sessions
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from tests.support.members import settings
+from tests.support.producing import Sent, produce
+
+LIMIT = 60.0
+ROUNDS = 3
+VALUE = bytes(200_000)
+
+
+@pytest.mark.parametrize("version", ["0.8.2.2", "3.9.1"])
+async def test_ranges_reach_the_end_of_the_log_and_at_most_one_batch_comes_with_each(
+    cluster_of: Callable[[str], Cluster], version: str, unique: str
+) -> None:
+    cluster = cluster_of(version)
+    await create_topic(cluster.connect, unique, 2)
+    sessions = Sessions(settings(cluster.connect, unique, batch={"max_records": 300}), wants="ranges")
+    found: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
+    async with sessions.running():
+        await ConsumerConnector(sessions).create_message_streams({unique: 1})
+        (cursor,) = sessions.cursors.values()
+        for number in range(ROUNDS):
+            sent = [Sent(n % 2, None, VALUE) for n in range(100)]
+            await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent, batch_size=1)
+            async with asyncio.timeout(LIMIT):
+                while any(not ranges or ranges[-1][1] < 50 * (number + 1) for ranges in found.values()):
+                    chunk = await cursor.queue.get()
+                    assert not chunk.records.fetched
+                    assert len(chunk.records) == chunk.until - chunk.first <= 30
+                    found[chunk.tracker.topic_partition.partition].append((chunk.first, chunk.until))
+        (counted,) = sessions.counters.fetches.values()
+    for ranges in found.values():
+        assert [first for first, _ in ranges] == [0, *(until for _, until in ranges[:-1])]
+    # One byte of each partition, or one whole batch.
+    most = 2 if version == "0.8.2.2" else len(VALUE) + 200
+    assert counted.bytes <= most * counted.requests.count
