@@ -71,6 +71,7 @@ CHAINS = {
         "tests/spark/spark/test_spark_destinations.py",
         "tests/spark/spark/test_spark_query.py",
         "tests/spark/spark/test_spark_cluster.py",
+        "tests/spark/spark/test_executors_fetch.py",
         "tests/spark/spark/test_spark_object_store.py",
     ),
 }

@@ -16,9 +16,10 @@ from kzconsumer_spark.daemon.spool_place import SpoolPlace
 from kzconsumer_spark.pipe.messages import RunBatch, ToFiles
 from kzconsumer_spark.ranges.lease import Lease
 from kzconsumer_spark.worker.files_destination import FilesDestination
-from kzconsumer_spark.worker.process import _query_directory, _warm
+from kzconsumer_spark.worker.process import _query_directory
 from kzconsumer_spark.worker.query import RangeQuery
 from kzconsumer_spark.worker.tracebacks import Tracebacks
+from kzconsumer_spark.worker.warm_up import warm_up
 from tests.support.range_data import range_data
 from tests.support.spark_session import into_parquet, spark_session
 
@@ -29,7 +30,7 @@ def train(scratch: Path) -> None:
     owner = Owner(cluster="c", group="g")
     with spark_session(scratch) as session:
         query = RangeQuery(session, _query_directory(start), 0, Tracebacks())
-        _warm(start, session, query)
+        warm_up(start, session, query)
         assert isinstance(start.destination, ToFiles)
         claimed_destination(start.destination).claim(owner)
         spool = scratch / "spool"

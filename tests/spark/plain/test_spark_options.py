@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from kzconsumer.errors import ConfigError
+from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer_spark.daemon.destination_options import FilesOptions, read_options
 from kzconsumer_spark.daemon.options import local_path
@@ -77,7 +78,16 @@ FUNCTION = {"destination": "function", "function": "a:b"}
         (PARQUET | {"master": "yarn"}, 'master: "yarn" is not local, local[n], local[*] or spark://host:port'),
         (PARQUET | {"master": "spark://h"}, 'master: "spark://h" is not local'),
         (PARQUET | {"spool": "/mnt"}, "spool goes with a master spark://"),
-        (PARQUET | {"master": "spark://h:7077"}, 'spool is missing: master "spark://h:7077" needs a directory'),
+        (
+            PARQUET | {"master": "spark://h:7077", "read": "spool"},
+            'spool is missing: master "spark://h:7077" needs a directory',
+        ),
+        (PARQUET | CLUSTER | {"read": "executors"}, 'spool does not go with read = "executors"'),
+        (
+            PARQUET | {"read": "executors", "key": {"format": "string", "on_error": "quarantine"}},
+            'key.on_error = "quarantine" goes with read = "spool" only',
+        ),
+        (JDBC | {"read": "executors"}, 'destination "jdbc" goes with read = "spool" only'),
         (
             PARQUET | CLUSTER | {"spool": "s3://b/x"},
             'spool: "s3://b/x" is not a directory, nor a URI with s3a, gs, abfss, hdfs',
@@ -387,3 +397,39 @@ async def test_a_worker_that_cannot_be_started_counts_as_dead() -> None:
 def test_the_start_deadline_is_known(given: dict[str, object], limit: float) -> None:
     context = SinkContext(group="g", member="g", cluster="", safe_until=lambda: 0.0)
     assert SparkSink(PARQUET | given, context).start_limit == limit
+
+
+@pytest.mark.parametrize(
+    ("options", "fetch"),
+    [
+        ({}, False),
+        ({"read": "executors"}, True),
+        (CLUSTER, False),
+        ({"master": "spark://h:7077", "conf": CLUSTER["conf"]}, True),
+    ],
+)
+def test_executors_fetch_on_a_cluster_unless_there_is_a_spool(options: dict[str, object], fetch: bool) -> None:
+    assert read_options(PARQUET | options).executors_fetch is fetch
+
+
+@pytest.mark.parametrize(
+    ("tables", "fault"),
+    [
+        ({"fetch": {"on_corrupt": "skip"}}, '[fetch] on_corrupt = "skip" goes with [sink.options] read = "spool" only'),
+        ({"fetch": {"rate_limit": "1MiB"}}, '[fetch] rate_limit goes with [sink.options] read = "spool" only'),
+        (
+            {"sink": {"plugin": "spark", "on_batch_failure": "quarantine", "quarantine": "q"}},
+            '[sink] on_batch_failure = "quarantine" goes with',
+        ),
+    ],
+)
+def test_what_needs_the_records_in_the_member_is_refused_if_executors_fetch(
+    tables: dict[str, object], fault: str
+) -> None:
+    settings = Settings.from_dict({"zookeeper": {"connect": "h:2181"}, "group": {"id": "g"}} | tables)
+    context = SinkContext(group="g", member="g", cluster="", safe_until=lambda: 0.0, settings=settings)
+    assert SparkSink(PARQUET, context).wants == "columns"
+    with pytest.raises(ConfigError) as caught:
+        SparkSink(PARQUET | {"read": "executors"}, context)
+    (line,) = caught.value.faults
+    assert line.startswith(fault)

@@ -34,7 +34,15 @@ def record_table(part: RangeData) -> pa.Table:
 
     As in Spark, a record without headers has null headers, not an empty array.
     """
-    table = pa.Table.from_batches(part.batches)
+    return _columns(pa.Table.from_batches(part.batches))
+
+
+def spark_columns(records: pa.RecordBatch) -> pa.RecordBatch:
+    """Records of `kzconsumer.records.columns.SCHEMA` with all columns and the types of Spark."""
+    return _whole(_columns(pa.Table.from_batches([records]))).combine_chunks().to_batches()[0]
+
+
+def _columns(table: pa.Table) -> pa.Table:
     columns: dict[str, pa.ChunkedArray[Any]] = {
         "key": table.column("key"),
         "value": table.column("value"),
@@ -53,11 +61,7 @@ def record_table(part: RangeData) -> pa.Table:
 
 def write_records(records: pa.Table, path: Path, codec: Codec) -> None:
     """Write a table of `record_table` with all columns, those that were left out being null. Raises OSError."""
-    columns = {
-        name: records.column(name).cast(kind) if name in records.column_names else pa.nulls(records.num_rows, kind)
-        for name, kind in _COLUMNS.items()
-    }
-    table = pa.table(columns)
+    table = _whole(records)
     pq.write_table(
         table,
         path,
@@ -65,4 +69,14 @@ def write_records(records: pa.Table, path: Path, codec: Codec) -> None:
         compression=codec,
         write_statistics=_WITH_STATISTICS,
         store_schema=False,
+    )
+
+
+def _whole(records: pa.Table) -> pa.Table:
+    """With the columns that were left out, null throughout."""
+    return pa.table(
+        {
+            name: records.column(name).cast(kind) if name in records.column_names else pa.nulls(records.num_rows, kind)
+            for name, kind in _COLUMNS.items()
+        }
     )

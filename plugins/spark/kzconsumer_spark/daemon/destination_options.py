@@ -149,6 +149,8 @@ class JdbcOptions(SparkOptions, frozen=True, kw_only=True):
                 f'destination "jdbc" does not go with master "{self.master}", only with a local one: a task'
                 " that Spark runs again, because its executor was lost, cannot stage its rows again"
             )
+        if self.executors_fetch:
+            raise ValueError('destination "jdbc" goes with read = "spool" only')
         scheme, _, rest = self.url.partition(":")
         parts = split_url(rest)
         if (

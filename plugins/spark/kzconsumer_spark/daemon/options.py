@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import unquote
 
 import msgspec
@@ -56,7 +56,8 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     A batch, or the read of a ledger, is tried `attempts` times, `retry_backoff` apart, doubled each time; then the
     member stops. `start_timeout` bounds the start of Spark. `scratch` is a directory for spool files and Spark's
     temporary files (default: the system's temporary directory). With a cluster as `master` spool files go to `spool`,
-    which its executors see. `ui` has Spark serve its pages, at the first free port from 4040 on or at the one given.
+    which its executors see. With `read = "executors"` (the default on a cluster) there are none: executors fetch the
+    ranges from the brokers. `ui` has Spark serve its pages, at the first free port from 4040 on or at the one given.
     `key` and the options after it are in `pipe.column_options`; `quarantine` is a directory for records that cannot be
     decoded.
     """
@@ -71,6 +72,7 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     start_timeout: PositiveDuration = 120.0
     scratch: Annotated[str, reader(read_scratch)] | None = None
     spool: Annotated[str, reader(read_spool)] | None = None
+    read: Literal["spool", "executors"] | None = None
     ui: bool | Annotated[int, msgspec.Meta(ge=1, le=65535)] = False
     key: FieldOptions = FieldOptions(format="raw")
     value: FieldOptions = FieldOptions(format="raw")
@@ -81,7 +83,8 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         self.columns.require_whole()
-        require_whole(self.master, self.spool, self.conf)
+        self._require_readable()
+        require_whole(self.master, self.spool, self.conf, fetches=self.executors_fetch)
         require_zone(self.conf)
         for key in self.conf:
             if not key.startswith("spark."):
@@ -89,6 +92,18 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
             if key in RESERVED[self.KIND]:
                 hint = "use master" if key == "spark.master" else "the sink sets it itself"
                 raise ValueError(f"conf.{key} cannot be set here: {hint}")
+
+    @property
+    def executors_fetch(self) -> bool:
+        return self.read == "executors" or (self.read is None and is_cluster(self.master) and self.spool is None)
+
+    def _require_readable(self) -> None:
+        if self.read == "executors" and self.spool is not None:
+            raise ValueError('spool does not go with read = "executors", which needs none')
+        if self.executors_fetch:
+            for name, field in (("key", self.key), ("value", self.value)):
+                if field.on_error == "quarantine":
+                    raise ValueError(f'{name}.on_error = "quarantine" goes with read = "spool" only')
 
     def tries(self) -> Iterator[tuple[int, float]]:
         """The number of each attempt, and the seconds to wait after it; none after the last."""

@@ -19,7 +19,8 @@ import msgspec
 
 from kzconsumer.errors import ConfigError, SinkError, ZooKeeperError
 from kzconsumer.logs.logger import get_logger
-from kzconsumer.model import RangeIdentity
+from kzconsumer.model import RangeIdentity, Wants
+from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer.sinks.reports import Holdings, Preview
 from kzconsumer.sinks.steps import StepNotRecordedError, Steps
@@ -31,9 +32,11 @@ from kzconsumer_spark.daemon.destination_options import read_options, redirected
 from kzconsumer_spark.daemon.directories import Directories, make_directories
 from kzconsumer_spark.daemon.holdings import described
 from kzconsumer_spark.daemon.options import WHERE
+from kzconsumer_spark.daemon.spool import unspooled
 from kzconsumer_spark.daemon.spooling import Spooling
 from kzconsumer_spark.daemon.worker_process import WorkerDied, finite, worker_environment
 from kzconsumer_spark.daemon.workers import Workers
+from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, Start, StepDone, StepRecorded
 from kzconsumer_spark.pipe.spark_settings import time_zone
 
@@ -53,6 +56,8 @@ class SparkSink:
     def __init__(self, options: Mapping[str, object], context: SinkContext) -> None:
         self._options = read_options(options)
         self._context = context
+        self.wants: Wants = "ranges" if self._options.executors_fetch else "columns"
+        self._kafka = _kafka(context.settings) if self._options.executors_fetch else None
         self._owner = Owner(cluster=context.cluster, group=context.group)
         self._destination = self._checked()
         # Milliseconds, then counted up: a function never gets the same batch_id twice, also not in a later run.
@@ -144,13 +149,19 @@ class SparkSink:
 
     async def prepare(self, batch: Batch) -> None:
         """Spool the next batch while Spark writes this one. Raises OSError."""
-        await self._spooling.prepare(batch.ranges)
+        if self._kafka is None:
+            await self._spooling.prepare(batch.ranges)
 
     async def write(self, batch: Batch) -> None:
         if not batch.ranges or (not self.fingerprint and not batch.records):
             return
         number = self._next_batch
         self._next_batch += 1
+        if self._kafka is not None:
+            self.last_batch = {"spark_batch": number}
+            ranges = tuple(unspooled(part) for part in batch.ranges)
+            await self._run(RunBatch(number=number, ranges=ranges, is_replay=batch.is_replay), batch.steps)
+            return
         try:
             spooled = await self._spooling.take(batch.ranges)
         except OSError as error:
@@ -233,6 +244,7 @@ class SparkSink:
             name=self._context.group,
             ui=self._options.ui,
             scope=scope(self._context.cluster, self._context.group, "spark"),
+            kafka=self._kafka,
         )
 
     def _prepare(self) -> Directories:
@@ -244,6 +256,27 @@ class SparkSink:
             where = f" {error.filename} cannot be used:" if error.filename else ""
             raise ConfigError([f"{WHERE}:{where} {error.strerror or error}"]) from error
         return make_directories(self._options)
+
+
+def _kafka(settings: Settings | None) -> Kafka:
+    """Raises ConfigError for settings of the member that do not go with executors that fetch."""
+    if settings is None:
+        raise ConfigError([f'{WHERE} read: "executors" needs the settings of a member'])
+    refused = {"[fetch] on_corrupt": settings.fetch.on_corrupt, "[sink] on_batch_failure": _on_failure(settings)}
+    faults = [
+        f'{key} = "{value}" goes with {WHERE} read = "spool" only: with "executors" the member has no records'
+        for key, value in refused.items()
+        if value not in ("fail", "stop")
+    ]
+    if settings.fetch.rate_limit is not None:
+        faults.append(f'[fetch] rate_limit goes with {WHERE} read = "spool" only')
+    if faults:
+        raise ConfigError(faults)
+    return Kafka.of(settings)
+
+
+def _on_failure(settings: Settings) -> str:
+    return settings.sink.on_batch_failure if settings.sink is not None else "stop"
 
 
 async def _remove(directories: Directories) -> None:

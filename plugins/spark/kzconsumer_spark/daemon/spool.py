@@ -26,8 +26,9 @@ def write_spool(place: SpoolPlace, ranges: Sequence[RangeData]) -> tuple[Spooled
     return tuple(_write_range(place.below(f"{number}.parquet"), part) for number, part in enumerate(ranges))
 
 
-def _write_range(file: SpoolPlace, part: RangeData) -> SpooledRange:
-    spooled = SpooledRange(
+def unspooled(part: RangeData) -> SpooledRange:
+    """The range without a file."""
+    return SpooledRange(
         topic=part.topic,
         partition=part.partition,
         first=part.first,
@@ -37,6 +38,10 @@ def _write_range(file: SpoolPlace, part: RangeData) -> SpooledRange:
         records=part.records,
         file=None,
     )
+
+
+def _write_range(file: SpoolPlace, part: RangeData) -> SpooledRange:
+    spooled = unspooled(part)
     if not spooled.records:
         return spooled
     table = record_table(part)

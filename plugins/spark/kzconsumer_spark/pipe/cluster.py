@@ -15,13 +15,13 @@ def is_cluster(master: str | None) -> bool:
     return _MASTERS.fullmatch(master or "") is not None
 
 
-def require_whole(master: str, spool: str | None, conf: Mapping[str, str]) -> None:
+def require_whole(master: str, spool: str | None, conf: Mapping[str, str], *, fetches: bool) -> None:
     """Raises ValueError for what goes with a cluster and is missing, and for what goes with nothing else."""
     if not is_cluster(master):
         if spool is not None:
             raise ValueError("spool goes with a master spark://...; a local Spark reads what is in scratch")
         return
-    if spool is None:
+    if spool is None and not fetches:
         raise ValueError(f'spool is missing: master "{master}" needs a directory, or a URI, that all its executors see')
     if "spark.cores.max" not in conf:
         raise ValueError(

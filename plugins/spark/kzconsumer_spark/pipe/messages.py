@@ -13,10 +13,14 @@ import msgspec
 
 from kzconsumer.model import OffsetRange
 from kzconsumer_spark.pipe.column_options import Columns
+from kzconsumer_spark.pipe.kafka import Kafka
 
 
 class SpooledRange(msgspec.Struct, frozen=True, kw_only=True):
-    """One range of a batch and the Parquet file that holds its `records` rows (no file when there are none)."""
+    """One range of a batch and the Parquet file that holds its `records` rows (no file when there are none).
+
+    Without a file executors fetch the range: `records` is at most the number of its offsets then.
+    """
 
     topic: str
     partition: int
@@ -30,6 +34,11 @@ class SpooledRange(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def range(self) -> OffsetRange:
         return OffsetRange(self.topic, self.partition, self.first, self.until)
+
+    @property
+    def counted(self) -> bool:
+        """Whether `records` is exact."""
+        return self.file is not None or not self.records
 
 
 class ToFiles(msgspec.Struct, frozen=True, kw_only=True, tag="files"):
@@ -116,6 +125,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     name: str = "kzconsumer"  # of the application and its query, for Spark's pages
     ui: bool | int = False
     scope: str = ""  # of a function's tokens
+    kafka: Kafka | None = None  # set if executors fetch
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
@@ -22,7 +23,7 @@ from kzconsumer_files.names import data_file
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_spark.pipe.cluster import is_cluster
 from kzconsumer_spark.pipe.messages import SpooledRange, ToFiles
-from kzconsumer_spark.ranges.parts import has_rows, match_parts, read_part
+from kzconsumer_spark.ranges.parts import Part, has_rows, match_parts, parts_by_range, read_part
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
 from kzconsumer_spark.ranges.tags import (
     RANGE_COLUMNS,
@@ -72,20 +73,39 @@ class RangeFiles:
         """Write `frame`, the records of `ranges`, into `output`, which is made. All ranges have records."""
         if self._to.format != "parquet" or self._to.partition_by or self._shaping.leaves_out_rows:
             return self._stage_by_range(frame, ranges, output)
-        return StagedFiles(self._stage_plain(frame, ranges, output), self._kafka)
+        stage = self._stage_plain if all(part.counted for part in ranges) else self._stage_uncounted
+        return StagedFiles(stage(frame, ranges, output), self._kafka)
 
     def _stage_plain(self, frame: DataFrame, ranges: Sequence[SpooledRange], output: Path) -> list[StagedRange]:
-        # Each range is in a task of its own, so this is one file for each; a task without rows may leave a file too.
-        frame.write.options(**self._to.write_options).parquet(str(output))
-        written = filter(has_rows, sorted(output.glob("*.parquet")))
-        files = match_parts(map(read_part, written), ranges)
+        # Each range is in a task of its own, so this is one file for each.
+        files = match_parts(self._written(frame, output), ranges)
         return [StagedRange(part, part.records, 0, [(file, data_file(part))]) for part, file in files]
+
+    def _stage_uncounted(self, frame: DataFrame, ranges: Sequence[SpooledRange], output: Path) -> list[StagedRange]:
+        """As `_stage_plain`, of ranges that executors fetch: one task may be for a part of a range."""
+        observation = Observation()
+        parts = parts_by_range(self._written(frame.observe(observation, sql.count("*").alias("rows")), output), ranges)
+        staged = []
+        for whole in ranges:
+            found = parts.get(whole, [])
+            files = [(part.path, data_file(whole, number=number)) for number, part in enumerate(found)]
+            rows = sum(part.rows for part in found)
+            staged.append(StagedRange(msgspec.structs.replace(whole, records=rows), rows, 0, files))
+        if (rows := sum(each.rows for each in staged)) != observation.get["rows"]:
+            raise RowsLost(f"Spark wrote {observation.get['rows']} rows; in the files here are {rows}")
+        return staged
+
+    def _written(self, frame: DataFrame, output: Path) -> list[Part]:
+        frame.write.options(**self._to.write_options).parquet(str(output))
+        # A task without rows may leave a file, too.
+        return [read_part(file) for file in sorted(output.glob("*.parquet")) if has_rows(file)]
 
     def _stage_by_range(self, records: DataFrame, ranges: Sequence[SpooledRange], output: Path) -> StagedFiles:
         frame, quarantined = tagged(records, ranges, self._shaping)
         columns = StructType([each for each in frame.schema if each.name not in RANGE_COLUMNS])
         count = _ROWS_OF.get(self._to.format)
-        if count is None or self._elsewhere:
+        observed = self._elsewhere or not all(part.counted for part in ranges)
+        if count is None or observed:
             frame, counted = count_rows(frame, ranges)
         by = {name: name for name in self._to.partition_by}
         if self._keep_columns:
@@ -98,11 +118,20 @@ class RangeFiles:
             rows = dict(zip(ranges, counted(), strict=True))
         else:
             rows = {part: sum(count(file) for file, _ in files) for part, files in found.items()}
-            if self._elsewhere and list(rows.values()) != counted():
+            if observed and list(rows.values()) != counted():
                 raise RowsLost(f"Spark wrote {counted()} rows, by range; in the files here are {list(rows.values())}")
         require_all(rows, self._shaping)
-        staged = [StagedRange(part, rows[part], quarantined.get(part.range, 0), files) for part, files in found.items()]
+        staged = [
+            StagedRange(self._with_records(part, rows[part]), rows[part], quarantined.get(part.range, 0), files)
+            for part, files in found.items()
+        ]
         return StagedFiles(staged, columns)
+
+    def _with_records(self, part: SpooledRange, rows: int) -> SpooledRange:
+        """Where rows are left out of what executors fetch, the number of records stays that of offsets."""
+        if part.counted or self._shaping.leaves_out_rows:
+            return part
+        return msgspec.structs.replace(part, records=rows)
 
 
 def _files_of(part: SpooledRange, output: Path, kind: str) -> list[tuple[Path, str]]:

@@ -54,22 +54,33 @@ def read_part(path: Path) -> Part:
 
 def match_parts(parts: Iterable[Part], ranges: Sequence[SpooledRange]) -> list[tuple[SpooledRange, Path]]:
     """The file of each range, in the order of `ranges`, every part used. Raises PartMismatch for anything else."""
-    by_partition = {(part.topic, part.partition): part for part in ranges}
     files: dict[OffsetRange, Path] = {}
-    for part in parts:
-        whole = by_partition.get((part.topics[0], part.partitions[0]))
-        one = part.topics[0] == part.topics[1] and part.partitions[0] == part.partitions[1]
-        if whole is None or not one:
-            raise PartMismatch(f"{part.path.name} holds {part.topics[0]}-{part.partitions[0]}, which was not asked for")
-        if not whole.first <= part.offsets[0] <= part.offsets[1] < whole.until or part.rows != whole.records:
-            raise PartMismatch(
-                f"{part.path.name} holds {part.rows} rows {part.offsets[0]}..{part.offsets[1]} of {whole.range},"
-                f" which has {whole.records}"
-            )
-        if whole.range in files:
+    for whole, (part, *others) in parts_by_range(parts, ranges).items():
+        if others:
             raise PartMismatch(f"{whole.range} is in two files")
+        if part.rows != whole.records:
+            raise PartMismatch(f"{_shown(part)} of {whole.range}, which has {whole.records}")
         files[whole.range] = part.path
     missing = [part.range for part in ranges if part.range not in files]
     if missing:
         raise PartMismatch(f"Spark wrote no file for {', '.join(map(str, missing))}")
     return [(part, files[part.range]) for part in ranges]
+
+
+def parts_by_range(parts: Iterable[Part], ranges: Sequence[SpooledRange]) -> dict[SpooledRange, list[Part]]:
+    """The files of each range that has any, in offset order. Raises PartMismatch for one that is of no range."""
+    by_partition = {(part.topic, part.partition): part for part in ranges}
+    found: dict[SpooledRange, list[Part]] = {}
+    for part in sorted(parts, key=lambda part: part.offsets):
+        whole = by_partition.get((part.topics[0], part.partitions[0]))
+        one = part.topics[0] == part.topics[1] and part.partitions[0] == part.partitions[1]
+        if whole is None or not one:
+            raise PartMismatch(f"{part.path.name} holds {part.topics[0]}-{part.partitions[0]}, which was not asked for")
+        if not whole.first <= part.offsets[0] <= part.offsets[1] < whole.until:
+            raise PartMismatch(f"{_shown(part)} of {whole.range}")
+        found.setdefault(whole, []).append(part)
+    return found
+
+
+def _shown(part: Part) -> str:
+    return f"{part.path.name} holds {part.rows} rows {part.offsets[0]}..{part.offsets[1]}"

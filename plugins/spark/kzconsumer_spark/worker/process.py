@@ -19,7 +19,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn, Protocol
-from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
 
@@ -29,7 +28,6 @@ from kzconsumer_files.writer import Written
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.function.destination import FunctionDestination
 from kzconsumer_spark.function.step_recorder import StepRecorder
-from kzconsumer_spark.pipe.cluster import is_cluster
 from kzconsumer_spark.pipe.messages import (
     Command,
     Event,
@@ -37,7 +35,6 @@ from kzconsumer_spark.pipe.messages import (
     Heartbeat,
     Ready,
     RunBatch,
-    SpooledRange,
     Start,
     StepRecorded,
     Stop,
@@ -59,6 +56,7 @@ from kzconsumer_spark.worker.progress import ProgressReports
 from kzconsumer_spark.worker.query import RangeQuery, first_line
 from kzconsumer_spark.worker.session import LOG_NAME, start_session
 from kzconsumer_spark.worker.tracebacks import Tracebacks
+from kzconsumer_spark.worker.warm_up import warm_up
 
 _NO_JAVA = "JAVA_GATEWAY_EXITED"
 # Messages of Java and Spark about unusable settings. Any other failure may be transient.
@@ -107,8 +105,8 @@ def main() -> None:
         destination = _destination(start, session, lease, shaping, steps)
         stages.end("destination")
         tracebacks = Tracebacks()
-        query = RangeQuery(session, _query_directory(start), start.next_batch - 1, tracebacks, start.name)
-        _warm(start, session, query)
+        query = RangeQuery(session, _query_directory(start), start.next_batch - 1, tracebacks, start.name, start.kafka)
+        warm_up(start, session, query)
         stages.end("warm_up")
         session.streams.addListener(ProgressReports(say, warm_up=query.run_id))
     except BaseException as error:
@@ -132,7 +130,7 @@ def main() -> None:
         while isinstance(batch := inbox.get(), RunBatch):
             if failed or not query.takes(batch):
                 query.stop()
-                query = RangeQuery(session, _query_directory(start), batch.number, tracebacks, start.name)
+                query = RangeQuery(session, _query_directory(start), batch.number, tracebacks, start.name, start.kafka)
             steps.begin(batch)
             outcome = query.run(batch, write)
             failed = isinstance(outcome, Failed)
@@ -198,25 +196,6 @@ def _failures(lines: Sequence[str]) -> Iterator[str]:
 def _query_directory(start: Start) -> Path:
     """A new query begins with a checkpoint of its own: the daemon, not Spark, knows what is done."""
     return Path(start.scratch, f"query-{time.monotonic_ns()}")
-
-
-def _warm(start: Start, session: SparkSession, query: RangeQuery) -> None:
-    """Run a batch of one row: the first use of everything takes Spark seconds, later ones milliseconds."""
-    place = f"{start.spool}/{Path(start.scratch).name}" if is_cluster(start.master) else start.scratch
-    first, second = (f"{place}/{name}" for name in ("warm-1", "warm-2"))
-    session.range(0, 1, numPartitions=1).selectExpr("id as offset").write.parquet(first)
-    (file,) = session.read.schema(SCHEMA).parquet(first).inputFiles()
-    row = SpooledRange(topic="", partition=0, first=0, until=1, incarnation=0, epoch=0, records=1, file=unquote(file))
-
-    def write(batch: SparkBatch) -> Written:
-        batch.frame.write.parquet(second)
-        return Written(1, 1, 0)
-
-    outcome = query.run(RunBatch(number=query.next_batch, ranges=(row,)), write)
-    if isinstance(outcome, Failed):
-        raise RuntimeError(outcome.error)
-    if is_cluster(start.master) and session.read.schema(SCHEMA).parquet(second).count() != 1:
-        raise ConfigError([f"[sink.options] spool: what executors of {start.master} write to {place} is not there"])
 
 
 def _destination(

@@ -1,7 +1,8 @@
 """The streaming query whose foreachBatch writes batches.
 
-Its source is Spark's file source over a `StreamDirectory`: a batch of ours is what the source finds next, so the frame
-of foreachBatch is the batch, and what Spark counts and shows of the query is true of it. The daemon's plans and the
+Its source is Spark's file source over a `StreamDirectory`, or a `RangeStream` if executors fetch: a batch of ours is
+what the source finds next, so the frame of foreachBatch is the batch, and what Spark counts and shows of the query is
+true of it. The daemon's plans and the
 destination's ledger decide what is written, never Spark's checkpoint: checkpoint and directory are new for each query,
 and after a failure, or after many batches, the worker makes a new query. So no query reads what an earlier one left.
 """
@@ -11,18 +12,21 @@ from __future__ import annotations
 import queue
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from kzconsumer_files.writer import Written
-from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch
+from kzconsumer_spark.pipe.kafka import Kafka
+from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange
 from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
-from kzconsumer_spark.worker.stream_directory import SOURCE_OPTIONS, StreamDirectory
+from kzconsumer_spark.worker.range_stream import RangeStream
+from kzconsumer_spark.worker.spool_stream import SpoolStream
 from kzconsumer_spark.worker.tracebacks import Tracebacks
 
 _LOOK_SECONDS: Final = 0.5
@@ -31,13 +35,27 @@ _MOST_BATCHES: Final = 1000  # Spark's list of the files that a query has read o
 Write: TypeAlias = Callable[[SparkBatch], Written]
 
 
+class _Stream(Protocol):
+    """A source of a query, which finds one batch after the other."""
+
+    def frame(self) -> DataFrame: ...
+
+    def publish(self, ranges: Sequence[SpooledRange]) -> None: ...
+
+
 class RangeQuery:
     """A started query; `next_batch` is the number of the only batch that `run` takes next."""
 
     def __init__(
-        self, session: SparkSession, directory: Path, next_batch: int, tracebacks: Tracebacks, name: str = "kzconsumer"
+        self,
+        session: SparkSession,
+        directory: Path,
+        next_batch: int,
+        tracebacks: Tracebacks,
+        name: str = "kzconsumer",
+        kafka: Kafka | None = None,
     ) -> None:
-        """`directory` is made. `name` is what Spark shows of the query."""
+        """`directory` is made. `name` is what Spark shows of the query. With `kafka` executors fetch."""
         self.next_batch = next_batch
         self._left = _MOST_BATCHES
         self._session = session
@@ -46,11 +64,10 @@ class RangeQuery:
         self._asked: queue.SimpleQueue[tuple[RunBatch, Write]] = queue.SimpleQueue()
         self._outcomes: queue.SimpleQueue[Done | Failed] = queue.SimpleQueue()
         self._nothing = session.createDataFrame([], SCHEMA)
-        self._stream = StreamDirectory(directory / "stream")
+        place = directory / "stream"
+        self._stream: _Stream = SpoolStream(session, place) if kafka is None else RangeStream(session, place, kafka)
         self._query = (
-            session.readStream.schema(SCHEMA)
-            .options(**SOURCE_OPTIONS)
-            .parquet(str(self._stream.path))
+            self._stream.frame()
             .writeStream.queryName(name)
             .foreachBatch(self._foreach_batch)
             .option("checkpointLocation", str(directory / "checkpoint"))
@@ -74,14 +91,13 @@ class RangeQuery:
         assert self.takes(batch)
         self.next_batch += 1
         self._left -= 1
-        files = [part.file for part in batch.ranges if part.file is not None]
-        if not files:
+        if not any(part.records for part in batch.ranges):
             try:
                 return self._written(batch, write, self._nothing)
             except Exception as error:
                 return Failed(number=batch.number, error=first_line(error))
         self._asked.put((batch, write))
-        self._stream.publish(files)
+        self._stream.publish(batch.ranges)
         while True:
             active = self._query.isActive  # asked first: an outcome may come between the two
             try:
@@ -137,6 +153,8 @@ def first_line(error: BaseException) -> str:
     """What an operator needs of an exception in one line: its kind, its text, and the last cause of a Java stack."""
     text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if isinstance(error, PythonException):  # of a task; its traceback ends with what it raised
+        lines = lines[-1:]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     said = " ".join([f"{type(error).__name__}: {lines[0] if lines else ''}", *causes[-1:]])
     return said if len(said) <= 1000 else f"{said[:997]}..."

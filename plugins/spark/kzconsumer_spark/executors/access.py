@@ -1,0 +1,77 @@
+"""What a task takes along to reach the brokers: addresses, settings, and the secrets by their content.
+
+Files that the settings name need not exist where executors run. The secrets travel in the pickled input partitions
+alone, which Spark neither shows nor logs; no `repr` has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import msgspec
+
+from kzconsumer.brokers.security import Security, load_security
+from kzconsumer.errors import ConfigError
+from kzconsumer.model import Broker
+from kzconsumer.settings.secret import read_secret, reason_of
+from kzconsumer.settings.sections import BrokersSettings, FetchSettings
+from kzconsumer_spark.pipe.kafka import Kafka
+
+_FILES: Final = ("ca", "certificate", "key")
+
+
+class BrokerAccess:
+    """Made in the driver, used by tasks. `brokers` are those to ask for leaders."""
+
+    def __init__(self, kafka: Kafka, brokers: Sequence[Broker]) -> None:
+        """Reads the files and variables that the settings name. Raises ConfigError."""
+        self.brokers = tuple(brokers)
+        self.fetch: FetchSettings = kafka.fetch
+        self.client = kafka.client
+        self._settings = kafka.brokers
+        self._source = kafka.source
+        self._secrets = _secrets(kafka.brokers, kafka.source)
+
+    def __repr__(self) -> str:
+        return f"BrokerAccess({', '.join(map(str, self.brokers))})"
+
+    def security(self) -> Security:
+        """From a directory that exists meanwhile, and that nobody else can read. Raises ConfigError."""
+        with TemporaryDirectory(prefix="kzconsumer-") as directory:
+            files: dict[str, str] = {}
+            for name, content in self._secrets.items():
+                place = Path(directory, name)
+                place.write_bytes(content)
+                files[name] = str(place)
+            tls = msgspec.structs.replace(
+                self._settings.tls,
+                **{name: files.get(name) for name in (*_FILES, "key_password_file")},
+                key_password_env=None,
+            )
+            sasl = msgspec.structs.replace(
+                self._settings.sasl, password_file=files.get("password_file"), password_env=None
+            )
+            return load_security(msgspec.structs.replace(self._settings, tls=tls, sasl=sasl), self._source)
+
+
+def _secrets(settings: BrokersSettings, source: str) -> Mapping[str, bytes]:
+    """By the key of the settings that names the file; a password ends with a newline, which is none of it."""
+    faults: list[str] = []
+    found: dict[str, bytes | None] = {}
+    tls, sasl = settings.tls, settings.sasl
+    for name in _FILES:
+        if (path := getattr(tls, name)) is not None:
+            try:
+                found[name] = Path(path).read_bytes()
+            except OSError as error:
+                faults.append(f"{source}: [brokers.tls] {name}: {path} cannot be read: {reason_of(error)}")
+    where = f"{source}: [brokers"
+    key = read_secret(tls.key_password_file, tls.key_password_env, "key_password", f"{where}.tls]", faults)
+    password = read_secret(sasl.password_file, sasl.password_env, "password", f"{where}.sasl]", faults)
+    if faults:
+        raise ConfigError(faults)
+    found |= {"key_password_file": key and key + b"\n", "password_file": password and password + b"\n"}
+    return {name: content for name, content in found.items() if content is not None}

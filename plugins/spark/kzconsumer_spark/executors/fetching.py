@@ -1,0 +1,57 @@
+"""The task of an executor: fetches a part of a range from the leader, as Arrow record batches for Spark."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import pyarrow as pa
+from anyio.from_thread import start_blocking_portal
+
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.fetcher.range_reader import RangeReader
+from kzconsumer.model import Broker, OffsetRange, TopicPartition
+from kzconsumer_files.parquet.records import spark_columns
+from kzconsumer_spark.executors.access import BrokerAccess
+
+_Found = AsyncGenerator[tuple[TopicPartition, pa.RecordBatch]]
+
+
+class _Known:
+    """The brokers that were known when the batch was planned; any of them knows the others."""
+
+    unusable: Final[Mapping[int, str]] = {}
+
+    def __init__(self, brokers: Sequence[Broker]) -> None:
+        self._brokers = brokers
+
+    async def brokers(self) -> Sequence[Broker]:
+        return self._brokers
+
+
+def fetched(part: OffsetRange, access: BrokerAccess) -> Iterator[pa.RecordBatch]:
+    """Every record of the range, with the columns of the spool. Blocks. Raises as `RangeReader.read`."""
+    if part.first >= part.until:
+        return
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(_reader(access)) as reader:
+        found = reader.read([part])
+        try:
+            while (batch := portal.call(_following, found)) is not None:
+                yield spark_columns(batch)
+        finally:
+            portal.call(found.aclose)
+
+
+@asynccontextmanager
+async def _reader(access: BrokerAccess) -> AsyncIterator[RangeReader]:
+    security = access.security()
+    timeout = access.fetch.request_timeout
+    async with Brokers(client_id=access.client, timeout=timeout, security=lambda: security) as brokers:
+        yield RangeReader(access.fetch, _Known(access.brokers), brokers)
+
+
+async def _following(found: _Found) -> pa.RecordBatch | None:
+    async for _, batch in found:
+        return batch
+    return None

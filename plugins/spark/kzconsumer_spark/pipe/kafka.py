@@ -1,0 +1,28 @@
+"""How Kafka is reached, as the worker gets it: settings, which name files and variables and hold no secret."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kzconsumer.settings.sections import BrokersSettings, FetchSettings, ZooKeeperSettings
+from kzconsumer.settings.settings import Settings
+
+
+class Kafka(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the member; `source` begins every line about a fault of them."""
+
+    zookeeper: ZooKeeperSettings
+    brokers: BrokersSettings
+    fetch: FetchSettings
+    client: str
+    source: str
+
+    @classmethod
+    def of(cls, settings: Settings) -> Kafka:
+        return cls(
+            zookeeper=settings.zookeeper,
+            brokers=settings.brokers,
+            fetch=settings.fetch,
+            client=settings.group.id,
+            source=settings.source,
+        )

@@ -1,0 +1,80 @@
+"""What tasks of executors get: parts of ranges, and secrets that no text shows and that need no files of the member."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import trustme
+
+from kzconsumer.errors import ConfigError
+from kzconsumer.model import Broker, OffsetRange
+from kzconsumer.settings.settings import Settings
+from kzconsumer_spark.executors.access import BrokerAccess
+from kzconsumer_spark.executors.source import RangePart
+from kzconsumer_spark.pipe.kafka import Kafka
+from kzconsumer_spark.worker.range_stream import FEWEST_OFFSETS, split
+
+PASSWORD = "horse battery\n"  # the last newline of a file does not count, others do
+
+
+def span(partition: int, first: int, until: int) -> OffsetRange:
+    return OffsetRange("t", partition, first, until)
+
+
+def test_large_ranges_are_divided_among_the_tasks_and_small_ones_are_not() -> None:
+    n = FEWEST_OFFSETS
+    assert list(split([span(0, 5, 6)], 8)) == [span(0, 5, 6)]
+    assert list(split([span(0, 100, 100 + 4 * n)], 2)) == [span(0, 100, 100 + 2 * n), span(0, 100 + 2 * n, 100 + 4 * n)]
+    mixed = [span(0, 0, 7 * n), span(1, 3, 4), span(2, 10, 10 + n)]
+    parts = list(split(mixed, 4))
+    assert max(part.until - part.first for part in parts) <= 2 * n + 1
+    for whole in mixed:
+        bounds = [(part.first, part.until) for part in parts if part.partition == whole.partition]
+        assert bounds[0][0] == whole.first
+        assert bounds[-1][1] == whole.until
+        assert all(before[1] == after[0] for before, after in pairwise(bounds))
+
+
+def kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kafka:
+    """With a certificate whose key is in a file, and a password in the environment."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("client.example")
+    (tmp_path / "ca.pem").write_bytes(authority.cert_pem.bytes())
+    (tmp_path / "client.pem").write_bytes(issued.cert_chain_pems[0].bytes())
+    (tmp_path / "key.pem").write_bytes(issued.private_key_pem.bytes())
+    monkeypatch.setenv("BROKER_PASSWORD", PASSWORD)
+    names = {"ca": "ca.pem", "certificate": "client.pem", "key": "key.pem"}
+    brokers = {
+        "security_protocol": "SASL_SSL",
+        "tls": {key: str(tmp_path / name) for key, name in names.items()},
+        "sasl": {"mechanism": "PLAIN", "username": "u", "password_env": "BROKER_PASSWORD"},
+    }
+    return Kafka.of(Settings.from_dict({"zookeeper": {"connect": "h:1"}, "group": {"id": "g"}, "brokers": brokers}))
+
+
+def test_a_task_connects_with_the_secrets_of_the_member_where_their_files_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = BrokerAccess(kafka(tmp_path, monkeypatch), [Broker(1, "h", 9092)])
+    part = RangePart(span(0, 1, 2), access)
+    arrived = pickle.loads(pickle.dumps(part))
+    for file in tmp_path.iterdir():
+        file.unlink()
+    monkeypatch.delenv("BROKER_PASSWORD")
+    security = arrived.access.security()
+    assert security.tls is not None
+    assert len(security.tls.get_ca_certs()) == 1
+    assert security.certificate_given
+    assert security.sasl is not None
+    assert next(security.sasl.exchange()) == f"\0u\0{PASSWORD}".encode()
+    assert (repr(part), repr(access)) == ("RangePart(t-0[1..2))", "BrokerAccess(broker 1 (h:9092))")
+
+
+def test_a_missing_file_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    described = kafka(tmp_path, monkeypatch)
+    (tmp_path / "key.pem").unlink()
+    with pytest.raises(ConfigError, match=r"\[brokers.tls\] key: .*key.pem cannot be read"):
+        BrokerAccess(described, [])

@@ -1,0 +1,182 @@
+"""Ranges that Spark's tasks fetch from real brokers: every record once, large ranges in parts, no secret shown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.request import urlopen
+
+import anyio
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
+
+from kzconsumer.settings.settings import Settings
+from kzconsumer_files.writer import Written
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_spark.pipe.kafka import Kafka
+from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange
+from kzconsumer_spark.ranges.batch import SparkBatch
+from kzconsumer_spark.worker.query import RangeQuery
+from kzconsumer_spark.worker.range_stream import FEWEST_OFFSETS
+from kzconsumer_spark.worker.tracebacks import Tracebacks
+from tests.support.members import daemon, stored_offsets
+from tests.support.producing import Sent, produce
+from tests.support.secured import PLAIN_PASSWORD, Secured
+from tests.support.spark_cluster import SparkCluster
+from tests.support.zookeeper_sessions import until
+
+LIMIT = 300.0
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
+
+
+def kafka(cluster: Cluster, **tables: object) -> Kafka:
+    base = {"zookeeper": {"connect": cluster.connect}, "group": {"id": "g"}}
+    return Kafka.of(Settings.from_dict(base | tables))
+
+
+def planned(topic: str, partition: int, first: int, until: int) -> SpooledRange:
+    return SpooledRange(
+        topic=topic,
+        partition=partition,
+        first=first,
+        until=until,
+        incarnation=1,
+        epoch=0,
+        records=until - first,
+        file=None,
+    )
+
+
+async def test_the_frame_is_what_was_planned_and_a_large_range_is_fetched_by_several_tasks(
+    spark: SparkSession, cluster_of: Callable[[str], Cluster], unique: str, tmp_path: Path
+) -> None:
+    """From the oldest broker. A range that the log has lost fails its batch with one line."""
+    cluster = cluster_of("0.8.2.2")
+    await create_topic(cluster.connect, unique, 2)
+    large = 2 * FEWEST_OFFSETS + 500
+    sent = [Sent(0, b"k%d" % n if n % 7 else None, b"%d" % n) for n in range(large)]
+    sent += [Sent(1, b"", None), Sent(1, b"k", b"v")]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
+    found: list[tuple[object, ...]] = []
+    tasks: list[int] = []
+
+    def write(batch: SparkBatch) -> Written:
+        rows = batch.frame.select(sql.spark_partition_id(), "topic", "partition", "offset", "key", "value").collect()
+        tasks.append(len({task for task, *_ in rows}))
+        found.extend(tuple(row)[1:] for row in rows)
+        return Written(len(rows), 1, 0)
+
+    def run() -> str:
+        query = RangeQuery(spark, tmp_path / "query", 1, Tracebacks(), kafka=kafka(cluster))
+        ranges = (planned(unique, 0, 250, large), planned(unique, 1, 0, 2))
+        outcome = query.run(RunBatch(number=1, ranges=ranges), write)
+        assert isinstance(outcome, Done), outcome
+        lost = query.run(RunBatch(number=2, ranges=(planned(unique, 1, 5, 7),)), write)
+        query.stop()
+        assert isinstance(lost, Failed)
+        return lost.error
+
+    error = await asyncio.to_thread(run)
+    assert sorted(found, key=lambda row: row[1:3]) == [
+        *((unique, 0, n, sent[n].key, sent[n].value) for n in range(250, large)),
+        (unique, 1, 0, b"", None),
+        (unique, 1, 1, b"k", b"v"),
+    ]
+    assert tasks == [3]
+    lost = f"kzconsumer.errors.OffsetLostError: {unique}-1: the log does not hold offset 5 any more"
+    assert error == f"PythonException: {lost}"
+
+
+def options(cluster: SparkCluster, tmp_path: Path, brokers: Mapping[str, object]) -> str:
+    """The tables of a daemon, as JSON where that is TOML, too."""
+    tls, sasl = brokers["tls"], brokers["sasl"]
+    assert isinstance(tls, dict)
+    assert isinstance(sasl, dict)
+    plain = {key: value for key, value in brokers.items() if key not in ("tls", "sasl")}
+    conf = {
+        "spark.cores.max": "2",
+        "spark.executor.cores": "1",
+        "spark.executor.memory": "512m",
+        "spark.driver.memory": "512m",
+        "spark.redaction.regex": "nothing is redacted",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": str(tmp_path / "events"),
+    }
+    sink = {
+        "destination": "parquet",
+        "path": str(tmp_path / "out"),
+        "master": cluster.master,
+        "scratch": str(tmp_path / "scratch"),
+        "start_timeout": "240s",
+        "ui": True,
+    }
+    tables = {"brokers": plain, "brokers.tls": tls, "brokers.sasl": sasl, "sink": {"plugin": "spark"}}
+    tables |= {"sink.options": sink, "sink.options.conf": conf}
+    return "".join(
+        f"[{name}]\n" + "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in table.items())
+        for name, table in tables.items()
+    )
+
+
+def shown(ui: str, application: str) -> bytes:
+    """What Spark's own pages say of the application."""
+    base = f"{ui}/api/v1/applications/{application}"
+    pages = ("environment", "jobs", "stages", "executors", "sql?details=true&planDescription=true&length=1000")
+    found = []
+    for page in pages:
+        with urlopen(f"{base}/{page}") as answer:
+            found.append(answer.read())
+    return b"".join(found)
+
+
+async def test_executors_of_a_cluster_fetch_each_record_once_and_no_password_is_shown(
+    standalone: SparkCluster, secured: Secured, unique: str, tmp_path: Path
+) -> None:
+    """By TLS and SASL, and over the kill of the worker that runs their driver."""
+    cluster = secured.cluster_of("3.9.1")
+    await create_topic(cluster.connect, unique, 2)
+    (tmp_path / "events").mkdir()
+    extra = options(standalone, tmp_path, secured.table(cluster, "SASL_SSL", "PLAIN"))
+
+    async def send(first: int, until: int) -> None:
+        records = [Sent(n % 2, None, b"%d" % n) for n in range(first, until)]
+        await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
+
+    async def committed(offset: int) -> None:
+        with anyio.fail_after(LIMIT):
+            while await stored_offsets(cluster.connect, unique, unique, 2) != [offset, offset]:
+                await anyio.sleep(0.05)
+
+    await send(0, 4000)
+    with daemon(tmp_path / "member", cluster.connect, unique, {unique: 1}, extra) as member:
+        await until(lambda: member.events("batch written"), LIMIT)
+        os.kill(member.events("spark ready")[0]["pid"], signal.SIGKILL)
+        await committed(2000)
+        await send(4000, 4400)
+        await committed(2200)
+        ready = member.events("spark ready")[-1]
+        pages = await asyncio.to_thread(shown, ready["ui"], ready["application"])
+        logs = [file.read_bytes() for file in (tmp_path / "scratch").rglob("spark.log")]
+        member.signal(signal.SIGTERM)
+        assert await member.ended() == 0
+    assert len(member.events("spark ready")) == 2
+    table = ds.dataset(tmp_path / "out", format="parquet", partitioning=None).to_table(
+        columns=["partition", "offset", "value"]
+    )
+    assert sorted(map(tuple, (row.values() for row in table.to_pylist()))) == [
+        (n % 2, n // 2, b"%d" % n) for n in sorted(range(4400), key=lambda n: (n % 2, n // 2))
+    ]
+    written = [file.read_bytes() for file in (tmp_path / "events").rglob("*") if file.is_file()]
+    assert b"SparkListenerSQLExecutionStart" in b"".join(written)
+    assert b"batch 1" in pages
+    secret = PLAIN_PASSWORD.encode()[-8:]
+    assert not [text for text in (*written, pages, *logs, member.err.read_bytes()) if secret in text]
