@@ -51,6 +51,8 @@ async def preview(batch: Batch, options: SparkOptions, start: Callable[[Director
     try:
         ranges = await anyio.to_thread.run_sync(write_spool, directories.spool, batch.ranges)
         alone = msgspec.structs.replace(start(directories, str(directories.scratch / "preview"), 0), ui=False)
+        if options.executors_fetch:  # they would not see the spool
+            alone = msgspec.structs.replace(alone, master="local[2]")
         request = PreviewRequest(start=alone, ranges=ranges)
         with anyio.fail_after(options.start_timeout):
             return await run_preview(request, worker_environment(options.conf))
