@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 import kzconsumer
 from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.errors import OffsetLostError, SinkError
-from kzconsumer.model import RangeIdentity, TopicPartition
+from kzconsumer.model import RangeIdentity, TopicPartition, Wants
 from kzconsumer.registry.claim_record import Plan, decode_claim_record, encode_claim_record
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.sessions import Sessions
@@ -48,7 +48,10 @@ class Sink:
 
     remembers = True
 
-    def __init__(self, target: Target, fails: str = "", fingerprint: str = "memory", step: str = "") -> None:
+    def __init__(
+        self, target: Target, fails: str = "", fingerprint: str = "memory", step: str = "", wants: Wants = "columns"
+    ) -> None:
+        self.wants = wants
         self.fingerprint = fingerprint
         self._step = step
         self.batches: list[Batch] = []
@@ -103,7 +106,7 @@ async def consume(
         }
     )
     destination = destination_of("memory", capabilities(sink))
-    sessions = Sessions(settings, destination=destination)
+    sessions = Sessions(settings, wants=sink.wants, destination=destination)
     async with sessions.running():
         plans = None
         if destination is not None:
@@ -142,12 +145,12 @@ def tiled(target: Target, until_offset: int) -> bool:
     return at == until_offset
 
 
-@pytest.mark.parametrize("fails", ["before", "after"])
-async def test_the_next_member_finishes_the_range(cluster: Cluster, unique: str, fails: str) -> None:
+@pytest.mark.parametrize(("fails", "wants"), [("before", "columns"), ("after", "columns"), ("before", "ranges")])
+async def test_the_next_member_finishes_the_range(cluster: Cluster, unique: str, fails: str, wants: Wants) -> None:
     await create_topic(cluster.connect, unique, 1)
     await produced(cluster, unique, 30)
     target = Target()
-    ended = Sink(target, fails)
+    ended = Sink(target, fails, wants=wants)
     with pytest.raises(SinkError):
         await consume(cluster, unique, ended, lambda: False)
     plan = await plan_of(cluster, unique)
@@ -156,7 +159,7 @@ async def test_the_next_member_finishes_the_range(cluster: Cluster, unique: str,
     assert await stored_offset(cluster, unique, unique) == 0
     await produced(cluster, unique, 30)  # a different cut would include these
 
-    following = Sink(target)
+    following = Sink(target, wants=wants)
     await consume(cluster, unique, following, lambda: tiled(target, 60))
 
     assert [part.range[2:] for batch in following.batches for part in batch.ranges] == (

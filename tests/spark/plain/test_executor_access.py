@@ -26,7 +26,7 @@ def span(partition: int, first: int, until: int) -> OffsetRange:
 
 def test_large_ranges_are_divided_among_the_tasks_and_small_ones_are_not() -> None:
     n = FEWEST_OFFSETS
-    assert list(split([span(0, 5, 6)], 8)) == [span(0, 5, 6)]
+    assert list(split([span(0, 5, 5 + n)], 8)) == [span(0, 5, 5 + n)]
     assert list(split([span(0, 100, 100 + 4 * n)], 2)) == [span(0, 100, 100 + 2 * n), span(0, 100 + 2 * n, 100 + 4 * n)]
     mixed = [span(0, 0, 7 * n), span(1, 3, 4), span(2, 10, 10 + n)]
     parts = list(split(mixed, 4))

@@ -27,6 +27,7 @@ from kzconsumer_spark.worker.query import RangeQuery
 from kzconsumer_spark.worker.range_stream import FEWEST_OFFSETS
 from kzconsumer_spark.worker.tracebacks import Tracebacks
 from tests.support.members import daemon, stored_offsets
+from tests.support.processes import wait_until
 from tests.support.producing import Sent, produce
 from tests.support.secured import PLAIN_PASSWORD, Secured
 from tests.support.spark_cluster import SparkCluster
@@ -79,6 +80,10 @@ async def test_the_frame_is_what_was_planned_and_a_large_range_is_fetched_by_sev
         ranges = (planned(unique, 0, 250, large), planned(unique, 1, 0, 2))
         outcome = query.run(RunBatch(number=1, ranges=ranges), write)
         assert isinstance(outcome, Done), outcome
+        assert wait_until(lambda: query._query.lastProgress is not None, LIMIT)
+        last = query._query.lastProgress
+        assert last is not None
+        assert last.numInputRows == large - 250 + 2
         lost = query.run(RunBatch(number=2, ranges=(planned(unique, 1, 5, 7),)), write)
         query.stop()
         assert isinstance(lost, Failed)
@@ -156,13 +161,13 @@ async def test_executors_of_a_cluster_fetch_each_record_once_and_no_password_is_
             while await stored_offsets(cluster.connect, unique, unique, 2) != [offset, offset]:
                 await anyio.sleep(0.05)
 
-    await send(0, 4000)
+    await send(0, 1600)
     with daemon(tmp_path / "member", cluster.connect, unique, {unique: 1}, extra) as member:
         await until(lambda: member.events("batch written"), LIMIT)
         os.kill(member.events("spark ready")[0]["pid"], signal.SIGKILL)
-        await committed(2000)
-        await send(4000, 4400)
-        await committed(2200)
+        await committed(800)
+        await send(1600, 1700)
+        await committed(850)
         ready = member.events("spark ready")[-1]
         pages = await asyncio.to_thread(shown, ready["ui"], ready["application"])
         logs = [file.read_bytes() for file in (tmp_path / "scratch").rglob("spark.log")]
@@ -173,7 +178,7 @@ async def test_executors_of_a_cluster_fetch_each_record_once_and_no_password_is_
         columns=["partition", "offset", "value"]
     )
     assert sorted(map(tuple, (row.values() for row in table.to_pylist()))) == [
-        (n % 2, n // 2, b"%d" % n) for n in sorted(range(4400), key=lambda n: (n % 2, n // 2))
+        (n % 2, n // 2, b"%d" % n) for n in sorted(range(1700), key=lambda n: (n % 2, n // 2))
     ]
     written = [file.read_bytes() for file in (tmp_path / "events").rglob("*") if file.is_file()]
     assert b"SparkListenerSQLExecutionStart" in b"".join(written)
