@@ -167,6 +167,7 @@ async def test_the_next_member_finishes_the_range(cluster: Cluster, unique: str,
     )
     assert [batch.is_replay for batch in following.batches] == ([True, False] if fails == "before" else [False])
     assert tiled(target, 60)
+    assert list(target.ranges.values()) == [30, 30]
     assert await stored_offset(cluster, unique, unique) == 60
     assert await plan_of(cluster, unique) is None
 
