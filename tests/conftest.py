@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -40,6 +41,10 @@ settings.register_profile("quick", settings.get_profile("fast"), max_examples=10
 settings.register_profile("nightly", max_examples=1000, deadline=None, print_blob=True, suppress_health_check=QUIET)
 settings.register_profile("thorough", max_examples=5000, deadline=None, suppress_health_check=QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", extent("fast", "nightly")))
+
+# A shell without job control starts a background process with SIGINT ignored, which the programs that tests start and
+# interrupt would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Files that a process runs one after the other, in the order in which the chains begin: the longest first. A Spark that
 # starts takes every processor for ten seconds, so not all processes start one at once: there are chains of files whose
