@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -41,28 +42,34 @@ settings.register_profile("nightly", max_examples=1000, deadline=None, print_blo
 settings.register_profile("thorough", max_examples=5000, deadline=None, suppress_health_check=QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", extent("fast", "nightly")))
 
+# A shell without job control starts a background process with SIGINT ignored, which the programs that tests start and
+# interrupt would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Files that a process runs one after the other, in the order in which the chains begin: the longest first. A Spark that
-# starts takes every processor for ten seconds, so there are two chains of them: files that share the fixtures `spark`
-# and `standalone`, and files whose daemons start their own. The latter begin and write the archive that every other
-# Spark loads; the former come after files that wait most of their time.
+# starts takes every processor for ten seconds, so not all processes start one at once: there are chains of files whose
+# daemons start a Spark, of files whose sinks do, and of files that share the fixtures `spark` and `standalone`. The
+# first Spark writes the archive that every other loads; the last chain comes after files that wait most of their time.
 CHAINS = {
     "daemons with Spark": (
-        "tests/spark/spark/test_chaos_spark.py",
-        "tests/spark/spark/test_replay_after_kill.py",
         "tests/sandbox/spark/test_demo.py",
-        "tests/spark/spark/test_docs_functions.py",
+        "tests/spark/spark/test_replay_after_kill.py",
         "tests/tools/spark/test_sink_verify.py",
         "tests/tools/spark/test_sink_try.py",
-        "tests/spark/spark/test_spark_contract.py",
-        "tests/spark/spark/test_spark_sink.py",
-        "tests/spark/spark/test_spark_proof.py",
-        "tests/spark/spark/test_spark_function_steps.py",
         "tests/spark/spark/test_spark_versions.py",
+    ),
+    "sinks with Spark": (
+        "tests/spark/spark/test_spark_sink.py",
+        "tests/spark/spark/test_spark_contract.py",
+        "tests/spark/spark/test_docs_functions.py",
+        "tests/spark/spark/test_spark_function_steps.py",
+        "tests/spark/spark/test_spark_proof.py",
     ),
     # Three ZooKeeper servers and their broker, in one process.
     "ensemble": (
         "tests/core/ensemble/test_networks.py",
         "tests/core/ensemble/test_lease.py",
+        "tests/spark/spark/test_chaos_spark.py",
     ),
     # Waits most of its time: it runs while others work.
     "soak": ("tests/core/ensemble/test_soak.py",),
@@ -133,7 +140,7 @@ def quick_sparks(pytestconfig: pytest.Config) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_sparks_where_they_start(request: pytest.FixtureRequest) -> None:
-    if "Spark" in CHAIN_OF.get(file_of(request.node.nodeid), ""):
+    if request.path.parent.name == "spark":
         request.getfixturevalue("quick_sparks")
 
 

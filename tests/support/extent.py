@@ -14,8 +14,6 @@ import pytest
 T = TypeVar("T")
 
 NIGHTLY = int(os.environ["KZCONSUMER_NIGHTLY"]) if "KZCONSUMER_NIGHTLY" in os.environ else None
-IN_CI = os.environ.get("CI") == "true" or "KZCONSUMER_REQUIRE_ALL" in os.environ
-"""Where a search may be longer than a developer wants to wait: `.ci/run`, and services that set `CI`."""
 _QUICK = os.environ.get("HYPOTHESIS_PROFILE") == "quick"
 
 only_nightly = pytest.mark.skipif(NIGHTLY is None, reason="make thorough: another test proves the same in make test")

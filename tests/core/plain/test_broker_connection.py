@@ -29,6 +29,7 @@ from kzconsumer.errors import (
 )
 from kzconsumer.model import Broker, TopicPartition
 from tests.support.agreed_versions import agreed
+from tests.support.zookeeper_sessions import until
 
 VERSIONS = bytes.fromhex("0000 00000002 0002 0000 0001 0012 0000 0003")  # ListOffsets 0 to 1, ApiVersions 0 to 3
 T0 = TopicPartition("t", 0)
@@ -174,15 +175,21 @@ def listed_all(offsets: range) -> bytes:
     return bytes.fromhex("00000001 0001 74") + len(offsets).to_bytes(4, "big") + each
 
 
-async def test_a_large_response_is_read_without_iterations_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[int] = []
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How much each read without an iteration of the event loop has returned."""
+    returned: list[int] = []
     readv = os.readv
 
     def counted(socket: int, buffers: list[memoryview]) -> int:
-        looks.append(readv(socket, buffers))
-        return looks[-1]
+        returned.append(readv(socket, buffers))
+        return returned[-1]
 
     monkeypatch.setattr(os, "readv", counted)
+    return returned
+
+
+async def test_a_large_response_is_read_without_iterations_of_the_event_loop(looks: list[int]) -> None:
     offsets = range(60_000)
 
     async def serve(peer: Peer) -> None:
@@ -206,7 +213,9 @@ async def test_a_large_response_is_read_without_iterations_of_the_event_loop(mon
 
 
 @pytest.mark.parametrize(("linger", "why"), [(True, "closed by the broker"), (False, "reset by peer")])
-async def test_a_peer_that_closes_within_a_large_response_is_reported_as_closed(linger: bool, why: str) -> None:
+async def test_a_peer_that_closes_within_a_large_response_is_reported_as_closed(
+    looks: list[int], linger: bool, why: str
+) -> None:
     begun = asyncio.Event()
 
     async def serve(peer: Peer) -> None:
@@ -224,7 +233,7 @@ async def test_a_peer_that_closes_within_a_large_response_is_reported_as_closed(
     async with listening(serve) as broker:
         connection = await open_to(broker)
         call = asyncio.ensure_future(connection.call(REQUEST, timeout=10))
-        await asyncio.sleep(0.3)
+        await until(lambda: sum(looks) > 1 << 20)
         begun.set()
         with pytest.raises(ConnectionLostError, match=why):
             await call

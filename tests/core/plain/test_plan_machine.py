@@ -24,6 +24,7 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.zookeeper.operations import Check, Operation, SetData
+from tests.support.extent import extent
 from tests.support.simulated.plan_world import PARTITIONS, PlanWorld, plan_world
 
 NAMES = ("a", "b")
@@ -72,7 +73,8 @@ def _play(scene: PlanWorld, chance: Random) -> None:
     assert len(scene.published) > before, "no member continues"
 
 
-@settings(suppress_health_check=list(HealthCheck), max_examples=min(settings().max_examples // 2, 1000))
+# A schedule takes half a second.
+@settings(suppress_health_check=list(HealthCheck), max_examples=extent(25, 500, quick=5))
 @given(st.integers(0, 10**9))
 def test_ranges_are_published_exactly_once(seed: int) -> None:
     play(seed)

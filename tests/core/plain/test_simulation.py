@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.simulate.search import random_seed
-from tests.support.extent import IN_CI, NIGHTLY, extent
+from tests.support.extent import NIGHTLY, extent
 
-MINUTES = extent(1.0 if IN_CI else 0.2, 20.0)
+MINUTES = extent(0.2, 20.0)
 """Of processor time: some hundred schedules, or a thousand."""
 LIMIT = 600.0
 """Seconds more: the last seed is searched to its end."""

@@ -16,7 +16,9 @@ from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse
 from kzconsumer.brokers.security import load_security
 from kzconsumer.errors import ConnectionLostError, ProtocolError, SecurityError
-from kzconsumer.model import Broker
+from kzconsumer.fetcher.leader_finder import LeaderFinder
+from kzconsumer.fetcher.partition_state import PartitionFetchState
+from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.settings.settings import Settings
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.sandbox import start_server, stop_server
@@ -232,14 +234,22 @@ async def test_a_corrected_password_needs_no_restart(
     ],
 )
 async def test_a_missing_listener_is_reported_once(
-    secured: Secured, unique: str, change: dict[str, str], reason: str
+    secured: Secured, unique: str, change: dict[str, str], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    lookups = 0
+    look_up = LeaderFinder._look_up
+
+    async def counted(finder: LeaderFinder, due: dict[TopicPartition, PartitionFetchState]) -> None:
+        nonlocal lookups
+        await look_up(finder, due)
+        lookups += 1
+
+    monkeypatch.setattr(LeaderFinder, "_look_up", counted)
     cluster = secured.cluster_of("3.9.1")
     await create_topic(cluster.connect, unique, 1)
     with structlog.testing.capture_logs() as reported:
         async with member(cluster, unique, {unique: 1}, brokers=change):
-            await until(lambda: lines(reported, "no broker returned a leader"), LIMIT)
-            await anyio.sleep(0.5)  # it is looked up again meanwhile
+            await until(lambda: lookups > 2, LIMIT)
     assert lines(reported, "broker unusable") == [reason]
     assert lines(reported, "no broker returned a leader") == [f"broker 1: {reason}"]
 

@@ -210,12 +210,19 @@ async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path:
 async def test_a_record_goes_into_the_directory_of_its_day_in_utc(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the time zone of the member is: TIME is the 14th in UTC, and the 15th in Tokyo."""
+    """Whatever the time zone of the member is: TIME is the 14th in UTC, and the 15th in Tokyo.
+
+    And on a machine whose own name has no address: Java looks names up in this file only.
+    """
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n")
     options = {
         "destination": "parquet",
         "path": str(tmp_path / "out"),
         "select": "offset, date(timestamp) AS day, hour(timestamp) AS hour",
         "partition_by": ["day"],
+        "conf": {"spark.driver.extraJavaOptions": f"-Djdk.net.hosts.file={hosts}"},
+        "attempts": 1,
     }
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     async with SparkSink(options, context()) as sink:
@@ -223,21 +230,6 @@ async def test_a_record_goes_into_the_directory_of_its_day_in_utc(
     (file,) = (tmp_path / "out").glob("day=*/*.parquet")
     assert file.parent.name == "day=2023-11-14"
     assert pq.read_table(file, partitioning=None).column("hour").to_pylist() == [22]
-
-
-async def test_a_machine_whose_name_has_no_address(tmp_path: Path) -> None:
-    """Java sees it as such a machine: it looks names up in this file only."""
-    hosts = tmp_path / "hosts"
-    hosts.write_text("127.0.0.1 localhost\n")
-    options = {
-        "destination": "parquet",
-        "path": str(tmp_path / "out"),
-        "conf": {"spark.driver.extraJavaOptions": f"-Djdk.net.hosts.file={hosts}"},
-        "attempts": 1,
-    }
-    async with SparkSink(options, context()) as sink:
-        await sink.write(Batch((range_data("t", 0, 0, 1),)))
-    assert len(published(tmp_path / "out")) == 1
 
 
 async def test_postgresql_gets_each_range_once_though_the_worker_is_killed(
