@@ -72,19 +72,19 @@ class Layers(msgspec.Struct, frozen=True):
 
 
 def read_layers(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None,
     mergeable: Collection[Place],
     *,
     vendor: Path = VENDOR,
     environment: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
 ) -> Layers:
-    """Read the group's file and all other layers.
+    """Read the group's file, if there is one, and all other layers.
 
     Drop-ins are `<path>.d/*.toml`. `mergeable` are the tables that hold settings; a flag is `table.key=value`.
     Variables and flags hold TOML, or else text. `environment` is the process's own when left out. Raises ConfigError.
     """
-    source = os.fspath(path)
+    source = "settings" if path is None else os.fspath(path)
     faults: list[str] = []
     layers: list[tuple[Mapping[str, object], Mapping[Place, Origin]]] = []
 
@@ -99,9 +99,10 @@ def read_layers(
 
     for file in sorted(vendor.glob("*.toml")):
         add_file("vendor", str(file))
-    add_file("file", source)
-    for file in sorted(Path(f"{source}.d").glob("*.toml")):
-        add_file("drop-in", str(file))
+    if path is not None:
+        add_file("file", source)
+        for file in sorted(Path(f"{source}.d").glob("*.toml")):
+            add_file("drop-in", str(file))
     layers.append(_variables(os.environ if environment is None else environment, faults))
     layers.append(_flags(flags, faults))
     if faults:
