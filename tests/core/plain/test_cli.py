@@ -333,9 +333,9 @@ def test_the_effective_configuration(file: Path) -> None:
 
 
 def test_the_effective_configuration_is_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The two examples of docs/configuration.md."""
+    """The last two examples of docs/configuration.md."""
     page = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
-    effective, faulty = re.findall(r"(?ms)^```\n\$ (.*?)^```$", page)
+    effective, faulty = re.findall(r"(?ms)^```\n\$ (.*?)^```$", page)[-2:]
     (tmp_path / "orders.toml").write_text(GOOD)
     (tmp_path / "orders.toml.d").mkdir()
     drop_in = tmp_path / "orders.toml.d" / "50-small.toml"
@@ -360,9 +360,9 @@ def test_the_effective_configuration_is_what_the_page_shows(tmp_path: Path, monk
     assert sorted(line.split() for line in done.stderr.splitlines()) == sorted(lines)
 
 
-def test_mistakes_are_reported_as_the_first_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The configuration in README.md, mistyped in two places."""
-    page = (Path(__file__).parents[3] / "README.md").read_text()
+def test_mistakes_are_reported_as_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first example in docs/configuration.md, mistyped in two places."""
+    page = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
     (good,) = (each for each in re.findall(r"(?ms)^```toml\n(.*?)^```$", page) if each.startswith("# group.toml\n"))
     (command, answer) = re.findall(r"(?ms)^```\n\$ kzconsumer (check-config [^\n]*)\n(.*?)^```$", page)[0]
     lines = good.replace("connect =", "conect =").splitlines()
