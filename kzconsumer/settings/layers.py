@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from kzconsumer.errors import ConfigError
+from kzconsumer.settings.toml_faults import toml_faults
 
 #: Of all groups on the machine: what a distribution or an image ships, read in the order of the files' names.
 VENDOR = Path("/usr/lib/kzconsumer/conf.d")
@@ -119,13 +120,12 @@ def _text(source: str) -> str:
     """The text of a TOML file. Raises ConfigError."""
     try:
         text = Path(source).read_text(encoding="utf-8")
-        tomllib.loads(text)
     except OSError as error:
         raise ConfigError([f"{source}: cannot be read: {error.strerror}"]) from None
     except UnicodeDecodeError as error:
         raise ConfigError([f"{source}: is not UTF-8 text (byte {error.start})"]) from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError([f"{source}: is not TOML: {error}"]) from None
+    if faults := list(toml_faults(text, source)):
+        raise ConfigError(faults)
     return text
 
 
