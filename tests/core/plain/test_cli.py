@@ -249,10 +249,29 @@ def test_a_daemon_with_a_faulty_file_contacts_no_server(file: Path, verb: str, c
     assert line.startswith(f"kzconsumer: {file}:{begin}")
 
 
+def test_without_a_word_the_help_is_printed() -> None:
+    done = kzconsumer()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == kzconsumer("--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [(("groups", "lst"), "list"), (("sandbox", "xyz"), None), (("groups", "list", "-o", "jsn"), "json")],
+)
+def test_a_mistyped_word_is_one_line_with_the_nearest_one(words: tuple[str, ...], near: str | None) -> None:
+    done = kzconsumer(*words)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"kzconsumer {words[0]}")
+    assert ("did you mean" in line) is (near is not None)
+    if near is not None:
+        assert f"; did you mean '{near}'; see kzconsumer {words[0]}" in line
+
+
 @pytest.mark.parametrize(
     ("words", "output"),
     [
-        ([], "nothing to do"),
         (["run"], "no configuration file given"),
         (["check-config"], "no configuration file given"),
         (["run", "a.toml", "--config", "b.toml"], "not allowed with argument FILE"),
