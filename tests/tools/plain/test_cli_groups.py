@@ -53,3 +53,4 @@ def test_a_zookeeper_that_does_not_answer(
     assert captured.out == ""
     (line,) = captured.err.splitlines()
     assert line.startswith("kzconsumer: 127.0.0.1:1: ZooKeeper did not answer within 0 s (127.0.0.1:1: ")
+    assert line.endswith("; check that host and port are ZooKeeper's (usually 2181), not a broker's")
