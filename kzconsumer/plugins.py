@@ -23,8 +23,8 @@ _EXTRAS = {
     SINKS: {"parquet": "files", "segments": "files", "spark": "spark"},
     COMMANDS: {
         **dict.fromkeys(("demo", "sandbox"), "sandbox"),
-        **dict.fromkeys(("assign", "cluster", "completion", "config", "consume", "groups", "lag", "manual"), "tools"),
-        **dict.fromkeys(("offsets", "sink", "top", "topics"), "tools"),
+        **dict.fromkeys(("assign", "cluster", "completion", "config", "consume", "context", "groups"), "tools"),
+        **dict.fromkeys(("lag", "manual", "offsets", "sink", "top", "topics"), "tools"),
     },
 }
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     AddArguments = Callable[[Subparsers], None]
 
 EXIT_FAILED = 1
+EXIT_USAGE = 2
 EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
 
 # The core's own verbs, with their lines of `--help`.
@@ -45,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser = whole_parser() if verb is None else _parser_of(verb)
         arguments = parser.parse_args(words)
         if arguments.verb is None:
-            parser.error("nothing to do: give --config FILE, or a verb")
+            parser.print_help(sys.stderr)
+            return EXIT_USAGE
         status = int(_run_of(arguments)(arguments) or 0)
         sys.stdout.flush()
         return status
@@ -144,8 +146,9 @@ def _asks_for_help(words: Sequence[str]) -> bool:
 def _parser(verbs: Collection[str]) -> tuple[argparse.ArgumentParser, Subparsers]:
     """The parser with the core's verbs, of which `verbs` get their arguments."""
     from kzconsumer.cli.configuration import add_set
+    from kzconsumer.cli.parser import Parser
 
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = Parser(
         prog="kzconsumer",
         description="Consume Kafka topics as a member of a ZooKeeper-coordinated consumer group.",
         epilog="Exit status: 0 success, 1 failure, 2 wrong usage, 3 checked and not healthy, 75 run not finished, "

@@ -48,4 +48,5 @@ async def short_session(zookeeper: ZooKeeperSettings, more: float = 0.0) -> Asyn
     except TimeoutError:
         why = f" ({'; '.join(session.refusals)})" if session.refusals else ""
         reason = f"{zookeeper.connect}: ZooKeeper did not answer within {limit:.0f} s{why}"
-        raise ZooKeeperUnreachableError(reason) from None
+        advice = "check that host and port are ZooKeeper's (usually 2181), not a broker's"
+        raise ZooKeeperUnreachableError(f"{reason}; {advice}") from None

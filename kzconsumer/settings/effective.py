@@ -63,7 +63,7 @@ def as_toml(values: Sequence[Effective]) -> Iterator[str]:
         rows.append((f"\n[{table}]" if rows else f"[{table}]", ""))
         for key, each in inside:
             unset = each.value is None or each.value == {}
-            text = f"#{_name(key)} =" if unset else f"{_name(key)} = {_toml(each.value)}"
+            text = f"#{_name(key)} =" if unset else f"{_name(key)} = {toml_value(each.value)}"
             rows.append((text, "not set" if unset and each.origin == "default" else each.written))
     width = min(max((len(text) for text, _ in rows if _), default=0), 60)
     for text, origin in rows:
@@ -89,12 +89,12 @@ def _name(name: str) -> str:
     return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
     match value:
         case Mapping():
-            return f"{{ {', '.join(f'{_name(str(name))} = {_toml(inner)}' for name, inner in value.items())} }}"
+            return f"{{ {', '.join(f'{_name(str(name))} = {toml_value(inner)}' for name, inner in value.items())} }}"
         case list() | tuple():
-            return f"[{', '.join(map(_toml, value))}]"
+            return f"[{', '.join(map(toml_value, value))}]"
         case str():
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case bool():

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from kzconsumer.errors import ConfigError
+from kzconsumer.settings.toml_faults import toml_faults
 
 #: Of all groups on the machine: what a distribution or an image ships, read in the order of the files' names.
 VENDOR = Path("/usr/lib/kzconsumer/conf.d")
@@ -72,19 +73,19 @@ class Layers(msgspec.Struct, frozen=True):
 
 
 def read_layers(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None,
     mergeable: Collection[Place],
     *,
     vendor: Path = VENDOR,
     environment: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
 ) -> Layers:
-    """Read the group's file and all other layers.
+    """Read the group's file, if there is one, and all other layers.
 
     Drop-ins are `<path>.d/*.toml`. `mergeable` are the tables that hold settings; a flag is `table.key=value`.
     Variables and flags hold TOML, or else text. `environment` is the process's own when left out. Raises ConfigError.
     """
-    source = os.fspath(path)
+    source = "settings" if path is None else os.fspath(path)
     faults: list[str] = []
     layers: list[tuple[Mapping[str, object], Mapping[Place, Origin]]] = []
 
@@ -99,9 +100,10 @@ def read_layers(
 
     for file in sorted(vendor.glob("*.toml")):
         add_file("vendor", str(file))
-    add_file("file", source)
-    for file in sorted(Path(f"{source}.d").glob("*.toml")):
-        add_file("drop-in", str(file))
+    if path is not None:
+        add_file("file", source)
+        for file in sorted(Path(f"{source}.d").glob("*.toml")):
+            add_file("drop-in", str(file))
     layers.append(_variables(os.environ if environment is None else environment, faults))
     layers.append(_flags(flags, faults))
     if faults:
@@ -118,13 +120,12 @@ def _text(source: str) -> str:
     """The text of a TOML file. Raises ConfigError."""
     try:
         text = Path(source).read_text(encoding="utf-8")
-        tomllib.loads(text)
     except OSError as error:
         raise ConfigError([f"{source}: cannot be read: {error.strerror}"]) from None
     except UnicodeDecodeError as error:
         raise ConfigError([f"{source}: is not UTF-8 text (byte {error.start})"]) from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError([f"{source}: is not TOML: {error}"]) from None
+    if faults := list(toml_faults(text, source)):
+        raise ConfigError(faults)
     return text
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def read_secret(file: str | None, variable: str | None, name: str, where: str, faults: list[str]) -> bytes | None:
@@ -19,6 +22,10 @@ def read_secret(file: str | None, variable: str | None, name: str, where: str, f
             if secret:
                 return secret
             faults.append(f"{where} {name}_file: is empty")
+    elif variable is not None and not _VARIABLE.fullmatch(variable):
+        faults.append(
+            f"{where} {name}_env: is not the name of an environment variable; a {name} must not be written here"
+        )
     elif variable is not None:
         secret = os.environb.get(os.fsencode(variable), b"")
         if secret:

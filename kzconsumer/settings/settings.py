@@ -119,6 +119,8 @@ class Settings(_File, frozen=True, kw_only=True):
         return self.require_sink()
 
 
-def layers_of(path: str | os.PathLike[str], flags: Sequence[str] = ()) -> Layers:
+def layers_of(
+    path: str | os.PathLike[str] | None, flags: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> Layers:
     """The argument of `Settings.of`; a flag is `table.key=value`. Raises ConfigError for invalid TOML."""
-    return read_layers(path, frozenset(tables_of(_File)), flags=flags)
+    return read_layers(path, frozenset(tables_of(_File)), environment=environment, flags=flags)

@@ -28,13 +28,21 @@ _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5})
 def read_connect(value: object) -> str:
     """Check the form of a ZooKeeper connect string, which the session parses."""
     match = _CONNECT.fullmatch(value) if isinstance(value, str) else None
-    hosts = [_HOST.fullmatch(host.strip()) for host in match["hosts"].split(",")] if match else []
+    hosts = [each.strip() for each in match["hosts"].split(",")] if match else []
     chroot = (match["chroot"] or "") if match else ""
-    if not hosts or not all(host and 0 < int(host["port"] or 2181) < 65536 for host in hosts):
-        raise ValueError('is not a list of hosts such as "zk1:2181,zk2:2181" or "zk1:2181,zk2:2181/chroot"')
+    wrong = next((each for each in hosts if not _is_host(each)), None)
+    if not hosts or wrong is not None:
+        # A part with @ may be a user and a password.
+        which = f': "{wrong}" is not a host and a port' if len(hosts) > 1 and "@" not in str(value) else ""
+        raise ValueError(f'is not a list of hosts such as "zk1:2181,zk2:2181" or "zk1:2181,zk2:2181/chroot"{which}')
     if chroot != "/" and ("//" in chroot or chroot.endswith("/") or {".", ".."} & set(chroot.split("/"))):
         raise ValueError(f'ends in "{chroot}", which is not a ZooKeeper path')
     return str(value)
+
+
+def _is_host(text: str) -> bool:
+    match = _HOST.fullmatch(text)
+    return match is not None and 0 < int(match["port"] or 2181) < 65536
 
 
 def read_name(value: object) -> str:
@@ -86,9 +94,13 @@ def read_topic(value: object) -> str:
 
 
 def read_topics(value: object) -> object:
-    """A table of topics, each with its number of streams; the error explains that to users of a list or a name."""
+    """A table of topics, each with its number of streams, or a list of topics with a stream each."""
+    if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+        return dict.fromkeys(value, 1)
     if not isinstance(value, Mapping):
-        raise ValueError('is not a table "topic = number of streams" such as { payments = 1 }')
+        raise ValueError(
+            'is not a table "topic = number of streams" such as { payments = 1 }, or a list such as ["payments"]'
+        )
     return value
 
 

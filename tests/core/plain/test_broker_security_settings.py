@@ -130,6 +130,12 @@ OWN = {"certificate": "certificate"}
             "SASL_SSL",
             {},
             {"mechanism": "PLAIN", "username": "me", "password_env": SECRET},
+            [r"\[brokers.sasl\] password_env: is not the name of an environment variable; .*"],
+        ),
+        (
+            "SASL_SSL",
+            {},
+            {"mechanism": "PLAIN", "username": "me", "password_env": "NO_SUCH_VARIABLE"},
             [r"\[brokers.sasl\] password_env: the environment has no such variable, or an empty one"],
         ),
         (

@@ -249,10 +249,29 @@ def test_a_daemon_with_a_faulty_file_contacts_no_server(file: Path, verb: str, c
     assert line.startswith(f"kzconsumer: {file}:{begin}")
 
 
+def test_without_a_word_the_help_is_printed() -> None:
+    done = kzconsumer()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == kzconsumer("--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [(("groups", "lst"), "list"), (("sandbox", "xyz"), None), (("groups", "list", "-o", "jsn"), "json")],
+)
+def test_a_mistyped_word_is_one_line_with_the_nearest_one(words: tuple[str, ...], near: str | None) -> None:
+    done = kzconsumer(*words)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"kzconsumer {words[0]}")
+    assert ("did you mean" in line) is (near is not None)
+    if near is not None:
+        assert f"; did you mean '{near}'; see kzconsumer {words[0]}" in line
+
+
 @pytest.mark.parametrize(
     ("words", "output"),
     [
-        ([], "nothing to do"),
         (["run"], "no configuration file given"),
         (["check-config"], "no configuration file given"),
         (["run", "a.toml", "--config", "b.toml"], "not allowed with argument FILE"),
@@ -333,9 +352,9 @@ def test_the_effective_configuration(file: Path) -> None:
 
 
 def test_the_effective_configuration_is_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The two examples of docs/configuration.md."""
+    """The last two examples of docs/configuration.md."""
     page = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
-    effective, faulty = re.findall(r"(?ms)^```\n\$ (.*?)^```$", page)
+    effective, faulty = re.findall(r"(?ms)^```\n\$ (.*?)^```$", page)[-2:]
     (tmp_path / "orders.toml").write_text(GOOD)
     (tmp_path / "orders.toml.d").mkdir()
     drop_in = tmp_path / "orders.toml.d" / "50-small.toml"
@@ -360,9 +379,9 @@ def test_the_effective_configuration_is_what_the_page_shows(tmp_path: Path, monk
     assert sorted(line.split() for line in done.stderr.splitlines()) == sorted(lines)
 
 
-def test_mistakes_are_reported_as_the_first_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The configuration in README.md, mistyped in two places."""
-    page = (Path(__file__).parents[3] / "README.md").read_text()
+def test_mistakes_are_reported_as_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first example in docs/configuration.md, mistyped in two places."""
+    page = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
     (good,) = (each for each in re.findall(r"(?ms)^```toml\n(.*?)^```$", page) if each.startswith("# group.toml\n"))
     (command, answer) = re.findall(r"(?ms)^```\n\$ kzconsumer (check-config [^\n]*)\n(.*?)^```$", page)[0]
     lines = good.replace("connect =", "conect =").splitlines()

@@ -111,8 +111,9 @@ def test_bad_chroots(connect: str) -> None:
         ({"subscription": {"topics": {}}}, "[subscription] topics: is empty"),
         ({"subscription": {"topics": {"t": 0}}}, "[subscription] topics.t: 0 is less than 1"),
         (
-            {"subscription": {"topics": ["t"]}},
-            '[subscription] topics: ["t"] is not a table "topic = number of streams" such as { payments = 1 }',
+            {"subscription": {"topics": ["t", 1]}},
+            '[subscription] topics: ["t", 1] is not a table "topic = number of streams" such as { payments = 1 }, '
+            'or a list such as ["payments"]',
         ),
         (
             {"subscription": {"paused": ["a:0", "b"]}},
@@ -177,11 +178,22 @@ def test_all_faults_of_a_file_are_reported_at_once() -> None:
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (b"[group\n", r"is not TOML: .*\(at line 1, column 7\)"),
-        (b'[group]\nid = "a"\nid = "b"\n', r"is not TOML: .*\(at line 3, column 9\)"),
-        (b"[group]\n[group]\n", r"is not TOML: .*\(at line 2, column 7\)"),
-        (b"# \xff\n", r"is not UTF-8 text \(byte 2\)"),
-        (None, "cannot be read: No such file or directory"),
+        (b"[group\n", r":1:7: is not TOML: Expected .*"),
+        (b'[group]\nid = "a"\nid = "b"\n', r":3:9: is not TOML: .*; this is given twice"),
+        (b"[group]\n[group]\n", r":2:7: is not TOML: .*; this is given twice"),
+        (b"[group]\nid = orders\n", r':2:6: is not TOML: Invalid value; text needs quotes: id = "\.\.\."'),
+        (b"connect = 127.0.0.1:2181\n", r':1:16: is not TOML: .*; text needs quotes: connect = "\.\.\."'),
+        (b"[group]\nid =\n", r":2:5: is not TOML: Invalid value; id has no value"),
+        (b"[group]\nid: orders\n", r":2:3: is not TOML: .*; write key = value"),
+        (b'[sink]\nplugin = "spark\n', r":2:16: is not TOML: Illegal character.*"),
+        (b"topics = { a = 1", r":1:17: is not TOML: Unclosed inline table"),
+        (
+            b"# consumer.properties\nzookeeper.connect=localhost:2181\ngroup.id=orders\n",
+            ": is a configuration of the original consumer, not TOML; translate it with"
+            " `kzconsumer config import .*group.toml >group.toml`",
+        ),
+        (b"# \xff\n", r": is not UTF-8 text \(byte 2\)"),
+        (None, ": cannot be read: No such file or directory"),
     ],
 )
 def test_a_file_that_cannot_be_read(tmp_path: Path, content: bytes | None, line: str) -> None:
@@ -191,7 +203,39 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, content: bytes | None, line:
     with pytest.raises(ConfigError) as caught:
         Settings.load(path)
     (output,) = caught.value.faults
-    assert re.fullmatch(re.escape(f"{path}: ") + line, output), output
+    assert re.fullmatch(re.escape(str(path)) + line, output), output
+
+
+def test_all_statements_that_are_not_toml_are_reported(tmp_path: Path) -> None:
+    path = tmp_path / "group.toml"
+    path.write_text('[group]\nid = orders\n[zookeeper]\nconnect = "zk"\nsession_timeout = 6s\n[sink]\nplugin: spark\n')
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(path)
+    places = [line.removeprefix(f"{path}:").partition(" ")[0] for line in caught.value.faults]
+    assert places == ["2:6:", "5:20:", "7:7:"]
+
+
+def test_a_key_with_dots_is_no_property(tmp_path: Path) -> None:
+    path = tmp_path / "group.toml"
+    path.write_text('zookeeper.connect = "zk"\ngroup.id = "orders"\n')
+    assert Settings.load(path).group.id == "orders"
+
+
+def test_a_list_of_topics_is_a_stream_for_each() -> None:
+    assert Settings.from_dict(tables(subscription={"topics": ["a", "b"]})).subscription.topics == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize(
+    ("connect", "named"),
+    [
+        ("zk1:2181,zk2:21x1/kafka", ': "zk2:21x1" is not a host and a port'),
+        ("zk1:2181,zk2;zk3", ': "zk2;zk3" is not a host and a port'),
+        ("zk1,me:secret@zk2", '/chroot"'),
+    ],
+)
+def test_the_wrong_part_of_a_connect_string_is_named(connect: str, named: str) -> None:
+    (line,) = faults(tables(zookeeper={"connect": connect}))
+    assert line.endswith(named)
 
 
 def test_a_directory_is_not_a_file(tmp_path: Path) -> None:

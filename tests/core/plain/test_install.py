@@ -68,6 +68,7 @@ PLUGINS = {
         "completion",
         "config",
         "consume",
+        "context",
         "groups",
         "lag",
         "manual",

@@ -40,3 +40,25 @@ def test_an_environment_is_made_or_completed_once(tmp_path: Path, there: list[st
     for _ in range(2):
         subprocess.run(command, cwd=ROOT, env=known, check=True)
     assert modules.read_text().split() == ran
+
+
+def commands_of(target: str, environment: Path) -> list[str]:
+    """What `make` would run."""
+    words = [str(need(MAKE)), "-n", f"VENV={environment}", target]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    return str(done.stdout).splitlines()
+
+
+@pytest.mark.skipif((ROOT / ".demo" / ".ready").exists(), reason="the demo was installed in this directory")
+def test_the_demo_installs_only_what_it_needs(tmp_path: Path) -> None:
+    installed = "\n".join(commands_of("demo", tmp_path / "none"))
+    assert "--constraint requirements.lock" in installed
+    assert "--requirement" not in installed
+    for distribution in ("files", "sandbox", "spark"):
+        assert f"--editable plugins/{distribution}" in installed
+    assert installed.splitlines()[-1] == ".demo/bin/kzconsumer demo"
+
+
+def test_the_demo_starts_at_once_in_an_environment_that_is_ready(tmp_path: Path) -> None:
+    (tmp_path / ".ready").touch()
+    assert commands_of("demo", tmp_path) == [f"{tmp_path}/bin/kzconsumer demo"]

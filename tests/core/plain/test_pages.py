@@ -57,6 +57,10 @@ def test_settings_are_accepted_as_printed(page: str, block: str) -> None:
     Settings.from_dict(with_required(tomllib.loads(commented)), source=page)
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
 def test_settings_are_shown() -> None:
     assert {page for page, _ in settings_shown()} >= {"README.md", "docs/security.md", "docs/archive.md"}
 
@@ -76,6 +80,8 @@ TO_BE_RUN = ("console", "ini", "sh")
 """Blocks in these languages are run, or read by their program."""
 
 RUN_BY = {
+    ("README.md", "console"): "core/spark/test_tutorial.py",
+    ("README.md", "sh"): "core/spark/test_tutorial.py",
     ("docs/cluster.md", "console"): "tools/servers/test_docs_commands.py",
     ("docs/consume.md", "console"): "tools/servers/test_docs_commands.py",
     ("docs/groups.md", "console"): "tools/servers/test_docs_commands.py",

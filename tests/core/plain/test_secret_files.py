@@ -36,3 +36,12 @@ def test_an_empty_secret_is_a_fault(content: bytes, tmp_path: Path) -> None:
     faults: list[str] = []
     assert read_secret(str(file), None, "password", "[brokers.sasl]", faults) is None
     assert faults == ["[brokers.sasl] password_file: is empty"]
+
+
+@pytest.mark.parametrize("variable", ["hunter-2", "p@ss", "2fast", "two words", ""])
+def test_a_password_instead_of_a_variable_is_refused_and_not_shown(variable: str) -> None:
+    faults: list[str] = []
+    assert read_secret(None, variable, "password", "[brokers.sasl]", faults) is None
+    assert faults == [
+        "[brokers.sasl] password_env: is not the name of an environment variable; a password must not be written here"
+    ]

@@ -181,7 +181,7 @@ def test_every_unreadable_file_is_reported(written: Written) -> None:
     (written.drop_ins / "a.toml").write_text("[group\n")
     (written.drop_ins / "b.toml").write_bytes(b"\xff")
     broken, foreign = written.faults()
-    assert broken.startswith("group.toml.d/a.toml: is not TOML: ")
+    assert broken.startswith("group.toml.d/a.toml:1:7: is not TOML: ")
     assert foreign == "group.toml.d/b.toml: is not UTF-8 text (byte 0)"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,10 @@ import msgspec
 import pytest
 
 from kzconsumer_sandbox.errors import SandboxError
+from kzconsumer_sandbox.servers import ports
 from kzconsumer_sandbox.servers.configuration import as_text, broker_properties, java_flags, zookeeper_properties
 from kzconsumer_sandbox.servers.jars import cache_folder, find_ivy, find_java, ivy_module, resolve_jars
-from kzconsumer_sandbox.servers.ports import free_port, ports_outside
+from kzconsumer_sandbox.servers.ports import Ports, free_port, ports_outside
 from kzconsumer_sandbox.servers.readiness import read_metadata
 from kzconsumer_sandbox.servers.state_file import SandboxState, StateFile, default_path
 from kzconsumer_sandbox.servers.topics import assignment, deal, topic_config
@@ -71,6 +73,46 @@ def test_ports_lie_outside_the_ephemeral_range(first: int, last: int, expected: 
 
 def test_free_ports_differ() -> None:
     assert len({free_port() for _ in range(20)}) > 15
+
+
+@pytest.fixture
+def usual_ports(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    found = free_port(), free_port()
+    monkeypatch.setattr(ports, "ZOOKEEPER_PORT", found[0])
+    monkeypatch.setattr(ports, "BROKER_PORT", found[1])
+    return found
+
+
+def test_the_usual_ports_are_taken_while_they_are_free(usual_ports: tuple[int, int]) -> None:
+    zookeeper, broker = usual_ports
+    assert Ports.chosen(None, None, 2) == (zookeeper, (broker, broker + 1))
+    with socket.create_server(("127.0.0.1", zookeeper)):
+        other = Ports.chosen(None, None, 1)
+    assert other.zookeeper != zookeeper
+    assert other.brokers == (broker,)
+
+
+def test_a_port_whose_server_has_just_ended_is_free(usual_ports: tuple[int, int]) -> None:
+    """Its connections are still in TIME_WAIT: that must not give the next sandbox other ports."""
+    zookeeper, _ = usual_ports
+    with socket.create_server(("127.0.0.1", zookeeper)) as server:
+        client = socket.create_connection(("127.0.0.1", zookeeper))
+        connection, _ = server.accept()
+        connection.close()
+        client.close()
+    assert Ports.chosen(None, None, 1).zookeeper == zookeeper
+
+
+def test_given_ports(usual_ports: tuple[int, int]) -> None:
+    port = free_port()
+    assert Ports.chosen(port, port + 1, 2) == (port, (port + 1, port + 2))
+    anywhere = Ports.chosen(0, 0, 1)
+    assert {anywhere.zookeeper, *anywhere.brokers}.isdisjoint(usual_ports)
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(SandboxError, match=f"port {port} is in use; choose another one with --zookeeper-port"),
+    ):
+        Ports.chosen(port, None, 1)
 
 
 def test_zookeeper_ticks_twice_a_second() -> None:

@@ -14,10 +14,13 @@ from typing import Any
 
 import pytest
 
+from kzconsumer_sandbox.servers.ports import free_port
 from kzconsumer_sandbox.servers.readiness import known_brokers, led_partitions, zookeeper_serves
 from kzconsumer_sandbox.servers.state_file import StateFile
 from tests.support.processes import exists, wait_gone, wait_until
 
+ANY_PORT = ("--zookeeper-port", "0", "--port", "0")
+"""Another test may start a sandbox at the same time, and both would find the usual ports free."""
 KZCONSUMER = [sys.executable, "-c", "import sys; from kzconsumer.cli.main import main; sys.exit(main())"]
 
 
@@ -31,6 +34,8 @@ class Commands:
         return subprocess.run(self.words(action, *more), capture_output=True, text=True, timeout=120, check=False)
 
     def words(self, action: str, *more: str) -> list[str]:
+        if action == "up" and "--port" not in more:
+            more = (*ANY_PORT, *more)
         return [*KZCONSUMER, "sandbox", action, "--state", str(self.state), *more]
 
     def up(self, *more: str) -> dict[str, Any]:
@@ -64,7 +69,7 @@ def test_up_status_down(sandbox: Commands) -> None:
     for broker in status["brokers"]:
         assert known_brokers(broker["host"], broker["port"]) == {1, 2}
     assert status["bootstrap"] == ",".join(f"127.0.0.1:{broker['port']}" for broker in status["brokers"])
-    assert status["zookeeper_connect"] == f"127.0.0.1:{status['zookeeper']['port']}/k391"
+    assert status["zookeeper_connect"] == f"127.0.0.1:{status['zookeeper']['port']}"
     shown = sandbox("status")
     assert shown.returncode == 0
     assert status["zookeeper_connect"] in shown.stdout
@@ -88,10 +93,11 @@ def test_a_topic_is_made(sandbox: Commands) -> None:
     assert early.returncode == 1
     up = sandbox("up")
     status = sandbox.status()
+    assert up.stderr == ""
     assert up.stdout.splitlines()[-3:] == [
-        f'In group.toml:    [zookeeper] connect = "{status["zookeeper_connect"]}"',
-        f"For a producer:   bootstrap.servers={status['bootstrap']}",
-        f"Create a topic:   kzconsumer sandbox topic orders --partitions 4 --state {sandbox.state}",
+        f'Use it in this shell:  eval "$(kzconsumer sandbox env --state {sandbox.state})"',
+        f"Produce records:       kzconsumer sandbox produce orders --records 1000 --state {sandbox.state}",
+        f"Stop it:               kzconsumer sandbox down --state {sandbox.state}",
     ]
     words = ("orders", "--partitions", "3", "--config", "cleanup.policy=compact", "retention.ms=1000")
     made = sandbox("topic", *words)
@@ -100,6 +106,48 @@ def test_a_topic_is_made(sandbox: Commands) -> None:
     assert led_partitions(broker["host"], broker["port"], "orders") == {0, 1, 2}
     again = sandbox("topic", *words)
     assert (again.returncode, again.stderr) == (1, "kzconsumer: topic orders exists already\n")
+
+
+def test_a_shell_and_kcat_get_the_addresses(sandbox: Commands) -> None:
+    early = sandbox("env")
+    assert (early.returncode, early.stdout) == (1, "")
+    status = sandbox.up()
+    env = sandbox("env").stdout
+    names = ("KZCONSUMER__ZOOKEEPER__CONNECT", "BOOTSTRAP_SERVERS", "KCAT_CONFIG")
+    script = 'eval "$1"; printf "%s\n" ' + " ".join(f'"${name}"' for name in names)
+    shell = subprocess.run(["sh", "-euc", script, "sh", env], capture_output=True, text=True, check=True)
+    connect, bootstrap, kcat = shell.stdout.splitlines()
+    assert (connect, bootstrap) == (status["zookeeper_connect"], status["bootstrap"])
+    assert Path(kcat).read_text() == f"bootstrap.servers={bootstrap}\n"
+
+
+@pytest.mark.parametrize("version", ["0.8.2.2", "3.9.1"])
+def test_lines_and_generated_records_are_produced(sandbox: Commands, version: str) -> None:
+    status = sandbox.up("--kafka-version", version)
+    words = sandbox.words("produce", "words")
+    first = subprocess.run(words, input="one\n\ntwo", capture_output=True, text=True, timeout=60, check=False)
+    assert first.stderr == "created the topic words with 4 partitions\n"
+    assert (first.returncode, first.stdout) == (0, "produced 3 record(s) to words\n")
+    again = sandbox("produce", "words", "--records", "100")
+    assert (again.returncode, again.stdout, again.stderr) == (0, "produced 100 record(s) to words\n", "")
+
+    read = [*KZCONSUMER, "consume", "words", "-e", "-f", "%k|%s\n", "--zookeeper", status["zookeeper_connect"]]
+    records = subprocess.run(read, capture_output=True, text=True, timeout=60, check=True).stdout.split("\n")[:-1]
+    typed = [record for record in records if record.startswith("|")]
+    assert sorted(typed) == ["|", "|one", "|two"]
+    orders = [(key, json.loads(value)) for key, _, value in (each.partition("|") for each in records) if key]
+    assert sorted(order["id"] for _, order in orders) == list(range(100))
+    assert all(key == order["customer"] for key, order in orders)
+
+
+def test_a_given_port_is_taken_or_reported(sandbox: Commands) -> None:
+    port = free_port()
+    status = sandbox.up("--port", str(port), "--zookeeper-port", "0")
+    assert status["bootstrap"] == f"127.0.0.1:{port}"
+    other = Commands(sandbox.state.with_name("other.json"))
+    refused = other("up", "--port", str(port), "--zookeeper-port", "0")
+    assert refused.returncode == 1
+    assert refused.stderr == f"kzconsumer: port {port} is in use; choose another one with --port, or 0 for any\n"
 
 
 def test_status_reports_what_does_not_serve(sandbox: Commands) -> None:

@@ -14,7 +14,6 @@ from kzconsumer.registry.nodes import Topic
 from kzconsumer.registry.registration import STATIC, Registration
 from kzconsumer_tools.groups.assignment_preview import AssignmentPreview, preview
 from kzconsumer_tools.tables.assign import table
-from kzconsumer_tools.tables.text import WIDTH
 
 TOPICS = {"orders": Topic(tuple(range(6)), 1)}
 
@@ -103,23 +102,22 @@ def test_the_table() -> None:
     members = {long: Registration(STATIC, {"orders": 1, "t" * 249: 1}, ours=True)}
     today = owned(*[f"{long}-0"] * 3, "somebody-who-has-left-0", None, None)
     shown = table(plan(members, {"zz": member(2)}, today, topics))
-    assert f"{shown}\n" == TABLE
-    assert max(map(len, shown.splitlines())) <= WIDTH
+    assert f"{shown}\n" == TABLE.replace("LONG", long).replace("TTTT", "t" * 249)
 
 
 TABLE = """\
 group group, assignor range: 1 member, 1 joining
 
 MEMBER  STREAMS  OWNS  NOW  THEN  CONSUMER ID
-m1            1     3    7     3  orders_a-host-with-a-ra…1700000000000-0a1b2c3d
+m1            1     3    7     3  LONG
 +1            2     0    0     4  zz
 
-OWNER             THEN           PARTITIONS  TOPIC
-m1-0              m1-0                  0-1  orders
-m1-0              +1-0  MOVES             2  orders
-somebody…-left-0  +1-0  MOVES             3  orders
--                 +1-1  claimed         4-5  orders
--                 m1-0  claimed           0  ttttttttttttttttt…ttttttttttttttttt
+OWNER                    THEN           PARTITIONS  TOPIC
+m1-0                     m1-0                  0-1  orders
+m1-0                     +1-0  MOVES             2  orders
+somebody-who-has-left-0  +1-0  MOVES             3  orders
+-                        +1-1  claimed         4-5  orders
+-                        m1-0  claimed           0  TTTT
 
 Of 7 partitions, 2 would move to another member, 0 to another stream.
 2 would stay where they are, and 3 without an owner would get one.

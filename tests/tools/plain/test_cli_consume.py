@@ -17,7 +17,7 @@ AT = ["--zookeeper", "zk"]
 @pytest.mark.parametrize(
     ("words", "output"),
     [
-        (["t"], "no ZooKeeper named; give --zookeeper CONNECT, or --config FILE"),
+        (["t"], "no cluster named; give --zookeeper CONNECT, --config FILE or --context NAME"),
         (AT, "nothing to read: give TOPIC, --include or --exclude"),
         (["t", "--include", "a", *AT], "give topics, --include or --exclude, only one of them"),
         (["--include", "a", "--exclude", "b", *AT], "not allowed with argument --include"),
@@ -35,7 +35,6 @@ AT = ["--zookeeper", "zk"]
         (["t", "-f", "%s", "-o", "json", *AT], "not allowed with argument"),
         (["t", "--key", "(a", *AT], "'(a': "),
         (["t", "--header", "=a", *AT], "the name of the header is missing"),
-        (["t", "--set", "fetch.max_wait=1s", *AT], "give --config FILE with it"),
     ],
 )
 def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], output: str) -> None:

@@ -15,16 +15,15 @@ FILE = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "orders"\n'
     ("words", "output"),
     [
         ([], "required: ACTION"),
-        (["list"], "no ZooKeeper named; give --zookeeper CONNECT, or --config FILE"),
-        (["describe", "orders"], "no ZooKeeper named; give --zookeeper CONNECT, or --config FILE"),
+        (["list"], "no cluster named; give --zookeeper CONNECT, --config FILE or --context NAME"),
+        (["describe", "orders"], "no cluster named; give --zookeeper CONNECT, --config FILE or --context NAME"),
         (["describe", "--zookeeper", "zk"], "no group named; give GROUP, or --config FILE"),
-        (["list", "--zookeeper", "zk", "--config", "group.toml"], "both name a ZooKeeper; give one of them"),
+        (["list", "--zookeeper", "zk", "--config", "group.toml"], "both name a cluster; give one of them"),
         (["list", "--zookeeper", "zk:port"], "'zk:port' is not a list of hosts"),
         (["list", "--zookeeper", "zk/a/"], 'ends in "/a/", which is not a ZooKeeper path'),
         (["describe", "orders/ids", "--zookeeper", "zk"], "'orders/ids' is not the name of a group"),
         (["describe", "orders", "payments", "--zookeeper", "zk"], "unrecognized arguments"),
         (["list", "--zookeeper", "zk", "-o", "yaml"], "invalid choice"),
-        (["list", "--zookeeper", "zk", "--set", "group.id=x"], "--set changes what a group's file says"),
     ],
 )
 def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], output: str) -> None:
@@ -54,3 +53,4 @@ def test_a_zookeeper_that_does_not_answer(
     assert captured.out == ""
     (line,) = captured.err.splitlines()
     assert line.startswith("kzconsumer: 127.0.0.1:1: ZooKeeper did not answer within 0 s (127.0.0.1:1: ")
+    assert line.endswith("; check that host and port are ZooKeeper's (usually 2181), not a broker's")

@@ -19,7 +19,7 @@ AT = ["--zookeeper", "zk"]
         (["reassign", "t:0=1", "t:0=2", *AT], "a partition is given twice"),
         (["reassign", "t=1", *AT], "'t=1' is not TOPIC:PARTITION=BROKER,BROKER such as orders:0=2,1"),
         (["reassign", "t:0=", *AT], "'t:0=' is not TOPIC"),
-        (["reassign", "t:0=1"], "no ZooKeeper named"),
+        (["reassign", "t:0=1"], "no cluster named"),
         (["elect-preferred", "t:x", *AT], "'x' is not a list of partitions"),
         (["delete", *AT], "the following arguments are required: TOPIC"),
         (["delete", "t", "--wait", "-1", *AT], "'-1' is not a number of seconds"),

@@ -122,7 +122,7 @@ def test_what_no_broker_writes_is_reported(decode, data: bytes) -> None:  # type
         decode(data)
 
 
-def test_tables_fit_and_show_problems() -> None:
+def test_tables_show_problems_and_whole_names() -> None:
     long = "orders-" + "x" * 200
     topic = topic_description(
         long,
@@ -138,7 +138,7 @@ def test_tables_fit_and_show_problems() -> None:
     listing = topics_table([topic, old]).splitlines()
     assert [line.split()[:5] for line in listing[1:]] == [["3", "2", "2", "2", "1"], ["5", "-", "0", "0", "0"]]
     assert listing[2].endswith("old (0.7)")
-    assert max(map(len, listing)) <= 80
+    assert topic.topic in listing[1]
     described = describe_table([topic]).splitlines()
     assert described[1:] == [
         "to be deleted",
@@ -163,4 +163,4 @@ def test_tables_fit_and_show_problems() -> None:
     assert "To be deleted: t" in lines
     assert "To be reassigned: t-1" in lines
     assert lines[-1] == "  /controller_epoch: not a number"
-    assert max(map(len, lines)) <= 80
+    assert any("h" * 90 in line for line in lines)

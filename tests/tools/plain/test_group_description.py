@@ -201,7 +201,6 @@ def test_the_table_of_a_group_in_trouble() -> None:
     )
     shown = describe_table(found)
     assert shown == TROUBLED_TABLE
-    assert max(len(line) for line in shown.splitlines() if not line.startswith("  /consumers/")) <= WIDTH
 
 
 def test_many_nodes_of_one_kind_are_counted() -> None:
@@ -262,23 +261,25 @@ TROUBLED_TABLE = f"""\
 group g: 2 members
 
 MEMBER  KIND  STREAMS  OWNS  CONSUMER ID
-m1      ours        3     3  g_a-host-with-a-rather-lo…00-0a1b2c3d-and-then-some
+m1      ours        3     3  g_a-host-with-a-rather-long-name.example.com-1700000000000-0a1b2c3d-and-then-some
 m2      ours        3     0  g_b
 
 MEMBERS  PATTERN  SUBSCRIBES TO (STREAMS)
 m1-m2    static   orders 3
 
-OWNER                           PARTITIONS       STORED  TOPIC
--                                      0-1            -  orders
-m1-0                                   2-3  12345678901  orders
-m1-0                                     4            -  orders
-somebody…b2c3d-0  persistent             5            -  orders
--                                        6            -  orders
-gone-1            unregistered           0            -  ttttttttttt…ttttttttttt
+OWNER                                                      PARTITIONS       STORED  TOPIC
+-                                                                 0-1            -  orders
+m1-0                                                              2-3  12345678901  orders
+m1-0                                                                4            -  orders
+somebody_gone-host-1795260559322-0a1b2c3d-0  persistent             5            -  orders
+-                                                                   6            -  orders
+gone-1                                       unregistered           0            -  {"t" * 249}
 
 Partitions without owner (3): orders 0-1, 6
-Streams without partition (5): m1-1 of orders; m1-2 of orders; m2-0 of orders; …
-Topics that do not exist (1): …
+Streams without partition (5): m1-1 of orders; m1-2 of orders; m2-0 of orders;
+m2-1 of orders; m2-2 of orders
+Topics that do not exist (1):
+{"t" * 249}
 Owner nodes that no session holds (1):
   /consumers/g/owners/orders/5
     a persistent node: only an operator may delete it (it names 'somebody_gone-

@@ -143,7 +143,7 @@ async def test_a_reset_and_its_undo(
     await put(zookeeper, f"/consumers/{unique}/claims/{topic}/1", encode_claim_record(ClaimRecord(1, "range", "0x2a")))
     shown = await kzconsumer("offsets", "reset", unique, "--to-offset", "70", "--topic", f"{topic}:1,2,3", "--execute")
     assert shown.status == 0, shown
-    assert max(map(len, shown.out.splitlines()[:-1])) <= 80
+    assert sum(line.startswith(f"{topic} ") for line in shown.out.splitlines()) == 3
     (undo,) = folder.iterdir()
     assert shown.out.endswith(f"offsets import {undo.name} --execute --zookeeper {filled[0].connect}\n")
     assert await offsets(zookeeper, unique, topic) == {0: b"3", 1: b"10", 2: b"10", 3: b"10"}
@@ -469,7 +469,7 @@ async def test_lag(
     assert [rows[topic, n]["seconds"] for n in (2, 3)] == [None, None]
     shown = await kzconsumer("lag", unique, "--topic", topic)
     assert shown.out.startswith(f"group {unique}: lag 7, ")
-    assert "4 partitions, 2 unknown" in shown.out.splitlines()[0] or len(shown.out.splitlines()[0]) == 80
+    assert shown.out.splitlines()[0].endswith("; 4 partitions, 2 unknown")
     assert ["3", "-", "10", "-", "-", topic] in [line.split() for line in shown.out.splitlines()]
     for scope, output in (
         ("nosuch", "there is no topic nosuch"),

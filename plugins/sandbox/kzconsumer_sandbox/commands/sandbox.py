@@ -21,7 +21,23 @@ def add_arguments(subparsers: argparse._SubParsersAction[argparse.ArgumentParser
     up = actions.add_parser("up", parents=[place], help="start it; returns when it is ready")
     up.add_argument("--kafka-version", default=NEWEST.number, metavar="VERSION", help=f"one of {', '.join(VERSIONS)}")
     up.add_argument("--brokers", type=_positive, default=1, metavar="N", help="number of brokers (default: 1)")
+    up.add_argument(
+        "--zookeeper-port", type=_port, metavar="PORT", help="default: 2181, or any free one if it is in use; 0: any"
+    )
+    up.add_argument(
+        "--port",
+        type=_port,
+        metavar="PORT",
+        help="the first broker's, which the others' follow (default: 9092, or any free one if it is in use; 0: any)",
+    )
     up.add_argument("--foreground", action="store_true", help="run in the foreground until Ctrl-C")
+    actions.add_parser(
+        "env",
+        parents=[place],
+        help="print shell commands that make it the default cluster",
+        description='For eval "$(kzconsumer sandbox env)": kzconsumer and kcat then use the sandbox in this shell;'
+        " BOOTSTRAP_SERVERS is for other programs.",
+    )
     status = actions.add_parser(
         "status", parents=[place], help="show the servers; exit status 3 unless all of them serve"
     )
@@ -39,6 +55,16 @@ def add_arguments(subparsers: argparse._SubParsersAction[argparse.ArgumentParser
         metavar="KEY=VALUE",
         help="settings of the topic, such as cleanup.policy=compact",
     )
+    produce = actions.add_parser(
+        "produce",
+        parents=[place],
+        help="produce records; creates the topic if it does not exist",
+        description="Produce each line of standard input as a record, or generated orders: JSON objects, with the"
+        " customer as the key. A topic that does not exist is created with 4 partitions.",
+        epilog="Example: kzconsumer sandbox produce orders --records 1000",
+    )
+    produce.add_argument("name", type=_topic_name, metavar="TOPIC")
+    produce.add_argument("--records", type=_positive, metavar="N", help="generate N records instead of reading lines")
     actions.add_parser("down", parents=[place], help="stop it and remove its data")
 
 
@@ -56,6 +82,12 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
     return number
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
+    return int(text)
 
 
 def _topic_name(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`kzconsumer sandbox up | status | topic | down`: real servers on this machine.
+"""`kzconsumer sandbox up | env | status | topic | produce | down`: real servers on this machine.
 
 Exit status 1 if an action fails, 3 if no sandbox runs or one of its servers has failed.
 """
@@ -7,28 +7,23 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from functools import partial
 
 import anyio
 import msgspec
 
 from kzconsumer.errors import MultiFailedError, NodeExistsError
+from kzconsumer_sandbox.commands.sandbox_text import described, shell_variables
 from kzconsumer_sandbox.errors import SandboxError
-from kzconsumer_sandbox.servers.download_progress import fetching_progress
 from kzconsumer_sandbox.servers.readiness import find_faults
-from kzconsumer_sandbox.servers.sandbox import prepare
 from kzconsumer_sandbox.servers.state_file import SandboxState, ServerState, StateFile, default_path
-from kzconsumer_sandbox.servers.supervisor import READY, supervise
-from kzconsumer_sandbox.servers.versions import kafka_version
 
 NOT_RUNNING = 3
 _END_LIMIT = 5.0
+_PARTITIONS = 4
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,65 +31,39 @@ def run(args: argparse.Namespace) -> int:
     place = StateFile(args.state or default_path())
     try:
         if args.action == "up":
-            return _up(place, args.kafka_version, args.brokers, foreground=args.foreground)
+            from kzconsumer_sandbox.commands.sandbox_up import up
+
+            return up(place, args)
+        if args.action == "env":
+            return _env(place)
         if args.action == "status":
             return _status(place, as_json=args.json)
         if args.action == "topic":
             return _topic(place, args.name, args.partitions, dict(args.topic_config))
+        if args.action == "produce":
+            return _produce(place, args.name, args.records)
         return _down(place)
     except SandboxError as error:
         print(f"kzconsumer: {error}", file=sys.stderr)
         return 1
 
 
-def _up(place: StateFile, version: str, brokers: int, *, foreground: bool) -> int:
-    wanted = kafka_version(version)
-    if place.running():
-        known = place.read()
-        what = f"Kafka {known.kafka_version}, process {known.pid}" if known else "starting"
-        raise SandboxError(f"a sandbox is running already ({what}); `kzconsumer sandbox down` stops it")
-    with fetching_progress() as progress:
-        prepare(wanted, progress)
-    if foreground:
-        anyio.run(supervise, place, version, brokers, partial(_show_foreground, place))
-        return 0
-    _start_supervisor(place, version, brokers)
-    state = place.read()
-    if state is None:
-        raise SandboxError("the sandbox was stopped while it was starting")
-    print(_text(state, {}), *_next_steps(state, place), sep="\n")
+def _env(place: StateFile) -> int:
+    print(*shell_variables(_serving(place)), sep="\n")
     return 0
 
 
-def _start_supervisor(place: StateFile, version: str, brokers: int) -> None:
-    """Returns when the servers are ready. Raises SandboxError with the supervisor's output if they are not."""
-    command = [sys.executable, "-m", "kzconsumer_sandbox.servers.supervisor", "--state", str(place.path)]
-    command += ["--kafka-version", version, "--brokers", str(brokers)]
-    # In a session of its own: Ctrl-C and the end of this terminal do not reach it.
-    supervisor = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        cwd="/",
-        text=True,
-        errors="replace",
-    )
-    assert supervisor.stdout is not None
-    output: list[str] = []
-    try:
-        with supervisor.stdout as lines:
-            for line in lines:
-                if line.rstrip("\n") == READY:
-                    return
-                output.append(line)
-        supervisor.wait()
-    except KeyboardInterrupt:
-        supervisor.terminate()
-        supervisor.wait()
-        raise
-    raise SandboxError("".join(output).strip() or f"the supervisor exited with status {supervisor.returncode}")
+def _serving(place: StateFile) -> SandboxState:
+    """The state of the running sandbox. Raises SandboxError unless all of its servers serve."""
+    state = place.read()
+    if state is None or not place.running():
+        raise SandboxError("no sandbox is running; `kzconsumer sandbox up` starts one")
+    if not state.ready:
+        raise SandboxError("the sandbox is starting: try again")
+    faults = find_faults(state)
+    if faults:
+        raise SandboxError(f"not all servers are running\n{described(state, faults)}")
+    return state
 
 
 def _status(place: StateFile, *, as_json: bool) -> int:
@@ -105,7 +74,7 @@ def _status(place: StateFile, *, as_json: bool) -> int:
         shown = _as_builtins(state, faults) if running and state is not None else {}
         print(msgspec.json.encode({"running": running, **shown}).decode())
     elif running:
-        print(_text(state, faults) if state is not None else "a sandbox is starting")
+        print(described(state, faults) if state is not None else "a sandbox is starting")
     elif state is not None:
         print(f"no sandbox is running; one was killed and left {state.folder}, which `kzconsumer sandbox down` removes")
     else:
@@ -128,26 +97,38 @@ def _as_builtins(state: SandboxState, faults: Mapping[ServerState, str]) -> dict
 
 
 def _topic(place: StateFile, name: str, partitions: int, config: Mapping[str, str]) -> int:
+    if not _create(_serving(place), name, partitions, config):
+        raise SandboxError(f"topic {name} exists already")
+    print(f"created the topic {name} with {partitions} partition(s)")
+    return 0
+
+
+def _produce(place: StateFile, name: str, number: int | None) -> int:
+    from kzconsumer_sandbox.commands.sandbox_produce import generated, lines, produce
+
+    state = _serving(place)
+    if _create(state, name, _PARTITIONS, {}):
+        print(f"created the topic {name} with {_PARTITIONS} partitions", file=sys.stderr)
+    if number is None and sys.stdin.isatty():
+        print("each line is a record; Ctrl-D ends", file=sys.stderr)
+    produced = produce(state.bootstrap, state.kafka_version, name, generated(number) if number else lines())
+    print(f"produced {produced} record(s) to {name}")
+    return 0
+
+
+def _create(state: SandboxState, topic: str, partitions: int, config: Mapping[str, str]) -> bool:
+    """Whether the topic was created; False if it exists."""
     from kzconsumer.logs import setup
     from kzconsumer_sandbox.servers.topics import create_topic
 
     setup.configure("warning", "auto")
-    state = place.read()
-    if state is None or not place.running():
-        raise SandboxError("no sandbox is running; `kzconsumer sandbox up` starts one")
-    if not state.ready:
-        raise SandboxError("the sandbox is starting: try again")
-    faults = find_faults(state)
-    if faults:
-        raise SandboxError(f"not all servers are running\n{_text(state, faults)}")
     try:
-        anyio.run(create_topic, state.zookeeper_connect, name, partitions, config)
+        anyio.run(create_topic, state.zookeeper_connect, topic, partitions, config)
     except MultiFailedError as error:
         if not isinstance(error.error, NodeExistsError):
             raise
-        raise SandboxError(f"topic {name} exists already") from error
-    print(f"created the topic {name} with {partitions} partition(s)")
-    return 0
+        return False
+    return True
 
 
 def _down(place: StateFile) -> int:
@@ -173,27 +154,3 @@ def _ended(place: StateFile) -> bool:
             return False
         time.sleep(0.02)
     return True
-
-
-def _show_foreground(place: StateFile, state: SandboxState) -> None:
-    print(_text(state, {}), *_next_steps(state, place), "Ctrl-C stops it.", sep="\n", flush=True)
-
-
-def _next_steps(state: SandboxState, place: StateFile) -> list[str]:
-    where = "" if place.path == default_path().absolute() else f" --state {shlex.quote(str(place.path))}"
-    return [
-        f'In group.toml:    [zookeeper] connect = "{state.zookeeper_connect}"',
-        f"For a producer:   bootstrap.servers={state.bootstrap}",
-        f"Create a topic:   kzconsumer sandbox topic orders --partitions 4{where}",
-    ]
-
-
-def _text(state: SandboxState, faults: Mapping[ServerState, str]) -> str:
-    if not state.ready:
-        return f"Kafka {state.kafka_version} is starting (process {state.pid})"
-    lines = [f"Kafka {state.kafka_version}, {len(state.brokers)} broker(s), supervisor process {state.pid}"]
-    marks = {server: f"  ({fault})" for server, fault in faults.items()}
-    lines.append(f"  zookeeper  {state.zookeeper_connect}{marks.get(state.zookeeper, '') if state.zookeeper else ''}")
-    lines += [f"  broker {each.id}   {each.host}:{each.port}{marks.get(each, '')}" for each in state.brokers]
-    lines.append(f"  logs       {state.folder}")
-    return "\n".join(lines)

@@ -26,7 +26,7 @@ from kzconsumer_sandbox.servers.versions import KafkaVersion
 class BrokerServer(ServerProcess):
     """`zookeeper` is its connect string with the chroot, which the broker makes if it is missing.
 
-    `listeners` are those besides the plain one: name -> security protocol.
+    Without a port it takes any free one. `listeners` are those besides the plain one: name -> security protocol.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class BrokerServer(ServerProcess):
         java: Path,
         jars: Path,
         *,
+        port: int = 0,
         heap: str,
         config: Mapping[str, object],
         listeners: Mapping[str, str],
@@ -46,7 +47,7 @@ class BrokerServer(ServerProcess):
         super().__init__(f"broker {broker} ({version.number})", folder)
         self.id = broker
         self.host = HOST
-        self.port = free_port()
+        self.port = port or free_port()
         self.listeners = {name: Listener(protocol, free_port()) for name, protocol in listeners.items()}
         self._version = version
         self._zookeeper = ConnectString.parse(zookeeper)

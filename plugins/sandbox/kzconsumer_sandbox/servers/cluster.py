@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kzconsumer_sandbox.errors import SandboxError
@@ -16,6 +16,8 @@ from kzconsumer_sandbox.servers.versions import KafkaVersion
 
 class Cluster:
     """Brokers with ids 1, 2, ... `zookeeper` is `host:port`; `chroot` is empty or begins with a slash.
+
+    With `ports` there is a broker on each of them; else `brokers` of them, on any free ones.
 
     `heap` is each broker's, as Java writes it. `config` is added to every server.properties. `listeners` are
     those of every broker besides the plain one, name -> security protocol. `tuning` are Java flags.
@@ -31,6 +33,7 @@ class Cluster:
         *,
         chroot: str | None = None,
         brokers: int = 1,
+        ports: Sequence[int] = (),
         heap: str = "256m",
         config: Mapping[str, object] | None = None,
         listeners: Mapping[str, str] | None = None,
@@ -47,12 +50,13 @@ class Cluster:
                 folder / f"broker-{broker}",
                 java,
                 jars,
+                port=port,
                 heap=heap,
                 config=config or {},
                 listeners=listeners or {},
                 tuning=tuning,
             )
-            for broker in range(1, brokers + 1)
+            for broker, port in enumerate(ports or (0,) * brokers, 1)
         }
 
     @property

@@ -13,6 +13,7 @@ from kzconsumer_sandbox.servers.broker_server import BrokerServer
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.configuration import QUICK_START
 from kzconsumer_sandbox.servers.jars import Progress, find_java, resolve_jars
+from kzconsumer_sandbox.servers.ports import Ports
 from kzconsumer_sandbox.servers.server_process import ServerProcess
 from kzconsumer_sandbox.servers.versions import NEWEST, KafkaVersion, kafka_version
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
@@ -26,7 +27,10 @@ def prepare(version: KafkaVersion, progress: Progress | None = None) -> None:
 
 
 class Sandbox:
-    """`heap`, `config` and `tuning` are the brokers', as in Cluster. The servers end with the thread that enters it."""
+    """A cluster without a chroot, on `ports` or any free ones. The servers end with the thread that enters it.
+
+    `heap`, `config` and `tuning` are the brokers', as in Cluster.
+    """
 
     def __init__(
         self,
@@ -34,13 +38,14 @@ class Sandbox:
         kafka_version_number: str = NEWEST.number,
         brokers: int = 1,
         *,
+        ports: Ports | None = None,
         heap: str = "256m",
         config: Mapping[str, object] | None = None,
         tuning: tuple[str, ...] = QUICK_START,
     ) -> None:
         self.folder = folder
         self._version = kafka_version(kafka_version_number)
-        self._brokers = brokers
+        self._ports = ports or Ports.free(brokers)
         self._heap = heap
         self._config = dict(config or {})
         self._tuning = tuning
@@ -52,14 +57,16 @@ class Sandbox:
         """Returns when every broker knows all brokers. Raises SandboxError."""
         await anyio.to_thread.run_sync(prepare, self._version)
         java = find_java()
-        self.zookeeper = ZooKeeperServer(self.folder / "zookeeper", java, resolve_jars(NEWEST.jars, java))
+        jars = resolve_jars(NEWEST.jars, java)
+        self.zookeeper = ZooKeeperServer(self.folder / "zookeeper", java, jars, port=self._ports.zookeeper)
         self.cluster = Cluster(
             self.zookeeper.connect,
             self._version,
             self.folder,
             java,
             resolve_jars(self._version.jars, java),
-            brokers=self._brokers,
+            chroot="",
+            ports=self._ports.brokers,
             heap=self._heap,
             config=self._config,
             tuning=self._tuning,
@@ -84,7 +91,7 @@ class Sandbox:
 
     @property
     def zookeeper_connect(self) -> str:
-        """ZooKeeper's `host:port` with the cluster's chroot."""
+        """ZooKeeper's `host:port`."""
         return self.cluster.connect
 
     @property

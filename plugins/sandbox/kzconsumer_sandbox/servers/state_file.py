@@ -20,6 +20,9 @@ from kzconsumer_sandbox.errors import SandboxError
 FOLDER_PREFIX = "kzconsumer-sandbox-"
 """Prefix of every scratch directory; no other directory is ever removed."""
 
+KCAT_CONFIG = "kcat.conf"
+"""The file in the scratch directory that names the brokers to kcat."""
+
 
 class ServerState(msgspec.Struct, frozen=True):
     """A server as `status` shows it; the id of ZooKeeper is 0."""

@@ -20,15 +20,16 @@ from anyio.abc import TaskStatus
 
 from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.broker_server import BrokerServer
+from kzconsumer_sandbox.servers.ports import Ports
 from kzconsumer_sandbox.servers.sandbox import Sandbox
-from kzconsumer_sandbox.servers.state_file import FOLDER_PREFIX, SandboxState, ServerState, StateFile
+from kzconsumer_sandbox.servers.state_file import FOLDER_PREFIX, KCAT_CONFIG, SandboxState, ServerState, StateFile
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 
 READY = "ready"
 """Printed when the state file is complete; any other output is the reason of a failure."""
 
 
-async def supervise(place: StateFile, version: str, brokers: int, on_ready: Callable[[SandboxState], None]) -> None:
+async def supervise(place: StateFile, version: str, ports: Ports, on_ready: Callable[[SandboxState], None]) -> None:
     """Run a sandbox until a signal. Raises SandboxError if it cannot be started or one is running already.
 
     The scratch directory is removed, except after a failed start, for its logs.
@@ -41,7 +42,8 @@ async def supervise(place: StateFile, version: str, brokers: int, on_ready: Call
         try:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(_cancel_on_signal, tasks.cancel_scope)
-                async with Sandbox(folder, version, brokers) as sandbox:
+                async with Sandbox(folder, version, ports=ports) as sandbox:
+                    (folder / KCAT_CONFIG).write_text(f"bootstrap.servers={sandbox.bootstrap}\n")
                     state = describe(sandbox, starting)
                     place.write(state)
                     on_ready(state)
@@ -92,10 +94,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Runs a sandbox until SIGTERM.")
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--kafka-version", required=True)
-    parser.add_argument("--brokers", type=int, required=True)
+    parser.add_argument("--zookeeper-port", type=int, required=True)
+    parser.add_argument("--ports", type=int, nargs="+", required=True)
     args = parser.parse_args()
     try:
-        anyio.run(supervise, StateFile(args.state), args.kafka_version, args.brokers, _report_and_detach)
+        ports = Ports(args.zookeeper_port, tuple(args.ports))
+        anyio.run(supervise, StateFile(args.state), args.kafka_version, ports, _report_and_detach)
     except SandboxError as error:
         print(error, flush=True)
         return 1

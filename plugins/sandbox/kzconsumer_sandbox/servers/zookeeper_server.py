@@ -12,12 +12,12 @@ from kzconsumer_sandbox.servers.server_process import ServerProcess
 
 
 class ZooKeeperServer(ServerProcess):
-    """`jars` is the folder of the newest version's jars."""
+    """`jars` is the folder of the newest version's jars; without a port it takes any free one."""
 
-    def __init__(self, folder: Path, java: Path, jars: Path, *, heap: str = "128m") -> None:
+    def __init__(self, folder: Path, java: Path, jars: Path, *, port: int = 0, heap: str = "128m") -> None:
         super().__init__("zookeeper", folder)
         self.host = HOST
-        self.port = free_port()
+        self.port = port or free_port()
         self._java = java
         self._jars = jars
         self._heap = heap

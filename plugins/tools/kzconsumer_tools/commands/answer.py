@@ -1,4 +1,4 @@
-"""The frame of most verbs: run one request, print its result as a table or as JSON."""
+"""The frame of most verbs: run one request, print its result as a table, as JSON or as rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ EXIT_UNHEALTHY = 3
 
 
 def add_output(action: argparse.ArgumentParser) -> None:
-    action.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
+    action.add_argument(
+        "-o", "--output", choices=("table", "json", "jsonl", "csv"), default="table", help="default: table"
+    )
 
 
 def whole_number(what: str, least: int = 0, most: float = float("inf")) -> Callable[[str], int]:
@@ -45,4 +47,39 @@ def show(arguments: argparse.Namespace, result: T, table: Callable[[T], str], st
 
 
 def as_text(arguments: argparse.Namespace, result: T, table: Callable[[T], str]) -> str:
-    return msgspec.json.encode(result).decode() if arguments.output == "json" else table(result)
+    match arguments.output:
+        case "json":
+            return msgspec.json.encode(result).decode()
+        case "jsonl":
+            return "\n".join(msgspec.json.encode(row).decode() for row in rows(result))
+        case "csv":
+            return _csv(rows(result))
+    return table(result)
+
+
+def rows(result: object) -> list[dict[str, Any]]:
+    """The items of a list, the partitions of a group, each with the group, or the result as the only row."""
+    whole = msgspec.to_builtins(result)
+    if isinstance(whole, list | tuple):
+        return list(whole)
+    partitions = whole.get("partitions")
+    if not isinstance(partitions, list | tuple):
+        return [whole]
+    group = {"group": whole["group"]} if "group" in whole else {}
+    return [group | each for each in partitions]
+
+
+def _csv(found: list[dict[str, Any]]) -> str:
+    """With a header; lists, objects and booleans are JSON, unknown values empty."""
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([list(found[0]), *([_cell(value) for value in row.values()] for row in found)] if found else [])
+    return text.getvalue().rstrip("\n")
+
+
+def _cell(value: object) -> object:
+    structured = isinstance(value, list | tuple | dict | bool)
+    return msgspec.json.encode(value).decode() if structured else value

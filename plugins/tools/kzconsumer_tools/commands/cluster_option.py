@@ -1,4 +1,9 @@
-"""The options that say which cluster and group a verb is about: `--zookeeper CONNECT` or `--config FILE`, and GROUP."""
+"""Which cluster and group a verb is about.
+
+The cluster is that of `--zookeeper CONNECT`, `--config FILE` or `--context NAME`; else that of
+KZCONSUMER__ZOOKEEPER__CONNECT; else that of the current context. `--set` and, without `--context`, the variables
+KZCONSUMER__... add to it.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,17 @@ import argparse
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
-from kzconsumer.cli.configuration import add_config, flags_given, layers_given
+from kzconsumer.cli.configuration import add_config, flags_given
 from kzconsumer.offsets.authority import Storage
+from kzconsumer.settings.effective import toml_value
+from kzconsumer.settings.layers import VARIABLE, Layers
 from kzconsumer.settings.sections import BrokersSettings, ZooKeeperSettings
-from kzconsumer.settings.settings import Settings
+from kzconsumer.settings.settings import Settings, layers_of
 from kzconsumer.settings.values import read_connect
+from kzconsumer_tools import contexts
 from kzconsumer_tools.commands.answer import add_output
+
+_CONNECT = ("zookeeper", "connect")
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -47,9 +57,10 @@ class ClusterOption(NamedTuple):
 
 
 def add_cluster_option(action: argparse.ArgumentParser, *, output: bool = True) -> None:
-    """`--zookeeper` and `--config`, and `--output` unless the verb has its own."""
+    """`--zookeeper`, `--config` and `--context`, and `--output` unless the verb has its own."""
     action.add_argument("--zookeeper", metavar="CONNECT", type=connect_string, help="such as zk1:2181,zk2:2181/kafka")
     add_config(action, "or a group's TOML file")
+    action.add_argument("--context", metavar="NAME", help="or a context (default: the current one, see context list)")
     if output:
         add_output(action)
 
@@ -66,35 +77,57 @@ def add_storage(action: argparse.ArgumentParser) -> None:
     )
 
 
-def check_cluster_option(arguments: argparse.Namespace) -> None:
-    """End with status 2 unless exactly one of `--zookeeper` and `--config` is given."""
-    if arguments.zookeeper is None and arguments.config is None:
-        arguments.misused("no ZooKeeper named; give --zookeeper CONNECT, or --config FILE")
-    if arguments.zookeeper is not None and arguments.config is not None:
-        arguments.misused("--zookeeper and --config both name a ZooKeeper; give one of them")
-    if arguments.zookeeper is not None and flags_given(arguments):
-        arguments.misused("--set changes what a group's file says; give --config FILE with it")
+def cluster_settings(arguments: argparse.Namespace) -> Settings:
+    """The settings of the chosen cluster, and those of the group's file if that names it.
+
+    Raises ConfigError, NotFoundError; ends with status 2 on wrong usage.
+    """
+    layers = _layers(arguments)
+    return Settings.of(layers) if arguments.config is not None else contexts.cluster_settings(layers)
+
+
+def _layers(arguments: argparse.Namespace) -> Layers:
+    flags = flags_given(arguments)
+    given = [name for name in ("zookeeper", "config", "context") if getattr(arguments, name) is not None]
+    if len(given) > 1:
+        arguments.misused(f"--{given[0]} and --{given[1]} both name a cluster; give one of them")
+    if arguments.config is not None:
+        return layers_of(arguments.config, flags)
+    if arguments.context is not None:
+        return layers_of(contexts.file_of(arguments.context), flags, environment={})
+    if arguments.zookeeper is not None:
+        return layers_of(None, [*flags, f"zookeeper.connect={toml_value(arguments.zookeeper)}"])
+    layers = layers_of(None, flags)
+    if _CONNECT in layers.origins:
+        return layers
+    current = contexts.current() or arguments.misused(
+        "no cluster named; give --zookeeper CONNECT, --config FILE or --context NAME,"
+        f" or set {VARIABLE}ZOOKEEPER__CONNECT"
+    )
+    return layers_of(contexts.file_of(current), flags)
 
 
 def cluster_option(arguments: argparse.Namespace) -> ClusterOption:
-    """The chosen cluster; `group` may be None. Raises ConfigError; ends with status 2 on wrong usage."""
-    check_cluster_option(arguments)
+    """The chosen cluster; `group` may be None. Raises and ends as `cluster_settings`."""
+    settings = cluster_settings(arguments)
     group: str | None = getattr(arguments, "group", None)
-    storage: Storage | None = getattr(arguments, "storage", None)
-    if arguments.zookeeper is not None:
-        zookeeper = ZooKeeperSettings(connect=arguments.zookeeper)
-        return ClusterOption(zookeeper, BrokersSettings(), group, "--zookeeper", storage or "zookeeper")
-    settings = Settings.of(layers_given(arguments))
+    if group is None and (arguments.config is not None or settings.group.id != contexts.NO_GROUP):
+        group = settings.group.id
     dual = settings.offsets.storage == "kafka" and settings.offsets.dual_commit
-    storage = storage or ("both" if dual else settings.offsets.storage)
-    return ClusterOption(settings.zookeeper, settings.brokers, group or settings.group.id, settings.source, storage)
+    storage: Storage = getattr(arguments, "storage", None) or ("both" if dual else settings.offsets.storage)
+    return ClusterOption(settings.zookeeper, settings.brokers, group, settings.source, storage)
 
 
 def cluster_flags(arguments: argparse.Namespace) -> str:
-    """The option as it was given, for a command that the operator can copy."""
-    if arguments.zookeeper is None:
-        return f"--config {quote(arguments.config)}"
-    return f"--zookeeper {quote(arguments.zookeeper)}"
+    """Options that choose the same cluster, for a command that the operator can copy."""
+    flags = [word for flag in flags_given(arguments) for word in ("--set", quote(flag))]
+    for name in ("zookeeper", "config", "context"):
+        if getattr(arguments, name) is not None:
+            return " ".join([f"--{name}", quote(getattr(arguments, name)), *flags])
+    layers = layers_of(None, flags_given(arguments))
+    if _CONNECT in layers.origins:
+        return " ".join(["--zookeeper", quote(contexts.cluster_settings(layers).zookeeper.connect), *flags])
+    return " ".join(["--context", quote(contexts.current() or ""), *flags])
 
 
 def required_group(arguments: argparse.Namespace, at: ClusterOption) -> str:

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import msgspec
 
-from kzconsumer.cli.configuration import layers_given
 from kzconsumer.errors import NotDoneError, NotFoundError
-from kzconsumer.settings.sections import GroupSettings, SubscriptionSettings, ZooKeeperSettings
+from kzconsumer.settings.sections import SubscriptionSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.values import read_list
 from kzconsumer_tools.commands.answer import whole_number
-from kzconsumer_tools.commands.cluster_option import add_cluster_option, check_cluster_option, group_name
+from kzconsumer_tools.commands.cluster_option import add_cluster_option, cluster_settings, group_name
 from kzconsumer_tools.commands.reset_options import read_datetime
 from kzconsumer_tools.commands.topic_option import chosen_topics, topic_scope
 from kzconsumer_tools.consume.format_string import VALUE_LINES, read_format
@@ -145,12 +144,7 @@ async def _progress(printer: Printer) -> None:
 
 def _settings(arguments: argparse.Namespace) -> Settings:
     """The settings of the file, or defaults, with the options applied. Ends with status 2 on wrong usage."""
-    check_cluster_option(arguments)
-    if arguments.zookeeper is not None:
-        where = ZooKeeperSettings(connect=arguments.zookeeper)
-        settings = Settings(zookeeper=where, group=GroupSettings(id="console"), source="--zookeeper")
-    else:
-        settings = Settings.of(layers_given(arguments))
+    settings = cluster_settings(arguments)
     group = msgspec.structs.replace(settings.group, id=arguments.group or settings.group.id)
     offsets = settings.offsets
     if arguments.group is not None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from textwrap import shorten
 
 from kzconsumer_tools.groups.assignment_preview import AssignmentPreview, Change, PreviewedPartition
-from kzconsumer_tools.tables.text import WIDTH, clip, columns, count, runs, short_thread
+from kzconsumer_tools.tables.text import columns, count, runs, sentence, short_thread
 
 _CHANGES: dict[Change, str] = {"stays": "", "stream": "stream", "moves": "MOVES", "claimed": "claimed"}
 
@@ -17,7 +16,7 @@ def table(plan: AssignmentPreview) -> str:
     names = _names(plan)
     joining = sum(member.joins for member in plan.members)
     here = len(plan.members) - joining
-    lines = [clip(f"group {plan.group}, assignor {plan.assignor}: {count(here, 'member')}, {joining} joining", WIDTH)]
+    lines = [f"group {plan.group}, assignor {plan.assignor}: {count(here, 'member')}, {joining} joining"]
     if plan.members:
         lines += ["", *_member_rows(plan, names)]
     if plan.partitions:
@@ -69,8 +68,6 @@ def _summary(plan: AssignmentPreview, names: dict[str, str]) -> Iterator[str]:
         yield "A rebalance is in progress, or a member runs another assignor."
     if plan.idle_streams:
         idle = ", ".join(short_thread(stream, names) for stream in plan.idle_streams)
-        yield shorten(
-            f"Streams that would get no partition ({len(plan.idle_streams)}): {idle}", WIDTH, placeholder=" …"
-        )
+        yield from sentence(f"Streams that would get no partition ({len(plan.idle_streams)}): {idle}")
     if plan.missing_topics:
-        yield shorten(f"Topics that do not exist: {', '.join(plan.missing_topics)}", WIDTH, placeholder=" …")
+        yield from sentence(f"Topics that do not exist: {', '.join(plan.missing_topics)}")

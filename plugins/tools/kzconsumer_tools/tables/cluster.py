@@ -1,4 +1,4 @@
-"""The cluster and its topics as text. Only the path of an unreadable node may be longer than a line."""
+"""The cluster and its topics as text."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Groups as text: a list, one group with members and partitions, or its lag. Only nodes' paths may exceed the width."""
+"""Groups as text: a list, one group with members and partitions, or its lag."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from textwrap import shorten, wrap
+from textwrap import wrap
 
 from kzconsumer_tools.groups.description import DescribedPartition, GroupDescription, GroupSummary
 from kzconsumer_tools.groups.lag import GroupLag
 from kzconsumer_tools.groups.nodes import FindingKind, OwnerKind
-from kzconsumer_tools.tables.text import WIDTH, clip, columns, count, dash, runs, short_thread
+from kzconsumer_tools.tables.text import WIDTH, columns, count, dash, runs, sentence, short_thread
 
 _LONGEST_MEMBERS = 24
 _FINDINGS_SHOWN = 5
@@ -52,7 +52,7 @@ def _kinds(group: GroupSummary) -> str:
 def describe_table(group: GroupDescription) -> str:
     """Members get short names, m1, m2, ...: `m1-0` is stream 0 of the first."""
     names = {member.consumer: f"m{number}" for number, member in enumerate(group.members, 1)}
-    lines = [clip(f"group {group.group}: {count(len(group.members), 'member')}", WIDTH)]
+    lines = [f"group {group.group}: {count(len(group.members), 'member')}"]
     if group.members:
         lines += ["", *_member_rows(group, names), "", *_subscription_rows(group)]
     if group.partitions:
@@ -80,7 +80,7 @@ def _subscription_rows(group: GroupDescription) -> Iterator[str]:
         members = "m" + runs(numbers).replace("-", "-m").replace(", ", ", m")
         lines = wrap(topics, WIDTH - _LONGEST_MEMBERS - len("black_list") - 4, break_on_hyphens=False)
         first, *more = lines or ["nothing"]
-        rows += [(clip(members, _LONGEST_MEMBERS), pattern, first), *(("", "", text) for text in more)]
+        rows += [(members, pattern, first), *(("", "", text) for text in more)]
     return columns(rows, right=())
 
 
@@ -111,7 +111,7 @@ def _remarks(group: GroupDescription, names: dict[str, str]) -> Iterator[str]:
     }
     for what, which in remarks.items():
         if which:
-            yield shorten(f"{what}: {'; '.join(which)}", WIDTH, placeholder=" …")
+            yield from sentence(f"{what}: {'; '.join(which)}")
 
 
 def _findings(group: GroupDescription) -> Iterator[str]:
@@ -145,7 +145,7 @@ def lag_table(group: GroupLag) -> str:
     seconds = "-" if group.seconds is None else f"{group.seconds:.1f}"
     unknown = f", {group.unknown} unknown" if group.unknown else ""
     total = f"{count(len(group.partitions), 'partition')}{unknown}"
-    lines = [clip(f"group {group.group}: lag {dash(group.lag)}, {seconds} seconds; {total}", WIDTH)]
+    lines = [f"group {group.group}: lag {dash(group.lag)}, {seconds} seconds; {total}"]
     if group.partitions:
         lines += ["", *columns(rows, right={0, 1, 2, 3, 4})]
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from kzconsumer_tools.groups.diagnosis import Examined, SymptomKind
 from kzconsumer_tools.groups.leftovers import RepairResult
-from kzconsumer_tools.tables.text import WIDTH, clip, count, next_step_line, sentence
+from kzconsumer_tools.tables.text import WIDTH, count, next_step_line, sentence
 
 _SHOWN = 20
 
@@ -53,7 +53,7 @@ def repair_table(result: RepairResult, flags: str) -> str:
     """Nodes with old and new content, and the next step; `flags` is the cluster option of the undo command."""
     nodes = count(len(result.nodes), "node")
     done = "changed" if result.executed else "would change"
-    lines = [clip(f"group {result.group}: {nodes} {done}", WIDTH), *_nodes(result)]
+    lines = [f"group {result.group}: {nodes} {done}", *_nodes(result)]
     if result.in_use is not None and not result.executed:
         lines += sentence(f"The group {result.in_use}.")
     return "\n".join([*lines, _next_step(result, flags)])
@@ -62,7 +62,7 @@ def repair_table(result: RepairResult, flags: str) -> str:
 def _nodes(result: RepairResult) -> Iterator[str]:
     for each in result.nodes[:_SHOWN]:
         yield f"  {each.path}"
-        yield clip(f"    {_content(each.old)} -> {_content(each.new)}", WIDTH)
+        yield f"    {_content(each.old)} -> {_content(each.new)}"
         if each.reason is not None:
             yield from wrap(each.reason, WIDTH, initial_indent="    ", subsequent_indent="    ")
     if (more := len(result.nodes) - _SHOWN) > 0:

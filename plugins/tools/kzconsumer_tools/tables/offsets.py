@@ -6,14 +6,12 @@ from collections.abc import Iterator
 
 from kzconsumer_tools.offsets.changes import ChangedGroup, ChangedOffsets, DescribedChange
 from kzconsumer_tools.offsets.stored import GroupOffsets
-from kzconsumer_tools.tables.text import WIDTH, clip, columns, count, dash, next_step_line, sentence
-
-_LONGEST_TOPIC = 24
+from kzconsumer_tools.tables.text import columns, count, dash, next_step_line, sentence
 
 
 def show_table(group: GroupOffsets) -> str:
     """A row for each partition, and for each offset of Kafka 0.7."""
-    head = clip(f"group {group.group}: {count(len(group.partitions), 'stored offset')}", WIDTH)
+    head = f"group {group.group}: {count(len(group.partitions), 'stored offset')}"
     return "\n".join([head, *_partitions(group), *_left_by_0_7(group)])
 
 
@@ -51,9 +49,7 @@ def changes_table(result: ChangedOffsets, flags: str) -> str:
         changed = sum(each.changes for each in group.partitions)
         changing += changed
         done = "changed" if result.executed else "would change"
-        lines.append(
-            clip(f"group {group.group}: {changed} of {count(len(group.partitions), 'partition')} {done}", WIDTH)
-        )
+        lines.append(f"group {group.group}: {changed} of {count(len(group.partitions), 'partition')} {done}")
         lines += ["", *_rows(group), "", *_meaning(group, result.executed)]
     return "\n".join([*lines, next_step_line(result.executed, result.undo, "offsets import", flags, changing)])
 
@@ -62,8 +58,7 @@ def _rows(group: ChangedGroup) -> Iterator[str]:
     rows = [("TOPIC", "PARTITION", "OLD", "NEW", "LOG", "")]
     for each in group.partitions:
         log = f"{each.log_start}-{each.log_end}" if each.log_start is not None else "-"
-        topic = clip(each.topic, _LONGEST_TOPIC)
-        rows.append((topic, str(each.partition), dash(each.old), dash(each.new), log, ", ".join(_notes(each))))
+        rows.append((each.topic, str(each.partition), dash(each.old), dash(each.new), log, ", ".join(_notes(each))))
     return (line.rstrip() for line in columns(rows, right={1, 2, 3}))
 
 

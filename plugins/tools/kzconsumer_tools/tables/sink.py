@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from kzconsumer.sinks.reports import Preview
 from kzconsumer_tools.sinks.findings import Finding, PartitionProof, Proof
-from kzconsumer_tools.tables.text import WIDTH, clip, columns, count, dash, sentence
+from kzconsumer_tools.tables.text import clip, columns, count, dash, sentence
 
 
 def proof_table(proof: Proof) -> str:
     """The verdict, a row for each partition and epoch, the findings and the notes."""
     ranges = sum(each.ranges for each in proof.partitions)
     verdict = "no gap, no overlap, counts equal" if proof.healthy else count(len(proof.findings), "finding")
-    lines = [clip(f"group {proof.group}: {proof.destination}", WIDTH), f"{count(ranges, 'range')}: {verdict}"]
+    lines = [f"group {proof.group}: {proof.destination}", f"{count(ranges, 'range')}: {verdict}"]
     if proof.partitions:
         rows = [("PARTITION", "EPOCH", "STORED", "RANGES", "RECORDS", "ROWS", "ASIDE", "TOPIC")]
         lines += ["", *columns([*rows, *map(_row, proof.partitions)], right={0, 1, 2, 3, 4, 5, 6, 7})]

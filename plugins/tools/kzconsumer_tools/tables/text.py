@@ -1,4 +1,7 @@
-"""Building blocks of all tables: columns, clipped names, number ranges; 80 characters wide."""
+"""Building blocks of all tables: columns, sentences, number ranges.
+
+Names and numbers are never cut, so that rows can be told apart and copied; sentences are wrapped.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,21 @@ from shlex import quote
 from textwrap import wrap
 
 WIDTH = 80
-_LONGEST_THREAD = 16
 
 
 def columns(rows: Sequence[tuple[str, ...]], right: Collection[int]) -> Iterator[str]:
-    """The rows as lines, with the columns of `right` aligned right. The last column is clipped to the line."""
+    """The rows as lines, with the columns of `right` aligned right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     for *cells, last in rows:
         shown = [
             cell.rjust(w) if n in right else cell.ljust(w)
             for n, (cell, w) in enumerate(zip(cells, widths, strict=True))
         ]
-        line = "".join(f"{cell}  " for cell in shown)
-        yield line + clip(last, WIDTH - len(line))
+        yield "".join(f"{cell}  " for cell in shown) + last
 
 
 def clip(text: str, width: int) -> str:
-    """Long names are cut in the middle, since they differ at their ends."""
+    """For screens of a fixed size: long names are cut in the middle, since they differ at their ends."""
     if len(text) <= width:
         return text
     tail = (width - 1) // 2
@@ -49,7 +50,7 @@ def short_thread(thread: str | None, names: Mapping[str, str]) -> str:
     if thread is None:
         return "-"
     consumer, _, number = thread.rpartition("-")
-    return f"{names[consumer]}-{number}" if consumer in names else clip(thread, _LONGEST_THREAD)
+    return f"{names[consumer]}-{number}" if consumer in names else thread
 
 
 def runs(numbers: Sequence[int]) -> str:

@@ -1,0 +1,61 @@
+"""`-o json`, `jsonl` and `csv`: the same values in three forms."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+
+import msgspec
+import pytest
+
+from kzconsumer_tools.commands.answer import as_text
+from kzconsumer_tools.commands.context import ListedContext
+from kzconsumer_tools.groups.lag import GroupLag, PartitionLag
+
+LAG = GroupLag(
+    "orders",
+    7,
+    None,
+    1,
+    (PartitionLag("a,b", 0, None, 3, 0, 10, 7, 1.5), PartitionLag("c", 1, None, None, None, None, None, None)),
+)
+LISTED = [ListedContext("prod", True, "zk1,zk2", "/a b"), ListedContext("test", False, None, "/c")]
+
+
+def printed(form: str, result: object) -> str:
+    return as_text(argparse.Namespace(output=form), result, lambda _: "the table")
+
+
+@pytest.mark.parametrize("result", [LAG, LISTED])
+def test_json_lines_are_the_rows_of_json(result: object) -> None:
+    rows = [json.loads(line) for line in printed("jsonl", result).splitlines()]
+    whole = json.loads(printed("json", result))
+    assert rows == (whole if isinstance(whole, list) else [{"group": "orders", **each} for each in whole["partitions"]])
+    assert printed("table", result) == "the table"
+
+
+@pytest.mark.parametrize("result", [LAG, LISTED])
+def test_csv_has_the_keys_and_values_of_json_lines(result: object) -> None:
+    rows = list(csv.DictReader(io.StringIO(printed("csv", result))))
+    expected = [json.loads(line) for line in printed("jsonl", result).splitlines()]
+    assert [list(row) for row in rows] == [list(row) for row in expected]
+    for row, values in zip(rows, expected, strict=True):
+        assert row == {key: _text(value) for key, value in values.items()}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value)
+
+
+def test_nothing_is_no_row() -> None:
+    assert (printed("jsonl", []), printed("csv", []), printed("json", [])) == ("", "", "[]")
+
+
+def test_lists_are_json_in_a_cell() -> None:
+    class Listed(msgspec.Struct):
+        name: str
+        topics: list[str]
+
+    assert printed("csv", [Listed("g", ["a", "b"])]) == 'name,topics\ng,"[""a"",""b""]"'
