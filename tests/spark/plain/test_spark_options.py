@@ -190,6 +190,26 @@ def test_the_users_settings_come_before_our_defaults() -> None:
 
 
 @pytest.mark.parametrize(
+    ("conf", "variable", "serial"),
+    [
+        ({}, "", True),
+        ({"spark.driver.memory": "8g"}, "", False),
+        ({"spark.driver.extraJavaOptions": "-XX:+UseZGC"}, "", False),
+        ({}, "-Xss4m -XX:+UseG1GC", False),
+        ({}, "-XX:+UseStringDeduplication", True),
+    ],
+)
+def test_a_small_java_collects_with_one_thread_unless_another_collector_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, conf: dict[str, str], variable: str, serial: bool
+) -> None:
+    for name in ("JAVA_TOOL_OPTIONS", "SPARK_SUBMIT_OPTS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", variable)
+    options = settings(start(FILES, conf))["spark.driver.extraJavaOptions"].split()
+    assert ("-XX:+UseSerialGC" in options) == serial
+
+
+@pytest.mark.parametrize(
     ("given", "enabled", "port"), [(False, "false", None), (True, "true", None), (8080, "true", "8080")]
 )
 def test_sparks_pages_are_served_on_request(given: bool | int, enabled: str, port: str | None) -> None:

@@ -85,7 +85,7 @@ async def killed_while_starting(workers: int) -> AsyncIterator[None]:
             children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
             for pid in {int(each) for each in children} - killed:
                 with suppress(FileNotFoundError):
-                    if b"kzconsumer_spark.worker.process\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    if b"kzconsumer_spark.worker\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
                         os.kill(pid, signal.SIGKILL)
                         killed.add(pid)
             await anyio.sleep(0.01)

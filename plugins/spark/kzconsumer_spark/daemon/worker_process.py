@@ -77,7 +77,7 @@ class WorkerProcess:
         """
         try:
             process = await anyio.open_process(
-                [sys.executable, "-m", "kzconsumer_spark.worker.process"],
+                [sys.executable, "-m", "kzconsumer_spark.worker"],
                 stderr=None,
                 env=environment,
                 start_new_session=True,

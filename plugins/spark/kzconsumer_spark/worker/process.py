@@ -1,8 +1,7 @@
 """The worker process: holds the Spark session for one daemon, runs the batches it gets, and ends with the daemon.
 
-Started by `daemon.worker_process` in a session of its own, with the command pipe as standard input and the event pipe
-as standard output. Output of user code goes to the daemon's standard error, that of the JVM to `spark.log` in the
-scratch directory. Retries are the daemon's.
+`worker.__main__` has started Java. Output of user code goes to the daemon's standard error, that of the JVM to
+`spark.log` in the scratch directory. Retries are the daemon's.
 """
 
 from __future__ import annotations
@@ -17,10 +16,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import BinaryIO, NoReturn, Protocol
 from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from py4j.java_gateway import JavaGateway
 from pyspark.sql import SparkSession
 
 from kzconsumer.errors import ConfigError
@@ -57,7 +60,7 @@ from kzconsumer_spark.ranges.table_destination import TableDestination
 from kzconsumer_spark.worker.files_destination import FilesDestination
 from kzconsumer_spark.worker.progress import ProgressReports
 from kzconsumer_spark.worker.query import RangeQuery, first_line
-from kzconsumer_spark.worker.session import LOG_NAME, start_session
+from kzconsumer_spark.worker.session import LOG_NAME, build_session
 from kzconsumer_spark.worker.tracebacks import Tracebacks
 
 _NO_JAVA = "JAVA_GATEWAY_EXITED"
@@ -88,12 +91,9 @@ def _log_to_standard_error() -> None:
     log.propagate = False
 
 
-def main() -> None:
-    commands, events = take_pipes()
+def run(start: Start, commands: BinaryIO, events: BinaryIO, java: Future[JavaGateway]) -> None:
+    """Until a command or the end of the daemon ends it."""
     _log_to_standard_error()
-    start = decode_command(commands.readline())
-    assert isinstance(start, Start)
-    Path(start.scratch).mkdir()
     lease = Lease(start.safe_until)
     inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
     say = _speaker(events)
@@ -101,7 +101,9 @@ def main() -> None:
     threading.Thread(target=_listen, args=(commands, lease, inbox, steps), daemon=True).start()
     stages = _Stages()
     try:
-        session = start_session(start)
+        gateway = java.result()
+        stages.end("java")
+        session = build_session(start, gateway)
         stages.end("session")
         shaping = Shaping(session, start.columns, SCHEMA)
         destination = _destination(start, session, lease, shaping, steps)
@@ -204,9 +206,12 @@ def _warm(start: Start, session: SparkSession, query: RangeQuery) -> None:
     """Run a batch of one row: the first use of everything takes Spark seconds, later ones milliseconds."""
     place = f"{start.spool}/{Path(start.scratch).name}" if is_cluster(start.master) else start.scratch
     first, second = (f"{place}/{name}" for name in ("warm-1", "warm-2"))
-    session.range(0, 1, numPartitions=1).selectExpr("id as offset").write.parquet(first)
-    (file,) = session.read.schema(SCHEMA).parquet(first).inputFiles()
-    row = SpooledRange(topic="", partition=0, first=0, until=1, incarnation=0, epoch=0, records=1, file=unquote(file))
+    if is_cluster(start.master):
+        session.range(0, 1, numPartitions=1).selectExpr("id as offset").write.parquet(first)
+        first = unquote(*session.read.schema(SCHEMA).parquet(first).inputFiles())
+    else:  # a job less: a third of the warm-up
+        pq.write_table(pa.table({"offset": [0]}), first)
+    row = SpooledRange(topic="", partition=0, first=0, until=1, incarnation=0, epoch=0, records=1, file=first)
 
     def write(batch: SparkBatch) -> Written:
         batch.frame.write.parquet(second)
@@ -259,16 +264,6 @@ def _listen(commands: BinaryIO, lease: Lease, inbox: queue.SimpleQueue[Command],
     os.killpg(0, signal.SIGKILL)
 
 
-def take_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Keep the two pipes for ourselves: no child, no print and no JVM can read or write them."""
-    commands, events = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    return os.fdopen(commands, "rb"), os.fdopen(events, "wb")
-
-
 def _speaker(events: BinaryIO) -> Callable[[Event], None]:
     """Sends events, from any thread."""
     one_at_a_time = threading.Lock()
@@ -279,7 +274,3 @@ def _speaker(events: BinaryIO) -> Callable[[Event], None]:
             events.flush()
 
     return say
-
-
-if __name__ == "__main__":
-    main()
