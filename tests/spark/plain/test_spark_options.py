@@ -16,6 +16,7 @@ import pytest
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer_spark.daemon.destination_options import FilesOptions, read_options
+from kzconsumer_spark.daemon.directories import make_directories
 from kzconsumer_spark.daemon.options import local_path
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.daemon.worker_process import WorkerDied, WorkerProcess, worker_environment
@@ -217,6 +218,23 @@ def test_sparks_pages_are_served_on_request(given: bool | int, enabled: str, por
     made = settings(msgspec.structs.replace(start(FILES, {}), ui=read.ui))
     assert (made["spark.ui.enabled"], made.get("spark.ui.port")) == (enabled, port)
     assert made.get("spark.ui.killEnabled") == (None if given is False else "false")
+
+
+@pytest.mark.parametrize(
+    ("given", "uri"), [("/var/a b", "file:///var/a%20b"), ("file:/var/a", "file:/var/a"), ("s3a://b/x", "s3a://b/x")]
+)
+def test_the_event_log_is_a_directory_or_a_uri(given: str, uri: str) -> None:
+    read = read_options(PARQUET | {"event_log": given})
+    made = settings(msgspec.structs.replace(start(FILES, {}), event_log=read.event_log))
+    names = ("enabled", "dir", "rolling.enabled")
+    assert [made[f"spark.eventLog.{name}"] for name in names] == ["true", uri, "true"]
+    assert "spark.eventLog.enabled" not in settings(start(FILES, {}))
+
+
+def test_an_event_log_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"\[sink.options\] event_log: .*Not a directory"):
+        make_directories(read_options(PARQUET | {"event_log": str(tmp_path / "file" / "log")}))
 
 
 @pytest.mark.parametrize("ui", [0, 65536, "yes"])

@@ -216,6 +216,8 @@ async def test_a_record_goes_into_the_directory_of_its_day_in_utc(
         "path": str(tmp_path / "out"),
         "select": "offset, date(timestamp) AS day, hour(timestamp) AS hour",
         "partition_by": ["day"],
+        "event_log": str(tmp_path / "made" / "log"),
+        "conf": {"spark.eventLog.compress": "false"},
     }
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     async with SparkSink(options, context()) as sink:
@@ -223,6 +225,10 @@ async def test_a_record_goes_into_the_directory_of_its_day_in_utc(
     (file,) = (tmp_path / "out").glob("day=*/*.parquet")
     assert file.parent.name == "day=2023-11-14"
     assert pq.read_table(file, partitioning=None).column("hour").to_pylist() == [22]
+    (log,) = (tmp_path / "made" / "log").glob("eventlog_v2_*/events_1_*")
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [each["App Name"] for each in events if each["Event"] == "SparkListenerApplicationStart"] == ["g"]
+    assert events[-1]["Event"] == "SparkListenerApplicationEnd"
 
 
 async def test_a_machine_whose_name_has_no_address(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from kzconsumer_spark.pipe.spark_settings import RESERVED, require_zone
 
 WHERE = "[sink.options]"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_URI = re.compile(r"[a-z][a-z0-9]*:/")
 _LOCAL_MASTER = re.compile(r"local(\[(\d+|\*)(,\s*\d+)?\])?")
 _GLOB = frozenset("{}[]*?\\")
 
@@ -50,6 +51,13 @@ def read_spool(value: object) -> object:
     return read_scratch(value)
 
 
+def read_event_log(value: object) -> object:
+    """As a URI, which Spark reads in the same way everywhere."""
+    if not isinstance(value, str):
+        return value
+    return value if _URI.match(value) else Path(value).absolute().as_uri()
+
+
 class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the table `[sink.options]` of the Spark sink has for every destination.
 
@@ -57,6 +65,7 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     member stops. `start_timeout` bounds the start of Spark. `scratch` is a directory for spool files and Spark's
     temporary files (default: the system's temporary directory). With a cluster as `master` spool files go to `spool`,
     which its executors see. `ui` has Spark serve its pages, at the first free port from 4040 on or at the one given.
+    `event_log` is a directory, or a URI of Hadoop's, for Spark's event log.
     `key` and the options after it are in `pipe.column_options`; `quarantine` is a directory for records that cannot be
     decoded.
     """
@@ -72,6 +81,7 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     scratch: Annotated[str, reader(read_scratch)] | None = None
     spool: Annotated[str, reader(read_spool)] | None = None
     ui: bool | Annotated[int, msgspec.Meta(ge=1, le=65535)] = False
+    event_log: Annotated[str, reader(read_event_log)] | None = None
     key: FieldOptions = FieldOptions(format="raw")
     value: FieldOptions = FieldOptions(format="raw")
     registry: RegistryOptions | None = None

@@ -107,11 +107,18 @@ def ui_settings(ui: bool | int) -> dict[str, str]:
     return {"spark.ui.enabled": "true", "spark.ui.killEnabled": "false"} | port
 
 
+def event_log_settings(directory: str | None) -> dict[str, str]:
+    """In files of at most 128 MB, since a member may run for months; a history server removes old ones."""
+    if directory is None:
+        return {}
+    return {"spark.eventLog.enabled": "true", "spark.eventLog.dir": directory, "spark.eventLog.rolling.enabled": "true"}
+
+
 def settings(start: Start) -> dict[str, str]:
     """Everything the session is built with."""
     zone = {_ZONE: time_zone(start.conf), "spark.executorEnv.TZ": environment_zone(start.conf)}
     defaults = _DEFAULTS | zone | ({} if is_cluster(start.master) else _LOCAL_DEFAULTS)
-    defaults |= {"spark.app.name": start.name} | ui_settings(start.ui)
+    defaults |= {"spark.app.name": start.name} | ui_settings(start.ui) | event_log_settings(start.event_log)
     warehouse = {"spark.sql.warehouse.dir": f"{start.scratch}/warehouse"}
     own = {"spark.master": start.master, "spark.local.dir": start.scratch} | STREAM
     match start.destination:

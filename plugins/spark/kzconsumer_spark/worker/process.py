@@ -71,6 +71,8 @@ _REFUSED = re.compile(
 )
 # Log messages after which Spark continues, and the lines of an exception that follow one.
 _NO_FAILURE = re.compile(r"(\S+ \S+ )?(WARN(ING)?|INFO|DEBUG|TRACE)\b")
+_FRAME = re.compile(r"at |\.\.\. ")
+_THROWN = 'Exception in thread "main" '
 _OF_EXCEPTION = re.compile(r"at |\.\.\. |Caused by: |Suppressed: |[\w.$]+(Exception|Error)(:|$)")
 
 
@@ -177,9 +179,13 @@ def fault_of_settings(error: BaseException, start: Start) -> str | None:
 
 
 def reason_of(error: BaseException, start: Start) -> str:
-    """The error; for a JVM that did not start, the end of its output, which is all that is known."""
-    lines = _java_said(start) if _NO_JAVA in str(error) else []
-    return f"Java ended before Spark was up: {' / '.join(lines[-3:])[:800]}" if lines else first_line(error)
+    """The error; for a JVM that did not start, the exception or the end of its output, which is all that is known."""
+    if _NO_JAVA not in str(error):
+        return first_line(error)
+    lines = [line for line in _java_said(start) if not _FRAME.match(line)]
+    thrown = [line.removeprefix(_THROWN) for line in lines if line.startswith(_THROWN)][-1:]
+    said = " / ".join(thrown or lines[-3:])
+    return f"Java ended before Spark was up: {said[:800]}" if said else first_line(error)
 
 
 def _java_said(start: Start) -> list[str]:
