@@ -8,6 +8,7 @@ import tomllib
 import zoneinfo
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
@@ -32,6 +33,11 @@ ICEBERG: dict[str, object] = {"destination": "iceberg", "table": "lake.orders"}
 JDBC: dict[str, object] = {"destination": "jdbc", "url": "jdbc:postgresql://h:5432/d", "table": "s.t", "user": "u"}
 PAGE = Path(__file__).parents[3] / "docs" / "spark-columns.md"
 CLUSTER = {"master": "spark://h:7077", "spool": "/mnt/spool", "conf": {"spark.cores.max": "4"}}
+KUBERNETES: dict[str, Any] = {
+    "master": "k8s://https://h:6443",
+    "spool": "/mnt/spool",
+    "conf": {"spark.kubernetes.container.image": "registry/spark:4.3"},
+}
 FUNCTION = {"destination": "function", "function": "a:b"}
 
 
@@ -75,9 +81,18 @@ FUNCTION = {"destination": "function", "function": "a:b"}
         (PARQUET | {"pathh": "x"}, "pathh: unknown key; did you mean path?"),
         (PARQUET | {"path": "s3a://bucket/x"}, "is not on a local file system; supported are plain paths and file:"),
         (PARQUET | {"path": "file://host/x"}, "is not on a local file system"),
-        (PARQUET | {"master": "yarn"}, 'master: "yarn" is not local, local[n], local[*] or spark://host:port'),
+        (PARQUET | {"master": "yarn"}, 'spool is missing: master "yarn" needs a directory'),
+        (PARQUET | {"master": "yarn-cluster"}, 'master: "yarn-cluster" is not local, local[n], local[*], spark://host'),
+        (PARQUET | {"master": "sc://h:15002"}, 'master: "sc://h:15002" is Spark Connect, where foreachBatch runs in a'),
+        (PARQUET | {"master": "k8s://h"}, 'master: "k8s://h" is not local'),
+        (PARQUET | KUBERNETES | {"conf": {}}, "conf is without spark.kubernetes.container.image"),
+        (
+            PARQUET | KUBERNETES | {"conf": KUBERNETES["conf"] | {"spark.ssl.keyPassword": "secret"}},
+            "conf.spark.ssl.keyPassword cannot be set with Kubernetes",
+        ),
+        (PARQUET | {"conf": {"spark.submit.deployMode": "cluster"}}, "deployMode: only client is supported"),
         (PARQUET | {"master": "spark://h"}, 'master: "spark://h" is not local'),
-        (PARQUET | {"spool": "/mnt"}, "spool goes with a master spark://"),
+        (PARQUET | {"spool": "/mnt"}, "spool goes with the master of a cluster"),
         (PARQUET | {"master": "spark://h:7077"}, 'spool is missing: master "spark://h:7077" needs a directory'),
         (
             PARQUET | CLUSTER | {"spool": "s3://b/x"},
@@ -119,7 +134,7 @@ def test_a_fault_is_one_line(options: dict[str, object], fault: str) -> None:
 
 def test_faults_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
-        read_options({"destination": "parquet", "path": "hdfs:///x", "master": "yarn", "foo": 1, "scratch": "/tmp/*"})
+        read_options({"destination": "parquet", "path": "hdfs:///x", "master": "mesos", "foo": 1, "scratch": "/tmp/*"})
     assert [line.split(": ")[0] for line in caught.value.faults] == [
         f"[sink.options] {key}" for key in ("path", "master", "foo", "scratch")
     ]
@@ -336,6 +351,14 @@ def test_the_driver_address_of_a_cluster_is_reachable_for_executors(master: str)
     assert "spark.driver.host" not in settings(start(FILES, {}, master))
     assert settings(start(FILES, {}))["spark.driver.host"] == "127.0.0.1"
     assert local_address("spark://127.0.0.1:7077,127.0.0.2:7077") == "127.0.0.1"
+    assert local_address("k8s://https://127.0.0.1:6443") == "127.0.0.1"
+
+
+@pytest.mark.parametrize("options", [KUBERNETES, KUBERNETES | {"master": "k8s://h:443"}, {**CLUSTER, "master": "yarn"}])
+def test_clusters_of_other_managers_are_accepted(options: dict[str, object]) -> None:
+    assert read_options(FUNCTION | options).master == options["master"]
+    with pytest.raises(ConfigError, match='destination "jdbc" does not go with master'):
+        read_options(JDBC | options)
 
 
 def test_only_the_files_destination_changes_how_files_are_read() -> None:

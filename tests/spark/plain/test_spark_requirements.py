@@ -103,6 +103,15 @@ def test_jars_that_are_missing(tmp_path: Path) -> None:
     )
 
 
+def test_yarn_without_the_files_of_hadoop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match='master: "yarn" needs the variable HADOOP_CONF_DIR or YARN_CONF_DIR'):
+        checked({}, "yarn")
+    monkeypatch.setenv("YARN_CONF_DIR", str(tmp_path))
+    checked({}, "yarn")
+
+
 async def test_a_package_that_is_not_found(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """With a repository that has nothing. It may be out of reach for a while, so this is no fault of the settings."""
     ivy = tmp_path / "ivy.xml"

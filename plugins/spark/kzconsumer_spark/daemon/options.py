@@ -31,10 +31,17 @@ def read_path(value: object) -> object:
 
 
 def read_master(value: object) -> object:
-    """The URL of a Spark inside the worker, or of a standalone cluster."""
-    if isinstance(value, str) and not _LOCAL_MASTER.fullmatch(value) and not is_cluster(value):
-        raise ValueError("is not local, local[n], local[*] or spark://host:port, the masters supported")
-    return value
+    """The URL of a Spark inside the worker, or of a cluster."""
+    if not isinstance(value, str) or _LOCAL_MASTER.fullmatch(value) or is_cluster(value):
+        return value
+    if value.startswith("sc://"):
+        raise ValueError(
+            "is Spark Connect, where foreachBatch runs in a process of the server: it cannot report to the member that"
+            " a batch is durable, and would outlive it; use the master of that cluster"
+        )
+    raise ValueError(
+        "is not local, local[n], local[*], spark://host:port, yarn or k8s://https://host:port, the masters supported"
+    )
 
 
 def read_scratch(value: object) -> object:

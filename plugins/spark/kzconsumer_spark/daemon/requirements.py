@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -53,8 +54,14 @@ def require_java(java: Path) -> None:
 
 
 def require_conf(master: str, conf: Mapping[str, str]) -> None:
-    """Raises ConfigError for jars and a Python of `conf` that this machine does not have."""
-    faults = [f"[sink.options] conf.spark.jars: {jar} does not exist" for jar in _missing(conf.get("spark.jars", ""))]
+    """Raises ConfigError for what a master or `conf` needs and this machine does not have."""
+    faults = []
+    if master == "yarn" and not {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & os.environ.keys():
+        faults.append(
+            '[sink.options] master: "yarn" needs the variable HADOOP_CONF_DIR or YARN_CONF_DIR, the directory of the'
+            " cluster's yarn-site.xml"
+        )
+    faults += [f"[sink.options] conf.spark.jars: {jar} does not exist" for jar in _missing(conf.get("spark.jars", ""))]
     python = conf.get("spark.pyspark.python")
     if python is not None and not is_cluster(master) and (fault := _python_fault(python)):
         faults.append(f"[sink.options] conf.spark.pyspark.python: {python} {fault}")

@@ -26,7 +26,8 @@ def start_java(start: Start) -> JavaGateway:
     """Some seconds. What the JVM and its children print goes to the log."""
     configured = _configured(start)
     # Without it Spark looks up the machine's name, and does not start where the name has no address.
-    os.environ.setdefault("SPARK_LOCAL_IP", configured["spark.driver.host"])
+    if (address := configured.get("spark.driver.host")) is not None:
+        os.environ.setdefault("SPARK_LOCAL_IP", address)
     # PySpark passes settings to Java as arguments, which every user can read: secrets are set after the start.
     shown = redacted(configured)
     public = [(key, value) for key, value in configured.items() if shown[key] == value]
@@ -50,6 +51,9 @@ def build_session(start: Start, java: JavaGateway) -> SparkSession:
 
 
 def _configured(start: Start) -> dict[str, str]:
+    """On YARN, whose address only Hadoop's files have, executors get the name of this machine."""
+    if start.master == "yarn":
+        return settings(start)
     address = local_address(start.master) if is_cluster(start.master) else "127.0.0.1"
     return {"spark.driver.host": address} | settings(start)
 
