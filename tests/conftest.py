@@ -58,6 +58,9 @@ CHAINS = {
         "tests/spark/spark/test_spark_proof.py",
         "tests/spark/spark/test_spark_function_steps.py",
         "tests/spark/spark/test_spark_versions.py",
+        "tests/spark/spark/test_pyspark_versions.py",
+        "tests/spark/spark/test_spark_kubernetes.py",
+        "tests/spark/spark/test_spark_yarn.py",
     ),
     # Three ZooKeeper servers and their broker, in one process.
     "ensemble": (

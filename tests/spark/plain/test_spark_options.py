@@ -429,6 +429,14 @@ def test_warnings_of_java_are_not_faults_of_the_settings(tmp_path: Path, log: st
         assert output.endswith(fault)
 
 
+def test_a_java_that_is_too_new_is_a_fault_of_the_settings() -> None:
+    """What Spark 4.0 says on Java 25."""
+    error = RuntimeError("java.lang.UnsupportedOperationException: getSubject is not supported")
+    fault = fault_of_settings(error, start(FILES, {}))
+    assert fault is not None
+    assert fault.startswith("JAVA_HOME: this Java is newer than Spark 4")
+
+
 async def test_a_worker_that_cannot_be_started_counts_as_dead() -> None:
     """Not enough memory or processes: an overlong argument is an error of the same call."""
     async with anyio.create_task_group() as tasks:

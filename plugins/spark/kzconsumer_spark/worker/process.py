@@ -23,6 +23,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 from py4j.java_gateway import JavaGateway
 from pyspark.sql import SparkSession
 
@@ -64,6 +65,8 @@ from kzconsumer_spark.worker.session import LOG_NAME, build_session
 from kzconsumer_spark.worker.tracebacks import Tracebacks
 
 _NO_JAVA = "JAVA_GATEWAY_EXITED"
+# Java 24 removed what older Hadoops, such as that of Spark 4.0, find the user by.
+_NEW_JAVA = "getSubject is not supported"
 # Messages of Java and Spark about unusable settings. Any other failure may be transient.
 _REFUSED = re.compile(
     r"INVALID_CONF_VALUE|ClassNotFoundException|NumberFormatException|Invalid (maximum|initial) heap size"
@@ -173,6 +176,8 @@ def fault_of_settings(error: BaseException, start: Start) -> str | None:
     """What is wrong with the settings, if that is why Spark did not start; another start would not change it."""
     if isinstance(error, ConfigError):
         return str(error)
+    if _NEW_JAVA in str(error):
+        return f"JAVA_HOME: this Java is newer than Spark {pyspark.__version__} supports: use Java 17 or 21"
     said = _failures(_java_said(start)) if _NO_JAVA in str(error) else [first_line(error)]
     found = next((line for line in said if _REFUSED.search(line)), None)
     return f"[sink.options] conf: {found[:800]}" if found else None
