@@ -26,7 +26,7 @@ help:
 	@echo "make nightly  simulate, fuzz, every broker version, chaos, soak and mutants, and a table of them (below three hours; SEED=n: again)"
 	@echo "make thorough  every test, longer and with random seeds (hours; SEED=n: again)"
 	@echo "make test-install  the wheels in empty environments, on each Python from 3.11 to 3.13 that is here; the whole tutorial (6 minutes)"
-	@echo "make test-spark-versions  from every broker version into Parquet, every record compared"
+	@echo "make test-spark-versions  every broker version into Parquet, every record compared; every PySpark (1 GB, once)"
 	@echo "make test-admin  what controllers of four versions are asked for, and do (1 minute)"
 	@echo "make chaos-stop  fifty stops at random moments, and fifty without ZooKeeper"
 	@echo "make chaos-spark  thirty faults at random moments under two Sparks, into Parquet and into PostgreSQL: every record is there once (35 minutes; DESTINATION=parquet, postgresql, delta or iceberg: that one)"
@@ -78,7 +78,7 @@ test-install: $(READY)
 	KZCONSUMER_INSTALL=1 $(BIN)/pytest -s tests/core/plain/test_install.py tests/core/spark/test_tutorial.py
 
 test-spark-versions: $(READY)
-	KZCONSUMER_SPARK_VERSIONS=1 $(BIN)/pytest tests/spark/spark/test_spark_versions.py
+	KZCONSUMER_SPARK_VERSIONS=1 $(BIN)/pytest tests/spark/spark/test_spark_versions.py tests/spark/spark/test_pyspark_versions.py
 
 test-admin: $(READY)
 	KZCONSUMER_ADMIN_VERSIONS=1 $(BIN)/pytest tests/tools/servers/test_admin_controllers.py

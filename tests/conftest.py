@@ -57,6 +57,9 @@ CHAINS = {
         "tests/tools/spark/test_sink_verify.py",
         "tests/tools/spark/test_sink_try.py",
         "tests/spark/spark/test_spark_versions.py",
+        "tests/spark/spark/test_pyspark_versions.py",
+        "tests/spark/spark/test_spark_kubernetes.py",
+        "tests/spark/spark/test_spark_yarn.py",
     ),
     "sinks with Spark": (
         "tests/spark/spark/test_spark_sink.py",

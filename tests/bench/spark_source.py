@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from kzconsumer_sandbox.servers.versions import Artifact, JarSet
 from kzconsumer_spark.pipe.messages import Start, ToFunction
 from kzconsumer_spark.pipe.spark_settings import settings
-from kzconsumer_spark.worker.process import take_pipes
+from kzconsumer_spark.worker.pipes import take_pipes
 
 #: The combination that runs on Spark 4.3: the newest published versions. Spark has their other dependencies.
 JARS = JarSet(

@@ -55,6 +55,7 @@ ZSH = Program("zsh", ("zsh",), "apt-get install zsh")
 FISH = Program("fish", ("fish",), "apt-get install fish")
 GROFF = Program("groff", ("groff",), "apt-get install groff-base")
 KEYTOOL = Program("keytool", ("keytool",), "apt-get install default-jre-headless")
+JAVAC = Program("a Java compiler", ("javac",), "apt-get install default-jdk-headless")
 
 
 def need(program: Program) -> Path:

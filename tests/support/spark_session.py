@@ -17,7 +17,7 @@ from kzconsumer_spark.daemon.spool_place import SpoolPlace
 from kzconsumer_spark.daemon.worker_process import worker_environment
 from kzconsumer_spark.pipe.messages import SpooledRange, Start, ToFiles
 from kzconsumer_spark.ranges.spool_reader import read_spool
-from kzconsumer_spark.worker.session import build_session
+from kzconsumer_spark.worker.session import build_session, start_java
 
 
 def into_parquet(scratch: Path, path: str = "", conf: Mapping[str, str] | None = None) -> Start:
@@ -38,7 +38,8 @@ def spark_session(scratch: Path, conf: Mapping[str, str] | None = None) -> Itera
     with pytest.MonkeyPatch.context() as patch:
         for name, value in worker_environment({}).items():
             patch.setenv(name, value)
-        session = build_session(into_parquet(scratch, conf=conf))
+        start = into_parquet(scratch, conf=conf)
+        session = build_session(start, start_java(start))
         session.sparkContext.setLogLevel("ERROR")
         gateway = session.sparkContext._gateway
         assert gateway is not None

@@ -8,6 +8,7 @@ import tomllib
 import zoneinfo
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
@@ -17,6 +18,7 @@ from kzconsumer.errors import ConfigError
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer_spark.daemon.destination_options import FilesOptions, read_options
+from kzconsumer_spark.daemon.directories import make_directories
 from kzconsumer_spark.daemon.options import local_path
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.daemon.worker_process import WorkerDied, WorkerProcess, worker_environment
@@ -32,6 +34,11 @@ ICEBERG: dict[str, object] = {"destination": "iceberg", "table": "lake.orders"}
 JDBC: dict[str, object] = {"destination": "jdbc", "url": "jdbc:postgresql://h:5432/d", "table": "s.t", "user": "u"}
 PAGE = Path(__file__).parents[3] / "docs" / "spark-columns.md"
 CLUSTER = {"master": "spark://h:7077", "spool": "/mnt/spool", "conf": {"spark.cores.max": "4"}}
+KUBERNETES: dict[str, Any] = {
+    "master": "k8s://https://h:6443",
+    "spool": "/mnt/spool",
+    "conf": {"spark.kubernetes.container.image": "registry/spark:4.3"},
+}
 FUNCTION = {"destination": "function", "function": "a:b"}
 
 
@@ -75,9 +82,18 @@ FUNCTION = {"destination": "function", "function": "a:b"}
         (PARQUET | {"pathh": "x"}, "pathh: unknown key; did you mean path?"),
         (PARQUET | {"path": "s3a://bucket/x"}, "is not on a local file system; supported are plain paths and file:"),
         (PARQUET | {"path": "file://host/x"}, "is not on a local file system"),
-        (PARQUET | {"master": "yarn"}, 'master: "yarn" is not local, local[n], local[*] or spark://host:port'),
+        (PARQUET | {"master": "yarn", "read": "spool"}, 'spool is missing: master "yarn" needs a directory'),
+        (PARQUET | {"master": "yarn-cluster"}, 'master: "yarn-cluster" is not local, local[n], local[*], spark://host'),
+        (PARQUET | {"master": "sc://h:15002"}, 'master: "sc://h:15002" is Spark Connect, where foreachBatch runs in a'),
+        (PARQUET | {"master": "k8s://h"}, 'master: "k8s://h" is not local'),
+        (PARQUET | KUBERNETES | {"conf": {}}, "conf is without spark.kubernetes.container.image"),
+        (
+            PARQUET | KUBERNETES | {"conf": KUBERNETES["conf"] | {"spark.ssl.keyPassword": "secret"}},
+            "conf.spark.ssl.keyPassword cannot be set with Kubernetes",
+        ),
+        (PARQUET | {"conf": {"spark.submit.deployMode": "cluster"}}, "deployMode: only client is supported"),
         (PARQUET | {"master": "spark://h"}, 'master: "spark://h" is not local'),
-        (PARQUET | {"spool": "/mnt"}, "spool goes with a master spark://"),
+        (PARQUET | {"spool": "/mnt"}, "spool goes with the master of a cluster"),
         (
             PARQUET | {"master": "spark://h:7077", "read": "spool"},
             'spool is missing: master "spark://h:7077" needs a directory',
@@ -128,7 +144,7 @@ def test_a_fault_is_one_line(options: dict[str, object], fault: str) -> None:
 
 def test_faults_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
-        read_options({"destination": "parquet", "path": "hdfs:///x", "master": "yarn", "foo": 1, "scratch": "/tmp/*"})
+        read_options({"destination": "parquet", "path": "hdfs:///x", "master": "mesos", "foo": 1, "scratch": "/tmp/*"})
     assert [line.split(": ")[0] for line in caught.value.faults] == [
         f"[sink.options] {key}" for key in ("path", "master", "foo", "scratch")
     ]
@@ -200,6 +216,26 @@ def test_the_users_settings_come_before_our_defaults() -> None:
 
 
 @pytest.mark.parametrize(
+    ("conf", "variable", "serial"),
+    [
+        ({}, "", True),
+        ({"spark.driver.memory": "8g"}, "", False),
+        ({"spark.driver.extraJavaOptions": "-XX:+UseZGC"}, "", False),
+        ({}, "-Xss4m -XX:+UseG1GC", False),
+        ({}, "-XX:+UseStringDeduplication", True),
+    ],
+)
+def test_a_small_java_collects_with_one_thread_unless_another_collector_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, conf: dict[str, str], variable: str, serial: bool
+) -> None:
+    for name in ("JAVA_TOOL_OPTIONS", "SPARK_SUBMIT_OPTS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", variable)
+    options = settings(start(FILES, conf))["spark.driver.extraJavaOptions"].split()
+    assert ("-XX:+UseSerialGC" in options) == serial
+
+
+@pytest.mark.parametrize(
     ("given", "enabled", "port"), [(False, "false", None), (True, "true", None), (8080, "true", "8080")]
 )
 def test_sparks_pages_are_served_on_request(given: bool | int, enabled: str, port: str | None) -> None:
@@ -207,6 +243,23 @@ def test_sparks_pages_are_served_on_request(given: bool | int, enabled: str, por
     made = settings(msgspec.structs.replace(start(FILES, {}), ui=read.ui))
     assert (made["spark.ui.enabled"], made.get("spark.ui.port")) == (enabled, port)
     assert made.get("spark.ui.killEnabled") == (None if given is False else "false")
+
+
+@pytest.mark.parametrize(
+    ("given", "uri"), [("/var/a b", "file:///var/a%20b"), ("file:/var/a", "file:/var/a"), ("s3a://b/x", "s3a://b/x")]
+)
+def test_the_event_log_is_a_directory_or_a_uri(given: str, uri: str) -> None:
+    read = read_options(PARQUET | {"event_log": given})
+    made = settings(msgspec.structs.replace(start(FILES, {}), event_log=read.event_log))
+    names = ("enabled", "dir", "rolling.enabled")
+    assert [made[f"spark.eventLog.{name}"] for name in names] == ["true", uri, "true"]
+    assert "spark.eventLog.enabled" not in settings(start(FILES, {}))
+
+
+def test_an_event_log_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"\[sink.options\] event_log: .*Not a directory"):
+        make_directories(read_options(PARQUET | {"event_log": str(tmp_path / "file" / "log")}))
 
 
 @pytest.mark.parametrize("ui", [0, 65536, "yes"])
@@ -308,6 +361,14 @@ def test_the_driver_address_of_a_cluster_is_reachable_for_executors(master: str)
     assert "spark.driver.host" not in settings(start(FILES, {}, master))
     assert settings(start(FILES, {}))["spark.driver.host"] == "127.0.0.1"
     assert local_address("spark://127.0.0.1:7077,127.0.0.2:7077") == "127.0.0.1"
+    assert local_address("k8s://https://127.0.0.1:6443") == "127.0.0.1"
+
+
+@pytest.mark.parametrize("options", [KUBERNETES, KUBERNETES | {"master": "k8s://h:443"}, {**CLUSTER, "master": "yarn"}])
+def test_clusters_of_other_managers_are_accepted(options: dict[str, object]) -> None:
+    assert read_options(FUNCTION | options).master == options["master"]
+    with pytest.raises(ConfigError, match='destination "jdbc" does not go with master'):
+        read_options(JDBC | options)
 
 
 def test_only_the_files_destination_changes_how_files_are_read() -> None:
@@ -376,6 +437,14 @@ def test_warnings_of_java_are_not_faults_of_the_settings(tmp_path: Path, log: st
         assert output is not None
         assert output.startswith("[sink.options] conf: ")
         assert output.endswith(fault)
+
+
+def test_a_java_that_is_too_new_is_a_fault_of_the_settings() -> None:
+    """What Spark 4.0 says on Java 25."""
+    error = RuntimeError("java.lang.UnsupportedOperationException: getSubject is not supported")
+    fault = fault_of_settings(error, start(FILES, {}))
+    assert fault is not None
+    assert fault.startswith("JAVA_HOME: this Java is newer than Spark 4")
 
 
 async def test_a_worker_that_cannot_be_started_counts_as_dead() -> None:

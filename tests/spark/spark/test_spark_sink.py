@@ -85,7 +85,7 @@ async def killed_while_starting(workers: int) -> AsyncIterator[None]:
             children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
             for pid in {int(each) for each in children} - killed:
                 with suppress(FileNotFoundError):
-                    if b"kzconsumer_spark.worker.process\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    if b"kzconsumer_spark.worker\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
                         os.kill(pid, signal.SIGKILL)
                         killed.add(pid)
             await anyio.sleep(0.01)
@@ -221,7 +221,8 @@ async def test_a_record_goes_into_the_directory_of_its_day_in_utc(
         "path": str(tmp_path / "out"),
         "select": "offset, date(timestamp) AS day, hour(timestamp) AS hour",
         "partition_by": ["day"],
-        "conf": {"spark.driver.extraJavaOptions": f"-Djdk.net.hosts.file={hosts}"},
+        "event_log": str(tmp_path / "made" / "log"),
+        "conf": {"spark.driver.extraJavaOptions": f"-Djdk.net.hosts.file={hosts}", "spark.eventLog.compress": "false"},
         "attempts": 1,
     }
     monkeypatch.setenv("TZ", "Asia/Tokyo")
@@ -230,6 +231,10 @@ async def test_a_record_goes_into_the_directory_of_its_day_in_utc(
     (file,) = (tmp_path / "out").glob("day=*/*.parquet")
     assert file.parent.name == "day=2023-11-14"
     assert pq.read_table(file, partitioning=None).column("hour").to_pylist() == [22]
+    (log,) = (tmp_path / "made" / "log").glob("eventlog_v2_*/events_1_*")
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [each["App Name"] for each in events if each["Event"] == "SparkListenerApplicationStart"] == ["g"]
+    assert events[-1]["Event"] == "SparkListenerApplicationEnd"
 
 
 async def test_postgresql_gets_each_range_once_though_the_worker_is_killed(

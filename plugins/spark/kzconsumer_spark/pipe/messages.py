@@ -124,6 +124,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     columns: Columns = Columns()
     name: str = "kzconsumer"  # of the application and its query, for Spark's pages
     ui: bool | int = False
+    event_log: str | None = None  # a URI
     scope: str = ""  # of a function's tokens
     kafka: Kafka | None = None  # set if executors fetch
 

@@ -20,8 +20,9 @@ from kzconsumer.sinks.reports import BadRecord, Preview
 from kzconsumer_spark.columns.shaping import BadPosition, Shaping
 from kzconsumer_spark.pipe.messages import Failed, PreviewRequest, encode
 from kzconsumer_spark.ranges.spool_reader import SCHEMA, read_spool
-from kzconsumer_spark.worker.process import reason_of, take_pipes
-from kzconsumer_spark.worker.session import start_session
+from kzconsumer_spark.worker.pipes import take_pipes
+from kzconsumer_spark.worker.process import reason_of
+from kzconsumer_spark.worker.session import build_session, start_java
 
 MOST_BAD = 100
 _ORDER = {f"_kz_{name}": name for name in ("topic", "partition", "offset")}
@@ -42,7 +43,7 @@ def main() -> None:
 
 
 def shape(request: PreviewRequest) -> Preview:
-    session = start_session(request.start)
+    session = build_session(request.start, start_java(request.start))
     # Nothing is quarantined, so no directory is needed.
     shaping = Shaping(session, msgspec.structs.replace(request.start.columns, quarantine=None), SCHEMA)
     spool = read_spool(session, request.ranges).withColumns({name: F.col(of) for name, of in _ORDER.items()})

@@ -1,8 +1,7 @@
 """The worker process: holds the Spark session for one daemon, runs the batches it gets, and ends with the daemon.
 
-Started by `daemon.worker_process` in a session of its own, with the command pipe as standard input and the event pipe
-as standard output. Output of user code goes to the daemon's standard error, that of the JVM to `spark.log` in the
-scratch directory. Retries are the daemon's.
+`worker.__main__` has started Java. Output of user code goes to the daemon's standard error, that of the JVM to
+`spark.log` in the scratch directory. Retries are the daemon's.
 """
 
 from __future__ import annotations
@@ -17,9 +16,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import BinaryIO, NoReturn, Protocol
 
+import pyspark
+from py4j.java_gateway import JavaGateway
 from pyspark.sql import SparkSession
 
 from kzconsumer.errors import ConfigError
@@ -54,11 +56,13 @@ from kzconsumer_spark.ranges.table_destination import TableDestination
 from kzconsumer_spark.worker.files_destination import FilesDestination
 from kzconsumer_spark.worker.progress import ProgressReports
 from kzconsumer_spark.worker.query import RangeQuery, first_line
-from kzconsumer_spark.worker.session import LOG_NAME, start_session
+from kzconsumer_spark.worker.session import LOG_NAME, build_session
 from kzconsumer_spark.worker.tracebacks import Tracebacks
 from kzconsumer_spark.worker.warm_up import warm_up
 
 _NO_JAVA = "JAVA_GATEWAY_EXITED"
+# Java 24 removed what older Hadoops, such as that of Spark 4.0, find the user by.
+_NEW_JAVA = "getSubject is not supported"
 # Messages of Java and Spark about unusable settings. Any other failure may be transient.
 _REFUSED = re.compile(
     r"INVALID_CONF_VALUE|ClassNotFoundException|NumberFormatException|Invalid (maximum|initial) heap size"
@@ -66,6 +70,8 @@ _REFUSED = re.compile(
 )
 # Log messages after which Spark continues, and the lines of an exception that follow one.
 _NO_FAILURE = re.compile(r"(\S+ \S+ )?(WARN(ING)?|INFO|DEBUG|TRACE)\b")
+_FRAME = re.compile(r"at |\.\.\. ")
+_THROWN = 'Exception in thread "main" '
 _OF_EXCEPTION = re.compile(r"at |\.\.\. |Caused by: |Suppressed: |[\w.$]+(Exception|Error)(:|$)")
 
 
@@ -86,12 +92,9 @@ def _log_to_standard_error() -> None:
     log.propagate = False
 
 
-def main() -> None:
-    commands, events = take_pipes()
+def run(start: Start, commands: BinaryIO, events: BinaryIO, java: Future[JavaGateway]) -> None:
+    """Until a command or the end of the daemon ends it."""
     _log_to_standard_error()
-    start = decode_command(commands.readline())
-    assert isinstance(start, Start)
-    Path(start.scratch).mkdir()
     lease = Lease(start.safe_until)
     inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
     say = _speaker(events)
@@ -99,7 +102,9 @@ def main() -> None:
     threading.Thread(target=_listen, args=(commands, lease, inbox, steps), daemon=True).start()
     stages = _Stages()
     try:
-        session = start_session(start)
+        gateway = java.result()
+        stages.end("java")
+        session = build_session(start, gateway)
         stages.end("session")
         shaping = Shaping(session, start.columns, SCHEMA)
         destination = _destination(start, session, lease, shaping, steps)
@@ -167,15 +172,21 @@ def fault_of_settings(error: BaseException, start: Start) -> str | None:
     """What is wrong with the settings, if that is why Spark did not start; another start would not change it."""
     if isinstance(error, ConfigError):
         return str(error)
+    if _NEW_JAVA in str(error):
+        return f"JAVA_HOME: this Java is newer than Spark {pyspark.__version__} supports: use Java 17 or 21"
     said = _failures(_java_said(start)) if _NO_JAVA in str(error) else [first_line(error)]
     found = next((line for line in said if _REFUSED.search(line)), None)
     return f"[sink.options] conf: {found[:800]}" if found else None
 
 
 def reason_of(error: BaseException, start: Start) -> str:
-    """The error; for a JVM that did not start, the end of its output, which is all that is known."""
-    lines = _java_said(start) if _NO_JAVA in str(error) else []
-    return f"Java ended before Spark was up: {' / '.join(lines[-3:])[:800]}" if lines else first_line(error)
+    """The error; for a JVM that did not start, the exception or the end of its output, which is all that is known."""
+    if _NO_JAVA not in str(error):
+        return first_line(error)
+    lines = [line for line in _java_said(start) if not _FRAME.match(line)]
+    thrown = [line.removeprefix(_THROWN) for line in lines if line.startswith(_THROWN)][-1:]
+    said = " / ".join(thrown or lines[-3:])
+    return f"Java ended before Spark was up: {said[:800]}" if said else first_line(error)
 
 
 def _java_said(start: Start) -> list[str]:
@@ -238,16 +249,6 @@ def _listen(commands: BinaryIO, lease: Lease, inbox: queue.SimpleQueue[Command],
     os.killpg(0, signal.SIGKILL)
 
 
-def take_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Keep the two pipes for ourselves: no child, no print and no JVM can read or write them."""
-    commands, events = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    return os.fdopen(commands, "rb"), os.fdopen(events, "wb")
-
-
 def _speaker(events: BinaryIO) -> Callable[[Event], None]:
     """Sends events, from any thread."""
     one_at_a_time = threading.Lock()
@@ -258,7 +259,3 @@ def _speaker(events: BinaryIO) -> Callable[[Event], None]:
             events.flush()
 
     return say
-
-
-if __name__ == "__main__":
-    main()

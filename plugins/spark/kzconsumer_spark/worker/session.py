@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Final
 
+from py4j.java_gateway import JavaGateway
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -19,44 +19,43 @@ from kzconsumer_spark.pipe.spark_settings import settings
 LOG_NAME: Final = "spark.log"
 
 
-def start_session(start: Start) -> SparkSession:
-    """Build the session with the JVM's output going to the log; ours goes where it went."""
-    kept = os.dup(2)
-    log = os.open(Path(start.scratch) / LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
-    try:
-        return build_session(start)
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.dup2(kept, 1)
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
 _CHECKPOINT_FILES: Final = "spark.sql.streaming.checkpointFileManagerClass"
 
 
-def build_session(start: Start) -> SparkSession:
-    """About ten seconds."""
-    configured = settings(start)
-    address = local_address(start.master) if is_cluster(start.master) else "127.0.0.1"
-    configured.setdefault("spark.driver.host", address)
+def start_java(start: Start) -> JavaGateway:
+    """Some seconds. What the JVM and its children print goes to the log."""
+    configured = _configured(start)
     # Without it Spark looks up the machine's name, and does not start where the name has no address.
-    os.environ.setdefault("SPARK_LOCAL_IP", address)
+    if (address := configured.get("spark.driver.host")) is not None:
+        os.environ.setdefault("SPARK_LOCAL_IP", address)
     # PySpark passes settings to Java as arguments, which every user can read: secrets are set after the start.
     shown = redacted(configured)
     public = [(key, value) for key, value in configured.items() if shown[key] == value]
-    gateway = launch_gateway(SparkConf().setAll(public))  # type: ignore[no-untyped-call]
-    SparkContext(gateway=gateway, conf=SparkConf().setAll(list(configured.items())))
+    log = os.open(Path(start.scratch) / LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        return launch_gateway(SparkConf().setAll(public), {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+    finally:
+        os.close(log)
+
+
+def build_session(start: Start, java: JavaGateway) -> SparkSession:
+    """The most of ten seconds."""
+    configured = _configured(start)
+    SparkContext(gateway=java, conf=SparkConf().setAll(list(configured.items())))
     session = SparkSession.builder.config(map={**configured}).getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     # The default one runs `chmod` or `readlink` several times for each file, and has two files for each batch.
     if _CHECKPOINT_FILES not in configured and (manager := _checkpoint_files(session)) is not None:
         session.conf.set(_CHECKPOINT_FILES, manager)
     return session
+
+
+def _configured(start: Start) -> dict[str, str]:
+    """On YARN, whose address only Hadoop's files have, executors get the name of this machine."""
+    if start.master == "yarn":
+        return settings(start)
+    address = local_address(start.master) if is_cluster(start.master) else "127.0.0.1"
+    return {"spark.driver.host": address} | settings(start)
 
 
 def _checkpoint_files(session: SparkSession) -> str | None:

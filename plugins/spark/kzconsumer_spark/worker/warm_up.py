@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from kzconsumer.errors import ConfigError
@@ -26,14 +28,17 @@ def warm_up(start: Start, session: SparkSession, query: RangeQuery) -> None:
         return
     place = f"{start.spool}/{Path(start.scratch).name}" if is_cluster(start.master) else start.scratch
     first, second = (f"{place}/{name}" for name in ("warm-1", "warm-2"))
-    session.range(0, 1, numPartitions=1).selectExpr("id as offset").write.parquet(first)
-    (file,) = session.read.schema(SCHEMA).parquet(first).inputFiles()
+    if is_cluster(start.master):
+        session.range(0, 1, numPartitions=1).selectExpr("id as offset").write.parquet(first)
+        first = unquote(*session.read.schema(SCHEMA).parquet(first).inputFiles())
+    else:  # a job less: a third of the warm-up
+        pq.write_table(pa.table({"offset": [0]}), first)
 
     def write(batch: SparkBatch) -> Written:
         batch.frame.write.parquet(second)
         return Written(1, 1, 0)
 
-    _run(query, _nowhere(1, unquote(file)), write)
+    _run(query, _nowhere(1, first), write)
     if is_cluster(start.master) and session.read.schema(SCHEMA).parquet(second).count() != 1:
         raise ConfigError([f"[sink.options] spool: what executors of {start.master} write to {place} is not there"])
 

