@@ -8,19 +8,25 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.transforms import DayTransform
-from pyiceberg.types import StringType
 
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Batch, RangeData, Sink
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs, Owner
-from kzconsumer_files.publication import KeptAside
+from kzconsumer_files.publication import KeptAside, StagedRange
+from kzconsumer_spark.daemon.spool import write_spool
+from kzconsumer_spark.daemon.spool_place import SpoolPlace
 from kzconsumer_spark.iceberg.holdings import held
 from kzconsumer_spark.iceberg.log import IcebergLog, local
 from kzconsumer_spark.iceberg.target import IcebergTarget
@@ -127,7 +133,6 @@ def test_of_two_writers_the_first_wins_and_the_second_finds_it(writer: Writer[Ic
     late = writer.stage(range_data("t", 0, 10, 20))
     assert writer.publish(late, once(lambda: other.publish(other.stage(range_data("t", 1, 4, 6))))) == 1
     assert rows(tmp_path) == offsets(0, 0, 20) + offsets(1, 0, 6) + offsets(2, 0, 3)
-    assert catalog(tmp_path).load_table(TABLE).properties.get("commit.retry.num-retries") is None
 
 
 RACER = f"""
@@ -144,8 +149,7 @@ print(won)
 """
 
 
-def test_two_processes_write_the_same_ranges(tmp_path: Path) -> None:
-    claimed(tmp_path)
+def test_two_processes_make_a_table_and_write_the_same_ranges(tmp_path: Path) -> None:
     command = [sys.executable, "-c", RACER, str(tmp_path)]
     racers = [subprocess.Popen([*command, name], stdout=subprocess.PIPE) for name in ("racer-a", "racer-b")]
     won = [int(each.communicate(timeout=100)[0]) for each in racers]
@@ -198,11 +202,117 @@ def test_columns_are_added_and_their_types_kept(writer: Writer[IcebergTarget], t
         others.add_column("note", table.schema().find_type("topic"))
     assert writer.publish(writer.stage(range_data("t", 0, 2, 4))) == 1
     assert rows(tmp_path) == offsets(0, 0, 4)
-    catalog(tmp_path).drop_table(TABLE)
-    catalog(tmp_path).create_table(TABLE, pa.schema([("key", pa.string())]))
+
+
+def test_columns_that_do_not_fit_are_refused(writer: Writer[IcebergTarget], tmp_path: Path) -> None:
+    def remade(*columns: pa.Field[Any]) -> Writer[IcebergTarget]:
+        catalog(tmp_path).drop_table(TABLE)
+        catalog(tmp_path).create_table(TABLE, pa.schema(columns))
+        return Writer(claimed(tmp_path), tmp_path / "scratch")
+
+    part = range_data("t", 0, 0, 2)
     with pytest.raises(Misfit, match=r'^Iceberg table lake\.orders: column "key" is binary, in the table string$'):
-        writer.publish(writer.stage(range_data("t", 0, 4, 6)))
-    assert catalog(tmp_path).load_table(TABLE).schema().find_type("key") == StringType()
+        (again := remade(pa.field("key", pa.string()))).publish(again.stage(part))
+    with pytest.raises(Misfit, match=r'the table\'s column "id" is required'):
+        (again := remade(pa.field("id", pa.int64(), nullable=False))).publish(again.stage(part))
+    with pytest.raises(OSError, match=r"lake\.orders was dropped and made again: restart the member"):
+        writer.publish(writer.stage(part))
+    writer = remade()
+    writer.publish(writer.stage(part))
+    with catalog(tmp_path).load_table(TABLE).update_schema() as others:
+        others.rename_column("value", "payload")
+    with pytest.raises(Misfit, match=r'had a column "value" that was renamed or dropped'):
+        writer.publish(writer.stage(range_data("t", 0, 2, 4)))
+    assert catalog(tmp_path).load_table(TABLE).scan().to_arrow()["payload"].to_pylist() == [b"v0", b"v1"]
+
+
+def staged(directory: Path, number: int, c: pa.Array[Any]) -> StagedRange:
+    """A range whose rows have this one column."""
+    (part,) = write_spool(SpoolPlace.in_directory(directory), [range_data("t", number, 0, len(c))])
+    file = directory / f"rows-{number}.parquet"
+    pq.write_table(pa.table({"c": c}), file, write_statistics=number % 2 == 0)
+    return StagedRange(part, part.records, 0, [(file, file.name)])
+
+
+def test_partitions_have_the_values_of_their_rows(tmp_path: Path) -> None:
+    """Statistics of a file may be missing, and do not distinguish empty text and null in one file."""
+    target = claimed(tmp_path, partition_by=("c",))
+    table = catalog(tmp_path).load_table(TABLE)
+    with table.transaction() as change:
+        change.set_properties({"write.metadata.metrics.default": "none"})
+    values: list[str | None] = ["a", "b", "", None]
+    ranges = [staged(tmp_path, number, c=pa.array([value] * 2, pa.string())) for number, value in enumerate(values)]
+    assert target.publish(target.open(), ranges, "x", "{}", lambda: None) == 4
+    for value in values:
+        chosen = catalog(tmp_path).load_table(TABLE).scan("c is null" if value is None else f"c = '{value}'")
+        assert [each.file.partition[0] for each in chosen.plan_files()] == [value]
+        assert chosen.to_arrow()["c"].to_pylist() == [value] * 2
+    mixed = staged(tmp_path, 9, c=pa.array(["", None], pa.string()))
+    with pytest.raises(Misfit, match='partition_by: a file has 2 values of "c"'):
+        target.publish(target.open(), [mixed], "y", "{}", lambda: None)
+    double = staged(tmp_path, 10, c=pa.array([1.5]))
+    with pytest.raises(Misfit, match='partition_by: "c" is double; it can be text, a whole number'):
+        target.publish(target.open(), [double], "z", "{}", lambda: None)
+
+
+def test_a_batch_of_which_no_row_is_left(writer: Writer[IcebergTarget], tmp_path: Path) -> None:
+    """There are columns, and no file that has them."""
+    (each,) = writer.stage(range_data("t", 0, 0, 5))
+    assert writer.publish([each._replace(rows=0, files=())], columns="{}") == 1
+    assert writer.target.has([range_data("t", 0, 0, 5).identity])
+    assert not catalog(tmp_path).load_table(TABLE).schema().fields
+
+
+def test_a_commit_that_is_made_and_reported_as_refused(
+    writer: Writer[IcebergTarget], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repeated request finds what the first one has changed."""
+    commit, left = SqlCatalog.commit_table, [True]
+
+    def lost(catalog: SqlCatalog, table: Table, requirements: Any, updates: Any) -> Any:
+        done = commit(catalog, table, requirements, updates)
+        if any(isinstance(each, AddSnapshotUpdate) for each in updates) and left:
+            left.pop()
+            raise CommitFailedException("the table has changed")
+        return done
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", lost)
+    for first in (0, 5):
+        writer.publish(writer.stage(range_data("t", 0, first, first + 5)))
+    assert not left
+    assert rows(tmp_path) == offsets(0, 0, 10)
+
+
+@pytest.mark.parametrize("change", ["column", "partitioning"])
+def test_the_table_changes_right_before_the_commit(writer: Writer[IcebergTarget], tmp_path: Path, change: str) -> None:
+    writer.publish(writer.stage(range_data("t", 0, 0, 2)))
+
+    def by_others() -> None:
+        table = catalog(tmp_path).load_table(TABLE)
+        if change == "column":
+            with table.update_schema() as update:
+                update.delete_column("key")
+        else:
+            with table.update_spec() as spec:
+                spec.add_field("timestamp", DayTransform())
+
+    part = writer.stage(range_data("t", 0, 2, 4))
+    with pytest.raises((Misfit, NotOurs), match=r'column "key" that was renamed or dropped|is partitioned by'):
+        writer.publish(part, once(by_others))
+    assert rows(tmp_path) == offsets(0, 0, 2)
+
+
+def test_a_warehouse_may_have_any_path(tmp_path: Path) -> None:
+    for name in ("a b", "50%", "ä#1"):
+        place = tmp_path / name
+        place.mkdir()
+        given = options(tmp_path) | {"uri": f"sqlite:///{place}/catalog.db", "warehouse": f"{place}/lake"}
+        target = IcebergTarget(ToIceberg(table=TABLE, catalog_options=given))
+        target.claim(OWNER)
+        writer = Writer(target, place / "scratch")
+        assert writer.publish(writer.stage(range_data("t", 0, 0, 2))) == 1
+        assert load_catalog("default", **given).load_table(TABLE).scan().to_arrow().num_rows == 2
+        assert [each.rows for each in held(target.to, True).ranges] == [2]
 
 
 def test_a_table_that_is_partitioned_otherwise_or_elsewhere_is_refused(
@@ -215,11 +325,15 @@ def test_a_table_that_is_partitioned_otherwise_or_elsewhere_is_refused(
         others.add_field("timestamp", DayTransform())
     with pytest.raises(NotOurs, match=r"is partitioned by \['day timestamp_day'\]"):
         writer.publish(writer.stage(range_data("t", 0, 2, 4)))
+    assert [each.name for each in catalog(tmp_path).load_table(TABLE).spec().fields] == ["timestamp_day"]
     with pytest.raises(NotOurs, match=r"there is no Iceberg table lake\.more in the catalog default"):
         IcebergTarget(ToIceberg(table="lake.more", catalog_options=options(tmp_path))).find(OWNER)
     wrong = ToIceberg(table=TABLE, catalog_options=options(tmp_path / "missing"))
     with pytest.raises(OSError, match=r"^Iceberg table lake.orders: .*unable to open database file"):
         IcebergTarget(wrong).claim(OWNER)
+    memory = ToIceberg(table=TABLE, catalog_options={"type": "in-memory", "warehouse": "s3://bucket"})
+    with pytest.raises(NotOurs, match="the catalog default is a InMemoryCatalog: supported are those of type sql and"):
+        IcebergTarget(memory).claim(OWNER)
 
 
 def test_maintenance_forgets_no_range(writer: Writer[IcebergTarget], tmp_path: Path) -> None:
@@ -239,7 +353,7 @@ def test_maintenance_forgets_no_range(writer: Writer[IcebergTarget], tmp_path: P
     found = held(writer.target.to, True)
     assert [(each.identity.until, each.rows) for each in found.ranges] == [(40, 10)]
     assert found.leftovers == (
-        "the table's first snapshots have expired: ranges that were committed in them are not looked at",
+        "the table's first snapshots may have expired: ranges that were committed in them are not looked at",
     )
 
 
@@ -289,6 +403,7 @@ def test_files_are_synced_before_the_commit_and_the_commit_before_it_counts(
         asks: list[Callable[[RangeData], object]] = [
             lambda part: claimed(tmp_path).has([part.identity]),
             lambda part: claimed(tmp_path).missing(target.open(), [each.part for each in writer.stage(part)]),
+            lambda part: claimed(tmp_path).set_aside(part.identity, 5),
         ]
         for number, ask in enumerate(asks):
             part = range_data("t", 1 + number, 0, 5)

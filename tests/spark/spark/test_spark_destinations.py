@@ -346,13 +346,15 @@ def test_an_iceberg_table_of_shaped_rows_by_partitions(session: SparkSession, tm
     destination = TableDestination(files, target, LEASE)
     assert destination.write(frame_of(session, 1, ranges)) == (1000, 3, 0)
     assert destination.write(frame_of(session, 1, ranges)) == (0, 0, 3)
-    destination.close()
     found = held_by(side.to, None, True).ranges
     assert sorted((each.records_in, each.records_out, each.records_quarantined, each.rows) for each in found) == [
         (0, 0, 0, 0),
         (3, 0, 1, 0),
         (2000, 1000, 1, 1000),
     ]
+    odd = [msgspec.structs.replace(ranges[1], epoch=2)]
+    assert destination.write(frame_of(session, 3, odd)) == (0, 1, 0), "no row is left"
+    destination.close()
     more = RangeFiles(
         session, side.to.files, Shaping(lambda frame: shape(frame).selectExpr("*", "1 AS more")), keep_columns=True
     )

@@ -21,6 +21,8 @@ from kzconsumer_spark.pipe.cluster import is_cluster
 from kzconsumer_spark.pipe.column_options import split_url
 from kzconsumer_spark.pipe.messages import ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc
 
+# Of pyiceberg's properties, beside those whose names say it.
+_SECRET: Final = re.compile(r"^header\.|connection-string")
 _NAME = Annotated[str, msgspec.Meta(min_length=1)]
 Format = Literal["parquet", "orc", "json", "csv"]
 
@@ -107,7 +109,7 @@ class IcebergOptions(PartitionedOptions, frozen=True, kw_only=True):
         if not namespace or not name:
             raise ValueError(f'table "{self.table}" is not "namespace.name"')
         for key, value in self.catalog_options.items():
-            if is_secret(key) or redacted_text(value) != value:
+            if is_secret(key) or redacted_text(value) != value or _SECRET.search(key):
                 variable = f"PYICEBERG_CATALOG__{self.catalog}__{key}".upper().replace(".", "__").replace("-", "_")
                 raise ValueError(
                     f"catalog_options.{key} is not for a file that others read: use {variable}, or ~/.pyiceberg.yaml"

@@ -22,4 +22,4 @@ def held(to: ToDelta, count_rows: bool) -> Held:
     begins, commits = target.history(table)
     if begins > 0:
         notes.append(f"the table's log begins at version {begins}: ranges that were committed before are not looked at")
-    return held_by_commits(commits, target.path, target.files(table) if count_rows else None, notes)
+    return held_by_commits(commits, target.path.joinpath, target.files(table) if count_rows else None, notes)

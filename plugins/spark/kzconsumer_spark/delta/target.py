@@ -116,6 +116,7 @@ class DeltaTarget:
         # The table's creator may have looked before the file was there: from here on only the log counts.
         while not positions.is_aside(part):
             if positions.reaches(part):
+                self._log.sync(table)
                 return False
             self._log.commit(table, said, positions.settled(part))
             self._log.refresh(table)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from kzconsumer_files.holdings import Held, dead_attempts
+from kzconsumer_spark.iceberg.log import local
 from kzconsumer_spark.iceberg.target import IcebergTarget
 from kzconsumer_spark.pipe.messages import ToIceberg
 from kzconsumer_spark.ranges.committed import held_by_commits
@@ -17,5 +16,7 @@ def held(to: ToIceberg, count_rows: bool) -> Held:
     complete, commits = target.history(table)
     notes = list(dead_attempts(target.attempts))
     if not complete:
-        notes.append("the table's first snapshots have expired: ranges that were committed in them are not looked at")
-    return held_by_commits(commits, Path("/"), target.files(table) if count_rows else None, notes)
+        notes.append(
+            "the table's first snapshots may have expired: ranges that were committed in them are not looked at"
+        )
+    return held_by_commits(commits, local, target.files(table) if count_rows else None, notes)

@@ -41,7 +41,7 @@ _Range = TypeVar("_Range", bound=AnyRange)
 class _Addition(NamedTuple):
     part: RecordRange
     entry: LedgerEntry
-    files: tuple[Path, ...]
+    files: tuple[str, ...]
 
 
 class IcebergTarget:
@@ -86,16 +86,20 @@ class IcebergTarget:
         table = self.open()
         while not (positions := self._positions(table)).is_aside(part):
             if positions.reaches(part):
+                self._log.sync(table)
                 return False
-            table = self._log.commit(table, said, positions.settled(part)) or self.open()
+            self._log.commit(table, said, positions.settled(part))
+            table = self.open()
         self._log.sync(table)
         return True
 
     def open(self) -> Table:
-        """The table as it is now. Raises OSError, also if there is none."""
+        """The table as it is now. Raises OSError, also if it is gone, or another one."""
         table = self._log.open()
         if table is None:
             raise OSError(f"there is no Iceberg table {self._to.table} in the catalog {self._to.catalog}")
+        if self._to.uuid not in ("", str(table.metadata.table_uuid)):
+            raise OSError(f"the Iceberg table {self._to.table} was dropped and made again: restart the member")
         return table
 
     @property
@@ -125,25 +129,25 @@ class IcebergTarget:
         Files that are moved into the table's directory and not committed are no part of the table; the removal of
         orphan files removes them.
         """
-        if columns is not None:
-            table = self._log.take_columns(table, next(file for each in staged for file, _ in each.files))
         self._log.require_simple(table)
-        data = local(table.location()) / "data"
-        make_directory(data)
-        additions = [_moved(each, data, attempt) for each in staged]
-        sync_directory(data)
+        additions = self._moved(table, staged, attempt)
+        sample = next((local(file) for each in additions for file in each.files), None)
         for _ in range(_TRIES):
             positions = self._positions(table)
             missing = [each for each in additions if not positions.reaches(each.part)]
             if not missing:
                 break
             positions.require_behind(each.part for each in missing)
-            said = Committed(self._to.scope, tuple(each.entry for each in missing))
-            versions = {positions.application(each.part): each.part.until for each in missing}
-            require_lease()
-            committed = self._log.commit(table, said, versions, [file for each in missing for file in each.files])
-            table = committed or self.open()
-            if committed is not None:
+            self._log.require_simple(table)
+            if sample is None or self._log.take_columns(table, sample):
+                said = Committed(self._to.scope, tuple(each.entry for each in missing))
+                versions = {positions.application(each.part): each.part.until for each in missing}
+                require_lease()
+                committed = self._log.commit(table, said, versions, [file for each in missing for file in each.files])
+            else:
+                committed = False
+            table = self.open()
+            if committed:
                 break
         else:
             raise OSError(f"Iceberg table {self._to.table}: others committed to it first, {_TRIES} times")
@@ -157,28 +161,34 @@ class IcebergTarget:
         return History(complete, tuple(each for each in commits if each.scope == self._to.scope))
 
     def files(self, table: Table) -> frozenset[str]:
-        """The paths of those that the table consists of now. Raises OSError."""
-        return frozenset(str(local(name)) for name in self._log.files(table))
+        """Those that the table consists of now. Raises OSError."""
+        return self._log.files(table)
+
+    def _moved(self, table: Table, staged: Sequence[StagedRange], attempt: str) -> list[_Addition]:
+        """Move files of ranges to the table's, under unique names."""
+        data = f"{table.location().rstrip('/')}/data"
+        make_directory(local(data))
+        additions = []
+        for each in staged:
+            files = []
+            for number, (file, _) in enumerate(each.files):
+                final = f"{data}/{range_name(each.part).replace('+', '-')}-{attempt}-{number}.parquet"
+                sync_file(file)
+                file.rename(local(final))
+                files.append(final)
+            entry = ledger_entry(each.part, each.rows, each.quarantined, tuple(files), attempt)
+            additions.append(_Addition(each.part, entry, tuple(files)))
+        sync_directory(local(data))
+        return additions
 
     def _take(self, owner: Owner, table: Table) -> None:
         self._id = str(table.metadata.table_uuid)
-        self._to = msgspec.structs.replace(self._to, scope=scope(owner.cluster, owner.group, owner.sink))
         self._log.require_simple(table)
+        identity = scope(owner.cluster, owner.group, owner.sink)
+        self._to = msgspec.structs.replace(self._to, scope=identity, uuid=self._id)
 
     def _positions(self, table: Table) -> Positions:
         return Positions(self._to.scope, self._to.table, lambda application: self._log.version(table, application))
-
-
-def _moved(staged: StagedRange, data: Path, attempt: str) -> _Addition:
-    """Move the files of a range to the table's, under unique names."""
-    files = []
-    for number, (file, _) in enumerate(staged.files):
-        final = data / f"{range_name(staged.part).replace('+', '-')}-{attempt}-{number}.parquet"
-        sync_file(file)
-        file.rename(final)
-        files.append(final)
-    entry = ledger_entry(staged.part, staged.rows, staged.quarantined, tuple(map(str, files)), attempt)
-    return _Addition(staged.part, entry, tuple(files))
 
 
 def _require_not_aside(positions: Positions, ranges: Sequence[AnyRange]) -> None:

@@ -65,7 +65,7 @@ class ToDelta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
 
 
 class ToIceberg(msgspec.Struct, frozen=True, kw_only=True, tag="iceberg"):
-    """Commit ranges to `table` ("namespace.name") of a catalog. `scope`: see `ToDelta`.
+    """Commit ranges to `table` ("namespace.name") of a catalog. `scope`: see `ToDelta`; `uuid` is the table's.
 
     `catalog` is a name that `pyiceberg` knows, which adds `catalog_options` to what is configured of it.
     """
@@ -76,6 +76,7 @@ class ToIceberg(msgspec.Struct, frozen=True, kw_only=True, tag="iceberg"):
     partition_by: tuple[str, ...] = ()
     write_options: Mapping[str, str] = {}
     scope: str = ""
+    uuid: str = ""
 
     @property
     def files(self) -> ToFiles:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -26,11 +26,12 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 def held_by_commits(
-    commits: Iterable[Committed], top: Path, active: frozenset[str] | None, notes: Iterable[str]
+    commits: Iterable[Committed], place: Callable[[str], Path], active: frozenset[str] | None, notes: Iterable[str]
 ) -> Held:
-    """The ranges of the commits; with `active`, the table's current files below `top`, their rows are counted.
+    """The ranges of the commits; with `active`, the table's current files, their rows are counted.
 
-    Files that were replaced since (by a compaction, DELETE, MERGE) are not counted. Raises OSError.
+    `place` is where a file is. Files that were replaced since (by a compaction, DELETE, MERGE) are not counted. Raises
+    OSError.
     """
     ledger = [entry for commit in commits for entry in commit.ranges]
     entries = [each for each in ledger if not each.kept_aside]
@@ -38,7 +39,7 @@ def held_by_commits(
     if active is None:
         return Held(tuple(map(held_range, entries)), (), tuple(leftovers))
     with ThreadPoolExecutor(_READERS) as readers:
-        ranges = tuple(readers.map(lambda entry: _counted(entry, top, active), entries))
+        ranges = tuple(readers.map(lambda entry: _counted(entry, place, active), entries))
     if rewritten := sum(not active.issuperset(entry.files) for entry in entries):
         leftovers.append(
             f"files of {rewritten} ranges are no longer the table's (compaction, say): their rows are not counted"
@@ -46,14 +47,14 @@ def held_by_commits(
     return Held(ranges, (), tuple(leftovers))
 
 
-def _counted(entry: LedgerEntry, top: Path, active: frozenset[str]) -> HeldRange:
+def _counted(entry: LedgerEntry, place: Callable[[str], Path], active: frozenset[str]) -> HeldRange:
     if not active.issuperset(entry.files):
         return held_range(entry)
     rows = 0
     faults = []
     for name in entry.files:
         try:
-            rows += pq.read_metadata(top / name).num_rows
+            rows += pq.read_metadata(place(name)).num_rows
         except FileNotFoundError:
             faults.append(f"{name} is gone")
         except (OSError, pa.ArrowException) as error:

@@ -17,7 +17,7 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
 from kzconsumer_files.names import data_file
 from kzconsumer_files.publication import StagedRange
@@ -107,10 +107,15 @@ class RangeFiles:
         observed = self._elsewhere or not all(part.counted for part in ranges)
         if count is None or observed:
             frame, counted = count_rows(frame, ranges)
-        by = {name: name for name in self._to.partition_by}
+        by = self._to.partition_by
         if self._keep_columns:
-            by = {f"{_PARTITION}{name}": name for name in by}
-            frame = frame.withColumns({copy: sql.col(name) for copy, name in by.items()})
+            texts = {field.name for field in columns if isinstance(field.dataType, StringType)}
+            # With a character before it, as Spark writes empty text and null into one file.
+            copies = {
+                f"{_PARTITION}{name}": sql.concat(sql.lit("="), sql.col(name)) if name in texts else sql.col(name)
+                for name in by
+            }
+            frame, by = frame.withColumns(copies), tuple(copies)
         writer = frame.write.format(self._to.format).options(**self._to.write_options)
         writer.partitionBy(*RANGE_COLUMNS, *by).save(str(output))
         found = {part: _files_of(part, output, self._to.format) for part in ranges}
