@@ -29,7 +29,7 @@ from kzconsumer.errors import BrokerError, ConnectionLostError, ProtocolError, S
 from kzconsumer.fetcher.corrupt_batch import unreadable
 from kzconsumer.fetcher.delivery import SMALL_RESPONSE, Arrival, Delivery, size_of, take_back
 from kzconsumer.fetcher.fetch_outcome import ATTEMPTS, FetchOutcome, judge
-from kzconsumer.fetcher.looking import Looking, next_look, readable_end
+from kzconsumer.fetcher.looking import NOTHING, Looking, next_look, readable_end
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
@@ -111,7 +111,7 @@ class BrokerFetcher:
         arrived: list[Arrival] = []
         try:
             while True:
-                if 0 < size_of(arrived) < SMALL_RESPONSE:
+                if arrived and size_of(arrived) < SMALL_RESPONSE:
                     await self._deliver(arrived)
                     await anyio.lowlevel.checkpoint()  # the streams have it before the next request is made
                 time = now()
@@ -198,8 +198,12 @@ class BrokerFetcher:
                 state.high_watermark = readable_end(part, self._isolation)
                 size = len(part.records)
                 if self._looking is not None:
+                    if self._looking.until(part, position.offset) == state.high_watermark:
+                        state.retry_at = next_look(now())  # of those without news, too: all are asked together
                     if position.offset < state.high_watermark:
-                        arrived.append(_looked(self._looking, state, part, position.offset))
+                        state.decoding = True
+                        looked = msgspec.structs.replace(part, records=NOTHING)
+                        arrived.append(Arrival(state, looked, position.offset))
                 elif size:
                     if not small:
                         state.position = scan_next_offset(part.records, position.offset)
@@ -266,11 +270,3 @@ class BrokerFetcher:
             self._work = anyio.Event()
         with anyio.move_on_after(max(min(pauses) - now(), 0) if pauses else None):
             await self._work.wait()
-
-
-def _looked(looking: Looking, state: PartitionFetchState, part: FetchedPartition, start: int) -> Arrival:
-    """Drop what came with the answer; look again at once only if there is more."""
-    state.decoding = True
-    if looking.until(part, start) == state.high_watermark:
-        state.retry_at = next_look(now())
-    return Arrival(state, msgspec.structs.replace(part, records=memoryview(b"")), start)

@@ -14,6 +14,8 @@ from kzconsumer.records.forms import NO_RECORDS, Unfetched
 
 LOOK_SECONDS: Final = 0.1
 """Between two looks at a log that has been read to its end."""
+NOTHING: Final = memoryview(b"")
+"""In place of the bytes that came with an answer."""
 _PART_OF_BATCH: Final = 10
 # What a range counts in the budget of its queue, so that looks do not go far ahead.
 _HELD: Final = 1024 * 1024

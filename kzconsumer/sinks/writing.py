@@ -144,7 +144,11 @@ class BatchWriter:
                 with sink_failures(self._name):
                     await self._sink.write(batch)
             except RecordsRejectedError as error:
-                if self._rejected is None or self._plans is not None or any(p.raw is not None for p in batch.ranges):
+                if (
+                    self._rejected is None
+                    or self._plans is not None
+                    or any(p.raw is not None or not p.fetched for p in batch.ranges)
+                ):
                     reason = "this sink type cannot reject single records"
                     raise SinkError(f"sink {self._name}: {error}, and {reason}") from error
                 await _handle_rejected(self._rejected, batch, error, lambda: all(claim.lost for claim in claims))

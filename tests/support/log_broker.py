@@ -21,10 +21,12 @@ _IDLE = 0.05  # seconds before an empty answer
 
 
 @asynccontextmanager
-async def log_broker(log: Log, answering: Callable[[int], object] = int, end: int = 1 << 40) -> AsyncIterator[Broker]:
+async def log_broker(
+    log: Log, answering: Callable[[int], object] = int, end: Callable[[int], int] = lambda partition: 1 << 40
+) -> AsyncIterator[Broker]:
     """A broker that leads every requested partition; `answering` is called with the size of each response.
 
-    `end` is the last stable offset of all logs.
+    `end` gives the last stable offset of a partition.
     """
     tasks: set[asyncio.Task[None]] = set()
 
@@ -74,9 +76,9 @@ def _asked(body: bytes) -> list[tuple[int, int]]:
     ]
 
 
-def _fetched(parts: list[tuple[int, bytes]], end: int) -> bytes:
+def _fetched(parts: list[tuple[int, bytes]], end: Callable[[int], int]) -> bytes:
     topic = b"orders"
     found = [struct.pack(">iih", 0, 1, len(topic)) + topic + struct.pack(">i", len(parts))]
     for partition, records in parts:
-        found += (struct.pack(">ihqqii", partition, 0, 1 << 40, end, -1, len(records)), records)
+        found += (struct.pack(">ihqqii", partition, 0, 1 << 40, end(partition), -1, len(records)), records)
     return b"".join(found)

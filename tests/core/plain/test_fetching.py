@@ -14,12 +14,13 @@ from typing import Any, cast
 import anyio
 import pytest
 
+from kzconsumer import clock
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.fetch import READ_COMMITTED
 from kzconsumer.counters import Counters
 from kzconsumer.fetcher import delivery, reading
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
-from kzconsumer.fetcher.looking import Looking
+from kzconsumer.fetcher.looking import LOOK_SECONDS, Looking
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
@@ -34,7 +35,7 @@ from tests.support.log_broker import log_broker
 from tests.support.record_sets import Codec, Record, message_set, record_batch
 
 LIMIT = 60.0
-SETTINGS = FetchSettings()
+SETTINGS = FetchSettings(isolation="read_committed")
 
 
 def at(offset: int, batch: bytes) -> bytes:
@@ -287,9 +288,42 @@ async def test_a_consumer_that_fetches_for_itself_gets_ranges_and_each_answer_is
         return all(ranges and ranges[-1][1] == stable for ranges in found.values())
 
     async with (
-        log_broker(log, answers.append, end=stable) as broker,
+        log_broker(log, answers.append, end=lambda partition: stable) as broker,
         fetching(broker, [(0, queue), (1, queue)], "ranges"),
     ):
         await take(queue, enough)
     assert found == {key: [(0, 100, 100, False), (100, 200, 100, False), (200, 250, 50, False)] for key in found}
     assert len(answers) <= 4
+
+
+async def test_looks_at_a_busy_log_do_not_wait_for_an_idle_one() -> None:
+    """The next request has both, so that the broker answers it at once."""
+    queue, answers, stable, looks = ChunkQueue(1 << 40), list[int](), 20_000, 200
+    batch = record_batch([Record(None, b"v")], base_offset=0)
+
+    def log(partition: int, offset: int) -> bytes:
+        return at(offset, batch) if partition == 0 and offset < stable else b""
+
+    async with (
+        log_broker(log, answers.append, end=lambda partition: 0 if partition else stable) as broker,
+        fetching(broker, [(0, queue), (1, queue)], "ranges"),
+    ):
+        await take(queue, lambda chunk: chunk.until == stable)
+    assert looks <= len(answers) <= looks * 1.5
+
+
+async def test_logs_without_news_are_looked_at_together_and_not_again_at_once() -> None:
+    asked: dict[int, list[float]] = {0: [], 1: [], 2: []}
+    enough = asyncio.Event()
+
+    def log(partition: int, offset: int) -> bytes:
+        asked[partition].append(clock.now() // LOOK_SECONDS)
+        if len(asked[2]) == 8:
+            enough.set()
+        return b""
+
+    parts = [(partition, ChunkQueue(1 << 30)) for partition in asked]
+    async with log_broker(log, end=lambda partition: 0) as broker, fetching(broker, parts, "ranges"):
+        await asyncio.wait_for(enough.wait(), LIMIT)
+    for looks in asked.values():
+        assert len(set(looks)) == len(looks)

@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from kzconsumer.errors import RecordRejectedError, SinkError
+from kzconsumer.records.forms import Unfetched
 from kzconsumer.rejected.rejects import RejectedRecord
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import RecordsRejectedError, Rejected
 from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.streams.chunk import Chunk
+from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.core.plain.test_kafka_stream import stream_of
 from tests.core.plain.test_sink_runner import LIMIT, Memory, running
 from tests.support.chunks import TOPIC, chunk, tracker
@@ -104,6 +107,16 @@ async def test_a_replayable_sink_cannot_reject() -> None:
     plans = RangePlans(owned, Nothing(), "read_committed")
     runner = SinkRunner("memory", rejecting(1), limits, owned, plans, rejected=decided)
     async with running(runner, [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:
+        await fails(task, "this sink type cannot reject single records")
+    assert not decided.pieces
+
+
+async def test_a_sink_that_fetches_for_itself_cannot_reject() -> None:
+    """The member has no records of which to write dead letters."""
+    claim, decided = tracker(), Decided()
+    queue = ChunkQueue(1 << 20)
+    queue.put(Chunk(claim, 0, 5, Unfetched(0, 5)))
+    async with running(runner_of(rejecting(1), decided), [queue]) as task:
         await fails(task, "this sink type cannot reject single records")
     assert not decided.pieces
 
