@@ -14,7 +14,7 @@ from kzconsumer.brokers import sasl
 from kzconsumer.brokers.protocol.error_codes import broker_error
 from kzconsumer.brokers.protocol.frames import Request
 from kzconsumer.brokers.protocol.list_offsets import ListOffsetsRequest
-from kzconsumer.brokers.protocol.versions import BEFORE_API_VERSIONS, UNKNOWN, ApiVersionsRequest, Versions
+from kzconsumer.brokers.protocol.versions import BEFORE_API_VERSIONS, UNKNOWN, ApiVersionsRequest
 from kzconsumer.brokers.security import Sasl, Security
 from kzconsumer.brokers.transport import BrokerTransport
 from kzconsumer.clock import now
@@ -25,7 +25,7 @@ from kzconsumer.security import tls_failures
 R = TypeVar("R")
 
 _HANG_UPS_BEFORE_0_10: Final = 2
-"""Times a broker must hang up on ApiVersions to count as older than 0.10. Once may be a broker that stops."""
+"""Times a broker must hang up on ApiVersions before it gets a request of 0.8. Once may be a broker that stops."""
 
 _PART_OF_LIFETIME: Final = 0.8
 """Part of a SASL session's lifetime after which no more requests are sent: the last ones take time, too."""
@@ -51,7 +51,10 @@ class BrokerConnection:
     ) -> BrokerConnection:
         """Connect, ask for the broker's versions and authenticate, all within `timeout` seconds.
 
-        A broker that closes the connection at ApiVersions twice is taken to be 0.8 or 0.9 and gets requests of those.
+        A broker that closes two connections at ApiVersions may be 0.8 or 0.9, or the network failed. It is taken to be
+        old, and gets requests of those versions, if on a third connection it answers one of 0.8 and hangs up on
+        ApiVersions again. A newer broker would answer Fetch 0 without headers and with records of aborted transactions.
+
         Raises ConnectionLostError (SecurityError when the reason is TLS or SASL), ProtocolError,
         UnsupportedVersionError, or BrokerError when the broker answers ApiVersions with an error.
         """
@@ -67,8 +70,9 @@ class BrokerConnection:
                         f"{broker}: hung up on ApiVersions: no broker, or one before 0.10, which does not support "
                         f"{security.sasl.mechanism}"
                     )
-                connection = await cls._connect(broker, client_id, security)
-                await connection._assume(BEFORE_API_VERSIONS, timeout)
+                connection = await cls._connect_to_old(broker, client_id, security, timeout)
+                if not await connection._negotiate(timeout):
+                    connection = await cls._connect_to_old(broker, client_id, security, timeout)
                 return connection
         except TimeoutError:
             raise ConnectionLostError(f"{broker}: not connected within {timeout:g} s") from None
@@ -92,6 +96,22 @@ class BrokerConnection:
             raise ConnectionLostError(f"{broker}: {tls_failures.BROKER.hung_up if hung_up else error}") from error
         return cls(transport)
 
+    @classmethod
+    async def _connect_to_old(cls, broker: Broker, client_id: str, security: Security, timeout: float) -> Self:
+        """Connect to a broker that answers a request of 0.8, an empty ListOffsets: other servers disconnect again."""
+        connection = await cls._connect(broker, client_id, security)
+        connection.versions = BEFORE_API_VERSIONS
+        try:
+            await connection.call(ListOffsetsRequest({}), timeout=timeout)
+        except ConnectionLostError as error:
+            raise ConnectionLostError(
+                f"{error} (on ApiVersions too: is this a broker, and right for [brokers] security_protocol?)"
+            ) from None
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
     async def _authenticate(self, identity: Sasl | None, timeout: float) -> None:
         if identity is None:
             return
@@ -106,6 +126,7 @@ class BrokerConnection:
 
     async def _negotiate(self, timeout: float) -> bool:
         """False when the broker hung up on ApiVersions."""
+        self.versions = UNKNOWN
         try:
             answer = await self.call(ApiVersionsRequest(), timeout=timeout)
         except ConnectionLostError:
@@ -120,19 +141,6 @@ class BrokerConnection:
             raise broker_error(answer.error, f"{self.broker}: ApiVersions")
         self.versions = answer.versions
         return True
-
-    async def _assume(self, versions: Versions, timeout: float) -> None:
-        """Use these versions if the broker answers an empty ListOffsets: other servers disconnect again."""
-        self.versions = versions
-        try:
-            await self.call(ListOffsetsRequest({}), timeout=timeout)
-        except ConnectionLostError as error:
-            raise ConnectionLostError(
-                f"{error} (on ApiVersions too: is this a broker, and right for [brokers] security_protocol?)"
-            ) from None
-        except BaseException:
-            self.close()
-            raise
 
     async def call(self, request: Request[R], *, timeout: float) -> R:
         """Send a request and wait at most `timeout` seconds for its response; calls may overlap.

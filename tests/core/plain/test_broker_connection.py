@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import struct
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -339,19 +340,44 @@ async def test_a_peer_that_hangs_up_once_is_not_taken_for_an_old_broker() -> Non
         connection.close()
 
 
-async def test_a_peer_that_hangs_up_twice_and_then_answers_is_an_old_broker() -> None:
-    async def serve(peer: Peer) -> None:
+async def requests_before_0_10(peer: Peer) -> AsyncIterator[int]:
+    """The api keys, in turn with the answers: ListOffsets gets one, at ApiVersions the peer hangs up."""
+    api_key = 2
+    while api_key == 2:
         api_key, correlation = await peer.request()
-        if peer.number <= 2:
-            assert api_key == 18
-            return
-        assert api_key == 2
-        peer.answer(correlation, b"\0\0\0\0")
-        await peer.reader.read()
+        yield api_key
+        if api_key == 2:
+            peer.answer(correlation, b"\0\0\0\0")
+
+
+async def test_a_peer_that_hangs_up_twice_and_again_after_it_has_answered_is_an_old_broker() -> None:
+    asked: defaultdict[int, list[int]] = defaultdict(list)
+
+    async def serve(peer: Peer) -> None:
+        async for api_key in requests_before_0_10(peer):
+            asked[peer.number].append(api_key)
 
     async with listening(serve) as broker:
         connection = await open_to(broker)
         assert connection.versions is BEFORE_API_VERSIONS
+        assert not connection.closed
+        assert asked == {1: [18], 2: [18], 3: [2, 18], 4: [2]}
+        connection.close()
+
+
+async def test_a_modern_broker_of_which_two_connections_were_cut_is_not_taken_for_an_old_one() -> None:
+    async def serve(peer: Peer) -> None:
+        api_key, correlation = await peer.request()
+        if peer.number <= 2:
+            return
+        assert (peer.number, api_key) == (3, 2)
+        peer.answer(correlation, b"\0\0\0\0")
+        await greet_and_wait(peer)
+
+    async with listening(serve) as broker:
+        connection = await open_to(broker)
+        assert agreed(connection.versions) == "ListOffsets 1"
+        assert not connection.closed
         connection.close()
 
 
@@ -390,15 +416,17 @@ async def test_a_refused_connection(host: str, port: int) -> None:
         await open_to(Broker(7, host, port))
 
 
-async def test_a_cancelled_opening_closes_its_socket() -> None:
+@pytest.mark.parametrize("silent_at", [(1, 18), (3, 2), (3, 18), (4, 2)])  # number of the connection, api key
+async def test_a_cancelled_opening_closes_its_socket(silent_at: tuple[int, int]) -> None:
     asked, ended = asyncio.Event(), asyncio.Event()
 
     async def serve(peer: Peer) -> None:
-        await peer.request()
-        asked.set()
-        with suppress(ConnectionError):
-            await peer.reader.read()
-        ended.set()
+        async for api_key in requests_before_0_10(peer):
+            if (peer.number, api_key) == silent_at:
+                asked.set()
+                with suppress(ConnectionError):
+                    await peer.reader.read()
+                ended.set()
 
     async with listening(serve) as broker:
         opening = asyncio.ensure_future(open_to(broker, timeout=60))

@@ -20,6 +20,11 @@ echo "$2" >> {modules}
 """
 
 
+def without_make() -> dict[str, str]:
+    """The environment without that of the `make` that runs these tests."""
+    return {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+
+
 @pytest.mark.parametrize(
     ("there", "ran"),
     [
@@ -35,17 +40,15 @@ def test_an_environment_is_made_or_completed_once(tmp_path: Path, there: list[st
         program.write_text(PYTHON.replace("{modules}", str(modules)))
         program.chmod(0o755)
     command = [str(need(MAKE)), f"PYTHON={tmp_path}/python3", f"VENV={environment}", f"{environment}/.ready"]
-    flags = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")  # of the make that runs this test
-    known = {name: value for name, value in os.environ.items() if name not in flags}
     for _ in range(2):
-        subprocess.run(command, cwd=ROOT, env=known, check=True)
+        subprocess.run(command, cwd=ROOT, env=without_make(), check=True)
     assert modules.read_text().split() == ran
 
 
 def commands_of(target: str, environment: Path) -> list[str]:
     """What `make` would run."""
     words = [str(need(MAKE)), "-n", f"VENV={environment}", target]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(words, cwd=ROOT, env=without_make(), capture_output=True, text=True, check=True)
     return str(done.stdout).splitlines()
 
 

@@ -2,7 +2,8 @@
 
 `SimulatedBroker` owns its connections and what is wrong with it. As in a real broker the requests of a connection are
 answered one after the other, a fetch waits for `min_bytes` or `max_wait`, responses are filled in the order of the
-request, and the first batch of a response is sent whole however large it is.
+request, and the first batch of a response is sent whole however large it is. A request in a version that it does not
+have ends the connection, as in Kafka 4.0.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ class BrokerConnection:
             self.serve()
 
     def _understand(self, header: Header, body: Body) -> Callable[[], bytes | None]:
-        assert header.version == frames.VERSIONS[header.api_key], header
+        if header.version != frames.VERSIONS[header.api_key]:
+            return self.close
         match header.api_key:
             case frames.API_VERSIONS:
                 return frames.versions

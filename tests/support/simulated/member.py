@@ -101,6 +101,12 @@ class Member(RebalanceListener):
         return sessions_of(self.connector).listener.generation if self.connector is not None else 0
 
     @property
+    def session(self) -> int:
+        """The id of its present ZooKeeper session, 0 without one."""
+        session = sessions_of(self.connector)._session if self.connector is not None else None
+        return session.id if session is not None else 0
+
+    @property
     def held(self) -> dict[TopicPartition, ConsumerThreadId]:
         member = sessions_of(self.connector).member if self.connector is not None else None
         return member.owned.held if member is not None else {}

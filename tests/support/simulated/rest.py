@@ -32,6 +32,9 @@ def unsettled(
     registered = set(tree.nodes[PATHS.ids].children) if PATHS.ids in tree.nodes else set()
     if registered != set(active):
         return f"registered are {sorted(registered)}, not {sorted(active)}"
+    for consumer, member in active.items():
+        if tree.nodes[PATHS.member(consumer)].owner != member.session:
+            return f"{member.name} is still registered by an earlier session"
     assigned = _assigned(tree, assignor_name) if active else {}
     for partition, thread in assigned.items():
         if (owner := tree.data(PATHS.owner(partition))) != str(thread).encode():
