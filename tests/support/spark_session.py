@@ -38,6 +38,7 @@ def spark_session(scratch: Path, conf: Mapping[str, str] | None = None) -> Itera
     with pytest.MonkeyPatch.context() as patch:
         for name, value in worker_environment({}).items():
             patch.setenv(name, value)
+        scratch.mkdir(parents=True, exist_ok=True)
         start = into_parquet(scratch, conf=conf)
         session = build_session(start, start_java(start))
         session.sparkContext.setLogLevel("ERROR")

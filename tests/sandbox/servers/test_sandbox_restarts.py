@@ -46,7 +46,7 @@ async def test_zookeeper_comes_back_with_its_data(tmp_path: Path, unique: str) -
         await sandbox.stop_zookeeper(signal.SIGKILL)
         assert not zookeeper_serves(zookeeper.host, zookeeper.port)
         await sandbox.start_zookeeper()
-        assert "/k111/brokers/ids/1" in ephemeral_nodes(zookeeper.host, zookeeper.port)
+        assert "/brokers/ids/1" in ephemeral_nodes(zookeeper.host, zookeeper.port)
         assert led_partitions(broker.host, broker.port, unique) == {0}
         await create_topic(sandbox.zookeeper_connect, unique + "-2", 1)
 
