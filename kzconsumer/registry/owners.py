@@ -22,11 +22,11 @@ from kzconsumer.errors import (
 )
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.registry import paths
 from kzconsumer.registry.claim_record import CLAIM_RECORD_VERSION, ClaimRecord, decode_claim_record, encode_claim_record
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.registry.ownership import Blocked, Claimed, Fence, OwnerNode, Refused, refusal
 from kzconsumer.registry.paths import GroupPaths, is_number
+from kzconsumer.registry.topics import incarnations
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import Check, Create, Delete, Node, SetData, Stat, ZooKeeperSession
 
@@ -154,9 +154,7 @@ class OwnerRegistry:
 
     async def incarnations(self, topics: Iterable[str]) -> dict[str, int]:
         """The incarnations of those topics that exist, readable or not."""
-        names = list(topics)
-        stats = await together([self._session.exists(paths.topic(name)) for name in names])
-        return {name: stat.czxid for name, stat in zip(names, stats, strict=True) if stat is not None}
+        return await incarnations(self._session, topics)
 
     async def _synced(self, path: str) -> Node | None:
         await self._session.sync(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from kzconsumer.errors import NoNodeError, NotFoundError, ZooKeeperError
@@ -105,6 +105,13 @@ class TopicRegistry:
             return decode_cluster_id(node.data)
         except ValueError as error:
             raise ZooKeeperError(paths.CLUSTER_ID, str(error)) from error
+
+
+async def incarnations(session: ZooKeeperSession, topics: Iterable[str]) -> dict[str, int]:
+    """The incarnations of those topics that exist, readable or not."""
+    names = list(topics)
+    stats = await together([session.exists(paths.topic(name)) for name in names])
+    return {name: stat.czxid for name, stat in zip(names, stats, strict=True) if stat is not None}
 
 
 def _numbers(names: list[str]) -> list[int]:

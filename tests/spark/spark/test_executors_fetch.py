@@ -23,6 +23,7 @@ from kzconsumer_sandbox.servers.topics import create_topic
 from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange
 from kzconsumer_spark.ranges.batch import SparkBatch
+from kzconsumer_spark.worker.kafka_registry import KafkaRegistry
 from kzconsumer_spark.worker.query import RangeQuery
 from kzconsumer_spark.worker.range_stream import FEWEST_OFFSETS
 from kzconsumer_spark.worker.tracebacks import Tracebacks
@@ -76,7 +77,7 @@ async def test_the_frame_is_what_was_planned_and_a_large_range_is_fetched_by_sev
         return Written(len(rows), 1, 0)
 
     def run() -> str:
-        query = RangeQuery(spark, tmp_path / "query", 1, Tracebacks(), kafka=kafka(cluster))
+        query = RangeQuery(spark, tmp_path / "query", 1, Tracebacks(), kafka=KafkaRegistry(kafka(cluster)))
         ranges = (planned(unique, 0, 250, large), planned(unique, 1, 0, 2))
         outcome = query.run(RunBatch(number=1, ranges=ranges), write)
         assert isinstance(outcome, Done), outcome

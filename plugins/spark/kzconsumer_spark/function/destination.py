@@ -11,7 +11,7 @@ from kzconsumer_files.writer import Written
 from kzconsumer_spark.function.batch import FunctionBatch, function_range, require_done, takes_batch
 from kzconsumer_spark.function.step_recorder import StepRecorder
 from kzconsumer_spark.ranges.batch import SparkBatch
-from kzconsumer_spark.ranges.lease import Lease
+from kzconsumer_spark.ranges.lease import Permission
 from kzconsumer_spark.ranges.tags import Shaping
 
 
@@ -25,7 +25,7 @@ class FunctionDestination:
         self,
         function: Callable[..., Any],
         scope: str,
-        lease: Lease,
+        lease: Permission,
         shaping: Shaping,
         steps: StepRecorder,
     ) -> None:

@@ -20,7 +20,7 @@ from kzconsumer_spark.jdbc.database import password as read_password
 from kzconsumer_spark.jdbc.table import JdbcTable
 from kzconsumer_spark.pipe.messages import ToJdbc
 from kzconsumer_spark.ranges.batch import SparkBatch
-from kzconsumer_spark.ranges.lease import Lease
+from kzconsumer_spark.ranges.lease import Permission
 from kzconsumer_spark.ranges.tags import RANGE_COLUMNS, STAGED_ROW, AsTheyCame, Shaping, require_all, tagged
 
 DRIVER: Final = "org.postgresql.Driver"
@@ -43,7 +43,7 @@ _TYPES: Final[dict[type[types.DataType], str]] = {
 class JdbcDestination:
     """Each range's rows in the table once, with a row of the ledger."""
 
-    def __init__(self, session: SparkSession, to: ToJdbc, lease: Lease, shaping: Shaping | None = None) -> None:
+    def __init__(self, session: SparkSession, to: ToJdbc, lease: Permission, shaping: Shaping | None = None) -> None:
         self._to = to
         self._lease = lease
         self._shaping = shaping or AsTheyCame()

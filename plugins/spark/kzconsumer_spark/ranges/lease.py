@@ -7,8 +7,15 @@ a range the first wins.
 from __future__ import annotations
 
 import threading
+from typing import Protocol
 
 from kzconsumer import clock
+
+
+class Permission(Protocol):
+    def require(self) -> None:
+        """Return when ranges may be written and published. Raises if they may not, which fails the batch."""
+        ...
 
 
 class LeaseLost(Exception):

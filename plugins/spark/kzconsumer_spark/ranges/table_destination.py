@@ -14,7 +14,7 @@ from kzconsumer_files.writer import Written
 from kzconsumer_spark.pipe.messages import SpooledRange
 from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.ranges.files import RangeFiles
-from kzconsumer_spark.ranges.lease import Lease
+from kzconsumer_spark.ranges.lease import Permission
 
 _Table = TypeVar("_Table")
 
@@ -53,7 +53,7 @@ class TableTarget(Protocol[_Table]):
 
 
 class TableDestination(Generic[_Table]):
-    def __init__(self, files: RangeFiles, target: TableTarget[_Table], lease: Lease) -> None:
+    def __init__(self, files: RangeFiles, target: TableTarget[_Table], lease: Permission) -> None:
         self._files = files
         self._target = target
         self._lease = lease

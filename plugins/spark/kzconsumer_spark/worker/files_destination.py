@@ -17,14 +17,14 @@ from kzconsumer_files.writer import TargetWriter, Written
 from kzconsumer_spark.pipe.messages import SpooledRange, ToFiles
 from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.ranges.files import RangeFiles
-from kzconsumer_spark.ranges.lease import Lease
+from kzconsumer_spark.ranges.lease import Permission
 from kzconsumer_spark.ranges.tags import Shaping
 
 
 class FilesDestination:
     """Each range as files named after it under the target; the first writer wins, the ledger entry comes last."""
 
-    def __init__(self, session: SparkSession, to: ToFiles, lease: Lease, shaping: Shaping | None = None) -> None:
+    def __init__(self, session: SparkSession, to: ToFiles, lease: Permission, shaping: Shaping | None = None) -> None:
         """`shaping`: see `RangeFiles`. Raises ConfigError for columns that do not fit earlier rows."""
         self._files = RangeFiles(session, to, shaping)
         self._target = Target(Path(to.path))

@@ -50,10 +50,11 @@ from kzconsumer_spark.pipe.messages import (
 )
 from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.ranges.files import RangeFiles
-from kzconsumer_spark.ranges.lease import Lease
+from kzconsumer_spark.ranges.lease import Lease, Permission
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
 from kzconsumer_spark.ranges.table_destination import TableDestination
 from kzconsumer_spark.worker.files_destination import FilesDestination
+from kzconsumer_spark.worker.kafka_registry import KafkaRegistry, TopicsLease
 from kzconsumer_spark.worker.progress import ProgressReports
 from kzconsumer_spark.worker.query import RangeQuery, first_line
 from kzconsumer_spark.worker.session import LOG_NAME, build_session
@@ -100,6 +101,8 @@ def run(start: Start, commands: BinaryIO, events: BinaryIO, java: Future[JavaGat
     say = _speaker(events)
     steps = StepRecorder(say)
     threading.Thread(target=_listen, args=(commands, lease, inbox, steps), daemon=True).start()
+    kafka = KafkaRegistry(start.kafka) if start.kafka is not None else None
+    permission = TopicsLease(lease, kafka) if kafka is not None else lease
     stages = _Stages()
     try:
         gateway = java.result()
@@ -107,10 +110,10 @@ def run(start: Start, commands: BinaryIO, events: BinaryIO, java: Future[JavaGat
         session = build_session(start, gateway)
         stages.end("session")
         shaping = Shaping(session, start.columns, SCHEMA)
-        destination = _destination(start, session, lease, shaping, steps)
+        destination = _destination(start, session, permission, shaping, steps)
         stages.end("destination")
         tracebacks = Tracebacks()
-        query = RangeQuery(session, _query_directory(start), start.next_batch - 1, tracebacks, start.name, start.kafka)
+        query = RangeQuery(session, _query_directory(start), start.next_batch - 1, tracebacks, start.name, kafka)
         warm_up(start, session, query)
         stages.end("warm_up")
         session.streams.addListener(ProgressReports(say, warm_up=query.run_id))
@@ -125,7 +128,9 @@ def run(start: Start, commands: BinaryIO, events: BinaryIO, java: Future[JavaGat
     failed = False
 
     def write(batch: SparkBatch) -> Written:
-        lease.require()
+        if isinstance(permission, TopicsLease):
+            permission.begin(batch.ranges)
+        permission.require()
         try:
             return destination.write(batch)
         finally:
@@ -135,7 +140,7 @@ def run(start: Start, commands: BinaryIO, events: BinaryIO, java: Future[JavaGat
         while isinstance(batch := inbox.get(), RunBatch):
             if failed or not query.takes(batch):
                 query.stop()
-                query = RangeQuery(session, _query_directory(start), batch.number, tracebacks, start.name, start.kafka)
+                query = RangeQuery(session, _query_directory(start), batch.number, tracebacks, start.name, kafka)
             steps.begin(batch)
             outcome = query.run(batch, write)
             failed = isinstance(outcome, Failed)
@@ -210,7 +215,7 @@ def _query_directory(start: Start) -> Path:
 
 
 def _destination(
-    start: Start, session: SparkSession, lease: Lease, shaping: Shaping, steps: StepRecorder
+    start: Start, session: SparkSession, lease: Permission, shaping: Shaping, steps: StepRecorder
 ) -> Destination:
     match start.destination:
         case ToFiles() as files:

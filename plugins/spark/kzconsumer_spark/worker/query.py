@@ -21,10 +21,10 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from kzconsumer_files.writer import Written
-from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange
 from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
+from kzconsumer_spark.worker.kafka_registry import KafkaRegistry
 from kzconsumer_spark.worker.range_stream import RangeStream
 from kzconsumer_spark.worker.spool_stream import SpoolStream
 from kzconsumer_spark.worker.tracebacks import Tracebacks
@@ -53,7 +53,7 @@ class RangeQuery:
         next_batch: int,
         tracebacks: Tracebacks,
         name: str = "kzconsumer",
-        kafka: Kafka | None = None,
+        kafka: KafkaRegistry | None = None,
     ) -> None:
         """`directory` is made. `name` is what Spark shows of the query. With `kafka` executors fetch."""
         self.next_batch = next_batch

@@ -7,16 +7,12 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import Final
 
-import anyio
 from pyspark.sql import DataFrame, SparkSession
 
-from kzconsumer.model import Broker, OffsetRange
-from kzconsumer.registry.sessions import short_session
-from kzconsumer.registry.topics import TopicRegistry
-from kzconsumer.zookeeper.watches import Watches
+from kzconsumer.model import OffsetRange
 from kzconsumer_spark.executors.source import NAME, PublishedBatch, PublishedBatches, RangeSource
-from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.pipe.messages import SpooledRange
+from kzconsumer_spark.worker.kafka_registry import KafkaRegistry
 
 FEWEST_OFFSETS: Final = 10_000
 """Of a part: a task costs some milliseconds."""
@@ -25,13 +21,13 @@ FEWEST_OFFSETS: Final = 10_000
 class RangeStream:
     """For one query. Made at `path`, without a batch."""
 
-    def __init__(self, session: SparkSession, path: Path, kafka: Kafka) -> None:
-        """Looks up the brokers. Raises ZooKeeperError, ConfigError."""
+    def __init__(self, session: SparkSession, path: Path, registry: KafkaRegistry) -> None:
+        """Looks up the brokers. Raises as `KafkaRegistry`."""
         path.mkdir(parents=True)
         self._path = path
         self._session = session
-        self._kafka = kafka
-        self._brokers = tuple(anyio.run(_registered, kafka))
+        self._kafka = registry.kafka
+        self._brokers = registry.brokers()
         self._batches = PublishedBatches(path)
         self._numbers = count()
 
@@ -55,8 +51,3 @@ def split(ranges: list[OffsetRange], tasks: int) -> Iterator[OffsetRange]:
         bounds = [each.first + (each.until - each.first) * n // pieces for n in range(pieces + 1)]
         for first, until in pairwise(bounds):
             yield each._replace(first=first, until=until)
-
-
-async def _registered(kafka: Kafka) -> list[Broker]:
-    async with short_session(kafka.zookeeper) as session:
-        return await TopicRegistry(session, Watches(session), kafka.brokers).brokers()
