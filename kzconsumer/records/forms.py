@@ -183,27 +183,27 @@ class RawRecords(Records):
 class Unfetched(Records):
     """A range of offsets whose records the consumer fetches itself."""
 
-    __slots__ = ("_first", "_until")
+    __slots__ = ("first", "until")
 
     fetched = False
 
     def __init__(self, first: int, until: int) -> None:
-        self._first = first
-        self._until = until
+        self.first = first
+        self.until = until
 
     def __len__(self) -> int:
-        return self._until - self._first
+        return self.until - self.first
 
     @property
     def nbytes(self) -> int:
         return 0
 
     def slice(self, first: int, until: int | None = None) -> Unfetched:
-        end = self._until if until is None else min(self._first + until, self._until)
-        return Unfetched(min(self._first + first, end), end)
+        end = self.until if until is None else min(self.first + until, self.until)
+        return Unfetched(min(self.first + first, end), end)
 
     def rows_below(self, offset: int) -> int:
-        return min(max(offset - self._first, 0), len(self))
+        return min(max(offset - self.first, 0), len(self))
 
 
 class _NoRecords(Records):

@@ -6,16 +6,20 @@ import pickle
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 import trustme
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.model import Broker, OffsetRange
+from kzconsumer.records.forms import NO_RECORDS, Unfetched
 from kzconsumer.settings.settings import Settings
+from kzconsumer_spark.daemon.spool import unspooled
 from kzconsumer_spark.executors.access import BrokerAccess
 from kzconsumer_spark.executors.source import RangePart
 from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.worker.range_stream import FEWEST_OFFSETS, split
+from tests.support.range_data import range_data
 
 PASSWORD = "horse battery\n"  # the last newline of a file does not count, others do
 
@@ -36,6 +40,21 @@ def test_large_ranges_are_divided_among_the_tasks_and_small_ones_are_not() -> No
         assert bounds[0][0] == whole.first
         assert bounds[-1][1] == whole.until
         assert all(before[1] == after[0] for before, after in pairwise(bounds))
+
+
+def test_offsets_that_the_log_has_lost_are_not_fetched() -> None:
+    whole = range_data("t", 1, 50, 100)
+    for pieces, spans in (
+        ((), []),
+        ((NO_RECORDS,), []),
+        ((Unfetched(50, 60), Unfetched(60, 100)), [(50, 100)]),
+        ((NO_RECORDS, Unfetched(80, 90), Unfetched(90, 100)), [(80, 100)]),
+        ((Unfetched(50, 52), Unfetched(60, 70), Unfetched(70, 80)), [(50, 52), (60, 80)]),
+    ):
+        part = unspooled(msgspec.structs.replace(whole, pieces=pieces))
+        assert (part.range, part.spans) == (span(1, 50, 100), tuple(span(1, *each) for each in spans))
+        assert part.records == sum(until - first for first, until in spans)
+    assert unspooled(whole).spans == ()
 
 
 def kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kafka:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import msgspec
 import pyarrow.parquet as pq
 
+from kzconsumer.model import OffsetRange
+from kzconsumer.records.forms import Unfetched
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer_files.parquet.records import record_table
 from kzconsumer_spark.daemon.spool_place import SpoolPlace
@@ -27,7 +29,7 @@ def write_spool(place: SpoolPlace, ranges: Sequence[RangeData]) -> tuple[Spooled
 
 
 def unspooled(part: RangeData) -> SpooledRange:
-    """The range without a file."""
+    """The range without a file, with the spans that executors are to fetch."""
     return SpooledRange(
         topic=part.topic,
         partition=part.partition,
@@ -37,7 +39,19 @@ def unspooled(part: RangeData) -> SpooledRange:
         epoch=part.epoch,
         records=part.records,
         file=None,
+        spans=_spans(part),
     )
+
+
+def _spans(part: RangeData) -> tuple[OffsetRange, ...]:
+    """What is not fetched yet. Before and between the pieces are offsets that the log has lost."""
+    spans: list[OffsetRange] = []
+    for piece in part.pieces:
+        if isinstance(piece, Unfetched):
+            adjacent = bool(spans) and spans[-1].until == piece.first
+            first = spans.pop().first if adjacent else piece.first
+            spans.append(part.range._replace(first=first, until=piece.until))
+    return tuple(spans)
 
 
 def _write_range(file: SpoolPlace, part: RangeData) -> SpooledRange:

@@ -19,7 +19,8 @@ from kzconsumer_spark.pipe.kafka import Kafka
 class SpooledRange(msgspec.Struct, frozen=True, kw_only=True):
     """One range of a batch and the Parquet file that holds its `records` rows (no file when there are none).
 
-    Without a file executors fetch the range: `records` is at most the number of its offsets then.
+    Without a file executors fetch its `spans`: all of it but offsets that the log has lost. `records` is the number of
+    their offsets then.
     """
 
     topic: str
@@ -30,6 +31,7 @@ class SpooledRange(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     records: int
     file: str | None
+    spans: tuple[OffsetRange, ...] = ()
 
     @property
     def range(self) -> OffsetRange:

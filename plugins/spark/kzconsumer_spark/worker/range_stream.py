@@ -1,4 +1,4 @@
-"""The batches of a query whose executors fetch: publishes the planned ranges, the large ones in parts."""
+"""The batches of a query whose executors fetch: publishes the spans of planned ranges, the large ones in parts."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class RangeStream:
 
     def publish(self, ranges: Iterable[SpooledRange]) -> None:
         """Let the query find these ranges."""
-        wanted = [part.range for part in ranges if part.records]
-        parts = split(wanted, self._session.sparkContext.defaultParallelism)
+        spans = [span for part in ranges for span in part.spans]
+        parts = split(spans, self._session.sparkContext.defaultParallelism)
         batch = PublishedBatch(parts=tuple(parts), brokers=self._brokers, kafka=self._kafka)
         self._batches.publish(next(self._numbers), batch)
 

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from kzconsumer.errors import ConfigError
+from kzconsumer.model import OffsetRange
 from kzconsumer_files.writer import Written
 from kzconsumer_spark.pipe.cluster import is_cluster
 from kzconsumer_spark.pipe.messages import Failed, RunBatch, SpooledRange, Start
@@ -51,7 +52,10 @@ def _run(query: RangeQuery, part: SpooledRange, write: Write) -> None:
 
 def _nowhere(until: int, file: str | None) -> SpooledRange:
     """A range of no topic."""
-    return SpooledRange(topic="", partition=0, first=0, until=until, incarnation=0, epoch=0, records=1, file=file)
+    spans = (OffsetRange("", 0, 0, until),)
+    return SpooledRange(
+        topic="", partition=0, first=0, until=until, incarnation=0, epoch=0, records=1, file=file, spans=spans
+    )
 
 
 def _write_nothing(batch: SparkBatch) -> Written:
