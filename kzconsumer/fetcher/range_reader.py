@@ -23,6 +23,7 @@ from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST
 from kzconsumer.brokers.security import load_security
 from kzconsumer.clock import now
 from kzconsumer.errors import (
+    BrokersUnreachableError,
     ConnectionLostError,
     CorruptRecordError,
     KzConsumerError,
@@ -87,7 +88,8 @@ class RangeReader:
 
         With `follow` it waits for records that the log does not have yet, as long as its leader answers.
         Raises OffsetLostError for offsets that the log does not have, CorruptRecordError, ConnectionLostError when
-        nothing arrives within `[fetch] request_timeout`, BrokersUnreachableError, BrokerError.
+        nothing arrives within `[fetch] request_timeout`, BrokersUnreachableError when no broker answers for that time,
+        BrokerError.
         """
         left = {TopicPartition(each.topic, each.partition): each for each in ranges if each.first < each.until}
         sizes = dict.fromkeys(left, self._fetch.max_bytes)
@@ -96,7 +98,11 @@ class RangeReader:
             before = dict(left)
             reason: KzConsumerError = ConnectionLostError("no records arrived within request_timeout")
             answered: set[TopicPartition] = set()
-            for leader, asked in (await self._by_leader(left)).items():
+            try:
+                by_leader = await self._by_leader(left)
+            except BrokersUnreachableError as error:
+                by_leader, reason = {}, error
+            for leader, asked in by_leader.items():
                 try:
                     fetched = await self._ask(leader, {each: left[each] for each in asked}, sizes)
                 except ConnectionLostError as error:
