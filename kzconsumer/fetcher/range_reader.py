@@ -32,6 +32,7 @@ from kzconsumer.errors import (
     ZooKeeperUnreachableError,
 )
 from kzconsumer.fetcher.fetch_outcome import FetchOutcome, judge
+from kzconsumer.fetcher.looking import readable_end
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.records.forms import Records
@@ -93,6 +94,7 @@ class RangeReader:
         """
         left = {TopicPartition(each.topic, each.partition): each for each in ranges if each.first < each.until}
         sizes = dict.fromkeys(left, self._fetch.max_bytes)
+        gaps: set[OffsetRange] = set()
         deadline = now() + self._fetch.request_timeout
         while left:
             before = dict(left)
@@ -117,6 +119,10 @@ class RangeReader:
                         continue
                     answered.add(part.topic_partition)
                     records, next_offset = await self._records(part, rest, sizes)
+                    if len(asked) == 1 and self._is_gap(part, rest):
+                        # Before 0.11 the end is read after the records, and may have moved between the two.
+                        next_offset = rest.until if rest in gaps else next_offset
+                        gaps.add(rest)
                     if records:
                         yield part.topic_partition, records.columns()
                     left[part.topic_partition] = rest._replace(first=next_offset)
@@ -134,6 +140,10 @@ class RangeReader:
             async for _ in found:
                 return True
         return False
+
+    def _is_gap(self, part: FetchedPartition, rest: OffsetRange) -> bool:
+        """Whether the log has no record of the rest. Of several partitions some may have nothing for want of room."""
+        return not part.error and not part.records and readable_end(part, self._isolation) >= rest.until
 
     async def _by_leader(self, partitions: Collection[TopicPartition]) -> dict[Broker, list[TopicPartition]]:
         found: dict[Broker, list[TopicPartition]] = {}

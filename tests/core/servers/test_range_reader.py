@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from typing import Final
 
 import pytest
 
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.errors import BrokersUnreachableError
+from kzconsumer.errors import BrokersUnreachableError, ConnectionLostError
 from kzconsumer.fetcher.range_reader import RangeReader
-from kzconsumer.model import Broker, OffsetRange
+from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.ports import free_port
 from kzconsumer_sandbox.servers.topics import create_topic
+from tests.support.log_broker import log_broker
 from tests.support.producing import Sent, produce
+from tests.support.record_sets import Record, record_batch
 
 
 class Known:
@@ -35,11 +37,43 @@ class Known:
 @asynccontextmanager
 async def reading(known: Known, timeout: float) -> AsyncIterator[RangeReader]:
     async with Brokers(client_id="reader", timeout=timeout) as brokers:
-        yield RangeReader(FetchSettings(request_timeout=timeout), known, brokers)
+        yield RangeReader(FetchSettings(request_timeout=timeout, isolation="read_committed"), known, brokers)
 
 
 async def offsets(reader: RangeReader, span: OffsetRange) -> list[object]:
     return [offset async for _, rows in reader.read([span]) for offset in rows["offset"].to_pylist()]
+
+
+class Led:
+    """One broker leads everything."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def of(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Broker]:
+        return dict.fromkeys(partitions, self._broker)
+
+
+@pytest.mark.parametrize(("end", "error"), [(9, None), (8, ConnectionLostError)])
+async def test_a_gap_at_the_end_of_the_log_ends_a_range(
+    monkeypatch: pytest.MonkeyPatch, end: int, error: type[Exception] | None
+) -> None:
+    """If all before its end can be read, and a second answer is empty. Real brokers leave such a gap rarely."""
+    records = record_batch([Record(None, b"v")] * 5, base_offset=0)
+    asked: set[int] = set()
+
+    def log(partition: int, offset: int) -> bytes:
+        again = offset in asked
+        asked.add(offset)
+        return records if again and offset < 5 else b""
+
+    async with (
+        log_broker(log, end=lambda partition: end) as broker,
+        reading(Known(broker), 0.3 if error else 30) as reader,
+    ):
+        monkeypatch.setattr(reader, "_leaders", Led(broker))
+        with pytest.raises(error) if error else nullcontext():
+            assert await offsets(reader, OffsetRange("orders", 0, 2, 9)) == [2, 3, 4]
 
 
 async def test_brokers_that_come_back_are_waited_for(cluster: Cluster, unique: str) -> None:
