@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 from kzconsumer import clock
+from kzconsumer.errors import ZooKeeperUnreachableError
+from kzconsumer.model import Broker
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_files.names import Owner
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.target import Target
 from kzconsumer_files.writer import TargetWriter, Written
+from kzconsumer_sandbox.servers.ports import free_port
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.pipe.messages import SpooledRange
@@ -104,3 +107,20 @@ async def test_every_range_that_is_fetched_must_be_of_its_topic(zookeeper: ZooKe
             lost.require()
 
     await asyncio.to_thread(check)
+
+
+async def test_the_brokers_that_were_known_are_used_while_zookeeper_is_away(
+    zookeeper: ZooKeeperServer, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = f"{zookeeper.connect}/{unique}"
+    async with session(connect) as connected:
+        await connected.ensure("/brokers/ids")
+        await connected.create("/brokers/ids/7", b'{"version":1,"host":"h","port":9092}')
+    known, away = registry(connect), registry(f"127.0.0.1:{free_port()}")
+    found = await asyncio.to_thread(known.brokers)
+    assert found == (Broker(7, "h", 9092),)
+    monkeypatch.setattr(known, "kafka", away.kafka)
+    monkeypatch.setattr("kzconsumer.registry.sessions.LIMIT", 0.3)
+    assert await asyncio.to_thread(known.brokers) == found
+    with pytest.raises(ZooKeeperUnreachableError):
+        await asyncio.to_thread(away.brokers)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import anyio
 
+from kzconsumer.errors import ZooKeeperUnreachableError
 from kzconsumer.model import Broker
 from kzconsumer.registry.sessions import short_session
 from kzconsumer.registry.topics import TopicRegistry, incarnations
@@ -28,10 +29,16 @@ class KafkaRegistry:
 
     def __init__(self, kafka: Kafka) -> None:
         self.kafka = kafka
+        self._known: tuple[Broker, ...] = ()
 
     def brokers(self) -> tuple[Broker, ...]:
-        """Those that are registered."""
-        return tuple(anyio.run(self._brokers))
+        """Those that are registered; if ZooKeeper does not answer, those that were registered at the last call."""
+        try:
+            self._known = tuple(anyio.run(self._brokers))
+        except ZooKeeperUnreachableError:
+            if not self._known:
+                raise
+        return self._known
 
     def require_planned(self, ranges: Iterable[SpooledRange]) -> None:
         """Raises TopicRecreatedError unless the topic of each range is of the range's incarnation."""

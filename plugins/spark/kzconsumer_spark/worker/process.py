@@ -24,7 +24,7 @@ import pyspark
 from py4j.java_gateway import JavaGateway
 from pyspark.sql import SparkSession
 
-from kzconsumer.errors import ConfigError
+from kzconsumer.errors import ConfigError, KzConsumerError
 from kzconsumer.sinks.function_reference import load_function
 from kzconsumer_files.writer import Written
 from kzconsumer_spark.columns.shaping import Shaping
@@ -140,7 +140,12 @@ def run(start: Start, commands: BinaryIO, events: BinaryIO, java: Future[JavaGat
         while isinstance(batch := inbox.get(), RunBatch):
             if failed or not query.takes(batch):
                 query.stop()
-                query = RangeQuery(session, _query_directory(start), batch.number, tracebacks, start.name, kafka)
+                try:
+                    query = RangeQuery(session, _query_directory(start), batch.number, tracebacks, start.name, kafka)
+                except KzConsumerError as error:  # of the cluster; Spark is as it was
+                    failed = True
+                    say(Failed(number=batch.number, error=first_line(error)))
+                    continue
             steps.begin(batch)
             outcome = query.run(batch, write)
             failed = isinstance(outcome, Failed)

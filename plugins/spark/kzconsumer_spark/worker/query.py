@@ -2,13 +2,14 @@
 
 Its source is Spark's file source over a `StreamDirectory`, or a `RangeStream` if executors fetch: a batch of ours is
 what the source finds next, so the frame of foreachBatch is the batch, and what Spark counts and shows of the query is
-true of it. The daemon's plans and the
-destination's ledger decide what is written, never Spark's checkpoint: checkpoint and directory are new for each query,
-and after a failure, or after many batches, the worker makes a new query. So no query reads what an earlier one left.
+true of it. The daemon's plans and the destination's ledger decide what is written, never Spark's checkpoint: checkpoint
+and directory are new for each query, and after a failure, or after many batches that came as files, the worker makes a
+new query. So no query reads what an earlier one left.
 """
 
 from __future__ import annotations
 
+import math
 import queue
 import shutil
 import time
@@ -57,7 +58,7 @@ class RangeQuery:
     ) -> None:
         """`directory` is made. `name` is what Spark shows of the query. With `kafka` executors fetch."""
         self.next_batch = next_batch
-        self._left = _MOST_BATCHES
+        self._left = _MOST_BATCHES if kafka is None else math.inf
         self._session = session
         self._directory = directory
         self._tracebacks = tracebacks
