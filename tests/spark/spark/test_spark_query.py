@@ -23,8 +23,9 @@ from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.daemon.spool import write_spool
 from kzconsumer_spark.daemon.spool_place import SpoolPlace
 from kzconsumer_spark.pipe.column_options import Columns, FieldOptions
-from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange
+from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange, ToFiles
 from kzconsumer_spark.ranges.batch import SparkBatch
+from kzconsumer_spark.ranges.files import RangeFiles
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
 from kzconsumer_spark.worker import query as worker_query
 from kzconsumer_spark.worker.query import RangeQuery
@@ -105,6 +106,29 @@ def test_the_frame_is_the_batch_and_spark_reports_what_it_read(spark: SparkSessi
     assert last.name == "orders"
     assert last.inputRowsPerSecond > 0
     assert last.durationMs["addBatch"] > 0
+
+
+def test_files_of_this_machine_are_not_looked_for_in_the_default_file_system(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Which on YARN mostly is HDFS."""
+    ranges = spool(tmp_path / "spool, 100% full", 5, 3)
+    spark.conf.set("fs.defaultFS", "nowhere://x")
+
+    def write(batch: SparkBatch) -> Written:
+        files = RangeFiles(spark, ToFiles(path="")).stage(batch.frame, batch.ranges, tmp_path / "100% out").ranges
+        assert all(file.is_file() for each in files for file, _ in each.files)
+        return Written(sum(each.rows for each in files), 2, 0)
+
+    try:
+        query = RangeQuery(spark, tmp_path / "query 100%", 1, Tracebacks())
+        outcome = query.run(RunBatch(number=1, ranges=ranges), write)
+        query.stop()
+    finally:
+        spark.conf.unset("fs.defaultFS")
+    assert isinstance(outcome, Done), outcome
+    assert outcome.rows == 8
+    assert not (tmp_path / "query 100%").exists()
 
 
 def test_ranges_without_records_need_no_run_of_the_query(spark: SparkSession, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kzconsumer_spark.pipe.cluster import is_cluster
+from kzconsumer_spark.pipe.locations import location
 from kzconsumer_spark.pipe.messages import Start, ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc
 
 _DEFAULTS: Final = {
@@ -119,7 +120,7 @@ def settings(start: Start) -> dict[str, str]:
     zone = {_ZONE: time_zone(start.conf), "spark.executorEnv.TZ": environment_zone(start.conf)}
     defaults = _DEFAULTS | zone | ({} if is_cluster(start.master) else _LOCAL_DEFAULTS)
     defaults |= {"spark.app.name": start.name} | ui_settings(start.ui) | event_log_settings(start.event_log)
-    warehouse = {"spark.sql.warehouse.dir": f"{start.scratch}/warehouse"}
+    warehouse = {"spark.sql.warehouse.dir": location(f"{start.scratch}/warehouse")}
     own = {"spark.master": start.master, "spark.local.dir": start.scratch} | STREAM
     match start.destination:
         case ToFiles() | ToDelta() | ToIceberg():

@@ -22,6 +22,7 @@ from pyspark.sql.types import StringType, StructType
 from kzconsumer_files.names import data_file
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_spark.pipe.cluster import is_cluster
+from kzconsumer_spark.pipe.locations import location
 from kzconsumer_spark.pipe.messages import SpooledRange, ToFiles
 from kzconsumer_spark.ranges.parts import Part, has_rows, match_parts, parts_by_range, read_part
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
@@ -96,7 +97,7 @@ class RangeFiles:
         return staged
 
     def _written(self, frame: DataFrame, output: Path) -> list[Part]:
-        frame.write.options(**self._to.write_options).parquet(str(output))
+        frame.write.options(**self._to.write_options).parquet(location(output))
         # A task without rows may leave a file, too.
         return [read_part(file) for file in sorted(output.glob("*.parquet")) if has_rows(file)]
 
@@ -117,7 +118,7 @@ class RangeFiles:
             }
             frame, by = frame.withColumns(copies), tuple(copies)
         writer = frame.write.format(self._to.format).options(**self._to.write_options)
-        writer.partitionBy(*RANGE_COLUMNS, *by).save(str(output))
+        writer.partitionBy(*RANGE_COLUMNS, *by).save(location(output))
         found = {part: _files_of(part, output, self._to.format) for part in ranges}
         if count is None:
             rows = dict(zip(ranges, counted(), strict=True))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
+from kzconsumer_spark.pipe.locations import location
 from kzconsumer_spark.pipe.messages import SpooledRange
 
 SCHEMA = (
@@ -20,4 +21,4 @@ SCHEMA = (
 
 def read_spool(session: SparkSession, ranges: Sequence[SpooledRange]) -> DataFrame:
     """The records of `ranges` (those that have any), in no order across ranges."""
-    return session.read.schema(SCHEMA).parquet(*(part.file for part in ranges if part.file is not None))
+    return session.read.schema(SCHEMA).parquet(*(location(part.file) for part in ranges if part.file is not None))

@@ -22,6 +22,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from kzconsumer_files.writer import Written
+from kzconsumer_spark.pipe.locations import location
 from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange
 from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
@@ -71,7 +72,7 @@ class RangeQuery:
             self._stream.frame()
             .writeStream.queryName(name)
             .foreachBatch(self._foreach_batch)
-            .option("checkpointLocation", str(directory / "checkpoint"))
+            .option("checkpointLocation", location(directory / "checkpoint"))
             .start()
         )
 

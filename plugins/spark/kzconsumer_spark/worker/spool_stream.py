@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from kzconsumer_spark.pipe.locations import location
 from kzconsumer_spark.pipe.messages import SpooledRange
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
 from kzconsumer_spark.worker.stream_directory import SOURCE_OPTIONS, StreamDirectory
@@ -20,7 +21,7 @@ class SpoolStream:
         self._directory = StreamDirectory(path)
 
     def frame(self) -> DataFrame:
-        path = str(self._directory.path)
+        path = location(self._directory.path)
         return self._session.readStream.schema(SCHEMA).options(**SOURCE_OPTIONS).parquet(path)
 
     def publish(self, ranges: Iterable[SpooledRange]) -> None:

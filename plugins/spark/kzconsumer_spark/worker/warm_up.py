@@ -13,6 +13,7 @@ from kzconsumer.errors import ConfigError
 from kzconsumer.model import OffsetRange
 from kzconsumer_files.writer import Written
 from kzconsumer_spark.pipe.cluster import is_cluster
+from kzconsumer_spark.pipe.locations import location
 from kzconsumer_spark.pipe.messages import Failed, RunBatch, SpooledRange, Start
 from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
@@ -30,17 +31,17 @@ def warm_up(start: Start, session: SparkSession, query: RangeQuery) -> None:
     place = f"{start.spool}/{Path(start.scratch).name}" if is_cluster(start.master) else start.scratch
     first, second = (f"{place}/{name}" for name in ("warm-1", "warm-2"))
     if is_cluster(start.master):
-        session.range(0, 1, numPartitions=1).selectExpr("id as offset").write.parquet(first)
-        first = unquote(*session.read.schema(SCHEMA).parquet(first).inputFiles())
+        session.range(0, 1, numPartitions=1).selectExpr("id as offset").write.parquet(location(first))
+        first = unquote(*session.read.schema(SCHEMA).parquet(location(first)).inputFiles())
     else:  # a job less: a third of the warm-up
         pq.write_table(pa.table({"offset": [0]}), first)
 
     def write(batch: SparkBatch) -> Written:
-        batch.frame.write.parquet(second)
+        batch.frame.write.parquet(location(second))
         return Written(1, 1, 0)
 
     _run(query, _nowhere(1, first), write)
-    if is_cluster(start.master) and session.read.schema(SCHEMA).parquet(second).count() != 1:
+    if is_cluster(start.master) and session.read.schema(SCHEMA).parquet(location(second)).count() != 1:
         raise ConfigError([f"[sink.options] spool: what executors of {start.master} write to {place} is not there"])
 
 
