@@ -262,5 +262,6 @@ async def test_members_continue_with_another_server_without_a_rebalance(
         if not victim.alive:
             victim.start()
     assert set(records([*first.delivered, *second.delivered]).values()) == {1}
-    assert all(at < hit + T for times in connected for at in times)
+    # Of the first time: on a busy machine the new connection may be lost, too, and that again.
+    assert all(at < hit + T for times in connected for at in times[:1])
     assert max(each.longest_gap(hit) for each in (first, second)) < T
