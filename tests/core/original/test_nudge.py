@@ -21,7 +21,7 @@ from tests.support.zookeeper_sessions import session, until
 async def test_ours_nudges_an_original_that_gave_up(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A partition is blocked for longer than it retries, so it owns nothing. One kzconsumer member alone nudges it."""
+    """A partition is blocked for longer than it retries, so it owns nothing. Only one kzconsumer member nudges it."""
     monkeypatch.setattr(original_members, "PATIENCE", 3.0)
     async with mixed_group(servers, cluster, unique) as group:
         with console_consumer(

@@ -5,7 +5,8 @@ The destination of the same kind in the worker writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -65,11 +66,17 @@ def claimed_destination(to: To) -> ClaimedDestination:
         case ToFiles():
             return Files(to)
         case ToDelta():
-            return _delta_table(to)
+            with _needing("delta", "deltalake"):
+                from kzconsumer_spark.delta.target import DeltaTarget
+            return DeltaTarget(to)
         case ToIceberg():
-            return _iceberg_table(to)
+            with _needing("iceberg", "pyiceberg"):
+                from kzconsumer_spark.iceberg.target import IcebergTarget
+            return IcebergTarget(to)
         case ToJdbc():
-            return _jdbc_table(to)
+            with _needing("jdbc", "psycopg"):
+                from kzconsumer_spark.jdbc.table import JdbcTable
+            return JdbcTable(to)
         case ToFunction():
             return Functions(to)
 
@@ -131,31 +138,13 @@ class Functions:
         return True
 
 
-def _delta_table(to: ToDelta) -> ClaimedDestination:
+@contextmanager
+def _needing(destination: str, package: str) -> Iterator[None]:
+    """Around the import of a destination that is an extra. Raises PluginError."""
     try:
-        from kzconsumer_spark.delta.target import DeltaTarget
+        yield
     except ImportError as error:
         raise PluginError(
-            'kzconsumer-spark: destination "delta" needs deltalake: pip install "kzconsumer-spark[delta]"'
+            f'kzconsumer-spark: destination "{destination}" needs {package}:'
+            f' pip install "kzconsumer-spark[{destination}]"'
         ) from error
-    return DeltaTarget(to)
-
-
-def _iceberg_table(to: ToIceberg) -> ClaimedDestination:
-    try:
-        from kzconsumer_spark.iceberg.target import IcebergTarget
-    except ImportError as error:
-        raise PluginError(
-            'kzconsumer-spark: destination "iceberg" needs pyiceberg: pip install "kzconsumer-spark[iceberg]"'
-        ) from error
-    return IcebergTarget(to)
-
-
-def _jdbc_table(to: ToJdbc) -> ClaimedDestination:
-    try:
-        from kzconsumer_spark.jdbc.table import JdbcTable
-    except ImportError as error:
-        raise PluginError(
-            'kzconsumer-spark: destination "jdbc" needs psycopg: pip install "kzconsumer-spark[jdbc]"'
-        ) from error
-    return JdbcTable(to)

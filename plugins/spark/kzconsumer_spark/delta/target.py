@@ -146,12 +146,9 @@ class DeltaTarget:
         columns: str | None,
         require_lease: Callable[[], None],
     ) -> int:
-        """Commit the ranges that the table does not have; returns their number. `attempt` is a unique name.
+        """See `kzconsumer_spark.ranges.table_destination`.
 
-        `columns` are Spark's, as JSON; None where no range has files. When this returns, the table has every range, on
-        disk, possibly from another writer. Raises KeptAside once it has all others; Misfit, Overtaken, OSError, after
-        which the commit may or may not have been made; `missing` then shows which. Files that are moved into the
-        table's directory and not committed are no part of the table; VACUUM removes them.
+        Files that are moved into the table's directory and not committed are no part of the table; VACUUM removes them.
         """
         if table is None and columns is not None:
             self._log.make(columns, self._to.partition_by)

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import pyarrow_to_schema
-from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
@@ -39,11 +38,10 @@ def further_columns(metadata: TableMetadata, columns: pa.Schema) -> list[pa.Fiel
     """
     schema = metadata.schema()
     known = {each.name: each for each in schema.fields}
-    if (mapping := metadata.name_mapping()) is not None:
-        mapped = {name for each in mapping.root for name in each.names}
-        if unmapped := [field.name for field in columns if field.name in known and field.name not in mapped]:
-            raise Misfit(f'the table\'s name mapping is without column "{unmapped[0]}": files could not be read')
     common = [field for field in columns if field.name in known]
+    mapped = _mapped_names(metadata)
+    if mapped is not None and (unmapped := [field.name for field in common if field.name not in mapped]):
+        raise Misfit(f'the table\'s name mapping is without column "{unmapped[0]}": files could not be read')
     for found in pyarrow_to_schema(pa.schema(common), schema.name_mapping).fields:
         kinds = shape(found.field_type), shape(known[found.name].field_type)
         if kinds[0] != kinds[1] and kinds not in _WIDER:
@@ -52,8 +50,9 @@ def further_columns(metadata: TableMetadata, columns: pa.Schema) -> list[pa.Fiel
         if theirs.required:
             raise Misfit(f'the table\'s column "{name}" is required: a file of Spark may leave it out')
     further = [field.with_nullable(True) for field in columns if field.name not in known]
+    former = {field.name for each in metadata.schemas for field in each.fields} | (mapped or set())
     for field in further:
-        if field.name in _former_names(metadata):
+        if field.name in former:
             raise Misfit(f'the table had a column "{field.name}" that was renamed or dropped: leave it out by select')
     return further
 
@@ -91,12 +90,10 @@ def shape(kind: Any) -> Any:
     return str(kind)
 
 
-def _former_names(metadata: TableMetadata) -> set[str]:
-    """Top-level names of all schemas of the table, and of its mapping from names to fields."""
-    schemas: Iterable[Schema] = metadata.schemas
+def _mapped_names(metadata: TableMetadata) -> set[str] | None:
+    """Top-level names of the table's mapping from names to fields; None without one."""
     mapping = metadata.name_mapping()
-    mapped = () if mapping is None else (name for field in mapping.root for name in field.names)
-    return {*mapped, *(field.name for schema in schemas for field in schema.fields)}
+    return None if mapping is None else {name for field in mapping.root for name in field.names}
 
 
 def _is_plain(kind: pa.DataType) -> bool:

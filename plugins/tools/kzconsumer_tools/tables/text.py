@@ -1,6 +1,6 @@
 """Building blocks of all tables: columns, sentences, number ranges.
 
-Names and numbers are never cut, so that rows can be told apart and copied; sentences are wrapped.
+Names and numbers are never cut, so that rows can be distinguished and copied; sentences are wrapped.
 """
 
 from __future__ import annotations
