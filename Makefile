@@ -29,7 +29,7 @@ help:
 	@echo "make test-spark-versions  every broker version into Parquet, every record compared; every PySpark (1 GB, once)"
 	@echo "make test-admin  what controllers of four versions are asked for, and do (1 minute)"
 	@echo "make chaos-stop  fifty stops at random moments, and fifty without ZooKeeper"
-	@echo "make chaos-spark  thirty faults at random moments under two Sparks, into Parquet and into PostgreSQL: every record is there once (35 minutes; DESTINATION=parquet, postgresql, delta or iceberg: that one)"
+	@echo "make chaos-spark  thirty faults at random moments under two Sparks, into Parquet and into PostgreSQL: every record is there once (35 minutes; DESTINATION=parquet, executors, postgresql, delta or iceberg: that one; executors: into Parquet what they fetch themselves)"
 	@echo "make chaos-spark-control  the same with a sink that appends and plans nothing: records are there twice"
 	@echo "make soak   an hour of 20,000 records a second and a fault every minute; nothing missing, nothing grows (MINUTES=5: shorter)"
 	@echo "make simulate  an hour of random faults in simulated groups; prints the seed that fails (MINUTES=5: shorter)"
@@ -42,7 +42,7 @@ help:
 	@echo "make bench  rates, latency and first message beside other clients (20 minutes; parts: $(BIN)/python -m tests.bench --help)"
 	@echo "make bench-group  joining, stopping and dying members, beside Kafka's own consumer"
 	@echo "make bench-scale  a hundred members starting together"
-	@echo "make bench-spark  from a broker into Parquet, beside Spark's own Kafka source (10 minutes; $(BIN)/python -m tests.bench.spark --help)"
+	@echo "make bench-spark  from a broker into Parquet, beside Spark's own Kafka source (10 minutes; on a cluster, with a spool and with executors that fetch: $(BIN)/python -m tests.bench.spark --part cluster)"
 	@echo "make lock   write requirements.lock with the newest releases"
 
 demo: $(DEMO)/.ready

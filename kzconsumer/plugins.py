@@ -23,7 +23,7 @@ _EXTRAS = {
     SINKS: {"parquet": "files", "segments": "files", "spark": "spark"},
     COMMANDS: {
         **dict.fromkeys(("demo", "sandbox"), "sandbox"),
-        **dict.fromkeys(("assign", "cluster", "completion", "config", "consume", "context", "groups"), "tools"),
+        **dict.fromkeys(("cluster", "completion", "config", "consume", "context", "groups"), "tools"),
         **dict.fromkeys(("lag", "manual", "offsets", "sink", "top", "topics"), "tools"),
     },
 }

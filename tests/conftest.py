@@ -56,6 +56,7 @@ CHAINS = {
         "tests/spark/spark/test_replay_after_kill.py",
         "tests/tools/spark/test_sink_verify.py",
         "tests/tools/spark/test_sink_try.py",
+        "tests/spark/spark/test_executors_outage.py",
         "tests/spark/spark/test_spark_versions.py",
         "tests/spark/spark/test_pyspark_versions.py",
         "tests/spark/spark/test_spark_kubernetes.py",
@@ -82,6 +83,7 @@ CHAINS = {
         "tests/spark/spark/test_spark_query.py",
         "tests/spark/spark/test_spark_cluster.py",
         "tests/spark/spark/test_executors_fetch.py",
+        "tests/spark/spark/test_group_source.py",
         "tests/spark/spark/test_spark_object_store.py",
     ),
 }

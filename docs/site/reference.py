@@ -157,7 +157,8 @@ def log_events() -> str:
     page = [
         "# Log events",
         "Generated from the log calls in the source: the `event` of a line, its `level` and its own fields. "
-        "Fields that every line has: [Logs](logs.md).",
+        "Fields that every line has: [Logs](logs.md). What to do about a warning or an error: "
+        "[Troubleshooting](troubleshooting.md).",
         "\n".join(
             [
                 "| event | level | fields |",

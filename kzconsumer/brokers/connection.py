@@ -93,7 +93,8 @@ class BrokerConnection:
             raise SecurityError(f"{broker}: {why}") from error
         except (OSError, ValueError, OverflowError) as error:  # the last two: no possible host name or port
             hung_up = security.tls is not None and isinstance(error, _HANG_UPS)
-            raise ConnectionLostError(f"{broker}: {tls_failures.BROKER.hung_up if hung_up else error}") from error
+            why = "connection refused" if isinstance(error, ConnectionRefusedError) else str(error)
+            raise ConnectionLostError(f"{broker}: {tls_failures.BROKER.hung_up if hung_up else why}") from error
         return cls(transport)
 
     @classmethod

@@ -117,6 +117,11 @@ class Brokers:
         self._refusals[broker] = now() + PAUSE_AFTER_REFUSAL, reason
         return error
 
+    @property
+    def refused(self) -> bool:
+        """Whether TLS or SASL failed with a broker, and has not succeeded since."""
+        return bool(self._refusals)
+
     def drop(self, connection: BrokerConnection) -> None:
         """Close a connection and forget it; the next caller gets a new one."""
         connection.close()

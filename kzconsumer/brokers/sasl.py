@@ -37,7 +37,8 @@ async def authenticate(transport: BrokerTransport, versions: Versions, sasl: Sas
             except StopIteration:
                 return lifetime_ms / 1000
     except SecurityError as error:
-        raise SecurityError(f"{transport.broker}: {sasl.mechanism} as {sasl.username}: {error}") from None
+        who = f"[brokers.sasl] {sasl.mechanism} as {sasl.username}"
+        raise SecurityError(f"{transport.broker}: {who}: {error}") from None
 
 
 def _check(error: int, mechanisms: tuple[str, ...], transport: BrokerTransport) -> None:

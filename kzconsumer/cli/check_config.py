@@ -19,6 +19,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "plugins named there, the sink's own options and, if the sink supports it, whether its destination is "
         "writable. Reads the keys and passwords that the configuration names. Changes nothing and contacts no server. "
         "Exit status 78 if there is a fault.",
+        examples=("orders.toml", "orders.toml --effective"),
     )
     add_configuration(parser)
     parser.add_argument("--effective", action="store_true", help="print every key with its value and origin")

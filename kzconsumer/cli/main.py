@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     AddArguments = Callable[[Subparsers], None]
 
 EXIT_FAILED = 1
-EXIT_USAGE = 2
 EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
 
 # The core's own verbs, with their lines of `--help`.
@@ -45,9 +44,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             words.append(verb)
         parser = whole_parser() if verb is None else _parser_of(verb)
         arguments = parser.parse_args(words)
-        if arguments.verb is None:
-            parser.print_help(sys.stderr)
-            return EXIT_USAGE
         status = int(_run_of(arguments)(arguments) or 0)
         sys.stdout.flush()
         return status
@@ -153,6 +149,7 @@ def _parser(verbs: Collection[str]) -> tuple[argparse.ArgumentParser, Subparsers
         description="Consume Kafka topics as a member of a ZooKeeper-coordinated consumer group.",
         epilog="Exit status: 0 success, 1 failure, 2 wrong usage, 3 checked and not healthy, 75 run not finished, "
         "78 wrong configuration.",
+        examples=("consume orders --zookeeper zk1:2181 -e", "lag orders --context prod", "run orders.toml"),
         allow_abbrev=False,
     )
     parser.add_argument("--config", metavar="FILE", help="the group's TOML file")
@@ -160,7 +157,7 @@ def _parser(verbs: Collection[str]) -> tuple[argparse.ArgumentParser, Subparsers
     # Of a command whose parser has no `--config` and `--set` of its own.
     parser.set_defaults(flags_of_verb=[], misused=parser.error)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    subparsers = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
+    subparsers = parser.add_subparsers(dest="verb", required=True, metavar="VERB", title="verbs")
     for name, (module, summary) in _VERBS.items():
         if name in verbs:
             importlib.import_module(module).add_arguments(subparsers)
@@ -172,6 +169,7 @@ def _parser(verbs: Collection[str]) -> tuple[argparse.ArgumentParser, Subparsers
 def report_error(error: Exception) -> int:
     """Print a KzConsumerError, one line for each fault; returns the exit status. Raises any other error again."""
     from kzconsumer.errors import ConfigError, KzConsumerError, leaves
+    from kzconsumer.logs.setup import just_reported
     from kzconsumer.redaction import redacted_text
 
     found = list(leaves(error))
@@ -180,5 +178,6 @@ def report_error(error: Exception) -> int:
     for each in found:
         lines = each.faults if isinstance(each, ConfigError) else [" ".join(str(each).split("\n"))]
         for line in lines:
-            print(f"kzconsumer: {redacted_text(line)}", file=sys.stderr)
+            if not just_reported(line):
+                print(f"kzconsumer: {redacted_text(line)}", file=sys.stderr)
     return EXIT_CONFIG if any(isinstance(each, ConfigError) for each in found) else EXIT_FAILED

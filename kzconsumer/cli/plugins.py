@@ -14,6 +14,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "plugins",
         help="list installed assignors, sinks and commands",
         description="List installed assignors, sinks and commands: kind, name, object; by the distribution of each.",
+        examples=("",),
     )
     parser.set_defaults(run=run)
 

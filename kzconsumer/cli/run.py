@@ -6,9 +6,7 @@ import argparse
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib.util import find_spec
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from kzconsumer.cli.configuration import add_configuration, layers_given
@@ -30,6 +28,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         help="consume as a member of the group (the default)",
         description="Join the group and hand its records to the sink until SIGTERM or SIGINT; a second one means now. "
         "SIGHUP reads the configuration again.",
+        examples=("orders.toml", "orders.toml --set log.level=debug", "nightly.toml --run 2026-01-31"),
     )
     add_configuration(parser)
     parser.add_argument(
@@ -43,6 +42,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     from kzconsumer.cli.checks import checked
+    from kzconsumer.cli.progress import progress
     from kzconsumer.logs.setup import configure
     from kzconsumer.service.start import run as consume
     from kzconsumer.sinks.configured import check_sink
@@ -54,7 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = checked(layers, _look, arguments.name)
     with layers.named():
         configure(settings.log.level, settings.log.format)
-        with run_progress(settings.subscription.stop_at is not None) as show:
+        bar = settings.subscription.stop_at is not None and sys.stderr.isatty()
+        with progress("to the end of the run") if bar else nullcontext() as show:
             status = consume(settings, load, show)
     return _ended(status)
 
@@ -80,36 +81,3 @@ def _ended(status: int) -> int:
                 sys.stderr.flush()
                 os._exit(status)
     return status
-
-
-@contextmanager
-def run_progress(wanted: bool, what: str = "to the end of the run") -> Iterator[Callable[[int, int], None] | None]:
-    """A callback that draws a progress bar of offsets. None without a terminal or without rich."""
-    if not wanted or not sys.stderr.isatty() or find_spec("rich") is None:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        Task,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-    from rich.text import Text
-
-    class Rate(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            return Text(f"{task.speed:,.0f}/s" if task.speed else "")
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
-    # Standard output is for the sink.
-    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bars:
-        row = bars.add_task(what, total=None)
-
-        def show(done: int, total: int) -> None:
-            bars.update(row, completed=done, total=total)
-
-        yield show

@@ -29,7 +29,6 @@ from kzconsumer.errors import (
     KzConsumerError,
     NotFoundError,
     OffsetLostError,
-    ZooKeeperUnreachableError,
 )
 from kzconsumer.fetcher.fetch_outcome import FetchOutcome, judge
 from kzconsumer.fetcher.looking import readable_end
@@ -37,7 +36,7 @@ from kzconsumer.fetcher.reading import reading
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.records.forms import Records
 from kzconsumer.registry.nodes import Topic
-from kzconsumer.registry.sessions import LIMIT, open_session
+from kzconsumer.registry.sessions import LIMIT, open_session, unreachable
 from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.settings.sections import FetchSettings, SubscriptionSettings
 from kzconsumer.settings.settings import Settings
@@ -90,7 +89,7 @@ class RangeReader:
         With `follow` it waits for records that the log does not have yet, as long as its leader answers.
         Raises OffsetLostError for offsets that the log does not have, CorruptRecordError, ConnectionLostError when
         nothing arrives within `[fetch] request_timeout`, BrokersUnreachableError when no broker answers for that time,
-        BrokerError.
+        BrokerError when a leader cannot be found or cannot read its log for that time.
         """
         left = {TopicPartition(each.topic, each.partition): each for each in ranges if each.first < each.until}
         sizes = dict.fromkeys(left, self._fetch.max_bytes)
@@ -98,7 +97,7 @@ class RangeReader:
         deadline = now() + self._fetch.request_timeout
         while left:
             before = dict(left)
-            reason: KzConsumerError = ConnectionLostError("no records arrived within request_timeout")
+            reason: KzConsumerError = ConnectionLostError("no leader sent records within request_timeout")
             answered: set[TopicPartition] = set()
             try:
                 by_leader = await self._by_leader(left)
@@ -114,7 +113,7 @@ class RangeReader:
                     rest = left.get(part.topic_partition)
                     if rest is None:
                         continue  # was not asked for
-                    if judge(part.error) is FetchOutcome.FIND_LEADER:
+                    if judge(part.error) in (FetchOutcome.FIND_LEADER, FetchOutcome.UNREADABLE):
                         reason = broker_error(part.error, str(part.topic_partition))
                         continue
                     answered.add(part.topic_partition)
@@ -215,12 +214,11 @@ async def range_reader(settings: Settings) -> AsyncIterator[ClusterReader]:
     security = partial(load_security, settings.brokers, settings.source)
     security()
     async with AsyncExitStack() as exits:
-        session = None
-        with anyio.move_on_after(LIMIT):
-            session = await exits.enter_async_context(open_session(settings.zookeeper))
-        if session is None:
-            where = settings.zookeeper.connect
-            raise ZooKeeperUnreachableError(f"{where}: ZooKeeper did not answer within {LIMIT:.0f} s")
+        session = open_session(settings.zookeeper)
+        with anyio.move_on_after(LIMIT) as patience:
+            await exits.enter_async_context(session)
+        if patience.cancelled_caught:
+            raise unreachable(session, settings.zookeeper, LIMIT)
         topics = TopicRegistry(session, Watches(session), settings.brokers)
         brokers = await exits.enter_async_context(
             Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout, security=security)

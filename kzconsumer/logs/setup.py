@@ -37,7 +37,9 @@ def configure(level: str, format: str) -> None:
     `format` is console, json, auto (console if standard error is a terminal, else json), journald, or line: in the form
     of a command's error messages. Verbose libraries are held at warning. Raises ConfigError if there is no journal.
     """
+    global _last_reason
     finish()
+    _last_reason = ""
     threshold = logging.getLevelNamesMapping()[level.upper()]
     readable = format == "console" or (format == "auto" and sys.stderr.isatty())
     shared: list[Processor] = [
@@ -128,6 +130,7 @@ class _LeftOut:
 
 
 _left_out: _LeftOut | None = None
+_last_reason = ""
 
 
 def _without_secrets(logger: object, method: str, event: EventDict) -> EventDict:
@@ -152,8 +155,20 @@ def _escaped(logger: object, method: str, line: Any) -> str:
 
 
 def _line(logger: object, method: str, event: EventDict) -> str:
-    """`kzconsumer: <what>: <key> <value>, ...`, and a traceback where there is one."""
+    """`kzconsumer: <what>: <key> <value>, ...: <reason>`, and a traceback where there is one."""
+    global _last_reason
     what, exception = event.pop("event"), event.pop("exception", "")
-    about = ", ".join(f"{key} {value}" for key, value in event.items() if key not in ("level", "timestamp"))
-    line = f"kzconsumer: {what}: {about}" if about else f"kzconsumer: {what}"
+    _last_reason = reason = str(event.pop("reason", ""))
+    facts = [f"{key} {_words(value)}" for key, value in event.items() if key not in ("level", "timestamp")]
+    about = ", ".join(each for each in facts if each not in reason)
+    line = ": ".join(filter(None, ("kzconsumer", what, about, reason)))
     return f"{line}\n{exception}" if exception else line
+
+
+def _words(value: object) -> str:
+    return "; ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def just_reported(text: str) -> bool:
+    """Whether the last line in the form of an error message has the reason of this error."""
+    return _last_reason != "" and _last_reason in text

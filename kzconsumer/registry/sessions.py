@@ -46,7 +46,12 @@ async def short_session(zookeeper: ZooKeeperSettings, more: float = 0.0) -> Asyn
                 await session.sync()
                 yield session
     except TimeoutError:
-        why = f" ({'; '.join(session.refusals)})" if session.refusals else ""
-        reason = f"{zookeeper.connect}: ZooKeeper did not answer within {limit:.0f} s{why}"
-        advice = "check that host and port are ZooKeeper's (usually 2181), not a broker's"
-        raise ZooKeeperUnreachableError(f"{reason}; {advice}") from None
+        raise unreachable(session, zookeeper, limit) from None
+
+
+def unreachable(session: ZooKeeperSession, zookeeper: ZooKeeperSettings, limit: float) -> ZooKeeperUnreachableError:
+    """The error for a session that was not established within `limit` seconds, with what each server said."""
+    why = f" ({'; '.join(session.refusals)})" if session.refusals else ""
+    reason = f"{zookeeper.connect}: ZooKeeper did not answer within {limit:.0f} s{why}"
+    advice = "check that host and port are ZooKeeper's (usually 2181), not a broker's"
+    return ZooKeeperUnreachableError(f"{reason}; {advice}")

@@ -50,16 +50,23 @@ class BatchBuilder:
     """Times are seconds of one clock, the caller's.
 
     A batch is due when all that is collected has reached `max_records`, `max_bytes` or the `most_bytes` that the sink
-    wants in a batch (`full`), when a range has waited `max_time`, or when no range collected can grow any more. Ranges
-    below the floor (`min_records`, `min_bytes`: reaching one of those given is enough) stay and grow on. But where all
-    are below it, everything goes, so that what is held is bounded by the limits alone; and with a range that has waited
-    `max_time` go those that have waited half as long: quiet partitions share their batches.
+    wants in a batch (`full`), or its `due_records`, when a range has waited `max_time`, or when no range collected can
+    grow any more. Ranges below the floor (`min_records`, `min_bytes`: reaching one of those given is enough) stay and
+    grow on. But where all are below it, everything goes, so that what is held is bounded by the limits alone; and with
+    a range that has waited `max_time` go those that have waited half as long: quiet partitions share their batches.
     """
 
-    def __init__(self, limits: BatchSettings, wants: Wants = "columns", most_bytes: int = sys.maxsize) -> None:
+    def __init__(
+        self,
+        limits: BatchSettings,
+        wants: Wants = "columns",
+        most_bytes: int = sys.maxsize,
+        due_records: int = sys.maxsize,
+    ) -> None:
         self._limits = limits
         self._wants = wants
         self._most_bytes = most_bytes
+        self._due_records = due_records
         self._ranges: dict[OffsetTracker, _Range] = {}
         self._replays: dict[OffsetTracker, _Range] = {}
         self._records = 0
@@ -81,7 +88,8 @@ class BatchBuilder:
     @property
     def due_at(self) -> float:
         """When to cut the next batch if nothing more is added: -inf for now, inf for never."""
-        if self.full or (self._ranges and all(part.at_end for part in self._ranges.values())):
+        due = self.full or self._records >= self._due_records
+        if due or (self._ranges and all(part.at_end for part in self._ranges.values())):
             return -math.inf
         return self.begun + self._limits.max_time
 

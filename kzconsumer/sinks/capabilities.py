@@ -24,6 +24,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that entering may take; 0 without the attribute."""
     batch_bytes: int
     """Bytes at which a batch is full, whatever the settings allow; no limit without the attribute."""
+    due_records: int
+    """Records with which a batch is due before it is full; no limit without the attribute."""
     last_batch: Callable[[], Mapping[str, object]]
     """What the sink adds to the log line of the batch just written."""
     status: Callable[[], Mapping[str, object]]
@@ -50,6 +52,7 @@ def capabilities(sink: Sink) -> Capabilities:
         wants=getattr(sink, "wants", "columns"),
         start_limit=getattr(sink, "start_limit", 0.0),
         batch_bytes=getattr(sink, "batch_bytes", sys.maxsize),
+        due_records=getattr(sink, "due_records", sys.maxsize),
         last_batch=lambda: getattr(sink, "last_batch", {}),
         status=lambda: getattr(sink, "status", {}),
         destination=cast(Destination, sink) if replayable else None,

@@ -52,6 +52,9 @@ def _contradictions(sink: object) -> Iterator[str]:
     batch_bytes = getattr(sink, "batch_bytes", 1)
     if not isinstance(batch_bytes, int) or batch_bytes < 1:
         yield f'has a "batch_bytes" that is not a number of bytes: {batch_bytes!r}'
+    due_records = getattr(sink, "due_records", 1)
+    if not isinstance(due_records, int) or due_records < 1:
+        yield f'has a "due_records" that is not a number of records: {due_records!r}'
     try:
         fingerprint = _fingerprint(sink)
     except Exception as error:

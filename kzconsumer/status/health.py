@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kzconsumer.clock import now
+from kzconsumer.figures import plural
 from kzconsumer.offsets.position import Position
 from kzconsumer.sessions import Sessions
 from kzconsumer.zookeeper.lease import Lease
@@ -39,10 +40,10 @@ class Health:
         positions = self.sessions.positions()
         if not positions:
             return "in the group, no partitions"
-        owned = f"{len(positions)} partition{'s' if len(positions) > 1 else ''}"
+        owned = plural(len(positions), "partition")
         # A paused partition is not fetched, so its high watermark is out of date.
         left = [at.left for at in positions if at.left is not None and not at.paused]
-        behind = f"{sum(left):,} records behind" if left else "lag unknown"
+        behind = f"{plural(sum(left), 'record')} behind" if left else "lag unknown"
         paused = sum(at.paused for at in positions)
         return f"consuming {owned}, {behind}" + (f", {paused} paused" if paused else "")
 

@@ -71,11 +71,12 @@ class StreamCursor:
         try:
             # The lease and the time are looked at within a lot, too: the process may have been stopped in the middle of
             # one, and the application may have become slow. Before each message for a slow application.
-            if slow := bool(self._lot) and now() - self._turn > LOT_SECONDS:
+            slow = bool(self._lot) and now() - self._turn > LOT_SECONDS
+            if self._unacknowledged is None and (slow or (self._lot and not self._lease.held)):
+                self.ack()  # it is processed even if what follows is cancelled
+            if slow:
                 await self._give_turn()
             while self._lot and not self._lease.held:
-                if self._unacknowledged is None:
-                    self.ack()
                 await self._wait(self._lease.wait)
             if not self._lot:  # it may also have been given back meanwhile
                 await self._load_lot()

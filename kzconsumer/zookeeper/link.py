@@ -129,7 +129,8 @@ class Link(asyncio.Protocol):
             raise SecurityError(f"{link.where}: {link.refused}") from error
         except (OSError, UnicodeError) as error:  # UnicodeError: a host name no DNS label can hold
             link.abort(str(error))
-            raise ConnectionLostError(f"{link.where}: {error}") from error
+            why = "connection refused" if isinstance(error, ConnectionRefusedError) else str(error)
+            raise ConnectionLostError(f"{link.where}: {why}") from error
         except BaseException as error:
             link.abort(str(error))
             raise

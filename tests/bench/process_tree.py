@@ -1,4 +1,4 @@
-"""Processor seconds of a process and everything it started, including children that have ended.
+"""Processor seconds of processes and everything they started, including children that have ended.
 
 Reads /proc (proc(5), `stat`). A child that has ended is in its parent's figures once it was waited for.
 """
@@ -19,14 +19,14 @@ class _Process(NamedTuple):
     seconds: float
 
 
-def processor_seconds(root: int) -> dict[str, float]:
-    """User and system time of the tree below `root` so far: "root" is its own, the others are by program name."""
+def processor_seconds(root: int, *others: int) -> dict[str, float]:
+    """User and system time of the trees below these so far: "root" is the own of `root`, the others by program name."""
     processes = dict(_processes())
     children = defaultdict(list)
     for pid, process in processes.items():
         children[process.parent].append(pid)
     costs: dict[str, float] = defaultdict(float)
-    left = [root]
+    left = [root, *others]
     while left:
         pid = left.pop()
         left += children[pid]

@@ -5,6 +5,9 @@ read_committed: so all of it becomes readable at one moment, for which our daemo
 Spark's session, has been waiting. Measured is from that moment until all is written: wall clock, and the processor time
 of the whole tree of processes. Then both sides' records are compared, one by one. The sides take turns, and rounds
 before the first that counts warm the JVMs. The sink `parquet`, which needs no Spark, follows in rounds of its own.
+
+`--part cluster` measures our sink alone, on a standalone master with two workers: with a spool, and with executors that
+fetch, in rounds of their own. The processes of the cluster are counted.
 """
 
 from __future__ import annotations
@@ -24,19 +27,18 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Producer
-from rich import box
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from kzconsumer.logs import setup
 from kzconsumer_sandbox.servers.jars import find_java, resolve_jars
 from kzconsumer_sandbox.servers.sandbox import Sandbox
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.bench.process_tree import processor_seconds
-from tests.bench.report import Spread
-from tests.bench.spark_sides import Round, Side, ours, theirs
+from tests.bench.spark_report import Report, Run, Section, section, table
+from tests.bench.spark_sides import Round, Side, on_cluster, ours, theirs
 from tests.bench.spark_source import JARS
+from tests.support.spark_cluster import spark_cluster
 
 BROKER = "3.9.1"
 PARTITIONS = 4
@@ -44,64 +46,17 @@ TUNING = ("-XX:+UseSerialGC",)
 #: Our rate and processor time, as multiples of theirs, by bytes of a value.
 GOALS: Mapping[int, tuple[float, float]] = {100: (3.0, 0.45), 1024: (1.15, 0.95)}
 SPARK, PARQUET, THEIRS = "the sink spark", "the sink parquet", "Spark's own source"
+SPOOL, EXECUTORS = "spool", "executors"
+#: Those with a topic of their own: their rounds are not shared.
+WAYS = ("parquet", SPOOL, EXECUTORS)
 RECORDS: Mapping[int, int] = {100: 2_000_000, 1024: 500_000}
-
-
-class Run(msgspec.Struct, frozen=True):
-    """One round of one side."""
-
-    records: int
-    seconds: float
-    cpu_seconds: dict[str, float]
-    """Of the process itself ("root"), and of those it has started by their program.
-
-    What a child has cost moves to its parent's program when it ends, so that one may be negative; their sum is right.
-    """
-
-    @property
-    def rate(self) -> float:
-        """Records a second."""
-        return self.records / self.seconds
-
-    @property
-    def cpu_per_million(self) -> float:
-        """Processor seconds for a million records, all processes."""
-        return sum(self.cpu_seconds.values()) / self.records * 1e6
-
-
-class Line(msgspec.Struct, frozen=True):
-    side: str
-    rate: Spread
-    cpu_per_million: Spread
-    of_it: dict[str, float]
-    """The median of each program's processor seconds for a million records."""
-    runs: tuple[Run, ...]
-
-
-class Section(msgspec.Struct, frozen=True):
-    """One size of values. The ratios are our Spark sink to Spark's own source, of medians; then their goals."""
-
-    size: int
-    records: int
-    lines: tuple[Line, ...]
-    rate_ratio: float
-    cpu_ratio: float
-    goals: tuple[float, float] | None
-
-
-class Report(msgspec.Struct, frozen=True):
-    broker: str
-    partitions: int
-    processors: int
-    settings: str
-    """Settings other than our defaults."""
-    sections: tuple[Section, ...]
 
 
 def main() -> int:
     arguments = argparse.ArgumentParser(
         prog="python -m tests.bench.spark", description="Into Parquet, compared with Spark's own Kafka source."
     )
+    arguments.add_argument("--part", choices=PARTS, default="local", help="which Spark of ours (local)")
     arguments.add_argument("--size", type=int, nargs="+", default=list(RECORDS), metavar="BYTES", help="(100 1024)")
     arguments.add_argument("--records", type=int, help="of each size and round (2,000,000 of 100 B, 500,000 of 1 KiB)")
     arguments.add_argument("--repetitions", type=int, default=5, help="rounds that count (5)")
@@ -117,8 +72,8 @@ def main() -> int:
         print(msgspec.json.encode(found).decode())
         return 0
     console = Console(width=None if sys.stdout.isatty() else 120)
-    for section in found.sections:
-        console.print(table(found, section))
+    for each in found.sections:
+        console.print(table(found, each))
     return 0
 
 
@@ -126,7 +81,8 @@ async def _run(args: argparse.Namespace) -> Report:
     await anyio.to_thread.run_sync(lambda: resolve_jars(JARS, find_java()))
     sections = []
     console = Console(stderr=True)
-    steps = len(args.size) * (args.repetitions + args.warm) * (2 if args.ours_alone else 3)
+    sides = 2 if args.ours_alone or args.part == "cluster" else 3
+    steps = len(args.size) * (args.repetitions + args.warm) * sides
     with tempfile.TemporaryDirectory(prefix="kzconsumer-bench-") as folder, Progress(console=console) as progress:
         task = progress.add_task("starting", total=steps)
 
@@ -139,44 +95,55 @@ async def _run(args: argparse.Namespace) -> Report:
         async with Sandbox(Path(folder), BROKER, 1, heap="512m", tuning=TUNING, config=config) as sandbox:
             for size in args.size:
                 topic = f"bench-{size}"
-                for each in (topic, f"{topic}-parquet"):
+                rounds = Rounds(sandbox, args, size, print_line)
+                for each in (topic, *(f"{topic}-{way}" for way in WAYS)):
                     await create_topic(sandbox.zookeeper_connect, each, PARTITIONS)
                 # In this thread: the processes that it starts must not outlive it.
-                sections.append(_measure(sandbox, args, topic, size, print_line, Path(folder, topic)))
+                sections.append(PARTS[args.part](rounds, topic, Path(folder, topic)))
     return Report(BROKER, PARTITIONS, os.cpu_count() or 0, args.settings, tuple(sections))
 
 
-def _measure(
-    sandbox: Sandbox,
-    args: argparse.Namespace,
-    topic: str,
-    size: int,
-    print_line: Callable[[str, int], None],
-    folder: Path,
-) -> Section:
-    folder.mkdir()
-    each = (args.records or RECORDS.get(size, 500_000)) // PARTITIONS
-    runs: dict[str, list[Run]] = {}
-    writer = TransactionalWriter(sandbox.bootstrap, size)
+class Rounds:
+    """Rounds of records of one size, and the runs that count."""
 
-    def measure(topic: str, sides: Mapping[str, Side]) -> None:
-        for number in range(args.warm + args.repetitions):
+    def __init__(
+        self, sandbox: Sandbox, args: argparse.Namespace, size: int, print_line: Callable[[str, int], None]
+    ) -> None:
+        self.sandbox = sandbox
+        self.args = args
+        self.size = size
+        self.runs: dict[str, list[Run]] = {}
+        self.records_each = (args.records or RECORDS.get(size, 500_000)) // PARTITIONS
+        self._print_line = print_line
+        self._writer = TransactionalWriter(sandbox.bootstrap, size)
+
+    def measure(self, topic: str, sides: Mapping[str, Side]) -> None:
+        for number in range(self.args.warm + self.args.repetitions):
             # Each transaction ends with a marker in every partition, which takes an offset.
-            first = number * (each + 1)
-            round = Round(topic, PARTITIONS, first, first + each)
-            writer.write(round)
+            first = number * (self.records_each + 1)
+            round = Round(topic, PARTITIONS, first, first + self.records_each)
+            self._writer.write(round)
             tables = []
             for name, side in sides.items():
-                run = _run_side(side, round, writer)
-                counts = "" if number >= args.warm else " (to warm up)"
+                run = _run_side(side, round, self._writer)
+                counts = "" if number >= self.args.warm else " (to warm up)"
                 cost = " ".join(f"{part} {1e6 * took / run.records:.2f}" for part, took in run.cpu_seconds.items())
-                print_line(f"{size} B, {name}: {run.rate / 1000:,.0f} k records/s, CPU s/M {cost}{counts}", 1)
-                if number >= args.warm:
-                    runs.setdefault(name, []).append(run)
+                self._print_line(
+                    f"{self.size} B, {name}: {run.rate / 1000:,.0f} k records/s, CPU s/M {cost}{counts}", 1
+                )
+                if number >= self.args.warm:
+                    self.runs.setdefault(name, []).append(run)
                 tables.append(_checked(side.take(round), round, name))
             if any(other != tables[0] for other in tables):
                 raise AssertionError(f"the two sides have written different records of {round}")
 
+    def section(self, compared: str, to: str, goals: tuple[float, float] | None = None) -> Section:
+        return section(self.size, PARTITIONS * self.records_each, self.runs, compared, to, goals)
+
+
+def _local(rounds: Rounds, topic: str, folder: Path) -> Section:
+    folder.mkdir()
+    sandbox, args = rounds.sandbox, rounds.args
     connect = sandbox.zookeeper_connect
     with ExitStack() as stack:
         sides: dict[str, Side] = {
@@ -184,20 +151,35 @@ def _measure(
         }
         if not args.ours_alone:
             sides[THEIRS] = stack.enter_context(theirs(folder / "theirs", sandbox.bootstrap))
-        measure(topic, sides)
+        rounds.measure(topic, sides)
     own = f"{topic}-parquet"
     with ours(folder / "p", connect, own, "parquet", args.settings) as parquet:
-        measure(own, {PARQUET: parquet})
-    return section(size, PARTITIONS * each, runs)
+        rounds.measure(own, {PARQUET: parquet})
+    return rounds.section(SPARK, THEIRS, GOALS.get(rounds.size))
+
+
+def _cluster(rounds: Rounds, topic: str, folder: Path) -> Section:
+    folder.mkdir()
+    connect, settings = rounds.sandbox.zookeeper_connect, rounds.args.settings
+    with spark_cluster(folder / "cluster", workers=2) as cluster:
+        for way in (SPOOL, EXECUTORS):
+            own = f"{topic}-{way}"
+            with on_cluster(folder / way, connect, own, settings, cluster, way) as side:
+                rounds.measure(own, {f'read = "{way}"': side})
+    return rounds.section(f'read = "{EXECUTORS}"', f'read = "{SPOOL}"')
+
+
+#: The ways to measure a size.
+PARTS: Mapping[str, Callable[[Rounds, str, Path], Section]] = {"local": _local, "cluster": _cluster}
 
 
 def _run_side(side: Side, round: Round, writer: TransactionalWriter) -> Run:
-    before = processor_seconds(side.pid)
+    before = processor_seconds(*side.pids)
     began = time.perf_counter()
     writer.commit()
     side.read(round)
     seconds = time.perf_counter() - began
-    after = processor_seconds(side.pid)
+    after = processor_seconds(*side.pids)
     return Run(round.records, seconds, {name: after[name] - before.get(name, 0.0) for name in after})
 
 
@@ -253,50 +235,6 @@ class TransactionalWriter:
         if self._open:
             self._producer.commit_transaction(60.0)
             self._open = False
-
-
-def section(size: int, records: int, runs: Mapping[str, list[Run]]) -> Section:
-    lines = []
-    for side, each in runs.items():
-        programs = sorted({program for run in each for program in run.cpu_seconds})
-        of_it = {
-            program: Spread.of([run.cpu_seconds.get(program, 0.0) / run.records * 1e6 for run in each]).median
-            for program in programs
-        }
-        rate, cpu = Spread.of([run.rate for run in each]), Spread.of([run.cpu_per_million for run in each])
-        lines.append(Line(side, rate, cpu, of_it, tuple(each)))
-    by_side = {line.side: line for line in lines}
-    our = by_side[SPARK]
-    their = by_side.get(THEIRS, our)
-    return Section(
-        size=size,
-        records=records,
-        lines=tuple(lines),
-        rate_ratio=our.rate.median / their.rate.median,
-        cpu_ratio=our.cpu_per_million.median / their.cpu_per_million.median,
-        goals=GOALS.get(size),
-    )
-
-
-def table(found: Report, section: Section) -> Table:
-    goals = f"; goals {section.goals[0]}x and {section.goals[1]}x" if section.goals else ""
-    drawn = Table(
-        title=f"{section.records:,} x {section.size} B into snappy Parquet; {found.partitions} partitions, one broker "
-        f"{found.broker}; {found.processors} processors",
-        caption=f"the sink spark: rate {section.rate_ratio:.2f}x, CPU {section.cpu_ratio:.2f}x{goals}",
-        box=box.SIMPLE,
-    )
-    for name in ("", "k records/s", "min", "max", "CPU s/M", "min", "max", "of it"):
-        drawn.add_column(name, justify="right" if name and name != "of it" else "left")
-    for line in section.lines:
-        rate, cost = line.rate, line.cpu_per_million
-        drawn.add_row(
-            line.side,
-            *(f"{value / 1000:,.0f}" for value in (rate.median, rate.min, rate.max)),
-            *(f"{value:.2f}" for value in (cost.median, cost.min, cost.max)),
-            ", ".join(f"{program} {seconds:.2f}" for program, seconds in line.of_it.items() if abs(seconds) > 0.01),
-        )
-    return drawn
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from kzconsumer_sandbox.servers.jars import find_java, resolve_jars
 from kzconsumer_spark.daemon.worker_process import java_environment
 from tests.bench.spark_source import JARS, Read
+from tests.support.spark_cluster import SparkCluster
 
 COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
 _LIMIT = 400.0
@@ -43,7 +44,9 @@ class Round(NamedTuple):
 
 class Side(Protocol):
     @property
-    def pid(self) -> int: ...
+    def pids(self) -> tuple[int, ...]:
+        """What it costs is the cost of these processes and of those that they have started."""
+        ...
 
     def read(self, round: Round) -> None:
         """Wait until the round is written. It must be committed to the topic by now, or be about to be."""
@@ -57,14 +60,11 @@ class Side(Protocol):
 class Ours:
     """A daemon that has joined its group; it reads new records by itself."""
 
-    def __init__(self, process: subprocess.Popen[bytes], out: Path, log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], out: Path, log: Path, others: tuple[int, ...]) -> None:
         self._process = process
         self._out = out
         self._log = log
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        self.pids = (process.pid, *others)
 
     def read(self, round: Round) -> None:
         """Published means that there is a ledger entry."""
@@ -96,11 +96,8 @@ class Theirs:
         self._process = process
         self._bootstrap = bootstrap
         self._folder = folder
+        self.pids = (process.pid,)
         self._answer()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def read(self, round: Round) -> None:
         offsets = {str(partition): round.first for partition in range(round.partitions)}
@@ -128,19 +125,36 @@ class Theirs:
 
 
 @contextmanager
-def ours(folder: Path, zookeeper: str, topic: str, plugin: str, tables: str) -> Iterator[Ours]:
-    """A daemon with the sink `plugin`, "spark" or "parquet". `tables`: more of the settings, as TOML."""
+def ours(
+    folder: Path, zookeeper: str, topic: str, plugin: str, tables: str, options: str = "", others: tuple[int, ...] = ()
+) -> Iterator[Ours]:
+    """A daemon with the sink `plugin`, "spark" or "parquet", and more `options` of it.
+
+    `tables`: more of the settings, as TOML. `others` are processes that work for it and that it has not started.
+    """
     folder.mkdir()
     config, log, out = folder / "group.toml", folder / "log", folder / "out"
     spark = f'destination = "parquet"\nscratch = "{folder}"\nstart_timeout = "300s"\n' if plugin == "spark" else ""
     config.write_text(
-        f'[zookeeper]\nconnect = "{zookeeper}"\n[group]\nid = "bench-{plugin}"\n'
+        f'[zookeeper]\nconnect = "{zookeeper}"\n[group]\nid = "{topic}"\n'
         f'[subscription]\ntopics = {{ "{topic}" = 1 }}\n'
         f'[fetch]\nisolation = "read_committed"\n[log]\nformat = "json"\n{tables}\n'
-        f'[sink]\nplugin = "{plugin}"\n[sink.options]\npath = "{out}"\n{spark}'
+        f'[sink]\nplugin = "{plugin}"\n[sink.options]\npath = "{out}"\n{spark}{options}'
     )
     with log.open("wb") as output, _process(["-m", "kzconsumer", "--config", str(config)], stderr=output) as process:
-        yield Ours(process, out, log)
+        yield Ours(process, out, log, others)
+
+
+@contextmanager
+def on_cluster(
+    folder: Path, zookeeper: str, topic: str, tables: str, cluster: SparkCluster, read: str
+) -> Iterator[Ours]:
+    """A daemon whose Spark has two executors, one on each worker. `read` is "spool" or "executors"."""
+    spool = f'spool = "{folder}/spool"\n' if read == "spool" else ""
+    conf = '"spark.cores.max" = "2"\n"spark.executor.cores" = "1"\n'
+    options = f'master = "{cluster.master}"\nread = "{read}"\n{spool}[sink.options.conf]\n{conf}'
+    with ours(folder, zookeeper, topic, "spark", tables, options, cluster.pids) as side:
+        yield side
 
 
 @contextmanager

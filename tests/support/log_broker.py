@@ -22,11 +22,14 @@ _IDLE = 0.05  # seconds before an empty answer
 
 @asynccontextmanager
 async def log_broker(
-    log: Log, answering: Callable[[int], object] = int, end: Callable[[int], int] = lambda partition: 1 << 40
+    log: Log,
+    answering: Callable[[int], object] = int,
+    end: Callable[[int], int] = lambda partition: 1 << 40,
+    error: int = 0,
 ) -> AsyncIterator[Broker]:
     """A broker that leads every requested partition; `answering` is called with the size of each response.
 
-    `end` gives the last stable offset of a partition.
+    `end` gives the last stable offset of a partition, `error` is the code in every response.
     """
     tasks: set[asyncio.Task[None]] = set()
 
@@ -45,7 +48,7 @@ async def log_broker(
                     ]
                     if not any(records for _, records in parts):
                         await asyncio.sleep(_IDLE)
-                    body = _fetched(parts, end)
+                    body = _fetched(parts, end, error)
                     answering(len(body))
                 else:
                     body = struct.pack(">hihhh", 0, 1, FETCH, 4, 4)
@@ -76,9 +79,9 @@ def _asked(body: bytes) -> list[tuple[int, int]]:
     ]
 
 
-def _fetched(parts: list[tuple[int, bytes]], end: Callable[[int], int]) -> bytes:
+def _fetched(parts: list[tuple[int, bytes]], end: Callable[[int], int], error: int) -> bytes:
     topic = b"orders"
     found = [struct.pack(">iih", 0, 1, len(topic)) + topic + struct.pack(">i", len(parts))]
     for partition, records in parts:
-        found += (struct.pack(">ihqqii", partition, 0, 1 << 40, end(partition), -1, len(records)), records)
+        found += (struct.pack(">ihqqii", partition, error, 1 << 40, end(partition), -1, len(records)), records)
     return b"".join(found)

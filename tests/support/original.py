@@ -7,11 +7,9 @@ the replay tool registers statically with any number of streams.
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,8 +17,8 @@ from typing import NamedTuple
 
 import anyio
 
-from kzconsumer_sandbox.servers import die_with_parent
 from kzconsumer_sandbox.servers.cluster import Cluster
+from tests.support.java_program import JavaProgram
 from tests.support.servers import Servers
 
 NEWEST_ORIGINAL = "1.1.1"
@@ -62,16 +60,12 @@ class Record(NamedTuple):
         return cls(topic, int(partition), int(offset))
 
 
-class Original:
+class Original(JavaProgram):
     """One member."""
 
     def __init__(self, command: list[str], folder: Path, group: str, consumer: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        super().__init__(command, folder)
         self.consumer = f"{group}_{consumer}"
-        self.out, self.err = folder / "out", folder / "err"
-        launcher = [sys.executable, "-I", "-S", str(Path(die_with_parent.__file__)), str(os.getpid())]
-        with self.out.open("wb") as out, self.err.open("wb") as err:
-            self.process = subprocess.Popen([*launcher, *command], stdin=subprocess.DEVNULL, stdout=out, stderr=err)
 
     def __repr__(self) -> str:
         return f"<Original {self.consumer} process {self.process.pid}>"
@@ -106,11 +100,6 @@ class Original:
             while (status := self.process.poll()) is None:
                 await anyio.sleep(0.02)
         return status
-
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
 
 
 @contextmanager
@@ -155,10 +144,21 @@ def replaying_consumer(
     yield from _running(Original(command, folder, REPLAY_GROUP, "generated"))
 
 
-def verify_command(servers: Servers, cluster: Cluster, group: str) -> list[str]:
+async def tools_verdict(servers: Servers, cluster: Cluster, group: str) -> str:
     """`kafka.tools.VerifyConsumerRebalance`, which reports whether every partition has a registered owner."""
     args = ["--zookeeper.connect", cluster.connect, "--group", group]
-    return servers.java_command(NEWEST_ORIGINAL, "kafka.tools.VerifyConsumerRebalance", *args)
+    return await servers.tool(NEWEST_ORIGINAL, "kafka.tools.VerifyConsumerRebalance", *args)
+
+
+async def offset_checker(servers: Servers, cluster: Cluster, group: str, *arguments: str) -> str:
+    """What `kafka.tools.ConsumerOffsetChecker` (0.10.2.2) writes about a group.
+
+    Each run has its own process: the tool keeps its connections to brokers, by their ids, and clusters share ids.
+    """
+    args = ["--zookeeper", cluster.connect, "--group", group, *arguments]
+    command = servers.java_command("0.10.2.2", "kafka.tools.ConsumerOffsetChecker", *args)
+    done = await anyio.run_process(command, stderr=subprocess.STDOUT, check=False)
+    return done.stdout.decode()
 
 
 def _running(member: Original) -> Iterator[Original]:

@@ -11,8 +11,8 @@ _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _VARYING = [
     (re.compile(r"\b\d+\.\d+\.\d+\.\d+:\d+\b"), "ADDRESS"),
     (re.compile(r"\b(?:cluster|id) [\w-]{22}(?=:|$)", re.MULTILINE), "ID"),
-    (re.compile(r"\b\d+\.\d\b"), "AGE"),
-    (re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z"), "TIME"),
+    (re.compile(r"\b\d+ (d|h|min) \d+ (h|min|s)\b"), "AGE"),
+    (re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "TIME"),
 ]
 
 

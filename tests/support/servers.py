@@ -9,12 +9,16 @@ from collections.abc import Mapping
 from functools import cached_property, partial
 from pathlib import Path
 
+import anyio.to_thread
+
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.configuration import LOG4J, QUICK_START
 from kzconsumer_sandbox.servers.jars import classpath, find_java, resolve_jars
 from kzconsumer_sandbox.servers.versions import NEWEST, kafka_version
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.class_archive import ClassArchive
+from tests.support.kafka_tools import KafkaTools
+from tests.support.py4j_gateway import SERVER, with_py4j
 from tests.support.server_training import train_broker
 
 
@@ -32,6 +36,7 @@ class Servers:
         self._zookeepers: list[ZooKeeperServer] = []
         self._shared: dict[str, Cluster] = {}
         self._clusters: list[Cluster] = []
+        self._tools: dict[str, KafkaTools] = {}
 
     @cached_property
     def java(self) -> Path:
@@ -100,6 +105,13 @@ class Servers:
         flags = ["-Xmx192m", *QUICK_START, *(loading or ()), "-XX:-UsePerfData", *quiet]
         return [str(self.java), *flags, "-cp", classpath(folder), main_class, *args]
 
+    async def tool(self, version: str, tool: str, *arguments: str) -> str:
+        """What a tool of that version writes. Tools of a version run one after the other."""
+        if version not in self._tools:  # started here: a process ends with the thread that has started it
+            command = with_py4j(self.java_command(version, *SERVER))
+            self._tools[version] = KafkaTools(command, self.folder / f"tools-{version}")
+        return await anyio.to_thread.run_sync(self._tools[version].run, tool, *arguments)
+
     def _archive(self, version: str) -> ClassArchive | None:
         if self._archives is not None and version not in self._archived:
             jars = resolve_jars(kafka_version(version).jars, self.java)
@@ -112,6 +124,8 @@ class Servers:
         train_broker(self.zookeeper.connect, kind, self.folder / f"training-{version}", self.java, jars, archive)
 
     def kill(self) -> None:
+        for tools in self._tools.values():
+            tools.kill()
         for cluster in self._clusters:
             cluster.kill()
         for zookeeper in self._zookeepers:

@@ -1,6 +1,6 @@
-"""A standalone Spark cluster on loopback, from PySpark's own jars: one master, one worker, executors as requested.
+"""A standalone Spark cluster on loopback, from PySpark's own jars: one master, its workers, executors as requested.
 
-The executors end with the two servers. `executors` returns their processes, for tests that kill one.
+The executors end with the servers. `executors` returns their processes, for tests that kill one.
 """
 
 from __future__ import annotations
@@ -54,30 +54,26 @@ class _Server(ServerProcess):
 class SparkCluster:
     """Running servers; `master` is the URL."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, workers: int = 1) -> None:
         port = free_port()
         self.master = f"spark://{HOST}:{port}"
         package, here = "org.apache.spark.deploy", ["--host", HOST, "--webui-port", "0"]
         own = [f"{package}.master.Master", *here, "--port", str(port)]
         work = [f"{package}.worker.Worker", *here, "--cores", str(_CORES), "--memory", "2g", "--work-dir"]
-        self._servers = (
-            _Server("spark-master", folder / "master", own, "I have been elected leader"),
-            _Server(
-                "spark-worker",
-                folder / "worker",
-                [*work, str(folder / "worker"), self.master],
-                "Successfully registered with master",
-            ),
-        )
+        self._master = _Server("spark-master", folder / "master", own, "I have been elected leader")
+        self._workers = [
+            _Server(place.name, place, [*work, str(place), self.master], "Successfully registered with master")
+            for place in (folder / f"worker-{number}" for number in range(workers))
+        ]
 
     def start(self) -> None:
-        for server in self._servers:
+        for server in (self._master, *self._workers):
             server.start()
             server.wait_ready()
 
     def kill(self) -> None:
-        executors = self.executors if self._servers[1].alive else []
-        for server in reversed(self._servers):
+        executors = self.executors
+        for server in (*self._workers, self._master):
             server.kill()
         for pid in executors:
             with suppress(ProcessLookupError):
@@ -85,13 +81,18 @@ class SparkCluster:
 
     @property
     def executors(self) -> list[int]:
-        """Their process ids: what the worker has started and still runs."""
-        return _children(self._servers[1].pid)
+        """Their process ids: what the workers have started and still run."""
+        return [pid for worker in self._workers if worker.alive for pid in _children(worker.pid)]
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The master's and the workers'."""
+        return tuple(server.pid for server in (self._master, *self._workers))
 
 
 @contextmanager
-def spark_cluster(folder: Path) -> Iterator[SparkCluster]:
-    cluster = SparkCluster(folder)
+def spark_cluster(folder: Path, workers: int = 1) -> Iterator[SparkCluster]:
+    cluster = SparkCluster(folder, workers)
     try:
         cluster.start()
         yield cluster

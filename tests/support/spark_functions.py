@@ -36,6 +36,16 @@ def obey(df: Any, batch_id: int) -> None:
     (directory / f"seen-{batch_id}").write_text(json.dumps(seen))
 
 
+def hide(df: Any, batch_id: int) -> None:
+    """As `obey`; while a file requests it, the reason of a failure is lost."""
+    try:
+        obey(df, batch_id)
+    except Exception:
+        if Path(os.environ[FUNCTION_DIRECTORY], "hide").exists():
+            raise ValueError("the reason is hidden") from None
+        raise
+
+
 def note_files(df: Any, batch_id: int) -> None:
     """Write down which files have the rows, and where they were read."""
     seen = {

@@ -6,23 +6,19 @@ but its streams end after a second without a record, which can happen on a busy 
 
 from __future__ import annotations
 
-import importlib.util
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
-from py4j.java_gateway import GatewayParameters, JavaGateway
 from py4j.protocol import Py4JError
 
 from kzconsumer_sandbox.servers.cluster import Cluster
 from tests.support.original import NEWEST_ORIGINAL, PROPERTIES, Original, Record, logging_command
+from tests.support.py4j_gateway import SERVER, gateway_of, with_py4j
 from tests.support.servers import Servers
-
-_START_LIMIT = 30.0
 
 
 class StaticOriginal(Original):
@@ -43,7 +39,7 @@ class StaticOriginal(Original):
         await anyio.to_thread.run_sync(self._join)
 
     def _join(self) -> None:
-        self._gateway = JavaGateway(gateway_parameters=GatewayParameters(port=self._port()))
+        self._gateway = gateway_of(self)
         java: Any = self._gateway.jvm
         configured = java.java.util.Properties()
         for key, value in self._properties.items():
@@ -57,15 +53,6 @@ class StaticOriginal(Original):
             thread = threading.Thread(target=self._read, args=(stream,), name=f"{self.consumer} of {self._topic}")
             thread.start()
             self._threads.append(thread)
-
-    def _port(self) -> int:
-        """The line that the server prints once it listens."""
-        deadline = time.monotonic() + _START_LIMIT
-        while not (output := self.out.read_text()).endswith("\n"):
-            assert self.process.poll() is None, self.err.read_text()
-            assert time.monotonic() < deadline, "py4j does not listen"
-            time.sleep(0.02)
-        return int(output)
 
     def _read(self, stream: Any) -> None:
         """Until it has left, or was killed."""
@@ -127,20 +114,9 @@ def static_original(
         "auto.offset.reset": "smallest",
     }
     given = {key.replace("_", "."): value for key, value in properties.items()}
-    command = logging_command(servers, version, "py4j.GatewayServer", ["0"], folder)
-    at = command.index("-cp") + 1
-    command[at] = f"{command[at]}:{_py4j()}"
+    command = with_py4j(logging_command(servers, version, SERVER[0], [SERVER[1]], folder))
     member = StaticOriginal(command, folder, {**PROPERTIES, **needed, **given}, topic, streams)
     try:
         yield member
     finally:
         member.kill()
-
-
-def _py4j() -> Path:
-    """The Java half, which PySpark ships."""
-    found = importlib.util.find_spec("pyspark")
-    assert found is not None
-    assert found.submodule_search_locations
-    (jar,) = Path(found.submodule_search_locations[0], "jars").glob("py4j-*.jar")
-    return jar

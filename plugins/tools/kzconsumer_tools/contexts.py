@@ -68,6 +68,18 @@ def change(name: str, flags: Sequence[str]) -> Path:
     return file
 
 
+def delete(name: str) -> str | None:
+    """Returns the current context, None if that was the one. Raises NotFoundError, NotDoneError."""
+    file = file_of(name)
+    try:
+        if current() == name:
+            _current_file().unlink()
+        file.unlink()
+    except OSError as error:
+        raise NotDoneError(f"cannot delete {error.filename} ({error.strerror})") from None
+    return current()
+
+
 def cluster_settings(layers: Layers) -> Settings:
     """The settings of a cluster, which need no group. Raises ConfigError."""
     group = layers.tables.get("group", {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import anyio
 import pytest
 
 from kzconsumer.group import original_members
@@ -21,7 +22,7 @@ from tests.support.zookeeper_sessions import session, until
 async def test_ours_nudges_an_original_that_gave_up(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A partition is blocked for longer than it retries, so it owns nothing. Only one kzconsumer member nudges it."""
+    """A partition is blocked for longer than the original retries: it owns nothing. A member of ours nudges it."""
     monkeypatch.setattr(original_members, "PATIENCE", 3.0)
     async with mixed_group(servers, cluster, unique) as group:
         with console_consumer(
@@ -43,6 +44,7 @@ async def test_ours_nudges_an_original_that_gave_up(
             ):
                 threads = [first.thread(), second.thread(), original.thread()]
                 await group.settled("ours join", by_range(unique, PARTITIONS, threads))
+                await anyio.sleep(original_members.LOOK_INTERVAL)  # they look: nobody waits for a partition
                 block = f"/consumers/{unique}/owners/{unique}/{PARTITIONS}"
                 blocked = time.monotonic()
                 await other.create(block, b"somebody-0", ephemeral=True)

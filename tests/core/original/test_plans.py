@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from pathlib import Path
 
 import anyio
@@ -15,7 +14,7 @@ from kzconsumer_sandbox.servers.topics import create_topic
 from tests.core.servers.test_plan_handover import RECORDS, Slow, owner_of, plans, whole
 from tests.core.servers.test_replay import LIMIT, Sink, Target, consume
 from tests.support.members import stored_offsets
-from tests.support.original import Record, console_consumer, verify_command
+from tests.support.original import Record, console_consumer, offset_checker, tools_verdict
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
 from tests.support.static_original import static_original
@@ -29,22 +28,13 @@ async def filled(cluster: Cluster, topic: str, first: int, end: int) -> None:
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
 
 
-async def output(command: list[str]) -> str:
-    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
-    return done.stdout + done.stderr
-
-
 async def tools_agree(servers: Servers, cluster: Cluster, group: str) -> None:
     """Nothing of the plan is committed: to every reader the planned range is lag."""
-    args = ["--zookeeper", cluster.connect, "--describe", "--group", group]
+    where = "--zookeeper", cluster.connect, "--group", group
     described, checked, verified = await asyncio.gather(
-        output(servers.java_command("1.1.1", "kafka.admin.ConsumerGroupCommand", *args)),
-        output(
-            servers.java_command(
-                "0.10.2.2", "kafka.tools.ConsumerOffsetChecker", "--zookeeper", cluster.connect, "--group", group
-            )
-        ),
-        output(verify_command(servers, cluster, group)),
+        servers.tool("1.1.1", "kafka.admin.ConsumerGroupCommand", "--describe", *where),
+        offset_checker(servers, cluster, group),
+        tools_verdict(servers, cluster, group),
     )
     for number in range(2):
         rows = [line.split() for line in described.splitlines() if line.startswith(group)]

@@ -33,6 +33,7 @@ class Everything(Plain):
     remembers = True
     start_limit = 3000.0
     batch_bytes = 1000
+    due_records = 5
 
     def __init__(self) -> None:
         self.last_batch: dict[str, object] = {}
@@ -58,7 +59,7 @@ def test_a_sink_that_only_writes() -> None:
         {},
         None,
     )
-    assert can.batch_bytes == sys.maxsize
+    assert (can.batch_bytes, can.due_records) == (sys.maxsize, sys.maxsize)
     assert (can.prepare, can.set_aside, can.check, can.previews, can.accounts) == (None,) * 5
     assert destination_of("plain", can) is None
 
@@ -68,6 +69,7 @@ async def test_a_sink_with_all_capabilities() -> None:
     can = capabilities(sink)
     assert can.destination is sink
     assert (can.start_limit, can.batch_bytes, can.remembers(), can.described()) == (3000.0, 1000, True, "a table")
+    assert can.due_records == 5
     sink.last_batch["rows"] = 3
     assert can.last_batch() == {"rows": 3}
     sink.status["page"] = "http://localhost"

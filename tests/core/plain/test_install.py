@@ -63,7 +63,6 @@ PLUGINS = {
     "kzconsumer-spark": {"spark"},
     "kzconsumer-sticky": {"sticky"},
     "kzconsumer-tools": {
-        "assign",
         "cluster",
         "completion",
         "config",

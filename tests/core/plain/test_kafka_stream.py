@@ -20,7 +20,7 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.records._native import allocated_bytes
 from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
-from kzconsumer.streams.cursor import FAST_ROWS, MOST_ROWS, StreamCursor, next_lot
+from kzconsumer.streams.cursor import FAST_ROWS, LOT_SECONDS, MOST_ROWS, StreamCursor, next_lot
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.streams.message import Message
 from kzconsumer.streams.unacknowledged import Unacknowledged
@@ -461,6 +461,25 @@ async def test_a_cancelled_wait_loses_nothing() -> None:
     assert done(claim, stream) == 2
     put(stream.cursor.queue, chunk(claim, 2, 4))
     assert await take_offsets(stream, 2) == [2, 3]
+
+
+async def test_a_slow_application_that_is_cancelled_between_two_messages_has_processed_the_first() -> None:
+    """It gives the event loop a turn there, in the middle of a lot."""
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, 10))
+    seen = []
+
+    async def consume() -> None:
+        async for message in stream:
+            seen.append(message.offset)
+            time.sleep(2 * LOT_SECONDS)  # noqa: ASYNC251  (what is tested)
+            if message.offset == 2:
+                scope.cancel()
+
+    with anyio.CancelScope() as scope:
+        await consume()
+    assert (seen, done(claim, stream)) == ([0, 1, 2], 3)
+    assert await take_offsets(stream, 1) == [3]
 
 
 async def test_an_iteration_continues_after_a_timeout() -> None:

@@ -25,6 +25,8 @@ PAGES += [
     "plugins/spark/README.md",
     "plugins/sticky/README.md",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
 ]
 _TOML = re.compile(r"^```toml\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _FENCE = re.compile(r"^(<!-- not run here: [^\n]+-->\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

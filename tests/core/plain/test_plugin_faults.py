@@ -101,6 +101,7 @@ SINK_FAULTS = [
         "Sink has a \"batch_bytes\" that is not a number of bytes: '1MiB'",
     ),
     ("class Sink:", "class Sink:\n    batch_bytes = 0", 'Sink has a "batch_bytes" that is not a number of bytes: 0'),
+    ("class Sink:", "class Sink:\n    due_records = 0", 'Sink has a "due_records" that is not a number of records: 0'),
     ("class Sink:", "class Sink:\n    async def check(self): ...", 'Sink has an async "check", which would never run'),
     ("class Sink:", "class Sink:\n    def prepare(self, batch): ...", 'Sink has a "prepare" that is not async'),
 ]
@@ -157,6 +158,29 @@ def test_a_sink_without_fault_passes(site: Path, source: str) -> None:
     file = site / "group.toml"
     file.write_text(f'{GROUP}[sink]\nplugin = "own"\n')
     assert kzconsumer("check-config", str(file)) == (0, f"{file}: no fault found\n", "")
+
+
+NEEDING_RECORDS = [
+    ('[fetch]\non_corrupt = "skip"\n', "11: [fetch] on_corrupt"),
+    ('[fetch]\nrate_limit = "1MiB"\n', "11: [fetch] rate_limit"),
+    ('on_batch_failure = "quarantine"\nquarantine = "q"\n', "10: [sink] on_batch_failure"),
+]
+
+
+@pytest.mark.parametrize(("table", "place"), NEEDING_RECORDS)
+def test_what_needs_records_in_the_member_is_refused_for_a_sink_that_fetches_for_itself(
+    site: Path, table: str, place: str
+) -> None:
+    install(site, "own-sink", SINKS, "own = own_sink:Sink")
+    file = site / "group.toml"
+    file.write_text(f'{GROUP}[sink]\nplugin = "own"\n{table}')
+    sink = site / "own_sink.py"
+    sink.write_text(GOOD_SINK)
+    assert kzconsumer("check-config", str(file))[0] == 0
+    del sys.modules["own_sink"]
+    sink.write_text(GOOD_SINK.replace("class Sink:", 'class Sink:\n    wants = "ranges"'))
+    why = "needs records in the member, but the sink own fetches for itself: remove it, or change [sink.options]"
+    assert kzconsumer("check-config", str(file)) == (78, "", f"kzconsumer: {file}:{place}: {why}\n")
 
 
 def test_the_place_of_an_error_is_in_the_plugin(site: Path) -> None:

@@ -142,6 +142,19 @@ async def test_a_batch_is_cut_by_the_bytes_that_the_sink_wants_if_they_are_fewer
     assert sink.ranges == [(0, 0, 50), (0, 50, 100)]
 
 
+async def test_a_batch_is_due_with_the_records_that_the_sink_wants_and_grows_while_another_is_written() -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
+    sink.due_records = 8  # type: ignore[attr-defined]
+    async with running(runner_of(sink, records=20, time=60), [queue]):
+        put(queue, *(chunk(claim, first, first + 4) for first in range(0, 8, 4)))
+        await sink.writing.wait()
+        put(queue, *(chunk(claim, first, first + 4) for first in range(8, 24, 4)))
+        await asyncio.sleep(0.05)  # all of it is collected, and nothing more happens
+        sink.gate.set()
+        await until(lambda: claim.processed == 24)
+    assert sink.ranges == [(0, 0, 8), (0, 8, 24)]
+
+
 async def test_other_settings_leave_the_bytes_that_the_sink_wants() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
     sink.batch_bytes = 1000  # type: ignore[attr-defined]

@@ -96,19 +96,19 @@ Case = tuple[str, str, str | None, dict[str, str | bool], dict[str, str], str]
 HUNG_UP = r"hung up in the TLS handshake: does this listener speak TLS\? .*"
 WANTS_SASL = r"(closed by the broker|.*reset by peer) after ApiVersions: does this listener want SASL\? .*"
 SPEAKS_TLS = "this listener speaks TLS: .*"
-NO_SASL = r"\S+ as \S+: this listener has no SASL: .*"
+NO_SASL = r"\[brokers.sasl\] \S+ as \S+: this listener has no SASL: .*"
 REFUSALS: dict[str, Case] = {
     "wrong password, PLAIN": (
         "SASL_PLAINTEXT", "SASL_PLAINTEXT", "PLAIN", {}, {"password_file": "wrong"},
-        r"PLAIN as plain-user: Authentication failed: Invalid username or password .*",
+        r"\[brokers.sasl\] PLAIN as plain-user: Authentication failed: Invalid username or password .*",
     ),
     "wrong password, SCRAM": (
         "SASL_SSL", "SASL_SSL", "SCRAM-SHA-256", {}, {"password_file": "wrong"},
-        r"SCRAM-SHA-256 as scram=user,1: Authentication failed .*due to invalid credentials .*",
+        r"\[brokers.sasl\] SCRAM-SHA-256 as scram=user,1: Authentication failed .*due to invalid credentials .*",
     ),
     "unknown user": (
         "SASL_SSL", "SASL_SSL", "SCRAM-SHA-512", {}, {"username": "nobody"},
-        r"SCRAM-SHA-512 as nobody: Authentication failed .*due to invalid credentials .*",
+        r"\[brokers.sasl\] SCRAM-SHA-512 as nobody: Authentication failed .*due to invalid credentials .*",
     ),
     "unknown authority": (
         "SSL", "SSL", None, {"ca": "other"}, {},
@@ -158,7 +158,7 @@ async def test_errors_of_refused_connections(secured: Secured, version: str) -> 
             if name == "expired":
                 continue
             if "Authentication failed" in said:
-                said = r"\S+ as \S+: the broker hung up; those before 1.0 do not say why: wrong name or password\?"
+                said = r".* \S+ as \S+: the broker hung up; those before 1.0 do not say why: wrong name or password\?"
         with pytest.raises((ConnectionLostError, ProtocolError)) as caught:
             await metadata(address(cluster, listener), table)
         reported = str(caught.value)

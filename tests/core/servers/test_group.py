@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,6 +20,7 @@ from kzconsumer.zookeeper.watches import Watches
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import add_partitions, create_topic
 from tests.support.members import daemon, owners, reader, sessions_of, settings, stored_offsets
+from tests.support.original import tools_verdict
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
 from tests.support.servers import Servers
@@ -140,22 +140,16 @@ async def test_the_originals_own_tool_calls_the_group_balanced(cluster: Cluster,
     await create_topic(cluster.connect, unique, PARTITIONS)
     configured = settings(cluster.connect, unique)
 
-    async def verdict(group: str) -> str:
-        tool = "kafka.tools.VerifyConsumerRebalance"
-        verify = servers.java_command("1.1.1", tool, "--zookeeper.connect", cluster.connect, "--group", group)
-        done = await asyncio.to_thread(subprocess.run, verify, capture_output=True, text=True, timeout=60)
-        return done.stdout
-
     async with reader(configured, {unique: 2}) as first, reader(configured, {unique: 1}) as second:
         await until(lambda: len(first.owned) + len(second.owned) == PARTITIONS)
-        assert "Rebalance operation successful" in await verdict(unique)
+        assert "Rebalance operation successful" in await tools_verdict(servers, cluster, unique)
         # The tool can fail: a member that owns none of its subscribed partitions.
         async with session(cluster.connect) as zookeeper:
             absent = f"{unique}-absent"
             await zookeeper.ensure(f"/consumers/{absent}/ids")
             registration = encode_registration({unique: 1}, 0, "0")
             await zookeeper.create(f"/consumers/{absent}/ids/{absent}_a", registration, ephemeral=True)
-            assert "Rebalance operation failed" in await verdict(absent)
+            assert "Rebalance operation failed" in await tools_verdict(servers, cluster, absent)
 
 
 async def test_a_deleted_owner_node_ends_the_claim_at_once_and_is_claimed_again(cluster: Cluster, unique: str) -> None:

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from typing import Final
 
+import anyio
 import pytest
 
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.errors import BrokersUnreachableError, ConnectionLostError
+from kzconsumer.brokers.protocol.error_codes import UNKNOWN_SERVER_ERROR
+from kzconsumer.errors import BrokerError, BrokersUnreachableError, ConnectionLostError
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.settings.sections import FetchSettings
@@ -74,6 +76,18 @@ async def test_a_gap_at_the_end_of_the_log_ends_a_range(
         monkeypatch.setattr(reader, "_leaders", Led(broker))
         with pytest.raises(error) if error else nullcontext():
             assert await offsets(reader, OffsetRange("orders", 0, 2, 9)) == [2, 3, 4]
+
+
+async def test_what_a_broker_cannot_read_is_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the reader would wait for records that do not exist yet."""
+    async with (
+        log_broker(lambda partition, offset: b"", error=UNKNOWN_SERVER_ERROR) as broker,
+        reading(Known(broker), 0.3) as reader,
+    ):
+        monkeypatch.setattr(reader, "_leaders", Led(broker))
+        with pytest.raises(BrokerError, match="orders-0: UNKNOWN_SERVER_ERROR"), anyio.fail_after(30):
+            async for _ in reader.read([OffsetRange("orders", 0, 0, 9)], follow=True):
+                pass
 
 
 async def test_brokers_that_come_back_are_waited_for(cluster: Cluster, unique: str) -> None:

@@ -9,17 +9,16 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 
 from kzconsumer.model import RangeIdentity
-from kzconsumer.sinks.interface import Batch, Sink
+from kzconsumer.sinks.interface import Sink
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs, Owner
 from kzconsumer_files.publication import KeptAside
@@ -32,35 +31,10 @@ from tests.support.delta import OWNER, Writer, claimed, spark_columns
 from tests.support.extent import extent
 from tests.support.range_data import range_data, record
 from tests.support.sink_contract import OurSinkContract
+from tests.support.table_sink import TableSink
 
 pytestmark = pytest.mark.timeout(120)
 Offsets = list[tuple[int, int]]
-
-
-class DeltaSink:
-    """The destination without Spark, so that a kill can happen between any two of its own steps."""
-
-    def __init__(self, directory: Path) -> None:
-        self._target = claimed(directory / "table")
-        self._writer = Writer(self._target, directory / "scratch")
-        self.fingerprint = self._target.fingerprint
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
-
-    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
-        return self._target.has(ranges)
-
-    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
-        return self._target.set_aside(part, records)
-
-    async def write(self, batch: Batch) -> None:
-        self._writer.publish(self._writer.stage(*batch.ranges))
 
 
 class TestContract(OurSinkContract):
@@ -68,7 +42,7 @@ class TestContract(OurSinkContract):
     kills = int(os.environ.get("KZCONSUMER_KILLS", extent("6", "40", "2")))
 
     def sink(self, directory: Path) -> Sink:
-        return DeltaSink(directory)
+        return TableSink(claimed(directory / "table"), directory / "scratch")
 
     def read_back(self, directory: Path) -> Iterable[bytes | None]:
         return DeltaTable(directory / "table").to_pyarrow_table(columns=["value"])["value"].to_pylist()

@@ -1,4 +1,7 @@
-"""What tasks of executors get: parts of ranges, and secrets that no text shows and that need no files of the member."""
+"""What tasks of executors get: parts of ranges, and secrets that no text shows and that need no files of the member.
+
+And which errors they report as an outage.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,23 @@ import msgspec
 import pytest
 import trustme
 
-from kzconsumer.errors import ConfigError
-from kzconsumer.model import Broker, OffsetRange
+from kzconsumer.brokers.protocol import error_codes
+from kzconsumer.brokers.protocol.error_codes import broker_error
+from kzconsumer.errors import (
+    BrokersUnreachableError,
+    ConfigError,
+    ConnectionLostError,
+    CorruptRecordError,
+    KzConsumerError,
+    OffsetLostError,
+)
+from kzconsumer.fetcher.range_reader import RangeReader
+from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.records.forms import NO_RECORDS, Unfetched
 from kzconsumer.settings.settings import Settings
 from kzconsumer_spark.daemon.spool import unspooled
 from kzconsumer_spark.executors.access import BrokerAccess
+from kzconsumer_spark.executors.fetching import BrokersOutageError, fetched
 from kzconsumer_spark.executors.source import RangePart
 from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.worker.range_stream import FEWEST_OFFSETS, split
@@ -97,3 +111,30 @@ def test_a_missing_file_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "key.pem").unlink()
     with pytest.raises(ConfigError, match=r"\[brokers.tls\] key: .*key.pem cannot be read"):
         BrokerAccess(described, [])
+
+
+@pytest.mark.parametrize(
+    ("error", "is_outage"),
+    [
+        (BrokersUnreachableError("none is up"), True),
+        (ConnectionLostError("cut"), True),
+        (broker_error(error_codes.NOT_LEADER_OR_FOLLOWER, "t-0"), True),
+        (broker_error(error_codes.UNKNOWN_SERVER_ERROR, "t-0"), False),
+        (broker_error(error_codes.CORRUPT_MESSAGE, "t-0"), False),
+        (OffsetLostError("t-0"), False),
+        (CorruptRecordError(TopicPartition("t", 0), 5, "checksum"), False),
+    ],
+)
+def test_only_what_may_pass_is_an_outage(
+    monkeypatch: pytest.MonkeyPatch, error: KzConsumerError, is_outage: bool
+) -> None:
+    settings = Settings.from_dict({"zookeeper": {"connect": "h:1"}, "group": {"id": "g"}})
+    access = BrokerAccess(Kafka.of(settings), [])
+
+    async def read(*_: object) -> object:
+        raise error
+        yield
+
+    monkeypatch.setattr(RangeReader, "read", read)
+    with pytest.raises(BrokersOutageError if is_outage else type(error)):
+        list(fetched(span(0, 0, 3), access))

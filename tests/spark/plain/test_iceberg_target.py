@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +20,7 @@ from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.transforms import DayTransform
 
 from kzconsumer.model import RangeIdentity
-from kzconsumer.sinks.interface import Batch, RangeData, Sink
+from kzconsumer.sinks.interface import RangeData, Sink
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs, Owner
 from kzconsumer_files.publication import KeptAside, StagedRange
@@ -37,6 +36,7 @@ from tests.support.disk import watched_disk
 from tests.support.extent import extent
 from tests.support.range_data import range_data
 from tests.support.sink_contract import OurSinkContract
+from tests.support.table_sink import TableSink
 
 pytestmark = pytest.mark.timeout(120)
 TABLE = "lake.orders"
@@ -66,38 +66,12 @@ def offsets(partition: int, first: int, until: int) -> Offsets:
     return [(partition, offset) for offset in range(first, until)]
 
 
-class IcebergSink:
-    """The destination without Spark, so that a kill can happen between any two of its own steps."""
-
-    def __init__(self, directory: Path) -> None:
-        self._target = claimed(directory)
-        self._writer = Writer(self._target, directory / "scratch")
-        self.fingerprint = self._target.fingerprint
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
-
-    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
-        return self._target.has(ranges)
-
-    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
-        return self._target.set_aside(part, records)
-
-    async def write(self, batch: Batch) -> None:
-        self._writer.publish(self._writer.stage(*batch.ranges))
-
-
 class TestContract(OurSinkContract):
     sets_aside = True
     kills = int(os.environ.get("KZCONSUMER_KILLS", extent("4", "40", "2")))
 
     def sink(self, directory: Path) -> Sink:
-        return IcebergSink(directory)
+        return TableSink(claimed(directory), directory / "scratch")
 
     def read_back(self, directory: Path) -> Iterable[bytes | None]:
         table = catalog(directory).load_table(TABLE).scan(selected_fields=("value",)).to_arrow()

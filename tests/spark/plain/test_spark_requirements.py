@@ -33,6 +33,16 @@ def checked(conf: Mapping[str, str], master: str = "local[2]") -> None:
     SparkSink({**options, "conf": {"spark.cores.max": "2", **conf}}, CONTEXT).check()
 
 
+@pytest.mark.parametrize("destination", ["parquet", "delta"])
+def test_a_directory_that_cannot_be_used(tmp_path: Path, destination: str) -> None:
+    sink = SparkSink({"destination": destination, "path": str(tmp_path / "data" / "lake")}, CONTEXT)
+    sink.check()
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "data").touch()
+    with pytest.raises(ConfigError, match=r"path: .*/lake cannot be used: .*/data is not a directory"):
+        sink.check()
+
+
 def test_pyspark_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(PluginError, match="pyspark is not installed: pip install kzconsumer-spark"):

@@ -62,7 +62,7 @@ async def one_round(group: SparkGroup, seed: int) -> str:
 # differences of the others' targets from that without Spark.
 FILES = [
     pytest.param(name, marks=pytest.mark.skipif(ROUNDS == 1, reason=f"make chaos-spark DESTINATION={name}"))
-    for name in ("parquet", "delta", "iceberg")
+    for name in ("parquet", "executors", "delta", "iceberg")
 ]
 
 
@@ -70,6 +70,8 @@ FILES = [
 def target(request: pytest.FixtureRequest, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Destination:
     if request.param == "parquet":
         return published(tmp_path / "out")
+    if request.param == "executors":
+        return published(tmp_path / "out", 'read = "executors"')
     if request.param == "delta":
         return DeltaFiles(tmp_path / "out")
     if request.param == "iceberg":

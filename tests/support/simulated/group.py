@@ -184,7 +184,12 @@ class SimulatedGroup:
         assert not violations, "\n".join([*self.promises.trace, "", *violations])
 
     def come_to_rest(self, within: float, still: float) -> None:
-        """No more faults and records: then everything is owned, read and committed, and stays so."""
+        """No more faults and records: then everything is owned, read and committed, and stays so.
+
+        A rate limit allows so many seconds more as everything in the logs takes.
+        """
+        if (rate := self._settings.fetch.rate_limit) is not None:
+            within += self.logs.size / rate
         self.world.pass_time(max(self._no_leader_until - self.world.now, 0.0))
         self.logs.stop()
         self.logs.register(up=True)

@@ -53,6 +53,10 @@ class PartitionLog:
             gone = len(self._first)
         del self._first[:gone], self._batches[:gone]
 
+    @property
+    def size(self) -> int:
+        return sum(map(len, self._batches))
+
     def read(self, offset: int, most: int, *, at_least_one: bool) -> bytes:
         """The bytes from the batch with this offset on: the last batch is cut off, and the first one is never."""
         at = bisect_right(self._first, offset) - 1
@@ -134,6 +138,11 @@ class PartitionLogs:
         """0 if there is no such partition any more, which its owner may not know yet."""
         log = self.logs.get(partition)
         return log.end if log is not None else 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of all logs."""
+        return sum(log.size for log in self.logs.values())
 
     def lead(self, partition: TopicPartition, broker: int) -> None:
         """Another leader, or none: -1."""

@@ -137,7 +137,7 @@ class Promises:
                 )
                 if held:
                     self.violated(f"{member.name} got {partition}[{offsets}], which {other.name} could hand out too")
-        if claim and self._outdated(partition, claim):
+        if self._outdated(partition, claim) if claim else self._of_former_log(partition, key):
             return Handed(member, claim, now, counts=False)
         self._compare_with_the_log(member, partition, offsets, key)
         records = self._handed.setdefault(partition, {})
@@ -192,6 +192,10 @@ class Promises:
         """Whether the claim is of a topic that was deleted since."""
         topic = self.ensemble.tree.nodes.get(topic_path(partition.topic))
         return topic is None or claim < topic.czxid
+
+    def _of_former_log(self, partition: TopicPartition, key: bytes) -> bool:
+        log = self.logs.logs.get(partition)
+        return log is None or log.key != key
 
     def _may_be_redelivered(self, earlier: Handed) -> bool:
         """At-least-once: the claim was not released in order, or work on it no longer had to be waited for."""

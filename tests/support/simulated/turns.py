@@ -31,6 +31,8 @@ class Turn:
     requests: int = 0
     """Answered ones. The first may have been sent for an earlier state."""
     passed_over: int = 0
+    among: int = 0
+    """The most partitions of a request since it was served."""
 
 
 class Turns:
@@ -62,10 +64,10 @@ class Turns:
                 turn = turns[partition] = Turn(state, now)
             turn.requests, turn.asked = turn.requests + 1, now
             if part.records or part.high_watermark <= asked.offset:
-                turn.passed_over = 0
+                turn.passed_over = turn.among = 0
             elif served:
-                turn.passed_over += 1
-                if turn.passed_over > 2 * len(parts):
+                turn.passed_over, turn.among = turn.passed_over + 1, max(turn.among, len(parts))
+                if turn.passed_over > 2 * turn.among:
                     times = f"{turn.passed_over} responses"
                     self._promises.violated(f"{partition} had records for {member.name}, and others came in {times}")
         for partition in turns.keys() - {asked.partition for asked in request.partitions}:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,18 +16,12 @@ from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.members import reader, sessions_of, settings
-from tests.support.original import verify_command
+from tests.support.original import offset_checker, tools_verdict
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session, until
 
 PARTITIONS, EACH = 4, 10
-
-
-async def tool(command: list[str]) -> str:
-    """The output of a tool on both streams: some report their results as log lines."""
-    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=120)
-    return done.stdout + done.stderr
 
 
 @pytest.fixture
@@ -54,8 +47,8 @@ async def test_both_describe_a_running_group_alike(
     kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect)
     where = ["--zookeeper", cluster.connect, "--group", unique]
 
-    def describe(version: str) -> list[str]:
-        return servers.java_command(version, "kafka.admin.ConsumerGroupCommand", "--describe", *where)
+    async def describe(version: str) -> str:
+        return await servers.tool(version, "kafka.admin.ConsumerGroupCommand", "--describe", *where)
 
     async with reader(settings(cluster.connect, unique), {unique: 2}) as member:
         await until(lambda: len(member.messages) == sum(EACH - 3 * n - 1 for n in range(PARTITIONS)))
@@ -71,10 +64,11 @@ async def test_both_describe_a_running_group_alike(
         }
         consumer = member.consumer.consumer
         assert ours == {n: (EACH, EACH + n, n, f"{consumer}-{n // 2}") for n in range(PARTITIONS)}
-        checker = servers.java_command("0.10.2.2", "kafka.tools.ConsumerOffsetChecker", *where, "--topic", unique)
-        verifying = verify_command(servers, cluster, unique)
-        checked, old, new, verified = await asyncio.gather(
-            tool(checker), tool(describe("0.10.2.2")), tool(describe("1.1.1")), tool(verifying)
+        checked, old, new, verdict = await asyncio.gather(
+            offset_checker(servers, cluster, unique, "--topic", unique),
+            describe("0.10.2.2"),
+            describe("1.1.1"),
+            tools_verdict(servers, cluster, unique),
         )
         rows = re.findall(rf"^{unique}\s+{unique}\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s+(\S+)", checked, re.MULTILINE)
         assert {int(n): (int(at), int(end), int(lag), owner) for n, at, end, lag, owner in rows} == ours, checked
@@ -82,16 +76,16 @@ async def test_both_describe_a_running_group_alike(
             rows = re.findall(rf"^{unique}\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s+(\S+)", described, re.MULTILINE)
             theirs = {int(n): (int(at), int(end), int(lag), owner) for n, at, end, lag, owner in rows}
             assert theirs == {n: (*row[:3], row[3].rpartition("-")[0]) for n, row in ours.items()}, described
-        assert "Rebalance operation successful" in verified
+        assert "Rebalance operation successful" in verdict
         assert (await kzconsumer("groups", "verify", unique)).status == 0
 
     async with session(cluster.connect) as zookeeper:  # a member that owns nothing
         registration = b'{"version":1,"subscription":{"%s":1},"pattern":"static"}' % unique.encode()
         await zookeeper.create(f"/consumers/{unique}/ids/m", registration, ephemeral=True)
-        unowned, verified = await asyncio.gather(kzconsumer("groups", "verify", unique), tool(verifying))
+        unowned = await kzconsumer("groups", "verify", unique)
         assert unowned.status == 3
         assert all(f"/consumers/{unique}/owners/{unique}/{n}" in unowned.out for n in range(PARTITIONS))
-        assert "Rebalance operation failed" in verified
+        assert "Rebalance operation failed" in await tools_verdict(servers, cluster, unique)
 
 
 async def test_both_describe_a_group_with_offsets_in_the_brokers_alike(
@@ -101,7 +95,6 @@ async def test_both_describe_a_group_with_offsets_in_the_brokers_alike(
     cluster = offsets_stored
     offsets = {"storage": "kafka", "dual_commit": False, "commit_interval": "1h"}
     kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect)
-    where = ["--zookeeper", cluster.connect, "--group", unique]
     async with reader(settings(cluster.connect, unique, offsets=offsets), {unique: 1}) as member:
         await until(lambda: len(member.messages) == EACH * PARTITIONS)
         sessions_of(member.consumer).stop_fetching()
@@ -110,9 +103,9 @@ async def test_both_describe_a_group_with_offsets_in_the_brokers_alike(
         await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, more)
         describe = "kafka.admin.ConsumerGroupCommand", "--describe", "--group", unique
         checked, old, new = await asyncio.gather(
-            tool(servers.java_command("0.10.2.2", "kafka.tools.ConsumerOffsetChecker", *where, "--topic", unique)),
-            tool(servers.java_command("1.1.1", *describe, "--zookeeper", cluster.connect)),
-            tool(servers.java_command("1.1.1", *describe, "--bootstrap-server", cluster.bootstrap)),
+            offset_checker(servers, cluster, unique, "--topic", unique),
+            servers.tool("1.1.1", *describe, "--zookeeper", cluster.connect),
+            servers.tool("1.1.1", *describe, "--bootstrap-server", cluster.bootstrap),
         )
         lag = await kzconsumer.json("lag", unique, "--storage", "kafka")
         offsets_shown = await kzconsumer.json("offsets", "show", unique, "--storage", "kafka")
@@ -141,7 +134,7 @@ async def test_offset_files_are_interchangeable(
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     connect = ["--zkconnect", cluster.connect]
     exporting = ["kafka.tools.ExportZkOffsets", *connect, "--group", unique, "--output-file", str(theirs)]
-    await tool(servers.java_command("1.1.1", *exporting))
+    await servers.tool("1.1.1", *exporting)
     exported = await kzconsumer("offsets", "export", unique, "--output-file", str(ours))
     assert exported.status == 0, exported
     assert sorted(theirs.read_text().splitlines()) == ours.read_text().splitlines()
@@ -151,7 +144,7 @@ async def test_offset_files_are_interchangeable(
     reset = await kzconsumer("offsets", "reset", unique, "--to-latest", "--all-topics", "--execute", "--undo", undo)
     assert reset.status == 0, reset
     importing = ["kafka.tools.ImportZkOffsets", *connect, "--input-file", str(ours)]
-    await tool(servers.java_command("1.1.1", *importing))
+    await servers.tool("1.1.1", *importing)
     assert (await kzconsumer("offsets", "export", unique)).out == ours.read_text()
 
     shifted = await kzconsumer(
@@ -175,10 +168,10 @@ async def test_a_deleted_and_restored_group(
         await zookeeper.ensure(f"/consumers/{unique}/ids")  # to Kafka's tool there is no group without
     deleted = await kzconsumer("groups", "delete", unique, "--execute", "--undo", undo)
     assert deleted.status == 0, deleted
-    assert unique not in (await tool(servers.java_command("1.1.1", *command, "--list"))).split()
+    assert unique not in (await servers.tool("1.1.1", *command, "--list")).split()
     restored = await kzconsumer("groups", "restore", undo, "--execute")
     assert restored.status == 0, restored
-    theirs = await tool(servers.java_command("1.1.1", *command, "--delete", "--group", unique))
+    theirs = await servers.tool("1.1.1", *command, "--delete", "--group", unique)
     assert "Deleted all consumer group information" in theirs
     gone = await kzconsumer("groups", "verify", unique)
     assert (gone.status, f"there is no group {unique}" in gone.err) == (1, True)

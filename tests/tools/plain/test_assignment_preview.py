@@ -1,4 +1,4 @@
-"""What `kzconsumer assign plan` computes and how it is shown."""
+"""What `kzconsumer groups plan` computes and how it is shown."""
 
 from __future__ import annotations
 

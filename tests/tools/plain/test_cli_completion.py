@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.cli.main import main, whole_parser
+from kzconsumer.cli.parser import Parser
 from kzconsumer_tools.commands.completion import SHELLS
 from tests.support.programs import FISH, GROFF, ZSH, Program, need
 
@@ -23,6 +26,21 @@ def commands(parser: argparse.ArgumentParser, at: Words = ()) -> Iterator[tuple[
         if isinstance(action, argparse._SubParsersAction):
             for name, inner in action.choices.items():
                 yield from commands(inner, (*at, name))
+
+
+def test_every_help_has_examples_that_can_be_parsed() -> None:
+    """With the parser that the command uses: an option that was renamed fails here."""
+    whole = whole_parser()
+    known = list(commands(whole))
+    assert len(known) > 40
+    for words, parser in known:
+        assert isinstance(parser, Parser)
+        assert parser.examples, words
+        for line in parser.examples:
+            assert f"\n  {line}\n" in parser.format_help()
+            program, *given = shlex.split(re.split(r" [|<>] ", line)[0])
+            assert program == "kzconsumer"
+            assert whole.parse_args(given).verb == (words or given)[0], line
 
 
 def options(parser: argparse.ArgumentParser) -> set[str]:
@@ -73,7 +91,7 @@ def test_bash_completes_files_and_choices(capsys: pytest.CaptureFixture[str], tm
         """
     )
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=True)
-    assert done.stdout.splitlines() == ["group.toml", "group.toml", "toml json", "bash zsh fish"]
+    assert done.stdout.splitlines() == ["group.toml", "group.toml", "toml json", "bash zsh fish groups topics contexts"]
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -17,7 +17,7 @@ AT = ["--zookeeper", "zk"]
 @pytest.mark.parametrize(
     ("words", "output"),
     [
-        (["t"], "no cluster named; give --zookeeper CONNECT, --config FILE or --context NAME"),
+        (["t"], "no cluster named; give --zookeeper CONNECT, --config FILE or --context CONTEXT"),
         (AT, "nothing to read: give TOPIC, --include or --exclude"),
         (["t", "--include", "a", *AT], "give topics, --include or --exclude, only one of them"),
         (["--include", "a", "--exclude", "b", *AT], "not allowed with argument --include"),

@@ -14,9 +14,9 @@ FILE = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "orders"\n'
 @pytest.mark.parametrize(
     ("words", "output"),
     [
-        ([], "required: ACTION"),
-        (["list"], "no cluster named; give --zookeeper CONNECT, --config FILE or --context NAME"),
-        (["describe", "orders"], "no cluster named; give --zookeeper CONNECT, --config FILE or --context NAME"),
+        ([], "usage: kzconsumer groups"),
+        (["list"], "no cluster named; give --zookeeper CONNECT, --config FILE or --context CONTEXT"),
+        (["describe", "orders"], "no cluster named; give --zookeeper CONNECT, --config FILE or --context CONTEXT"),
         (["describe", "--zookeeper", "zk"], "no group named; give GROUP, or --config FILE"),
         (["list", "--zookeeper", "zk", "--config", "group.toml"], "both name a cluster; give one of them"),
         (["list", "--zookeeper", "zk:port"], "'zk:port' is not a list of hosts"),

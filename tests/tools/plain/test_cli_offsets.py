@@ -14,8 +14,8 @@ AT = ["--zookeeper", "zk"]
 @pytest.mark.parametrize(
     ("words", "output"),
     [
-        (["offsets"], "required: ACTION"),
-        (["offsets", "show", "g"], "no cluster named; give --zookeeper CONNECT, --config FILE or --context NAME"),
+        (["offsets"], "usage: kzconsumer offsets"),
+        (["offsets", "show", "g"], "no cluster named; give --zookeeper CONNECT, --config FILE or --context CONTEXT"),
         (["offsets", "reset", "g", "--all-topics", *AT], "one of the arguments --to-earliest --to-latest"),
         (["offsets", "reset", "g", "--to-latest", *AT], "give --topic TOPIC (one or more), or --all-topics"),
         (["offsets", "reset", "g", "--to-latest", "--all-topics", "--topic", "t", *AT], "give --topic TOPIC"),

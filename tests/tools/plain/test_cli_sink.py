@@ -15,7 +15,7 @@ FILE = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n[subscription]\
 @pytest.mark.parametrize(
     ("words", "output"),
     [
-        ([], "required: ACTION"),
+        ([], "usage: kzconsumer sink"),
         (["try"], "no configuration file given; give --config FILE"),
         (["verify"], "no configuration file given; give --config FILE"),
         (["replay", *TIMES, "--config", "x"], "required: --into"),

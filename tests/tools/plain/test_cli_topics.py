@@ -27,7 +27,7 @@ AT = ["--zookeeper", "zk"]
         (["config", "set", "t", *AT], "nothing to change: give NAME=VALUE, or --unset NAME"),
         (["config", "set", "t", "a", *AT], "'a' is not NAME=VALUE"),
         (["config", "set", "t", "a=1", "--unset", "a", *AT], "a setting is given twice"),
-        (["config"], "the following arguments are required: ACTION"),
+        (["config"], "usage: kzconsumer topics config [-h] ACTION"),
     ],
 )
 def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], output: str) -> None:

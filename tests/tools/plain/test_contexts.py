@@ -94,12 +94,25 @@ def test_a_context_keeps_what_is_not_set_again(home: Path, capsys: pytest.Captur
     ]
 
 
+def test_a_deleted_context_is_not_the_current_one_any_more(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    set_context("prod", "zookeeper.connect=zk")
+    set_context("test", "zookeeper.connect=other")
+    assert main(["context", "delete", "test"]) == 0
+    assert chosen().zookeeper.connect == "zk"
+    assert main(["context", "delete", "prod"]) == 0
+    assert capsys.readouterr().out.endswith("deleted test\ndeleted prod; there is no current context\n")
+    with pytest.raises(SystemExit):
+        chosen()
+    assert not list((home / "kzconsumer").rglob("*.toml"))
+
+
 @pytest.mark.parametrize(
     ("words", "status", "output"),
     [
         (["set", "a", "zookeeper.conect=zk"], 78, "[zookeeper] conect: unknown key; did you mean connect?"),
         (["set", "a", "brokers.listener=X"], 78, "[zookeeper] connect: missing"),
         (["set", "a", "zookeeper.connect=zk", "sink.plugin=spark"], 78, "[sink]: a context has [zookeeper] and"),
+        (["delete", "a"], 1, "there is no context a; `kzconsumer context set` creates one"),
         (["use", "a"], 1, "there is no context a; `kzconsumer context set` creates one"),
     ],
 )

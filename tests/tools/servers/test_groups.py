@@ -40,11 +40,8 @@ async def groups_json(*words: str) -> Any:
 async def kafkas_own(servers: Servers, cluster: Cluster, group: str) -> dict[int, tuple[str, str]]:
     """Partition -> stored offset and owning consumer, as `kafka.admin.ConsumerGroupCommand` (1.1.1) prints them."""
     args = ["--zookeeper", cluster.connect, "--describe", "--group", group]
-    command = servers.java_command("1.1.1", "kafka.admin.ConsumerGroupCommand", *args)
-    done = await anyio.to_thread.run_sync(
-        lambda: subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    )
-    rows = [line.split() for line in done.stdout.splitlines() if line.startswith(group)]
+    printed = await servers.tool("1.1.1", "kafka.admin.ConsumerGroupCommand", *args)
+    rows = [line.split() for line in printed.splitlines() if line.startswith(group)]
     return {int(number): (offset, consumer) for _, number, offset, _, _, consumer in rows}
 
 

@@ -505,7 +505,7 @@ async def test_without_any_broker(
         assert [(each["stored"], each["lag"], each["seconds"]) for each in found["partitions"]] == [(3, None, None)]
         assert (found["lag"], found["seconds"], found["unknown"]) == (None, None, 1)
         shown = await kzconsumer("lag", "g")
-        assert shown.out.splitlines()[0] == "group g: lag -, - seconds; 1 partition, 1 unknown"
+        assert shown.out.splitlines()[0] == "group g: lag -, behind -; 1 partition, 1 unknown"
         examined = await kzconsumer("groups", "doctor", "g")
         assert "not compared with the logs: no answer from the leaders: partitions 1" in examined.err
         refused = await kzconsumer("offsets", "reset", "g", "--to-earliest", "--all-topics", "--execute")

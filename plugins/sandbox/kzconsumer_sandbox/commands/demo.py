@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from kzconsumer.cli.parser import whole_number
+
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
@@ -19,8 +21,10 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Start a ZooKeeper and a Kafka, produce, consume with two members that write Parquet through Spark,"
         " kill one with kill -9, let a third join, and have Spark count the records. Takes a minute or two.",
         epilog="Exit status: 0 if no record is missing, 1 otherwise.",
+        examples=("", "--messages 100000 --keep"),
     )
-    parser.add_argument("--messages", type=_number, default=1_000_000, metavar="N", help="default: 1,000,000")
+    number = whole_number("a number of messages", 1)
+    parser.add_argument("--messages", type=number, default=1_000_000, metavar="N", help="default: 1,000,000")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.add_argument("--keep", action="store_true", help="keep the directory with the Parquet files and the logs")
     parser.set_defaults(run=run)
@@ -31,20 +35,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     load(SINKS, "spark")  # fails early, with the command that installs it
 
+    from kzconsumer.cli.progress import progress
     from kzconsumer.logs import setup
     from kzconsumer_sandbox.demo.run import run_demo
-    from kzconsumer_sandbox.servers.download_progress import fetching_progress
     from kzconsumer_sandbox.servers.sandbox import prepare
     from kzconsumer_sandbox.servers.versions import NEWEST
 
     setup.configure("error", "auto")
-    with fetching_progress() as progress:
-        prepare(NEWEST, progress)
+    with progress("fetching Kafka") as fetched:
+        prepare(NEWEST, fetched)
     return run_demo(arguments.messages, as_json=arguments.json, keep=arguments.keep)
-
-
-def _number(text: str) -> int:
-    digits = text.replace(",", "").replace("_", "")
-    if not digits.isdecimal() or int(digits) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of messages")
-    return int(digits)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from kzconsumer.cli.parser import whole_number
 from kzconsumer.settings.values import read_topic
 from kzconsumer_sandbox.servers.state_file import default_path
 from kzconsumer_sandbox.servers.versions import NEWEST, VERSIONS
+
+_PORT = whole_number("a port", 0, 65535)
+_POSITIVE = whole_number("a whole number, at least 1", 1)
 
 
 def add_arguments(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -18,15 +22,20 @@ def add_arguments(subparsers: argparse._SubParsersAction[argparse.ArgumentParser
         "--state", type=Path, metavar="FILE", help=f"the sandbox's state file (default: {default_path()})"
     )
     actions = sandbox.add_subparsers(dest="action", required=True, metavar="ACTION")
-    up = actions.add_parser("up", parents=[place], help="start it; returns when it is ready")
+    up = actions.add_parser(
+        "up",
+        parents=[place],
+        help="start it; returns when it is ready",
+        examples=("", "--kafka-version 1.1.1 --brokers 3", "--port 0 --zookeeper-port 0 --state /tmp/mine"),
+    )
     up.add_argument("--kafka-version", default=NEWEST.number, metavar="VERSION", help=f"one of {', '.join(VERSIONS)}")
-    up.add_argument("--brokers", type=_positive, default=1, metavar="N", help="number of brokers (default: 1)")
+    up.add_argument("--brokers", type=_POSITIVE, default=1, metavar="N", help="number of brokers (default: 1)")
     up.add_argument(
-        "--zookeeper-port", type=_port, metavar="PORT", help="default: 2181, or any free one if it is in use; 0: any"
+        "--zookeeper-port", type=_PORT, metavar="PORT", help="default: 2181, or any free one if it is in use; 0: any"
     )
     up.add_argument(
         "--port",
-        type=_port,
+        type=_PORT,
         metavar="PORT",
         help="the first broker's, which the others' follow (default: 9092, or any free one if it is in use; 0: any)",
     )
@@ -37,14 +46,23 @@ def add_arguments(subparsers: argparse._SubParsersAction[argparse.ArgumentParser
         help="print shell commands that make it the default cluster",
         description='For eval "$(kzconsumer sandbox env)": kzconsumer and kcat then use the sandbox in this shell;'
         " BOOTSTRAP_SERVERS is for other programs.",
+        examples=("",),
     )
     status = actions.add_parser(
-        "status", parents=[place], help="show the servers; exit status 3 unless all of them serve"
+        "status",
+        parents=[place],
+        help="show the servers; exit status 3 unless all of them serve",
+        examples=("", "--json"),
     )
     status.add_argument("--json", action="store_true", help="as one JSON object")
-    topic = actions.add_parser("topic", parents=[place], help="create a topic in the running sandbox")
+    topic = actions.add_parser(
+        "topic",
+        parents=[place],
+        help="create a topic in the running sandbox",
+        examples=("orders", "latest --partitions 1 --config cleanup.policy=compact"),
+    )
     topic.add_argument("name", type=_topic_name, metavar="NAME")
-    topic.add_argument("--partitions", type=_positive, default=4, metavar="N", help="number of partitions (default: 4)")
+    topic.add_argument("--partitions", type=_POSITIVE, default=4, metavar="N", help="number of partitions (default: 4)")
     topic.add_argument(
         "--config",
         dest="topic_config",  # the program's own --config is the group's file
@@ -61,33 +79,17 @@ def add_arguments(subparsers: argparse._SubParsersAction[argparse.ArgumentParser
         help="produce records; creates the topic if it does not exist",
         description="Produce each line of standard input as a record, or generated orders: JSON objects, with the"
         " customer as the key. A topic that does not exist is created with 4 partitions.",
-        epilog="Example: kzconsumer sandbox produce orders --records 1000",
+        examples=("orders --records 1000", "orders < lines.txt"),
     )
     produce.add_argument("name", type=_topic_name, metavar="TOPIC")
-    produce.add_argument("--records", type=_positive, metavar="N", help="generate N records instead of reading lines")
-    actions.add_parser("down", parents=[place], help="stop it and remove its data")
+    produce.add_argument("--records", type=_POSITIVE, metavar="N", help="generate N records instead of reading lines")
+    actions.add_parser("down", parents=[place], help="stop it and remove its data", examples=("",))
 
 
 def run(arguments: argparse.Namespace) -> int:
     from kzconsumer_sandbox.commands.sandbox_actions import run
 
     return run(arguments)
-
-
-def _positive(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
-    return int(text)
 
 
 def _topic_name(text: str) -> str:

@@ -16,6 +16,7 @@ import anyio
 import msgspec
 
 from kzconsumer.errors import MultiFailedError, NodeExistsError
+from kzconsumer.figures import plural
 from kzconsumer_sandbox.commands.sandbox_text import described, shell_variables
 from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.readiness import find_faults
@@ -99,7 +100,7 @@ def _as_builtins(state: SandboxState, faults: Mapping[ServerState, str]) -> dict
 def _topic(place: StateFile, name: str, partitions: int, config: Mapping[str, str]) -> int:
     if not _create(_serving(place), name, partitions, config):
         raise SandboxError(f"topic {name} exists already")
-    print(f"created the topic {name} with {partitions} partition(s)")
+    print(f"created the topic {name} with {plural(partitions, 'partition')}")
     return 0
 
 
@@ -112,7 +113,7 @@ def _produce(place: StateFile, name: str, number: int | None) -> int:
     if number is None and sys.stdin.isatty():
         print("each line is a record; Ctrl-D ends", file=sys.stderr)
     produced = produce(state.bootstrap, state.kafka_version, name, generated(number) if number else lines())
-    print(f"produced {produced} record(s) to {name}")
+    print(f"produced {plural(produced, 'record')} to {name}")
     return 0
 
 

@@ -6,13 +6,14 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from kzconsumer.figures import plural
 from kzconsumer_sandbox.servers.state_file import KCAT_CONFIG, SandboxState, ServerState, StateFile, default_path
 
 
 def described(state: SandboxState, faults: Mapping[ServerState, str]) -> str:
     if not state.ready:
         return f"Kafka {state.kafka_version} is starting (process {state.pid})"
-    lines = [f"Kafka {state.kafka_version}, {len(state.brokers)} broker(s), supervisor process {state.pid}"]
+    lines = [f"Kafka {state.kafka_version}, {plural(len(state.brokers), 'broker')}, supervisor process {state.pid}"]
     marks = {server: f"  ({fault})" for server, fault in faults.items()}
     lines.append(f"  zookeeper  {state.zookeeper_connect}{marks.get(state.zookeeper, '') if state.zookeeper else ''}")
     lines += [f"  broker {each.id}   {each.host}:{each.port}{marks.get(each, '')}" for each in state.brokers]

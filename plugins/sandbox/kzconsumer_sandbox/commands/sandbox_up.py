@@ -9,9 +9,9 @@ from functools import partial
 
 import anyio
 
+from kzconsumer.cli.progress import progress
 from kzconsumer_sandbox.commands.sandbox_text import described, next_steps
 from kzconsumer_sandbox.errors import SandboxError
-from kzconsumer_sandbox.servers.download_progress import fetching_progress
 from kzconsumer_sandbox.servers.ports import BROKER_PORT, ZOOKEEPER_PORT, Ports
 from kzconsumer_sandbox.servers.sandbox import prepare
 from kzconsumer_sandbox.servers.state_file import SandboxState, StateFile
@@ -26,12 +26,13 @@ def up(place: StateFile, args: argparse.Namespace) -> int:
         what = f"Kafka {known.kafka_version}, process {known.pid}" if known else "starting"
         raise SandboxError(f"a sandbox is running already ({what}); `kzconsumer sandbox down` stops it")
     ports = Ports.chosen(args.zookeeper_port, args.port, args.brokers)
-    with fetching_progress() as progress:
-        prepare(version, progress)
+    with progress("fetching Kafka") as fetched:
+        prepare(version, fetched)
     if args.foreground:
         anyio.run(supervise, place, version.number, ports, partial(_show_foreground, place, args))
         return 0
-    _start_supervisor(place, version.number, ports)
+    with progress("starting ZooKeeper and Kafka"):
+        _start_supervisor(place, version.number, ports)
     state = place.read()
     if state is None:
         raise SandboxError("the sandbox was stopped while it was starting")

@@ -22,8 +22,8 @@ from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.trust_store import trust_flags
 from kzconsumer_sandbox.servers.versions import JarSet
 
-Progress = Callable[[str, int, int], None]
-"""Called with a jar set's name, the steps done and the total, during the download."""
+Progress = Callable[[int, int], None]
+"""Called with the steps of a download that are done, and the total."""
 
 _CONTENTS = "contents.txt"
 
@@ -115,7 +115,7 @@ def _run_ivy(command: list[str], jars: JarSet, progress: Progress | None) -> Non
             for done, line in _steps(ivy):
                 last.append(line)
                 if progress:
-                    progress(jars.name, min(done, 2 * jars.modules), 2 * jars.modules)
+                    progress(min(done, 2 * jars.modules), 2 * jars.modules)
         except BaseException:
             ivy.kill()
             raise
@@ -123,7 +123,7 @@ def _run_ivy(command: list[str], jars: JarSet, progress: Progress | None) -> Non
         faults = "\n".join(line for line in last if line.strip())
         raise SandboxError(f"cannot fetch the jars of {jars.name} from Maven's public repository:\n{faults}")
     if progress:
-        progress(jars.name, 2 * jars.modules, 2 * jars.modules)
+        progress(2 * jars.modules, 2 * jars.modules)
 
 
 def _steps(ivy: subprocess.Popen[str]) -> Iterator[tuple[int, str]]:

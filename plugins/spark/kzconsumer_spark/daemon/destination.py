@@ -19,6 +19,7 @@ from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.function_reference import load_function, load_plain_function
 from kzconsumer_files.destination import TargetDestination
 from kzconsumer_files.names import NotOurs, Owner, fingerprint
+from kzconsumer_files.options import require_writable, unusable
 from kzconsumer_files.overlap import Overlap
 from kzconsumer_spark.daemon.options import WHERE, SparkOptions
 from kzconsumer_spark.function.batch import takes_batch
@@ -59,6 +60,15 @@ class ClaimedDestination(Protocol):
     def set_aside(self, part: RangeIdentity, records: int) -> bool:
         """Keep the range from ever being published; False if it is published. Raises OSError."""
         ...
+
+
+def require_usable(to: To) -> None:
+    """Raises ConfigError if the directory of files or of a Delta table cannot be written. Makes nothing."""
+    if isinstance(to, ToFiles | ToDelta):
+        try:
+            require_writable(Path(to.path))
+        except OSError as error:
+            raise unusable(f"{to.path} cannot be used: {error.strerror}") from error
 
 
 def claimed_destination(to: To) -> ClaimedDestination:

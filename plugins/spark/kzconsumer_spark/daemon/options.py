@@ -69,11 +69,12 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the table `[sink.options]` of the Spark sink has for every destination.
 
     A batch, or the read of a ledger, is tried `attempts` times, `retry_backoff` apart, doubled each time; then the
-    member stops. `start_timeout` bounds the start of Spark. `scratch` is a directory for spool files and Spark's
-    temporary files (default: the system's temporary directory). With a cluster as `master` spool files go to `spool`,
-    which its executors see. With `read = "executors"` (the default on a cluster) there are none: executors fetch the
-    ranges from the brokers. `ui` has Spark serve its pages, at the first free port from 4040 on or at the one given.
-    `event_log` is a directory, or a URI of Hadoop's, for Spark's event log.
+    member stops. Attempts that fail because brokers do not answer executors do not count. `start_timeout` bounds the
+    start of Spark. `scratch` is a directory for spool files and Spark's temporary files (default: the system's
+    temporary directory). With a cluster as `master` spool files go to `spool`, which its executors see. With `read =
+    "executors"` (the default on a cluster) there are none: executors fetch the ranges from the brokers. `ui` has Spark
+    serve its pages, at the first free port from 4040 on or at the one given. `event_log` is a directory, or a URI of
+    Hadoop's, for Spark's event log.
     `key` and the options after it are in `pipe.column_options`; `quarantine` is a directory for records that cannot be
     decoded.
     """
@@ -129,6 +130,13 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
             yield attempt, pause
             pause *= 2
         yield self.attempts, 0.0
+
+    def pauses(self) -> Iterator[float]:
+        """The seconds to wait between tries that do not count: without end, doubled up to half a minute."""
+        pause = self.retry_backoff
+        while True:
+            yield pause
+            pause = max(pause, min(2 * pause, 30.0))
 
     @property
     def columns(self) -> Columns:

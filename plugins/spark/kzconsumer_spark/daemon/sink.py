@@ -27,7 +27,7 @@ from kzconsumer.sinks.steps import StepNotRecordedError, Steps
 from kzconsumer_files.names import NotOurs, Owner, fingerprint, scope
 from kzconsumer_spark.columns.schemas import check_files
 from kzconsumer_spark.daemon import reports, workers
-from kzconsumer_spark.daemon.destination import ClaimedDestination, answer, claimed_destination
+from kzconsumer_spark.daemon.destination import ClaimedDestination, answer, claimed_destination, require_usable
 from kzconsumer_spark.daemon.destination_options import read_options, redirected
 from kzconsumer_spark.daemon.directories import Directories, make_directories
 from kzconsumer_spark.daemon.holdings import described
@@ -65,6 +65,7 @@ class SparkSink:
         self._next_batch = time.time_ns() // 1_000_000
         self._workers: Workers | None = None
         self.last_batch: dict[str, object] = {}
+        self._outage: str | None = None
         self._stack = AsyncExitStack()
 
     def _checked(self) -> ClaimedDestination:
@@ -86,6 +87,7 @@ class SparkSink:
         """See `kzconsumer.sinks.interface.Checkable`. Raises PluginError without Java or PySpark, ConfigError."""
         worker_environment(self._options.conf)
         require_conf(self._options.master, self._options.conf)
+        require_usable(self._options.to)
 
     def __repr__(self) -> str:
         return f"SparkSink({self._options.destination}, {self._workers}, next batch {self._next_batch})"
@@ -119,8 +121,10 @@ class SparkSink:
 
     @property
     def status(self) -> Mapping[str, object]:
-        """See `kzconsumer.sinks.interface.Sink`: Spark's application, its pages, what it reports of the last batch."""
-        return self._workers.status if self._workers is not None else {}
+        """See `kzconsumer.sinks.interface.Sink`: Spark's application, its pages, what it reports of the last batch, and
+        why the batch waits for brokers."""
+        found = self._workers.status if self._workers is not None else {}
+        return {"waits_for_brokers": self._outage, **found} if self._outage else found
 
     @property
     def destination(self) -> str:
@@ -199,19 +203,32 @@ class SparkSink:
 
     async def _run(self, batch: RunBatch, steps: Steps | None) -> None:
         for attempt, pause in self._options.tries():
-            if steps is not None:
-                batch = msgspec.structs.replace(batch, steps=steps.done)
-            reason = await self._attempt(batch, steps)
-            if reason is None:
+            failed = await self._attempt(batch, steps)
+            if failed is None:
                 return
+            reason = failed.error
             _log.warning("spark batch failed", batch=batch.number, attempt=attempt, error=reason)
             await anyio.sleep(pause)
         ranges = ", ".join(str(part.range) for part in batch.ranges)
         raise SinkError(f"Spark could not write {ranges} in {self._options.attempts} attempts: {reason}")
 
-    async def _attempt(self, batch: RunBatch, steps: Steps | None) -> str | None:
-        """Have the batch written once, by a new worker if the last one died. Why it failed, or None."""
+    async def _attempt(self, batch: RunBatch, steps: Steps | None) -> Failed | None:
+        """One attempt, which waits for brokers as a member that fetches does. How it failed, or None."""
+        pauses = self._options.pauses()
+        try:
+            while (failed := await self._written(batch, steps)) is not None and failed.outage:
+                self._outage = failed.error
+                _log.warning("brokers unreachable, batch waits", batch=batch.number, error=failed.error)
+                await anyio.sleep(next(pauses))
+        finally:
+            self._outage = None
+        return failed
+
+    async def _written(self, batch: RunBatch, steps: Steps | None) -> Failed | None:
+        """Have the batch written once, by a new worker if the last one died. How it failed, or None."""
         assert self._workers is not None
+        if steps is not None:
+            batch = msgspec.structs.replace(batch, steps=steps.done)
         try:
             worker = await self._workers.take(batch.number)
             await worker.send(batch)
@@ -221,7 +238,7 @@ class SparkSink:
                 event = await worker.receive()
         except WorkerDied as error:
             await self._workers.close()
-            return str(error)
+            return Failed(number=batch.number, error=str(error))
         except BaseException:
             await self._workers.close()
             raise
@@ -230,7 +247,7 @@ class SparkSink:
                 self.last_batch["foreach_batch"] = round(event.seconds, 3)
                 return None
             case Failed():
-                return event.error
+                return event
         raise AssertionError(f"batch {batch.number} answered by {event!r}")
 
     def _start(self, directories: Directories, scratch: str, next_batch: int) -> Start:
@@ -262,24 +279,10 @@ class SparkSink:
 
 
 def _kafka(settings: Settings | None) -> Kafka:
-    """Raises ConfigError for settings of the member that do not go with executors that fetch."""
+    """Raises ConfigError without the settings of a member."""
     if settings is None:
         raise ConfigError([f'{WHERE} read: "executors" needs the settings of a member'])
-    refused = {"[fetch] on_corrupt": settings.fetch.on_corrupt, "[sink] on_batch_failure": _on_failure(settings)}
-    faults = [
-        f'{key} = "{value}" goes with {WHERE} read = "spool" only: with "executors" the member has no records'
-        for key, value in refused.items()
-        if value not in ("fail", "stop")
-    ]
-    if settings.fetch.rate_limit is not None:
-        faults.append(f'[fetch] rate_limit goes with {WHERE} read = "spool" only')
-    if faults:
-        raise ConfigError(faults)
     return Kafka.of(settings)
-
-
-def _on_failure(settings: Settings) -> str:
-    return settings.sink.on_batch_failure if settings.sink is not None else "stop"
 
 
 async def _remove(directories: Directories) -> None:

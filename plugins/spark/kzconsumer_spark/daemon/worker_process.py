@@ -200,7 +200,8 @@ def java_environment(environment: Mapping[str, str]) -> dict[str, str]:
     home = environment.get("JAVA_HOME")
     if home:
         if not os.access(Path(home, "bin", "java"), os.X_OK):
-            raise PluginError(f"kzconsumer-spark: JAVA_HOME is {home}, which has no bin/java")
+            advice = "unset it, or set it to a Java 17 or later"
+            raise PluginError(f"kzconsumer-spark: JAVA_HOME is {home}, which has no bin/java; {advice}")
         require_java(Path(home, "bin", "java"))
         return dict(environment)
     if java := shutil.which("java", path=environment.get("PATH")):

@@ -10,12 +10,17 @@ import pyarrow as pa
 from anyio.from_thread import start_blocking_portal
 
 from kzconsumer.brokers.pool import Brokers
+from kzconsumer.errors import BrokerError, BrokersUnreachableError, ConnectionLostError
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer_files.parquet.records import spark_columns
 from kzconsumer_spark.executors.access import BrokerAccess
 
 _Found = AsyncGenerator[tuple[TopicPartition, pa.RecordBatch]]
+
+
+class BrokersOutageError(Exception):
+    """Brokers did not answer, or none led the partition: the same fetch may succeed later."""
 
 
 class _Known:
@@ -31,7 +36,10 @@ class _Known:
 
 
 def fetched(part: OffsetRange, access: BrokerAccess) -> Iterator[pa.RecordBatch]:
-    """Every record of the range, with the columns of the spool. Blocks. Raises as `RangeReader.read`."""
+    """Every record of the range, with the columns of the spool. Blocks.
+
+    Raises BrokersOutageError, and as `RangeReader.read` for everything else; also if TLS or SASL failed.
+    """
     if part.first >= part.until:
         return
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(_reader(access)) as reader:
@@ -48,7 +56,12 @@ async def _reader(access: BrokerAccess) -> AsyncIterator[RangeReader]:
     security = access.security()
     timeout = access.fetch.request_timeout
     async with Brokers(client_id=access.client, timeout=timeout, security=lambda: security) as brokers:
-        yield RangeReader(access.fetch, _Known(access.brokers), brokers)
+        try:
+            yield RangeReader(access.fetch, _Known(access.brokers), brokers)
+        except (BrokersUnreachableError, ConnectionLostError, BrokerError) as error:
+            if brokers.refused or (isinstance(error, BrokerError) and not error.refresh_metadata):
+                raise
+            raise BrokersOutageError(str(error)) from None
 
 
 async def _following(found: _Found) -> pa.RecordBatch | None:

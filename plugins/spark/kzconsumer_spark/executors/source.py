@@ -22,7 +22,7 @@ from kzconsumer_spark.executors.fetching import fetched
 from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
 
-NAME: Final = "kzconsumer"
+NAME: Final = "kzconsumer-planned-ranges"
 _WAIT_SECONDS: Final = 0.5  # a query that is stopped waits for `latestOffset`
 _LOOK_SECONDS: Final = 0.01
 

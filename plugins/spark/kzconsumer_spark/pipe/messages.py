@@ -201,12 +201,14 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     """The batch (or, without a number, the start) failed; `error` is one line, the rest is in the log.
 
-    `settings`: it is a fault of the settings, as a ConfigError has it; trying again changes nothing.
+    `settings`: it is a fault of the settings, as a ConfigError has it; trying again changes nothing. `outage`: brokers
+    did not answer; trying again is all that can be done.
     """
 
     number: int | None
     error: str
     settings: bool = False
+    outage: bool = False
 
 
 class StepDone(msgspec.Struct, frozen=True, kw_only=True, tag="step"):

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import anyio
 
 from kzconsumer.errors import ZooKeeperUnreachableError
-from kzconsumer.model import Broker
+from kzconsumer.model import Broker, RangeIdentity
 from kzconsumer.registry.sessions import short_session
 from kzconsumer.registry.topics import TopicRegistry, incarnations
 from kzconsumer.zookeeper.watches import Watches
@@ -40,7 +40,7 @@ class KafkaRegistry:
                 raise
         return self._known
 
-    def require_planned(self, ranges: Iterable[SpooledRange]) -> None:
+    def require_planned(self, ranges: Iterable[SpooledRange | RangeIdentity]) -> None:
         """Raises TopicRecreatedError unless the topic of each range is of the range's incarnation."""
         planned = sorted({(part.topic, part.incarnation) for part in ranges})
         found = anyio.run(self._incarnations, {topic for topic, _ in planned}) if planned else {}

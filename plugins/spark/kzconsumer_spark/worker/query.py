@@ -13,6 +13,7 @@ import math
 import queue
 import shutil
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
@@ -22,6 +23,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from kzconsumer_files.writer import Written
+from kzconsumer_spark.executors.fetching import BrokersOutageError
 from kzconsumer_spark.pipe.locations import location
 from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange
 from kzconsumer_spark.ranges.batch import SparkBatch
@@ -97,7 +99,7 @@ class RangeQuery:
             try:
                 return self._written(batch, write, self._nothing)
             except Exception as error:
-                return Failed(number=batch.number, error=first_line(error))
+                return failure(batch, error)
         self._asked.put((batch, write))
         self._stream.publish(batch.ranges)
         while True:
@@ -128,7 +130,7 @@ class RangeQuery:
         try:
             self._outcomes.put(self._written(batch, write, frame))
         except BaseException as error:
-            self._outcomes.put(Failed(number=batch.number, error=first_line(error)))
+            self._outcomes.put(failure(batch, error))
             raise
 
     def _written(self, batch: RunBatch, write: Write, frame: DataFrame) -> Done:
@@ -139,6 +141,17 @@ class RangeQuery:
             self._tracebacks.report(batch.number, error)
             raise
         return Done(number=batch.number, seconds=time.monotonic() - began, **written._asdict())
+
+
+# How a traceback ends, whatever has wrapped the error on its way from a task.
+_OUTAGE: Final = f"\n{BrokersOutageError.__module__}.{BrokersOutageError.__qualname__}: "
+
+
+def failure(batch: RunBatch, error: BaseException) -> Failed:
+    """How the batch failed; if a task found no broker, that is the reason."""
+    _, outage, rest = "".join(traceback.format_exception(error)).partition(_OUTAGE)
+    reason = rest.partition("\n")[0][:1000] if outage else first_line(error)
+    return Failed(number=batch.number, error=reason, outage=bool(outage))
 
 
 _MOST_RANGES: Final = 20

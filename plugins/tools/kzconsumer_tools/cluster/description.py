@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -24,12 +25,12 @@ class ListenerShown(msgspec.Struct, frozen=True):
 
 
 class BrokerShown(msgspec.Struct, frozen=True):
-    """`version` is that of its registration; 0 is a 0.7 broker. Times are in ms since 1970."""
+    """`version` is that of its registration; 0 is a 0.7 broker. Times are those of brokers' clocks."""
 
     id: int
     version: int
     listeners: tuple[ListenerShown, ...]
-    since: int | None
+    since: datetime | None
     rack: str | None
 
 
@@ -38,7 +39,7 @@ class ClusterDescription(msgspec.Struct, frozen=True):
 
     cluster_id: str | None
     controller: int | None
-    controller_since: int | None
+    controller_since: datetime | None
     controller_epoch: int | None
     kraft_controller: bool
     brokers: tuple[BrokerShown, ...]
@@ -104,7 +105,7 @@ def cluster_description(
     return ClusterDescription(
         cluster_id=cluster_id,
         controller=controller.broker if controller is not None else None,
-        controller_since=controller.since if controller is not None else None,
+        controller_since=_time(controller.since) if controller is not None else None,
         controller_epoch=epoch,
         kraft_controller=controller is not None and controller.kraft,
         brokers=tuple(
@@ -114,7 +115,7 @@ def cluster_description(
                 tuple(
                     ListenerShown(each.name, each.security_protocol, each.host, each.port) for each in node.listeners
                 ),
-                node.since,
+                _time(node.since),
                 node.rack,
             )
             for number, node in sorted(brokers.items())
@@ -125,6 +126,10 @@ def cluster_description(
         electing=tuple(f"{topic}-{number}" for topic, number in sorted(electing)),
         unreadable=tuple(unreadable),
     )
+
+
+def _time(ms: int | None) -> datetime | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def topic_description(

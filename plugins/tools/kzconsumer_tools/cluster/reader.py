@@ -114,14 +114,19 @@ async def read_topics(zookeeper: ZooKeeperSettings, wanted: Sequence[str] | None
         return await topics_of(session, wanted)
 
 
+def no_topic(name: str, there: Iterable[str]) -> NotFoundError:
+    close = nearest(name, there)
+    hint = f"did you mean {close}?" if close else "`kzconsumer topics list` lists the topics"
+    return NotFoundError(f"there is no topic {name}; {hint}")
+
+
 async def topics_of(session: ZooKeeperSession, wanted: Iterable[str] | None) -> list[TopicDescription]:
     """The named topics, each once (None: all). Raises NotFoundError for a topic that does not exist."""
     there = await _Reader(session).children(paths.BROKER_TOPICS)
     names = there if wanted is None else list(dict.fromkeys(wanted))
     for name in names:
         if name not in there:
-            close = nearest(name, there)
-            raise NotFoundError(f"there is no topic {name}" + (f"; did you mean {close}?" if close else ""))
+            raise no_topic(name, there)
     deleting = set(await _Reader(session).children(DELETE_TOPICS))
     return await together([_topic(session, name, name in deleting) for name in names])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,25 +20,16 @@ def add_output(action: argparse.ArgumentParser) -> None:
     )
 
 
-def whole_number(what: str, least: int = 0, most: float = float("inf")) -> Callable[[str], int]:
-    """An argument type; `what` is the end of the error message `'x' is not ...`."""
-
-    def read(text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-        return int(text)
-
-    return read
-
-
-def ask(request: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-    """Run `request` to its end; only errors are logged, as lines on standard error."""
+def ask(request: Callable[..., Awaitable[T]], *arguments: Any, what: str | None = "waiting for the cluster") -> T:
+    """Run `request` to its end; only errors are logged, as lines on standard error. `what` None shows no progress."""
     import anyio
 
+    from kzconsumer.cli.progress import progress
     from kzconsumer.logs import setup
 
     setup.for_one_answer()
-    return anyio.run(request, *arguments)
+    with progress(what) if what is not None else nullcontext():
+        return anyio.run(request, *arguments)
 
 
 def show(arguments: argparse.Namespace, result: T, table: Callable[[T], str], status: int = 0) -> int:

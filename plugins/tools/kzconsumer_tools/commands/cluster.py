@@ -24,6 +24,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         help="brokers, controller and its pending requests",
         description="Show the live brokers, the controller and its epoch, and requests that the controller has not "
         "carried out yet. Reads ZooKeeper only; changes nothing.",
+        examples=("", "--zookeeper zk1:2181,zk2:2181/kafka -o json"),
     )
     add_cluster_option(describing)
     describing.set_defaults(run=run)

@@ -1,6 +1,6 @@
 """Which cluster and group a verb is about.
 
-The cluster is that of `--zookeeper CONNECT`, `--config FILE` or `--context NAME`; else that of
+The cluster is that of `--zookeeper CONNECT`, `--config FILE` or `--context CONTEXT`; else that of
 KZCONSUMER__ZOOKEEPER__CONNECT; else that of the current context. `--set` and, without `--context`, the variables
 KZCONSUMER__... add to it.
 """
@@ -60,7 +60,7 @@ def add_cluster_option(action: argparse.ArgumentParser, *, output: bool = True) 
     """`--zookeeper`, `--config` and `--context`, and `--output` unless the verb has its own."""
     action.add_argument("--zookeeper", metavar="CONNECT", type=connect_string, help="such as zk1:2181,zk2:2181/kafka")
     add_config(action, "or a group's TOML file")
-    action.add_argument("--context", metavar="NAME", help="or a context (default: the current one, see context list)")
+    action.add_argument("--context", metavar="CONTEXT", help="or a context (default: the current one)")
     if output:
         add_output(action)
 
@@ -101,7 +101,7 @@ def _layers(arguments: argparse.Namespace) -> Layers:
     if _CONNECT in layers.origins:
         return layers
     current = contexts.current() or arguments.misused(
-        "no cluster named; give --zookeeper CONNECT, --config FILE or --context NAME,"
+        "no cluster named; give --zookeeper CONNECT, --config FILE or --context CONTEXT,"
         f" or set {VARIABLE}ZOOKEEPER__CONNECT"
     )
     return layers_of(contexts.file_of(current), flags)

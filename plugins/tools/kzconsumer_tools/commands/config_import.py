@@ -68,6 +68,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Translate a consumer.properties of Kafka's ZooKeeper consumer (0.8.2 to 1.1) into a group's file "
         "on standard output. Keys that changed their meaning, have no counterpart or are unsafe are reported on "
         "standard error and as comments in the file. Exit status 78 if the original would not start with it.",
+        examples=("consumer.properties > orders.toml", "consumer.properties -o json"),
     )
     importing.add_argument("file", metavar="FILE", type=Path)
     importing.add_argument("-o", "--output", choices=("toml", "json"), default="toml", help="default: toml")

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import msgspec
 
+from kzconsumer.cli.parser import whole_number
 from kzconsumer.errors import NotDoneError, NotFoundError
+from kzconsumer.figures import plural, rate
 from kzconsumer.settings.sections import SubscriptionSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.values import read_list
-from kzconsumer_tools.commands.answer import whole_number
 from kzconsumer_tools.commands.cluster_option import add_cluster_option, cluster_settings, group_name
 from kzconsumer_tools.commands.reset_options import read_datetime
 from kzconsumer_tools.commands.topic_option import chosen_topics, topic_scope
@@ -39,6 +40,12 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         help="print records, with a group or without",
         description="Print the records of topics on standard output. Without --group it joins no group and stores "
         "nothing. With --group it joins that group and commits what it has printed.",
+        examples=(
+            "orders -e",
+            r"orders:0 --from -10 -f '%p %o %k %s\n'",
+            "orders --group first -c 3",
+            '--include "orders|payments" --from 2026-01-31T12:00 -o json',
+        ),
     )
     add = consume.add_argument
     add("topics", metavar="TOPIC", nargs="*", type=topic_scope, help="or TOPIC:0,1,2; default: those of --config")
@@ -135,8 +142,8 @@ async def _progress(printer: Printer) -> None:
     try:
         while True:
             await anyio.sleep(1)
-            rate, records = printer.records - records, printer.records
-            text = f"{records:,} records, {printer.size / 1e6:,.1f} MB, {rate:,}/s"
+            new, records = printer.records - records, printer.records
+            text = f"{plural(records, 'record')}, {printer.size / 1e6:,.1f} MB, {rate(new)}"
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
     finally:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)

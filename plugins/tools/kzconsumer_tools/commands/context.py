@@ -1,4 +1,4 @@
-"""`kzconsumer context list | use | set`: named clusters, for commands that are given none."""
+"""`kzconsumer context list | use | set | delete`: named clusters, for commands that are given none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ListedContext(msgspec.Struct, frozen=True):
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     context = subparsers.add_parser("context", help="name clusters, and choose the one that commands use")
     actions = context.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="every context; * marks the current one")
+    listing = actions.add_parser("list", help="every context; * marks the current one", examples=("", "-o csv"))
     add_output(listing)
     listing.set_defaults(run=run_list)
     using = actions.add_parser(
@@ -35,20 +35,23 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         help="make a context the current one",
         description="Make a context the current one: commands use its cluster unless --zookeeper, --config, --context"
         " or KZCONSUMER__ZOOKEEPER__CONNECT names another.",
+        examples=("prod",),
     )
-    using.add_argument("name", metavar="NAME")
-    using.set_defaults(run=run_use)
     setting = actions.add_parser(
         "set",
         help="create a context, or change its settings",
         description="Create a context, or change its settings: those of [zookeeper] and [brokers] in a group's file."
         " The first context becomes the current one.",
-        epilog="Example: kzconsumer context set prod zookeeper.connect=zk1:2181,zk2:2181"
-        " brokers.security_protocol=SSL brokers.tls.ca=/etc/kafka/ca.pem",
+        examples=(
+            "prod zookeeper.connect=zk1:2181,zk2:2181",
+            "prod brokers.security_protocol=SSL brokers.tls.ca=/etc/kafka/ca.pem",
+        ),
     )
-    setting.add_argument("name", metavar="NAME", type=_name)
+    deleting = actions.add_parser("delete", help="forget a context", examples=("prod",))
+    for action, run in ((using, run_use), (setting, run_set), (deleting, run_delete)):
+        action.add_argument("name", metavar="CONTEXT", type=_name)
+        action.set_defaults(run=run)
     setting.add_argument("settings", metavar="TABLE.KEY=VALUE", nargs="+")
-    setting.set_defaults(run=run_set)
 
 
 def run_list(arguments: argparse.Namespace) -> int:
@@ -83,6 +86,14 @@ def run_set(arguments: argparse.Namespace) -> int:
     if first:
         contexts.use(arguments.name)
         print(f"the current context is {arguments.name}")
+    return 0
+
+
+def run_delete(arguments: argparse.Namespace) -> int:
+    from kzconsumer_tools import contexts
+
+    left = contexts.delete(arguments.name)
+    print(f"deleted {arguments.name}; there is no current context" if left is None else f"deleted {arguments.name}")
     return 0
 
 

@@ -36,7 +36,8 @@ def write_file(path: Path, content: bytes) -> None:
         write_new(path, content)
         sync_directory(path.parent)
     except OSError as error:
-        raise NotDoneError(f"{path}: cannot be written ({error.strerror}); nothing was changed") from None
+        why = f"{path}: cannot be written ({error.strerror})"
+        raise NotDoneError(f"{why}; nothing was changed: name another file") from None
 
 
 def read_file(path: Path) -> bytes:

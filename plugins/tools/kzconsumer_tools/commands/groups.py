@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from kzconsumer_tools.commands import groups_repair
+from kzconsumer_tools.commands import groups_plan, groups_repair
 from kzconsumer_tools.commands.answer import ask, show
 from kzconsumer_tools.commands.cluster_option import (
     add_cluster_option,
@@ -25,24 +25,27 @@ if TYPE_CHECKING:
 
 
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    groups = subparsers.add_parser("groups", help="list, describe, verify, examine, delete and clean groups")
+    groups = subparsers.add_parser("groups", help="list, describe, plan, verify, repair and delete groups")
     actions = groups.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser(
         "list",
         help="every group: its members, its topics, the partitions they own",
         description="List all groups, including those without members. Changes nothing.",
+        examples=("", "--zookeeper zk1:2181,zk2:2181/kafka", "--context prod -o csv"),
     )
     describing = actions.add_parser(
         "describe",
         help="one group: members, owners, stored offsets, problems",
         description="Show the members, partitions, owners and stored offsets of a group, and every invalid node. "
         "Changes nothing. Brokers are contacted only for offsets that they store.",
+        examples=("orders", "--config orders.toml", "orders --storage kafka -o json"),
     )
     add_group(describing)
     add_storage(describing)
     for action, run in ((listing, run_list), (describing, run_describe)):
         add_cluster_option(action)
         action.set_defaults(run=run)
+    groups_plan.add_action(actions)
     groups_repair.add_actions(actions)
 
 

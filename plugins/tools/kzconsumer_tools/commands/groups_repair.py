@@ -48,6 +48,7 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="whether every partition has a registered owner, as kafka.tools.VerifyConsumerRebalance",
         description="Check that every partition of every subscribed topic has an owner that is a registered thread, "
         "as kafka.tools.VerifyConsumerRebalance does; exit status 3 if not. Reads ZooKeeper only; changes nothing.",
+        examples=("orders", "orders --context prod"),
     )
     doctor = actions.add_parser(
         "doctor",
@@ -55,11 +56,13 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Compare the group's nodes with the logs and with the result of the assignors; exit status 3 if "
         "there is a problem. Problems that a second look after 2 s no longer finds are a rebalance and not reported. "
         "Changes nothing.",
+        examples=("orders", "--config orders.toml"),
     )
     delete = actions.add_parser(
         "delete",
         help="remove the nodes of a group without members",
         description="Remove all nodes of a group without members: offsets, claim records, owner nodes.",
+        examples=("orders", "orders --topic old --execute"),
     )
     delete.add_argument("--topic", metavar="TOPIC", help="only the group's nodes of this topic")
     clean = actions.add_parser(
@@ -67,6 +70,7 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="remove nodes that no session holds",
         description="Remove owner nodes and registrations that no session holds, and, if the group has no members, its "
         "nodes of topics that the cluster does not have. Nodes of live members are never touched.",
+        examples=("orders", "orders --execute --undo before.jsonl"),
     )
     for action, run in ((verifying, run_verify), (doctor, run_doctor), (delete, run_delete), (clean, run_clean)):
         add_group(action)
@@ -76,6 +80,7 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="restore the nodes of an undo file of delete or clean",
         description="Create the missing nodes of an undo file of `groups delete` or `groups clean`, in a group without "
         "members. If a node exists with other content, nothing is changed.",
+        examples=("undo-orders.jsonl", "undo-orders.jsonl --execute"),
     )
     restore.add_argument("file", metavar="FILE", type=Path)
     restore.set_defaults(run=run_restore)

@@ -35,6 +35,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         help="how far a group is behind, in records and in seconds",
         description="Show how far each partition's stored offset is behind the end of its log: in offsets, and in "
         "seconds since the next record to be read was written, if the brokers store times (0.10 on). Changes nothing.",
+        examples=("orders", "orders --topic orders:0,1 --watch", "--config orders.toml -o json"),
     )
     add_group(lag)
     add_topics(lag)
@@ -47,7 +48,8 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     at = cluster_option(arguments)
-    ask(_show, arguments, at, required_group(arguments, at), chosen_topics(arguments.topic))
+    what = None if arguments.watch else "reading the lag"
+    ask(_show, arguments, at, required_group(arguments, at), chosen_topics(arguments.topic), what=what)
     return 0
 
 

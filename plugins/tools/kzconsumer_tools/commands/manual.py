@@ -17,6 +17,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "manual",
         help="print the manual page kzconsumer(1)",
         description="Print the manual page. To read it: kzconsumer manual | man -l -",
+        examples=("| man -l -",),
     )
     parser.set_defaults(run=run)
 
@@ -32,11 +33,18 @@ def page(commands: Iterable[AddArguments] | None = None) -> str:
 
     from kzconsumer import __version__
     from kzconsumer.cli.main import whole_parser
+    from kzconsumer.cli.parser import Parser, every_parser, inner_parsers
 
+    parser = whole_parser(commands)
+    verbs = [each for each in every_parser(parser) if isinstance(each, Parser) and not inner_parsers(each)]
+    examples = "\n".join(line for each in verbs for line in each.examples)
     data = {
         "project_name": "kzconsumer",
         "version": __version__,
         "manual_title": "User Commands",
         "description": "a member of ZooKeeper-coordinated Kafka consumer groups",
     }
-    return str(Manpage(whole_parser(commands), _data=data))
+    manual = Manpage(parser, _data=data)
+    # In man's format a backslash is \\e, and an unescaped dash is typographical.
+    manual.add_section("examples", ">", ".nf\n{}\n.fi".format(examples.replace("\\", "\\e").replace("-", "\\-")))
+    return str(manual)

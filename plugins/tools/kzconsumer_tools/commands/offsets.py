@@ -71,6 +71,7 @@ def _add_show(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="the stored offsets of a group, and when they were written",
         description="Show the stored offsets of a group, when each was last written, and the epoch and plan of its "
         "claim record. Changes nothing. Brokers are contacted only for offsets that they store.",
+        examples=("orders", "orders --topic orders:0", "orders --storage both"),
     )
     add_group(showing)
     add_storage(showing)
@@ -85,6 +86,7 @@ def _add_export(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="write them as Kafka's own tools do, or as nodes",
         description="Write the stored offsets of a group: as kafka.tools.ExportZkOffsets does (zookeeper), as "
         "kafka-consumer-groups.sh --export does (csv), or the nodes as they are (nodes).",
+        examples=("orders > offsets.txt", "orders --format csv --output-file offsets.csv"),
     )
     add_group(export)
     add_topics(export)
@@ -100,6 +102,10 @@ def _add_reset(actions: _SubParsersAction[argparse.ArgumentParser]) -> argparse.
         help="set the offsets of a group without members",
         description="Set the stored offsets of a group without members, within the logs. The options are those of "
         "kafka-consumer-groups.sh --reset-offsets.",
+        examples=(
+            "orders --all-topics --to-earliest",
+            "orders --topic orders --to-datetime 2026-01-31T12:00:00.000 --execute",
+        ),
     )
     add_group(resetting)
     add_reset_options(resetting)
@@ -114,6 +120,7 @@ def _add_import(actions: _SubParsersAction[argparse.ArgumentParser]) -> argparse
         help="store the offsets of a file: of Kafka's own tools, an export, or an undo file",
         description="Store the offsets of a file in groups without members. Offsets outside the log are moved into it; "
         "nodes (an undo file has nodes) are restored as they were, without asking a broker.",
+        examples=("offsets.txt", "undo-orders.jsonl --execute", "offsets.csv --group orders"),
     )
     importing.add_argument("file", metavar="FILE", type=Path)
     importing.add_argument("--group", metavar="GROUP", type=group_name, help="if the file names several groups or none")
@@ -125,6 +132,7 @@ def _add_clone(actions: _SubParsersAction[argparse.ArgumentParser]) -> argparse.
         "clone",
         help="give a group without members the offsets of another group",
         description="Store the offsets of one group, which may be running, for another one without members.",
+        examples=("orders orders-test", "orders orders-test --topic orders --execute"),
     )
     cloning.add_argument("source", metavar="FROM", type=group_name)
     cloning.add_argument("group", metavar="TO", type=group_name)
@@ -138,6 +146,7 @@ def _add_copy(actions: _SubParsersAction[argparse.ArgumentParser]) -> argparse.A
         help="copy offsets from ZooKeeper to the brokers, or back",
         description="Copy the offsets of a group without members from ZooKeeper to the brokers, or back. Offsets at "
         "the destination are overwritten, forwards or backwards.",
+        examples=("orders --from zookeeper --to kafka", "orders --from kafka --to zookeeper --execute"),
     )
     add_group(copying)
     places = ("zookeeper", "kafka")

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from kzconsumer.errors import NotDoneError, NotFoundError
+from kzconsumer.figures import plural
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import Storage
 from kzconsumer.registry.nodes import encode_offset
@@ -70,9 +71,9 @@ def _refuse_republishing(group: str, changes: list[DescribedChange]) -> None:
         number = sum(each.republished for each in found)
         where = ", ".join(f"{each.topic}-{each.partition}" for each in found[:3]) + (", ..." if found[3:] else "")
         raise NotDoneError(
-            f"group {group}: {number} offsets that its replayable sink has published, or may have, in {where} would "
-            "be consumed again, and its destination would hold these records twice; use --republish if that is meant "
-            "(nothing was changed)"
+            f"group {group}: {plural(number, 'offset')} that its replayable sink has published, or may have, in "
+            f"{where} would be consumed again, and its destination would hold these records twice; use --republish if "
+            "that is meant (nothing was changed)"
         )
 
 

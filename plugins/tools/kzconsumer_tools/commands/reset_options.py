@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kzconsumer_tools.commands.answer import whole_number
+from kzconsumer.cli.parser import whole_number
 from kzconsumer_tools.offsets.changes import Reset
 
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII)

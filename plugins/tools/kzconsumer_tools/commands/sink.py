@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kzconsumer.cli.configuration import add_config, layers_given
+from kzconsumer.cli.parser import whole_number
 from kzconsumer.errors import BrokersUnreachableError, NotFoundError, PluginError
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.settings.settings import Settings
 from kzconsumer_tools.commands import sink_replay, sink_verify
-from kzconsumer_tools.commands.answer import whole_number
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -34,6 +34,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Read the newest records of the subscribed topics, decode and select them as the sink would, and "
         "show the result. Joins no group, and commits and publishes nothing. Exit status 1 if there are records "
         "that cannot be decoded.",
+        examples=("--config lake.toml", "-n 10 --config lake.toml --json"),
     )
     add_config(trying)
     trying.add_argument(
@@ -53,11 +54,12 @@ def run_try(arguments: argparse.Namespace) -> int:
     import anyio
     import msgspec
 
+    from kzconsumer.cli.progress import progress
     from kzconsumer.logs import setup
     from kzconsumer_tools.tables.sink import preview_table
 
     settings = Settings.of(layers)
-    with layers.named():
+    with layers.named(), progress("decoding records"):
         settings.require_daemon()
         setup.configure("warning", "auto")
         found = anyio.run(_preview, settings, arguments.records)

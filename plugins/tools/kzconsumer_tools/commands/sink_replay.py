@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from kzconsumer.cli.configuration import add_config, layers_given
 from kzconsumer.errors import PluginError
+from kzconsumer.figures import count, plural
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.plugins import SINKS, load_chosen
 from kzconsumer.settings.settings import Settings
@@ -19,7 +20,6 @@ from kzconsumer.settings.tables import faults_in
 from kzconsumer_tools.commands.answer import add_output, show
 from kzconsumer_tools.commands.reset_options import TIME_HELP, read_datetime
 from kzconsumer_tools.commands.topic_option import add_topics, chosen_topics
-from kzconsumer_tools.tables.text import count
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -36,6 +36,7 @@ def add_arguments(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Read the subscribed topics by time, without the group, and write through the same sink into "
         "another target. The group's offsets and target are not touched. It can be stopped and started again: records "
         "that the target has are skipped. Brokers from 0.10.1.",
+        examples=("--config lake.toml --from-time 2026-01-31T12:00 --to-time 2026-01-31T13:00 --into lake-again",),
     )
     replay.add_argument("--from-time", metavar="TIME", type=read_datetime, required=True, help=TIME_HELP)
     replay.add_argument("--to-time", metavar="TIME", type=read_datetime, required=True, help="exclusive")
@@ -52,16 +53,14 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.misused("--from-time is not before --to-time")
     import anyio
 
-    from kzconsumer.cli.run import run_progress
+    from kzconsumer.cli.progress import progress
     from kzconsumer.logs import setup
 
     times = arguments.from_time, arguments.to_time
-    with layers.named(), run_progress(True, "replay") as progress:
+    with layers.named(), progress("replay") as show_progress:
         settings = _redirected(Settings.of(layers), arguments.into)
         setup.configure("warning", "auto")
-        done = anyio.run(
-            _replay, settings, times, chosen_topics(arguments.topic), progress or (lambda done, total: None)
-        )
+        done = anyio.run(_replay, settings, times, chosen_topics(arguments.topic), show_progress)
     return show(arguments, done, _text)
 
 
@@ -101,6 +100,7 @@ async def _replay(
 
 def _text(done: Replayed) -> str:
     return (
-        f"{done.destination}\n{count(done.records, 'record')} written in {count(done.ranges, 'range')}\n"
-        f"{count(done.partitions, 'partition')}, {count(done.offsets, 'offset')}: {done.there} were there before"
+        f"{done.destination}\n{plural(done.records, 'record')} written in {plural(done.ranges, 'range')}\n"
+        f"{plural(done.partitions, 'partition')}, {plural(done.offsets, 'offset')}: "
+        f"{count(done.there)} were there before"
     )

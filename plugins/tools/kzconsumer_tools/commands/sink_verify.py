@@ -34,6 +34,7 @@ def add_arguments(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="check that the destination has what the group has consumed: no gap, no overlap, equal counts",
         description="Compare the destination (its ledger and its rows) with the group's stored offsets and plans. The "
         "group may be running. Changes nothing. Exit status 3 if there is a finding.",
+        examples=("--config lake.toml", "--config lake.toml -o json"),
     )
     add_config(verify)
     add_output(verify)

@@ -24,6 +24,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         help="show the status of running daemons in a terminal",
         description="Show running daemons that serve their status, worst partitions first, until Ctrl-C. Changes "
         "nothing. Exit status with --once: 3 unless all daemons are reached and ready, and no partition is stalled.",
+        examples=("127.0.0.1:9308 127.0.0.1:9309", "--group-file orders.toml", "--once 127.0.0.1:9308"),
     )
     top.add_argument("address", metavar="ADDRESS", nargs="*", help="127.0.0.1:9308, or unix:/path of a socket")
     top.add_argument(

@@ -25,12 +25,14 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         help="every topic: partitions, replicas, problems",
         description="Show every topic, the numbers of its partitions without leader and with replicas out of sync, and "
         "its own settings. Reads ZooKeeper only; changes nothing.",
+        examples=("", "--context prod -o csv"),
     )
     describing = actions.add_parser(
         "describe",
         help="leader, replicas and in-sync replicas of each partition",
         description="Show each partition's leader, epoch, replicas and in-sync replicas, and the topic's own settings, "
         "as last written by the controller. Reads ZooKeeper only; changes nothing.",
+        examples=("orders", "orders payments -o json"),
     )
     describing.add_argument("topics", metavar="TOPIC", nargs="+")
     for action, run in ((listing, run_list), (describing, run_describe)):

@@ -1,23 +1,23 @@
 """`kzconsumer topics reassign | elect-preferred | delete`: requests to the controller.
 
-With `--execute` the request is submitted, and the controller is waited for, with a line of progress on a terminal.
+With `--execute` the request is submitted, and the controller is waited for.
 JSON has the fields of `Reassigned`, `Elected` and `Deleted` in `cluster.requests`.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from kzconsumer.cli.parser import whole_number
 from kzconsumer.errors import NotDoneError, NotFoundError
 from kzconsumer_tools.cluster import requests
 from kzconsumer_tools.cluster.nodes import decode_requested
 from kzconsumer_tools.cluster.requests import Deleted, Elected, Reassigned
-from kzconsumer_tools.commands.answer import ask, show, whole_number
+from kzconsumer_tools.commands.answer import ask, show
 from kzconsumer_tools.commands.cluster_option import ClusterOption, add_cluster_option, cluster_flags, cluster_option
 from kzconsumer_tools.commands.execute_option import add_execute, read_file, write_undo
 from kzconsumer_tools.commands.topic_option import chosen_topics, topic_scope
@@ -41,6 +41,7 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="move partitions to other brokers",
         description="Have the controller move partitions to other replicas; the first one is the preferred leader. "
         "The current replicas are written to an undo file first, in the format of kafka-reassign-partitions.sh.",
+        examples=("orders:0=2,1 orders:1=1,2", "--file reassignment.json --execute"),
     )
     form = "such as orders:0=2,1: partition 0 on brokers 2 and 1"
     reassigning.add_argument("wanted", metavar="TOPIC:PARTITION=BROKERS", nargs="*", type=_replicas, help=form)
@@ -50,6 +51,7 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "elect-preferred",
         help="have partitions led by the first of their replicas",
         description="Have the controller make the first replica the leader, of the partitions where it is not.",
+        examples=("", "orders:0,1 --execute"),
     )
     electing.add_argument("topics", metavar="TOPIC", nargs="*", type=topic_scope, help="or TOPIC:0,1; default: all")
     deleting = actions.add_parser(
@@ -57,6 +59,7 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="delete topics with all their records",
         description="Have the controller delete topics with all their records; this cannot be undone. Refused while a "
         "member of a group in ZooKeeper owns a partition of them.",
+        examples=("old", "old older --execute --wait 60"),
     )
     deleting.add_argument("topics", metavar="TOPIC", nargs="+")
     for action, run in ((reassigning, run_reassign), (electing, run_elect), (deleting, run_delete)):
@@ -167,23 +170,18 @@ async def _read_again(at: ClusterOption, topics: Sequence[str]) -> list[TopicDes
 
 
 async def _wait(arguments: argparse.Namespace, at: ClusterOption, pending: Pending, asked: set[str]) -> set[str]:
-    """What is still pending after `--wait`. Shows progress in the last line of a terminal."""
+    """What is still pending after `--wait`."""
+    from kzconsumer.cli.progress import progress
     from kzconsumer_tools.cluster.apply import wait_until_done
 
     if not arguments.wait:
         return asked
+    with progress("waiting for the controller") as show:
 
-    def show_progress(text: str) -> None:
-        if sys.stderr.isatty():
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        def show_left(left: int) -> None:
+            show(len(asked) - left, len(asked))
 
-    def show_left(left: int) -> None:
-        show_progress(f"{len(asked) - left} of {len(asked)} done")
-
-    try:
         return await wait_until_done(at.zookeeper, pending, asked, arguments.wait, show_left)
-    finally:
-        show_progress("")
 
 
 def _require_done(failed: Sequence[str], done: str) -> None:
@@ -205,7 +203,7 @@ def _run(
 ) -> int:
     """Exit status 1 if it was not done at the end of `--wait`."""
     try:
-        result = ask(request, arguments, *given)
+        result = ask(request, arguments, *given, what=None)
     except requests.Refused as refused:
         raise NotDoneError(f"{refused}; nothing was changed") from None
     return show(arguments, result, table, status=1 if result.pending and arguments.wait else 0)

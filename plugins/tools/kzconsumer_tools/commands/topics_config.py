@@ -25,6 +25,7 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "get",
         help="a topic's own settings",
         description="Show the settings that are set for the topics; for all others the brokers' defaults apply.",
+        examples=("orders",),
     )
     getting.add_argument("topics", metavar="TOPIC", nargs="+")
     setting = verbs.add_parser(
@@ -32,6 +33,7 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="set or unset a topic's own settings",
         description="Set or unset a topic's own settings, and notify the brokers in the format of their version. A "
         "value that they cannot read is refused: brokers with such a value fail at their next start.",
+        examples=("orders retention.ms=86400000", "orders --unset retention.ms --execute"),
     )
     setting.add_argument("topic", metavar="TOPIC")
     setting.add_argument("settings", metavar="NAME=VALUE", nargs="*", type=_setting)

@@ -24,6 +24,7 @@ from kzconsumer.settings.sections import BrokersSettings, ZooKeeperSettings
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
+from kzconsumer_tools.cluster.reader import no_topic
 from kzconsumer_tools.groups.lag import LogRange
 from kzconsumer_tools.groups.record_times import RecordTimes
 
@@ -60,6 +61,14 @@ class ClusterAccess:
                     found[topic] = decode_topic(node.data)
                 except ValueError as error:
                     raise NotDoneError(f"{paths.topic(topic)}: {error}; nothing was changed") from None
+        return found
+
+    async def required(self, topics: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """As `partitions`; raises NotFoundError for a topic that does not exist."""
+        found = await self.partitions(topics)
+        for topic in topics:
+            if topic not in found:
+                raise no_topic(topic, await self.session.children(paths.BROKER_TOPICS))
         return found
 
     def coordinator(self, group: str) -> GroupCoordinator:

@@ -73,7 +73,7 @@ async def partitions_in(access: ClusterAccess, nodes: GroupNodes, scope: Scope |
     Raises NotFoundError for a topic or partition that the cluster does not have.
     """
     if scope is not None:
-        return choose(await access.partitions(sorted(scope)), scope)
+        return choose(await access.required(sorted(scope)), scope)
     existing = await access.partitions(sorted(nodes.topics))
     return [TopicPartition(topic, number) for topic, numbers in existing.items() for number in numbers]
 
@@ -126,7 +126,7 @@ async def prepare_clone(
 async def require_partitions(access: ClusterAccess, partitions: Iterable[TopicPartition]) -> None:
     """Raises NotFoundError for a topic or partition that the cluster does not have."""
     scope = by_topic(partitions)
-    choose(await access.partitions(sorted(scope)), scope)
+    choose(await access.required(sorted(scope)), scope)
 
 
 def nodes_at(nodes: GroupNodes, partition: TopicPartition) -> PartitionNodes:

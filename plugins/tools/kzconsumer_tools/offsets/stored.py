@@ -27,7 +27,7 @@ class StoredOffset(msgspec.Struct, frozen=True):
     stored: int | None
     zookeeper: int | None
     brokers: int | None
-    written: str | None
+    written: datetime | None
     epoch: int | None
     plan: tuple[int, int] | None
 
@@ -117,7 +117,7 @@ def _stored(
         stored=stored,
         zookeeper=zookeeper,
         brokers=brokers.offset if brokers is not None else None,
-        written=written.isoformat(timespec="milliseconds").replace("+00:00", "Z") if written is not None else None,
+        written=written,
         epoch=record.epoch if record is not None else None,
         plan=(record.plan.first, record.plan.until) if record is not None and record.plan is not None else None,
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
+from kzconsumer.figures import plural
 from kzconsumer_tools.groups.assignment_preview import AssignmentPreview, Change, PreviewedPartition
-from kzconsumer_tools.tables.text import columns, count, runs, sentence, short_thread
+from kzconsumer_tools.tables.text import columns, runs, sentence, short_thread
 
 _CHANGES: dict[Change, str] = {"stays": "", "stream": "stream", "moves": "MOVES", "claimed": "claimed"}
 
@@ -16,7 +17,7 @@ def table(plan: AssignmentPreview) -> str:
     names = _names(plan)
     joining = sum(member.joins for member in plan.members)
     here = len(plan.members) - joining
-    lines = [f"group {plan.group}, assignor {plan.assignor}: {count(here, 'member')}, {joining} joining"]
+    lines = [f"group {plan.group}, assignor {plan.assignor}: {plural(here, 'member')}, {joining} joining"]
     if plan.members:
         lines += ["", *_member_rows(plan, names)]
     if plan.partitions:
@@ -58,13 +59,13 @@ def _owners(each: PreviewedPartition) -> tuple[str, str | None, str, Change]:
 def _summary(plan: AssignmentPreview, names: dict[str, str]) -> Iterator[str]:
     changes = plan.changes
     yield (
-        f"Of {count(len(plan.partitions), 'partition')}, {changes['moves']} would move to another member, "
+        f"Of {plural(len(plan.partitions), 'partition')}, {changes['moves']} would move to another member, "
         f"{changes['stream']} to another stream."
     )
     yield f"{changes['stays']} would stay where they are, and {changes['claimed']} without an owner would get one."
     if not plan.as_assigned:
         astray = sum(each.owner != each.now for each in plan.partitions)
-        yield f"The present owner is not the one that {plan.assignor} computes: {count(astray, 'partition')}."
+        yield f"The present owner is not the one that {plan.assignor} computes: {plural(astray, 'partition')}."
         yield "A rebalance is in progress, or a member runs another assignor."
     if plan.idle_streams:
         idle = ", ".join(short_thread(stream, names) for stream in plan.idle_streams)

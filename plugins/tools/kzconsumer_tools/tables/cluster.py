@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 
+from kzconsumer.figures import moment, plural
 from kzconsumer_tools.cluster.description import (
     BrokerShown,
     ClusterDescription,
@@ -12,13 +12,13 @@ from kzconsumer_tools.cluster.description import (
     TopicDescription,
     Unreadable,
 )
-from kzconsumer_tools.tables.text import columns, count, dash, sentence
+from kzconsumer_tools.tables.text import columns, dash, sentence
 
 
 def cluster_table(cluster: ClusterDescription) -> str:
     name = f"cluster {cluster.cluster_id}" if cluster.cluster_id is not None else "cluster without an id"
-    lines = [f"{name}: {count(len(cluster.brokers), 'broker')}, {count(cluster.topics, 'topic')}"]
-    since = f", since {_time(cluster.controller_since)}" if cluster.controller_since is not None else ""
+    lines = [f"{name}: {plural(len(cluster.brokers), 'broker')}, {plural(cluster.topics, 'topic')}"]
+    since = f", since {moment(cluster.controller_since)}" if cluster.controller_since is not None else ""
     controller = f"broker {cluster.controller}{since}" if cluster.controller is not None else "none"
     lines.append(f"controller: {controller}; epoch {dash(cluster.controller_epoch)}")
     if cluster.brokers:
@@ -55,7 +55,7 @@ def describe_table(topics: Sequence[TopicDescription]) -> str:
 
 
 def _topic(topic: TopicDescription) -> Iterator[str]:
-    yield f"topic {topic.topic}: {count(topic.partition_count, 'partition')}"
+    yield f"topic {topic.topic}: {plural(topic.partition_count, 'partition')}"
     if topic.topic_id is not None:
         yield f"id {topic.topic_id}"
     if topic.deleting:
@@ -83,14 +83,9 @@ def _partition(at: PartitionShown) -> tuple[str, str, str, str, str]:
 def _broker(broker: BrokerShown) -> tuple[str, str, str, str, str]:
     listeners = ", ".join(f"{each.name}://{each.host}:{each.port}" for each in broker.listeners)
     version = "0.7" if broker.version == 0 else str(broker.version)
-    since = _time(broker.since) if broker.since is not None else "-"
-    return str(broker.id), version, broker.rack or "-", since, listeners
+    return str(broker.id), version, broker.rack or "-", moment(broker.since), listeners
 
 
 def _unreadable(nodes: Iterable[Unreadable]) -> list[str]:
     lines = [f"  {each.path}: {each.reason}" for each in nodes]
     return ["", "Nodes that cannot be read:", *lines] if lines else []
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

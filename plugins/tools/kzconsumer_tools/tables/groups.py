@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from textwrap import wrap
 
+from kzconsumer.figures import count, plural, span
 from kzconsumer_tools.groups.description import DescribedPartition, GroupDescription, GroupSummary
 from kzconsumer_tools.groups.lag import GroupLag
 from kzconsumer_tools.groups.nodes import FindingKind, OwnerKind
-from kzconsumer_tools.tables.text import WIDTH, columns, count, dash, runs, sentence, short_thread
+from kzconsumer_tools.tables.text import WIDTH, columns, dash, runs, sentence, short_thread
 
 _LONGEST_MEMBERS = 24
 _FINDINGS_SHOWN = 5
@@ -52,7 +53,7 @@ def _kinds(group: GroupSummary) -> str:
 def describe_table(group: GroupDescription) -> str:
     """Members get short names, m1, m2, ...: `m1-0` is stream 0 of the first."""
     names = {member.consumer: f"m{number}" for number, member in enumerate(group.members, 1)}
-    lines = [f"group {group.group}: {count(len(group.members), 'member')}"]
+    lines = [f"group {group.group}: {plural(len(group.members), 'member')}"]
     if group.members:
         lines += ["", *_member_rows(group, names), "", *_subscription_rows(group)]
     if group.partitions:
@@ -131,21 +132,20 @@ def _verdict(group: GroupDescription) -> str:
         return "Empty: the group has no members."
     if group.health == "healthy":
         return "Healthy: every partition has an owner that is a member." if wanted else "Healthy: no partition to own."
-    wrong = [f"{group.unowned} of {count(wanted, 'partition')} without owner"] if group.unowned else []
-    wrong += [f"{count(len(group.findings), 'finding')} above"] if group.findings else []
+    wrong = [f"{group.unowned} of {plural(wanted, 'partition')} without owner"] if group.unowned else []
+    wrong += [f"{plural(len(group.findings), 'finding')} above"] if group.findings else []
     return f"Not healthy: {', '.join(wrong)}."
 
 
 def lag_table(group: GroupLag) -> str:
     """A row for each partition, and the sum; `-` is unknown."""
-    rows = [("PARTITION", "STORED", "END", "LAG", "SECONDS", "TOPIC")]
+    rows = [("PARTITION", "STORED", "END", "LAG", "BEHIND", "TOPIC")]
     for each in group.partitions:
-        seconds = "-" if each.seconds is None else f"{each.seconds:.1f}"
-        rows.append((str(each.partition), dash(each.stored), dash(each.log_end), dash(each.lag), seconds, each.topic))
-    seconds = "-" if group.seconds is None else f"{group.seconds:.1f}"
+        offsets = str(each.partition), dash(each.stored), dash(each.log_end)
+        rows.append((*offsets, count(each.lag), span(each.seconds), each.topic))
     unknown = f", {group.unknown} unknown" if group.unknown else ""
-    total = f"{count(len(group.partitions), 'partition')}{unknown}"
-    lines = [f"group {group.group}: lag {dash(group.lag)}, {seconds} seconds; {total}"]
+    total = f"{plural(len(group.partitions), 'partition')}{unknown}"
+    lines = [f"group {group.group}: lag {count(group.lag)}, behind {span(group.seconds)}; {total}"]
     if group.partitions:
         lines += ["", *columns(rows, right={0, 1, 2, 3, 4})]
     return "\n".join(lines)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from itertools import groupby
 from textwrap import wrap
 
+from kzconsumer.figures import plural
 from kzconsumer_tools.groups.diagnosis import Examined, SymptomKind
 from kzconsumer_tools.groups.leftovers import RepairResult
-from kzconsumer_tools.tables.text import WIDTH, count, next_step_line, sentence
+from kzconsumer_tools.tables.text import WIDTH, next_step_line, sentence
 
 _SHOWN = 20
 
@@ -45,13 +46,13 @@ def symptoms_table(group: Examined, healthy: str) -> str:
             lines += wrap(each.reason, WIDTH, initial_indent="    ", subsequent_indent="    ")
         if (more := len(symptoms) - _SHOWN) > 0:
             lines.append(f"  … and {more} more, all of them with -o json")
-    verdict = f"Healthy: {healthy}." if group.healthy else f"Not healthy: {count(len(group.symptoms), 'finding')}."
+    verdict = f"Healthy: {healthy}." if group.healthy else f"Not healthy: {plural(len(group.symptoms), 'finding')}."
     return "\n".join([*lines, f"group {group.group}: {verdict}"])
 
 
 def repair_table(result: RepairResult, flags: str) -> str:
     """Nodes with old and new content, and the next step; `flags` is the cluster option of the undo command."""
-    nodes = count(len(result.nodes), "node")
+    nodes = plural(len(result.nodes), "node")
     done = "changed" if result.executed else "would change"
     lines = [f"group {result.group}: {nodes} {done}", *_nodes(result)]
     if result.in_use is not None and not result.executed:

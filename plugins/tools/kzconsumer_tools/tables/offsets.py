@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kzconsumer.figures import moment, plural
 from kzconsumer_tools.offsets.changes import ChangedGroup, ChangedOffsets, DescribedChange
 from kzconsumer_tools.offsets.stored import GroupOffsets
-from kzconsumer_tools.tables.text import columns, count, dash, next_step_line, sentence
+from kzconsumer_tools.tables.text import columns, dash, next_step_line, sentence
 
 
 def show_table(group: GroupOffsets) -> str:
     """A row for each partition, and for each offset of Kafka 0.7."""
-    head = f"group {group.group}: {count(len(group.partitions), 'stored offset')}"
+    head = f"group {group.group}: {plural(len(group.partitions), 'stored offset')}"
     return "\n".join([head, *_partitions(group), *_left_by_0_7(group)])
 
 
@@ -30,8 +31,8 @@ def _partitions(group: GroupOffsets) -> Iterator[str]:
     if group.storage == "zookeeper":
         rows = [("PARTITION", "STORED", "WRITTEN", "EPOCH", "PLAN", "TOPIC")]
         for each, plan in zip(group.partitions, plans, strict=True):
-            written = each.written or "-"
-            rows.append((str(each.partition), dash(each.stored), written, dash(each.epoch), plan, each.topic))
+            stored = dash(each.stored), moment(each.written), dash(each.epoch)
+            rows.append((str(each.partition), *stored, plan, each.topic))
         yield from ("", *columns(rows, right={0, 1, 3}))
         return
     wide = [("PARTITION", "STORED", "ZOOKEEPER", "BROKERS", "EPOCH", "PLAN", "TOPIC")]
@@ -49,7 +50,7 @@ def changes_table(result: ChangedOffsets, flags: str) -> str:
         changed = sum(each.changes for each in group.partitions)
         changing += changed
         done = "changed" if result.executed else "would change"
-        lines.append(f"group {group.group}: {changed} of {count(len(group.partitions), 'partition')} {done}")
+        lines.append(f"group {group.group}: {changed} of {plural(len(group.partitions), 'partition')} {done}")
         lines += ["", *_rows(group), "", *_meaning(group, result.executed)]
     return "\n".join([*lines, next_step_line(result.executed, result.undo, "offsets import", flags, changing)])
 
@@ -77,11 +78,11 @@ def _meaning(group: ChangedGroup, executed: bool) -> Iterator[str]:
     skipped = sum(each.skipped for each in group.partitions if each.changes)
     published = sum(each.republished for each in group.partitions)
     if repeated:
-        yield f"{count(repeated, 'offset')} will be consumed again."
+        yield f"{plural(repeated, 'offset')} will be consumed again."
     if skipped:
-        yield f"{count(skipped, 'offset')} will not be consumed."
+        yield f"{plural(skipped, 'offset')} will not be consumed."
     if published:
-        yield f"{count(published, 'offset')} of these a replayable sink has published, or may have: its destination"
+        yield f"{plural(published, 'offset')} of these a replayable sink has published, or may have: its destination"
         yield "will hold these records twice. That needs --republish."
     if group.in_use is not None and not executed:
         yield from sentence(f"The group {group.in_use}.")

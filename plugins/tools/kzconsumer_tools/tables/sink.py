@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from kzconsumer.figures import count, plural
 from kzconsumer.sinks.reports import Preview
 from kzconsumer_tools.sinks.findings import Finding, PartitionProof, Proof
-from kzconsumer_tools.tables.text import clip, columns, count, dash, sentence
+from kzconsumer_tools.tables.text import clip, columns, dash, sentence
 
 
 def proof_table(proof: Proof) -> str:
     """The verdict, a row for each partition and epoch, the findings and the notes."""
     ranges = sum(each.ranges for each in proof.partitions)
-    verdict = "no gap, no overlap, counts equal" if proof.healthy else count(len(proof.findings), "finding")
-    lines = [f"group {proof.group}: {proof.destination}", f"{count(ranges, 'range')}: {verdict}"]
+    verdict = "no gap, no overlap, counts equal" if proof.healthy else plural(len(proof.findings), "finding")
+    lines = [f"group {proof.group}: {proof.destination}", f"{plural(ranges, 'range')}: {verdict}"]
     if proof.partitions:
         rows = [("PARTITION", "EPOCH", "STORED", "RANGES", "RECORDS", "ROWS", "ASIDE", "TOPIC")]
         lines += ["", *columns([*rows, *map(_row, proof.partitions)], right={0, 1, 2, 3, 4, 5, 6, 7})]
@@ -27,8 +28,8 @@ def proof_table(proof: Proof) -> str:
 
 def _row(each: PartitionProof) -> tuple[str, ...]:
     aside = each.records_quarantined + each.aside_records
-    counts = (each.partition, each.epoch, each.stored, each.ranges, each.records_in, each.rows, aside)
-    return (*map(dash, counts), each.topic)
+    counts = each.ranges, each.records_in, each.rows, aside
+    return (*map(dash, (each.partition, each.epoch, each.stored)), *map(count, counts), each.topic)
 
 
 def _where(finding: Finding) -> str:
@@ -51,7 +52,7 @@ def preview_table(preview: Preview, width: int) -> str:
     lines = [
         _BETWEEN.join(clip(cell, w).ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells
     ]
-    lines += ["", f"{count(len(preview.rows), 'row')}, {count(len(preview.bad), 'bad record')}"]
+    lines += ["", f"{plural(len(preview.rows), 'row')}, {plural(len(preview.bad), 'bad record')}"]
     lines += [f"{bad.topic}-{bad.partition} offset {bad.offset}: {bad.reason}" for bad in preview.bad]
     return "\n".join(lines)
 

@@ -32,17 +32,13 @@ def clip(text: str, width: int) -> str:
 
 
 def dash(value: float | None) -> str:
-    """The number, or `-` if it is unknown."""
+    """An offset or id, or `-` if it is unknown."""
     return "-" if value is None else str(value)
 
 
 def sentence(text: str) -> list[str]:
     """The text in lines; names are not broken, so that they can be copied."""
     return wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def short_thread(thread: str | None, names: Mapping[str, str]) -> str:

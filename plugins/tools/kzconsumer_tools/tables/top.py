@@ -5,14 +5,15 @@ Names from outside (groups, topics) are stripped of terminal control characters.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kzconsumer.figures import count, moment, plural, rate, span
 from kzconsumer_tools.tables.text import clip
 from kzconsumer_tools.top_feed import DaemonFeed
 
@@ -81,7 +82,7 @@ def _daemon(each: DaemonFeed, rows: int) -> list[RenderableType]:
 def _trouble(each: DaemonFeed) -> str | None:
     now = each.status
     if each.lost is not None:
-        return f"not reachable since {_clock(each.lost)}: {each.reason}"
+        return f"not reachable since {moment(datetime.fromtimestamp(each.lost, UTC))}: {each.reason}"
     if not now:
         return "connecting"
     return str(now["reason"]) if not now["ready"] or not now["alive"] else None
@@ -119,30 +120,3 @@ def _line(*parts: str, style: str = "") -> Text:
 def plain(text: str) -> str:
     """The text with unprintable characters replaced: escape sequences, and changes of the writing direction."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
-
-
-def count(number: int | None) -> str:
-    return "-" if number is None else f"{number:,}".replace(",", " ")
-
-
-def plural(number: int, noun: str) -> str:
-    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
-
-
-def rate(per_second: float | None) -> str:
-    return "-" if per_second is None else f"{count(round(per_second))}/s"
-
-
-def span(seconds: float | None) -> str:
-    """A duration in at most two units."""
-    if seconds is None:
-        return "-"
-    if seconds < 60:
-        return f"{seconds:.0f} s" if seconds >= 10 or seconds == 0 else f"{seconds:.1f} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
-
-
-def _clock(at: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from shlex import quote
 
+from kzconsumer.figures import plural
 from kzconsumer_tools.cluster.requests import Deleted, Elected, Reassigned
 from kzconsumer_tools.cluster.topic_settings import Configured, OwnSettings
-from kzconsumer_tools.tables.text import columns, count, dash, sentence
+from kzconsumer_tools.tables.text import columns, dash, sentence
 
 _NOT_DONE = "Nothing was changed. Add --execute to do it"
 
@@ -25,7 +26,7 @@ def reassigned_table(result: Reassigned, flags: str) -> str:
     if not result.executed:
         return "\n".join([*lines, f"{_NOT_DONE}; an undo file is written first."])
     undo = f"kzconsumer topics reassign --file {quote(result.undo or '')} --execute {flags}"
-    return "\n".join([*lines, *_end(result.pending, f"{count(changes, 'partition')} moved"), f"To undo: {undo}"])
+    return "\n".join([*lines, *_end(result.pending, f"{plural(changes, 'partition')} moved"), f"To undo: {undo}"])
 
 
 def elected_table(result: Elected) -> str:
@@ -41,12 +42,12 @@ def elected_table(result: Elected) -> str:
         return "\n".join([*lines, "None of the preferred leaders can lead now."])
     if not result.executed:
         return "\n".join([*lines, f"{_NOT_DONE}."])
-    return "\n".join([*lines, *_end(result.pending, f"{count(able, 'leader')} elected")])
+    return "\n".join([*lines, *_end(result.pending, f"{plural(able, 'leader')} elected")])
 
 
 def deleted_table(result: Deleted) -> str:
-    line = f"{count(len(result.topics), 'topic')}, {count(result.partitions, 'partition')}: {', '.join(result.topics)}"
-    lines = sentence(line)
+    number = f"{plural(len(result.topics), 'topic')}, {plural(result.partitions, 'partition')}"
+    lines = sentence(f"{number}: {', '.join(result.topics)}")
     if not result.executed:
         return "\n".join([*lines, f"{_NOT_DONE}.", "All records would be deleted; this cannot be undone."])
     note = "With delete.topic.enable=false (the default up to 0.11), it stays pending."

@@ -1,4 +1,4 @@
-"""`kzconsumer assign plan` on a live group: its prediction is what happens, and it changes nothing."""
+"""`kzconsumer groups plan` on a live group: its prediction is what happens, and it changes nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def group_file(folder: Path, connect: str, group: str, subscription: str, assign
 
 
 async def plan(file: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kzconsumer", "assign", "plan", "--config", str(file), *words]
+    command = [sys.executable, "-m", "kzconsumer", "groups", "plan", "--config", str(file), *words]
     return await anyio.to_thread.run_sync(
         lambda: subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     )

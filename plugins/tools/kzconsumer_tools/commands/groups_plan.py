@@ -1,4 +1,4 @@
-"""`kzconsumer assign plan`: who would own which partitions if members joined.
+"""`kzconsumer groups plan`: who would own which partitions if members joined.
 
 JSON has the fields of `groups.assignment_preview.AssignmentPreview`.
 """
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, cast
 from msgspec.structs import replace
 
 from kzconsumer.cli.configuration import add_config, layers_given
+from kzconsumer.cli.parser import whole_number
 from kzconsumer.plugins import ASSIGNORS, load_chosen
 from kzconsumer.registry.registration import Registration, registered
 from kzconsumer.settings.settings import Settings
-from kzconsumer_tools.commands.answer import add_output, show, whole_number
+from kzconsumer_tools.commands.answer import add_output, show
 from kzconsumer_tools.groups.assignment_preview import preview
 from kzconsumer_tools.tables.assign import table
 
@@ -24,15 +25,14 @@ if TYPE_CHECKING:
     from kzconsumer.assignors.interface import Assignor
 
 
-def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    assign = subparsers.add_parser("assign", help="preview the assignment of partitions before members join")
-    actions = assign.add_subparsers(dest="action", required=True, metavar="ACTION")
+def add_action(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
     plan = actions.add_parser(
         "plan",
         help="preview the assignment if members joined",
         description="Read the group, and show which partitions each member would own, and which would move, if members "
         "with this file's subscription joined: one by default. Changes nothing. The ids of joining members are made "
         "up; a real member has another id, and so perhaps another position among the members.",
+        examples=("--config orders.toml", "--config orders.toml --members 3", "--config orders.toml --member 4 1"),
     )
     add_config(plan)
     joining = plan.add_mutually_exclusive_group()
@@ -54,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     layers = layers_given(arguments)
     import anyio
 
+    from kzconsumer.cli.progress import progress
     from kzconsumer.logs import setup
     from kzconsumer_tools.groups.reader import read_group
 
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     setup.configure("warning", "line")  # an ignored registration changes the result
     chosen = settings.group
     streams = arguments.member or [None] * (1 if arguments.members is None else arguments.members)
-    with layers.named():
+    with layers.named(), progress("waiting for the cluster"):
         assignor = cast("Assignor", load_chosen(ASSIGNORS, chosen.assignor, f"{settings.source}: [group] assignor"))
         group = anyio.run(read_group, settings, _joining(settings, streams))
     result = preview(chosen.id, chosen.assignor, assignor, group.present, group.joined, group.owners)

@@ -1,4 +1,4 @@
-"""`kzconsumer assign plan`: wrong usage, and errors that need no server."""
+"""`kzconsumer groups plan`: wrong usage, and errors that need no server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ GOOD = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "orders"\n'
 @pytest.mark.parametrize(
     ("words", "output"),
     [
-        ([], "required: ACTION"),
         (["plan"], "no configuration file given"),
         (["plan", "--members", "-1"], "'-1' is not a number of members"),
         (["plan", "--members", "two"], "'two' is not a number of members"),
@@ -25,7 +24,7 @@ GOOD = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "orders"\n'
 )
 def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], output: str) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["assign", *words])
+        main(["groups", *words])
     assert ended.value.code == 2
     assert output in capsys.readouterr().err
 
@@ -47,7 +46,7 @@ def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words:
 def test_faults_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, output: str) -> None:
     file = tmp_path / "group.toml"
     file.write_text(text)
-    assert main(["assign", "plan", "--config", str(file)]) == 78
+    assert main(["groups", "plan", "--config", str(file)]) == 78
     assert capsys.readouterr().err.startswith(f"kzconsumer: {file}{output}")
 
 
@@ -57,6 +56,6 @@ def test_a_zookeeper_that_does_not_answer(
     monkeypatch.setattr("kzconsumer.registry.sessions.LIMIT", 0.3)
     file = tmp_path / "group.toml"
     file.write_text(GOOD)
-    assert main(["assign", "plan", "--config", str(file), "--members", "0"]) == 1
+    assert main(["groups", "plan", "--config", str(file), "--members", "0"]) == 1
     output = capsys.readouterr().err.splitlines()[-1]
     assert output.startswith("kzconsumer: 127.0.0.1:1: ZooKeeper did not answer within")

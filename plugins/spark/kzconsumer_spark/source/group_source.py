@@ -1,0 +1,122 @@
+"""The data source `kzconsumer`: a streaming query of the user's own Spark as a member of a group.
+
+Spark's driver has one Python process for `GroupStreamReader` as long as the query runs; `read` runs in executors, which
+fetch from the partitions' leaders.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from kzconsumer.brokers.protocol.list_offsets import LATEST
+from kzconsumer.errors import ConfigError
+from kzconsumer.model import OffsetRange
+from kzconsumer_spark.executors.access import BrokerAccess
+from kzconsumer_spark.executors.fetching import fetched
+from kzconsumer_spark.executors.source import RangePart
+from kzconsumer_spark.pipe.kafka import Kafka
+from kzconsumer_spark.ranges.spool_reader import SCHEMA
+from kzconsumer_spark.source.options import WHERE, SourceOptions, read_options
+from kzconsumer_spark.source.stream_offset import StreamOffset
+from kzconsumer_spark.worker.kafka_registry import KafkaRegistry
+from kzconsumer_spark.worker.range_stream import split
+
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+except ImportError:
+    from pyspark import __version__
+
+    raise ImportError(f"GroupSource needs PySpark 4.2 or newer, this is {__version__}") from None
+
+if TYPE_CHECKING:
+    from kzconsumer_spark.source.group_member import GroupMember
+
+_HEADERS = ", headers "
+
+
+class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Joins the group at the first call of `latestOffset`: what Spark has committed is known then."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self._settings = options.settings
+        self._least = options.least
+        self._tasks = options.tasks
+        self._columns = list(columns)
+        self._member: GroupMember | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        return StreamOffset(self._settings.group.id).as_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._settings.batch.max_records)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        wanted = msgspec.structs.replace(self._settings.subscription, stop_at=LATEST)
+        self._settings = msgspec.structs.replace(self._settings, subscription=wanted)
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Spark has committed what ends at `start`: this is when it becomes the group's offset."""
+        if isinstance(limit, ReadAllAvailable):
+            raise ConfigError([f"{WHERE}: trigger(once=True) is not supported, use trigger(availableNow=True)"])
+        committed = StreamOffset.of_json(start, self._settings.group.id)
+        if self._member is None:
+            self._member = self._join(committed)
+        return self._member.following(committed).as_json()
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
+        if start == end:
+            return []
+        ranges = StreamOffset.of_json(end, self._settings.group.id).ranges
+        registry = KafkaRegistry(Kafka.of(self._settings))
+        registry.require_planned(ranges)
+        access = BrokerAccess(registry.kafka, registry.brokers())
+        spans = [OffsetRange(part.topic, part.partition, part.first, part.until) for part in ranges]
+        return [RangePart(part, access) for part in split(spans, self._tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, RangePart)
+        for records in fetched(partition.part, partition.access):
+            yield records.select(self._columns)
+
+    def stop(self) -> None:
+        if self._member is not None:
+            self._member.leave()
+
+    def _join(self, offset: StreamOffset) -> GroupMember:
+        # Loaded here: tasks and `load()` need no member.
+        from kzconsumer.logs.setup import configure
+        from kzconsumer_spark.source.group_member import GroupMember
+
+        configure(self._settings.log.level, self._settings.log.format)
+        member = GroupMember(self._settings, offset, self._least)
+        if threading.current_thread() is threading.main_thread():
+            # When a query stops, Spark sends SIGTERM, and closes the connection, upon which `stop` is called.
+            signal.signal(signal.SIGTERM, lambda *_: member.interrupt())
+        return member
+
+
+class GroupSource(DataSource):
+    """`spark.dataSource.register(GroupSource)`, then `spark.readStream.format("kzconsumer")`."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        """Raises ConfigError."""
+        super().__init__(options)
+        self._read = read_options(dict(self.options))
+
+    @classmethod
+    def name(cls) -> str:
+        return "kzconsumer"
+
+    def schema(self) -> str:
+        return SCHEMA if self._read.headers else SCHEMA.partition(_HEADERS)[0]
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return GroupStreamReader(self._read, schema.names)

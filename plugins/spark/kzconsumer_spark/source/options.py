@@ -1,0 +1,110 @@
+"""The options of `GroupSource`: the path of a group's file, or the few settings that most groups need."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from kzconsumer.errors import ConfigError
+from kzconsumer.settings.layers import Origin
+from kzconsumer.settings.settings import Settings, layers_of
+from kzconsumer.settings.tables import nearest
+
+WHERE: Final = "GroupSource"
+_CONFIG: Final = "config"
+_INSTEAD: Final = {"zookeeper.connect": "zookeeper.connect", "group.id": "group.id", "topics": "subscription.topics"}
+_BATCHES: Final = {"maxRecordsPerBatch": "batch.max_records", "maxTriggerDelay": "batch.max_time"}
+_LEAST: Final = "minRecordsPerBatch"
+_HEADERS: Final = "includeHeaders"
+_TASKS: Final = "minPartitions"
+_KNOWN: Final = {name.lower(): name for name in (_CONFIG, *_INSTEAD, *_BATCHES, _LEAST, _HEADERS, _TASKS)}
+
+
+class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """With `least` records a batch is due. `tasks`: into how many it is divided at least, if it is large enough."""
+
+    settings: Settings
+    least: int
+    headers: bool
+    tasks: int
+
+
+def read_options(given: Mapping[str, str]) -> SourceOptions:
+    """From Spark's options, whose names it has in lower case. Reads the file. Raises ConfigError, a line per fault."""
+    if unknown := sorted(given.keys() - _KNOWN.keys()):
+        raise ConfigError([_unknown(name) for name in unknown])
+    options = {_KNOWN[name]: value for name, value in given.items()}
+    config = options.get(_CONFIG)
+    if config is not None and (both := [name for name in _INSTEAD if name in options]):
+        raise ConfigError([f"{WHERE}: option {name}: is in the file that option {_CONFIG} names" for name in both])
+    if config is None and (missing := [name for name in _INSTEAD if name not in options]):
+        raise ConfigError(
+            [f"{WHERE}: option {name}: missing (or option {_CONFIG}, a group's file)" for name in missing]
+        )
+    settings = _settings(config, options)
+    if faults := [*_unsupported(settings)]:
+        raise ConfigError([f"{settings.source}: {fault}" for fault in faults])
+    most = settings.batch.max_records
+    least = _positive(_LEAST, options.get(_LEAST, str(most)))
+    if least > most:
+        raise ConfigError([f"{WHERE}: option {_LEAST}: {least} is more than maxRecordsPerBatch, {most}"])
+    return SourceOptions(
+        settings=settings,
+        least=least,
+        headers=_boolean(_HEADERS, options),
+        tasks=_positive(_TASKS, options.get(_TASKS, "1")),
+    )
+
+
+def _settings(config: str | None, options: Mapping[str, str]) -> Settings:
+    places = {place: name for name, place in (_INSTEAD | _BATCHES).items() if name in options}
+    flags = [f"{place}={_value(name, options[name])}" for place, name in places.items()]
+    layers = layers_of(config, flags)
+    origins = {
+        place: Origin("flag", f"{WHERE}: option {places['.'.join(place[:2])]}") if origin.layer == "flag" else origin
+        for place, origin in layers.origins.items()
+    }
+    settings = Settings.of(msgspec.structs.replace(layers, origins=origins))
+    settings.require_subscription()
+    return settings
+
+
+def _value(name: str, value: str) -> str:
+    if name != "topics":
+        return value
+    return "{" + ", ".join(f"{json.dumps(topic.strip())} = 1" for topic in value.split(",")) + "}"
+
+
+def _unsupported(settings: Settings) -> list[str]:
+    faults = []
+    if settings.sink is not None:
+        faults.append("[sink]: the query has a sink of its own; this is a file for kzconsumer run")
+    if settings.subscription.stop_at is not None:
+        faults.append("[subscription] stop_at: use trigger(availableNow=True) in place of it")
+    if settings.fetch.on_corrupt != "fail":
+        faults.append('[fetch] on_corrupt: must be "fail", since tasks fetch the records')
+    if settings.fetch.rate_limit is not None:
+        faults.append("[fetch] rate_limit: cannot be used, since tasks fetch the records")
+    return faults
+
+
+def _boolean(name: str, options: Mapping[str, str]) -> bool:
+    value = options.get(name, "false").lower()
+    if value not in ("true", "false"):
+        raise ConfigError([f'{WHERE}: option {name}: "{value}" is not true or false'])
+    return value == "true"
+
+
+def _positive(name: str, value: str) -> int:
+    if not value.isdecimal() or not int(value):
+        raise ConfigError([f'{WHERE}: option {name}: "{value}" is not a number above 0'])
+    return int(value)
+
+
+def _unknown(name: str) -> str:
+    near = nearest(name, _KNOWN)
+    hint = f"did you mean {_KNOWN[near]}?" if near is not None else f"there are {', '.join(_KNOWN.values())}"
+    return f"{WHERE}: option {name}: unknown; {hint}"

@@ -1,0 +1,78 @@
+"""The options of `GroupSource`: what they set, and one line for each fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kzconsumer.errors import ConfigError
+from kzconsumer_spark.source.options import read_options
+
+BASE = {"zookeeper.connect": "zk:2181", "group.id": "g", "topics": "a"}
+
+
+def faults(**options: str) -> list[str]:
+    with pytest.raises(ConfigError) as raised:
+        read_options({name.replace("__", "."): value for name, value in options.items()})
+    return list(raised.value.faults)
+
+
+def test_options_in_place_of_a_file() -> None:
+    more = {"topics": "a, b-c", "maxrecordsperbatch": "500", "maxtriggerdelay": "5m", "includeheaders": "True"}
+    read = read_options(BASE | more | {"minpartitions": "4", "minrecordsperbatch": "20"})
+    assert read.settings.zookeeper.connect == "zk:2181"
+    assert read.settings.group.id == "g"
+    assert read.settings.subscription.topics == {"a": 1, "b-c": 1}
+    assert read.settings.batch.max_records == 500
+    assert read.settings.batch.max_time == 300
+    assert read.headers
+    assert (read.least, read.tasks) == (20, 4)
+
+
+def test_a_file_and_options_for_batches(tmp_path: Path) -> None:
+    file = tmp_path / "group.toml"
+    file.write_text('zookeeper.connect = "zk:1"\ngroup.id = "g"\nsubscription.include = "a.*"\nbatch.max_time = "9s"\n')
+    read = read_options({"config": str(file), "maxrecordsperbatch": "7"})
+    assert read.settings.subscription.include == "a.*"
+    assert (read.settings.batch.max_records, read.settings.batch.max_time) == (7, 9)
+    assert (read.least, read.headers) == (7, False)
+
+
+def test_each_fault_names_its_option() -> None:
+    assert faults(**BASE, maxrecordsperbatch="many") == [
+        'GroupSource: option maxRecordsPerBatch: [batch] max_records: "many" is not a whole number'
+    ]
+    assert faults(**BASE, topic="a") == ["GroupSource: option topic: unknown; did you mean topics?"]
+    assert faults(**BASE, includeheaders="yes") == ['GroupSource: option includeHeaders: "yes" is not true or false']
+    assert faults(**BASE, minpartitions="0") == ['GroupSource: option minPartitions: "0" is not a number above 0']
+    assert faults(**BASE, maxrecordsperbatch="5", minrecordsperbatch="6") == [
+        "GroupSource: option minRecordsPerBatch: 6 is more than maxRecordsPerBatch, 5"
+    ]
+    assert faults(topics="a", group__id="g") == [
+        "GroupSource: option zookeeper.connect: missing (or option config, a group's file)"
+    ]
+    assert faults(config="group.toml", topics="a") == [
+        "GroupSource: option topics: is in the file that option config names"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "fault"),
+    [
+        ('sink.plugin = "jsonlines"', "[sink]: the query has a sink of its own; this is a file for kzconsumer run"),
+        ('subscription.stop_at = "end"', "[subscription] stop_at: use trigger(availableNow=True) in place of it"),
+        ('fetch.on_corrupt = "skip"', '[fetch] on_corrupt: must be "fail", since tasks fetch the records'),
+        ('fetch.rate_limit = "1MiB"', "[fetch] rate_limit: cannot be used, since tasks fetch the records"),
+    ],
+)
+def test_settings_that_do_not_go_with_a_query(tmp_path: Path, table: str, fault: str) -> None:
+    file = tmp_path / "group.toml"
+    file.write_text(f'zookeeper.connect = "zk:1"\ngroup.id = "g"\nsubscription.topics.a = 1\n{table}\n')
+    assert faults(config=str(file)) == [f"{file}: {fault}"]
+
+
+def test_a_file_without_topics(tmp_path: Path) -> None:
+    file = tmp_path / "group.toml"
+    file.write_text('zookeeper.connect = "zk:1"\ngroup.id = "g"\n')
+    assert faults(config=str(file)) == [f"{file}: [subscription] topics: missing (or include, or exclude)"]

@@ -1,0 +1,91 @@
+"""What a task reports if it cannot fetch: an outage of brokers, which may pass, or an error that remains.
+
+Without Spark: a task is a call of `fetched`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import anyio
+import pytest
+
+from kzconsumer.errors import BrokersUnreachableError
+from kzconsumer.model import Broker, OffsetRange
+from kzconsumer.settings.settings import Settings
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.ports import HOST
+from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_spark.executors.access import BrokerAccess
+from kzconsumer_spark.executors.fetching import BrokersOutageError, fetched
+from kzconsumer_spark.pipe.kafka import Kafka
+from tests.support.producing import Sent, produce
+from tests.support.secured import Secured
+from tests.support.servers import Servers
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def access(cluster: Cluster, seconds: float, brokers: dict[str, object] | None = None) -> BrokerAccess:
+    tables = {"zookeeper": {"connect": cluster.connect}, "group": {"id": "g"}, "brokers": brokers or {}}
+    settings = Settings.from_dict(tables | {"fetch": {"request_timeout": f"{seconds}s"}})
+    listener = str((brokers or {}).get("listener", ""))
+    known = [
+        Broker(each.id, HOST, each.listeners[listener].port if listener else each.port)
+        for each in cluster.brokers.values()
+    ]
+    return BrokerAccess(Kafka.of(settings), known)
+
+
+async def offsets(topic: str, partition: int, given: BrokerAccess) -> list[object]:
+    def read() -> list[object]:
+        batches = fetched(OffsetRange(topic, partition, 0, 3), given)
+        return [offset for batch in batches for offset in batch["offset"].to_pylist()]
+
+    return await anyio.to_thread.run_sync(read)
+
+
+async def test_brokers_that_are_down_or_silent_are_an_outage_and_no_leader_is_one(
+    servers: Servers, unique: str
+) -> None:
+    cluster = servers.cluster(unique, brokers=2)
+    await create_topic(cluster.connect, unique, 2)  # each broker leads a partition, and the other has no replica of it
+    sent = [Sent(partition, None, b"v") for partition in (0, 1) for _ in range(3)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
+    for partition in (0, 1):
+        assert await offsets(unique, partition, access(cluster, 30)) == [0, 1, 2]
+
+    cluster.brokers[2].kill()
+    found: dict[int, list[object]] = {}
+    for partition in (0, 1):
+        try:
+            found[partition] = await offsets(unique, partition, access(cluster, 3))
+        except BrokersOutageError:
+            found[partition] = []
+    assert sorted(found.values()) == [[], [0, 1, 2]]
+
+    cluster.brokers[1].send_signal(signal.SIGSTOP)
+    for partition in (0, 1):
+        with pytest.raises(BrokersOutageError):
+            await offsets(unique, partition, access(cluster, 0.5))
+    cluster.brokers[1].send_signal(signal.SIGCONT)
+    for partition in (0, 1):
+        if found[partition]:
+            assert await offsets(unique, partition, access(cluster, 30)) == [0, 1, 2]
+    cluster.kill()
+
+
+async def test_a_wrong_password_and_an_unknown_authority_are_no_outage(secured: Secured, unique: str) -> None:
+    cluster = secured.cluster_of("3.9.1")
+    await create_topic(cluster.connect, unique, 1)
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, [Sent(0, None, b"v")] * 3)
+    wrong = {"password_file": secured.file("wrong-password", "wrong\n")}
+    for table in (
+        secured.table(cluster, "SASL_PLAINTEXT", "PLAIN", sasl=wrong),
+        secured.table(cluster, "SSL", tls={"ca": secured.other_ca_file}),
+    ):
+        with pytest.raises(BrokersUnreachableError):
+            await offsets(unique, 0, access(cluster, 3, table))
+    for table in (secured.table(cluster, "SASL_PLAINTEXT", "PLAIN"), secured.table(cluster, "SSL")):
+        assert await offsets(unique, 0, access(cluster, 30, table)) == [0, 1, 2]

@@ -1,0 +1,283 @@
+"""A streaming query of a Spark of the user's own as a member of a group, on real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.registry.claim_record import decode_claim_record
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.streams.message import Message
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from tests.support.members import owners, reader, settings, stored_offsets
+from tests.support.processes import session_of, wait_gone, wait_until
+from tests.support.producing import Sent, produce
+from tests.support.source_query import LIMIT, Written, reader_processes, run_to_the_end, source, start, starved
+from tests.support.zookeeper_sessions import session
+
+ROOT = Path(__file__).parents[3]
+
+AT_ONCE = {"minRecordsPerBatch": "500", "maxTriggerDelay": "10m"}
+"""Options with which 500 records are one batch."""
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
+
+
+async def send(cluster: Cluster, topic: str, first: int, until: int, partitions: int = 2) -> None:
+    records = [Sent(n % partitions, None, b"%d" % n) for n in range(first, until)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
+
+
+def rows(topic: str, until: int, partitions: int = 2) -> list[tuple[str, int, int, str]]:
+    """What `send` has sent, as a query has it."""
+    return sorted((topic, n % partitions, n // partitions, str(n)) for n in range(until))
+
+
+def config_of(cluster: Cluster, name: str, folder: Path, more: str) -> str:
+    """The path of a group's file."""
+    file = folder / "group.toml"
+    base = f'zookeeper.connect = "{cluster.connect}"\ngroup.id = "{name}"\nsubscription.topics.{name} = 1\n'
+    file.write_text(base + more)
+    return str(file)
+
+
+async def planned(cluster: Cluster, group: str, partitions: int = 2) -> set[OffsetRange]:
+    """The plans in the group's claim records."""
+    found = set()
+    async with session(cluster.connect) as zookeeper:
+        for number in range(partitions):
+            node = await zookeeper.find(GroupPaths(group).claim_record(TopicPartition(group, number)))
+            if node is not None and (plan := decode_claim_record(node.data).plan) is not None:
+                found.add(OffsetRange(group, number, plan.first, plan.until))
+    return found
+
+
+async def test_the_program_of_the_page(spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    """When it has ended, everything is written and committed."""
+    await create_topic(cluster.connect, unique, 3)
+    await send(cluster, unique, 0, 500)
+    text = (ROOT / "docs" / "spark-source.md").read_text().partition("```python\n")[2].partition("```")[0]
+    replaced = {
+        "zk1:2181/kafka": cluster.connect,
+        '"lake/': f'"{tmp_path}/',
+        '"lake"': f'"{unique}"',
+        '"orders"': f'"{unique}"',
+    }
+    for before, after in replaced.items():
+        assert before in text
+        text = text.replace(before, after)
+    while True:
+        try:
+            await asyncio.to_thread(exec, text, {})
+            break
+        except StreamingQueryException as error:
+            if not starved(error):
+                raise
+            await asyncio.to_thread(wait_until, lambda: not reader_processes(spark), LIMIT)
+    found = await asyncio.to_thread(lambda: spark.read.parquet(str(tmp_path / "orders")).collect())
+    assert sorted((row["topic"], row["partition"], row["offset"], row["value"]) for row in found) == rows(unique, 500)
+    assert await stored_offsets(cluster.connect, unique, unique, 3) == [250, 250, 0]
+    assert not await planned(cluster, unique, 3)
+
+
+async def test_every_column_and_batches_of_a_limited_size(
+    spark: SparkSession, cluster_of: Callable[[str], Cluster], unique: str, tmp_path: Path
+) -> None:
+    """From the oldest broker; and the member leaves the group when its query has ended."""
+    cluster = cluster_of("0.8.2.2")
+    await create_topic(cluster.connect, unique, 2)
+    sent = [Sent(n % 2, b"k%d" % n if n % 3 else None, b"%d" % n if n % 5 else None) for n in range(1000)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
+    batches: list[list[tuple[object, ...]]] = []
+    config = config_of(cluster, unique, tmp_path, 'zookeeper.session_timeout = "30s"')
+
+    def run() -> None:
+        frame = source(spark, cluster.connect, unique, config=config, maxRecordsPerBatch="500", includeHeaders="true")
+        run_to_the_end(frame, tmp_path, lambda frame, _: batches.append([tuple(row) for row in frame.collect()]))
+
+    await asyncio.to_thread(run)
+    assert sorted((row for batch in batches for row in batch), key=lambda row: row[3:5]) == [
+        (each.key, each.value, unique, number, offset, None, -1, None)
+        for number in (0, 1)
+        for offset, each in enumerate(each for each in sent if each.partition == number)
+    ]
+    assert [len(batch) for batch in batches] == [500, 500]
+    assert await stored_offsets(cluster.connect, unique, unique, 2) == [500, 500]
+    async with session(cluster.connect) as zookeeper:
+        with anyio.fail_after(20):  # shorter than the session
+            while await zookeeper.children(GroupPaths(unique).ids):
+                await anyio.sleep(0.05)
+
+
+async def test_kill_of_the_driver_in_a_batch(
+    spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    """kill -9 of all its processes: the batch that was begun is repeated with its ranges; nothing is written twice."""
+    await create_topic(cluster.connect, unique, 2)
+    await send(cluster, unique, 0, 3000)
+    command = [sys.executable, "-m", "tests.support.source_query", str(tmp_path), cluster.connect, unique, "2"]
+    driver = await asyncio.to_thread(subprocess.Popen, command, start_new_session=True)
+    written = Written(tmp_path)
+    try:
+        begun = tmp_path / "out" / "2.json"
+        assert await asyncio.to_thread(wait_until, begun.exists, 2 * LIMIT)
+        before = written.ranges(2)
+        assert await planned(cluster, unique) == before
+    finally:
+        processes = session_of(driver.pid)
+        for pid in processes:
+            os.kill(pid, signal.SIGKILL)
+        driver.wait()
+        await asyncio.to_thread(wait_gone, processes, LIMIT)
+    begun.unlink()  # what the sink had not finished
+    frame = source(spark, cluster.connect, unique, maxRecordsPerBatch="600")
+    await asyncio.to_thread(run_to_the_end, frame, tmp_path, written)
+    assert written.ranges(2) == before
+    assert written.all == rows(unique, 3000)
+    assert await stored_offsets(cluster.connect, unique, unique, 2) == [1500, 1500]
+    assert not await planned(cluster, unique)
+
+
+async def test_a_batch_that_spark_has_committed_and_zookeeper_not(
+    spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    """kill -9 of the process with the member: its plan is committed, and not delivered again."""
+    await create_topic(cluster.connect, unique, 2)
+    await send(cluster, unique, 0, 500)
+
+    def kill_the_member(number: int) -> None:
+        if written.rows(number):
+            (member,) = reader_processes(spark)
+            os.kill(member, signal.SIGKILL)
+
+    written = Written(tmp_path, kill_the_member)
+
+    def run() -> None:
+        query = start(source(spark, cluster.connect, unique, **AT_ONCE), tmp_path, written)
+        with pytest.raises(StreamingQueryException):
+            query.awaitTermination(LIMIT)
+
+    await asyncio.to_thread(run)
+    assert written.all == rows(unique, 500)
+    last = max(int(file.stem) for file in (tmp_path / "out").glob("*.json"))
+    assert (tmp_path / "checkpoint" / "commits" / str(last)).exists()
+    assert await planned(cluster, unique) == written.ranges(last)
+    assert await stored_offsets(cluster.connect, unique, unique, 2) == [0, 0]
+
+    await send(cluster, unique, 500, 600)
+    frame = source(spark, cluster.connect, unique)
+    await asyncio.to_thread(run_to_the_end, frame, tmp_path, Written(tmp_path))
+    assert written.all == rows(unique, 600)
+    assert await stored_offsets(cluster.connect, unique, unique, 2) == [300, 300]
+
+
+async def test_a_lost_checkpoint(spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    """The planned ranges come first, and exactly these."""
+    await create_topic(cluster.connect, unique, 2)
+    await send(cluster, unique, 0, 500)
+
+    def fail(number: int) -> None:
+        if written.rows(number):
+            raise ValueError("no")
+
+    written = Written(tmp_path / "first", fail)
+
+    def run() -> None:
+        query = start(source(spark, cluster.connect, unique, **AT_ONCE), tmp_path / "first", written)
+        with pytest.raises(StreamingQueryException):
+            query.awaitTermination(LIMIT)
+
+    await asyncio.to_thread(run)
+    plans = await planned(cluster, unique)
+    assert len(plans) == 2
+    await send(cluster, unique, 500, 600)
+    frame = source(spark, cluster.connect, unique)
+    again = Written(tmp_path / "second")
+    await asyncio.to_thread(run_to_the_end, frame, tmp_path / "second", again)
+    assert again.all == rows(unique, 600)
+    assert again.ranges(0) | again.ranges(1) == plans
+
+
+async def test_beside_another_member(spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    """One that iterates messages joins and leaves: each record is delivered once, by one of the two."""
+    await create_topic(cluster.connect, unique, 4)
+    await send(cluster, unique, 0, 1000, 4)
+    config = config_of(cluster, unique, tmp_path, 'group.revoke_deadline = "60s"')
+    written = Written(tmp_path)
+    frame = source(spark, cluster.connect, unique, config=config, maxTriggerDelay="100ms")
+    query = await asyncio.to_thread(start, frame, tmp_path, written)
+
+    async def delivered(number: int) -> None:
+        with anyio.fail_after(LIMIT):
+            while len(written.all) + len(messages) < number:
+                assert query.isActive, query.exception()
+                await anyio.sleep(0.1)
+
+    messages: list[Message] = []
+    try:
+        await delivered(1000)
+        async with reader(settings(cluster.connect, unique), {unique: 1}) as other:
+            messages = other.messages
+            async with session(cluster.connect) as zookeeper:
+                with anyio.fail_after(LIMIT):
+                    while len(set((await owners(zookeeper, unique, unique, 4)).values())) < 2:
+                        await anyio.sleep(0.1)
+            await send(cluster, unique, 1000, 2000, 4)
+            await delivered(2000)
+            assert len(messages) >= 400
+        await send(cluster, unique, 2000, 2400, 4)
+        await delivered(2400)
+    finally:
+        await asyncio.to_thread(query.stop)
+    theirs = [(at.topic, at.partition, at.offset, bytes(at.value or b"").decode()) for at in messages]
+    assert sorted([*written.all, *theirs]) == rows(unique, 2400, 4)
+
+
+async def test_a_partition_that_moves_in_a_batch(
+    spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    """The other query gets the planned range of it, exactly, and what follows; nothing is missing."""
+    await create_topic(cluster.connect, unique, 2)
+    await send(cluster, unique, 0, 500)
+    config = config_of(cluster, unique, tmp_path, 'group.revoke_deadline = "100ms"')
+    begun, over = threading.Event(), threading.Event()
+
+    def hold(number: int) -> None:
+        if first.rows(number):
+            begun.set()
+            assert over.wait(2 * LIMIT)
+
+    first, second = Written(tmp_path / "first", hold), Written(tmp_path / "second")
+    frame = source(spark, cluster.connect, unique, config=config)
+    queries = [await asyncio.to_thread(start, frame, tmp_path / "first", first)]
+    try:
+        assert await asyncio.to_thread(begun.wait, LIMIT)
+        plans = await planned(cluster, unique)
+        queries.append(await asyncio.to_thread(start, frame, tmp_path / "second", second))
+        assert await asyncio.to_thread(wait_until, lambda: len(second.all) >= 250, LIMIT)
+        moved = {part for part in plans if second.all[0][1] == part.partition}
+        assert {part for number in range(second.batches) for part in second.ranges(number)} == moved
+        over.set()
+        await send(cluster, unique, 500, 700)
+        with anyio.fail_after(LIMIT):
+            while await stored_offsets(cluster.connect, unique, unique, 2) != [350, 350]:
+                await anyio.sleep(0.1)
+    finally:
+        over.set()
+        for query in queries:
+            await asyncio.to_thread(query.stop)
+    assert sorted({*first.all, *second.all}) == rows(unique, 700)
+    assert len(first.all) + len(second.all) == 700 + 250  # what moved in the batch
