@@ -83,8 +83,8 @@ class Lot:
 
         They stand for all of the claim from offset `begin` on.
         """
-    def allow(self, rows: int, /) -> None:
-        """Let so many of the rest be taken."""
+    def allow(self, seconds: float, /) -> None:
+        """Let the rest be taken for so long (CLOCK_MONOTONIC_COARSE)."""
     def take(self) -> Message | None:
         """The next message; None if no more may be taken."""
     def last(self) -> tuple[Any, int, int] | None:
@@ -94,7 +94,7 @@ class Lot:
 
 @final
 class MessageIterator:
-    """`async for` over messages of a lot. When none may be taken it awaits `allow_more()`; it ends if that allows none.
+    """`async for` over messages of a lot. When none may be taken it awaits `allow_more()`, and ends if none is left.
 
     A cancelled `anext()` takes nothing, and the iteration may go on. Several tasks may wait for the next message.
     """

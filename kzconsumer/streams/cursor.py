@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.lowlevel
 
-from kzconsumer.clock import now
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.records import _native
 from kzconsumer.records.forms import NO_RECORDS
@@ -26,13 +25,12 @@ from kzconsumer.zookeeper.lease import Lease
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Messages of one lot. The event loop has its turn between two lots, so a loop body that blocks it for long gets small
-# ones: heartbeats must not wait for a thousand messages.
-MOST_ROWS = 1000
-FIRST_ROWS = 50
-LOT_SECONDS = 0.02
-# Messages handed out for one check of the lease, to an application that takes a thousand in a moment.
-FAST_ROWS = 250
+LOT_ROWS = 1000
+# With explicit acknowledgement all of a lot counts as handed out.
+COUNTED_LOT_ROWS = 50
+# Messages are handed out for so long without a look at the lease, and without a turn of the event loop: a loop body may
+# block it, and the process may have been stopped.
+LOOK_SECONDS = 0.02
 
 
 class StreamCursor:
@@ -48,9 +46,6 @@ class StreamCursor:
         self._patience = anyio.CancelScope()  # waiting for the lease or acknowledgements; `close` ends it
         self._row = 0  # rows of the chunk that went into lots or batches
         self._lot = _native.Lot()
-        self._lot_size = FIRST_ROWS
-        self._lot_rows = 0  # of the lot, without those given back
-        self._lot_began = self._turn = now()  # when the lot was loaded, and when the event loop had its last turn
         self._looking = False  # a task is looking for what is next
         self._looked = anyio.Event()  # waited for by those that want to do so after it
         self._cut = False  # the chunk's remaining rows were dropped
@@ -69,31 +64,25 @@ class StreamCursor:
         """Let more messages of the lot be taken, or of another one; none at the end of the stream."""
         await self._begin_looking()
         try:
-            # The lease and the time are looked at within a lot, too: the process may have been stopped in the middle of
-            # one, and the application may have become slow. Before each message for a slow application.
-            slow = bool(self._lot) and now() - self._turn > LOT_SECONDS
-            if self._unacknowledged is None and (slow or (self._lot and not self._lease.held)):
-                self.ack()  # it is processed even if what follows is cancelled
-            if slow:
-                await self._give_turn()
+            if self._lot:
+                if self._unacknowledged is None:
+                    self.ack()  # it is processed even if what follows is cancelled
+                await anyio.lowlevel.checkpoint()
             while self._lot and not self._lease.held:
                 await self._wait(self._lease.wait)
             if not self._lot:  # it may also have been given back meanwhile
                 await self._load_lot()
-            self._lot.allow(FAST_ROWS if self._lot_size == MOST_ROWS and not slow else 1)
+            self._lot.allow(LOOK_SECONDS)
         except EndOfStream:
             return
         finally:
             self._end_looking()
 
     async def _load_lot(self) -> None:
-        if self._lot_rows:
-            self._lot_size, self._lot_rows = next_lot(self._lot_size, self._lot_rows, now() - self._lot_began), 0
         chunk = await self._next_chunk()
-        most = self._lot_size if self._unacknowledged is None else min(self._lot_size, self._unacknowledged.room)
+        most = LOT_ROWS if self._unacknowledged is None else min(COUNTED_LOT_ROWS, self._unacknowledged.room)
         records = chunk.records.slice(self._row, self._row + most)
         load(self._lot, records, chunk.tracker, self._passed)
-        self._lot_rows, self._lot_began = len(records), now()
         self._take(len(records))
 
     def batches(self) -> AsyncIterator[pa.RecordBatch]:
@@ -125,11 +114,6 @@ class StreamCursor:
         if self._looked.statistics().tasks_waiting:
             self._looked.set()
             self._looked = anyio.Event()
-
-    async def _give_turn(self) -> None:
-        """A loop over what is queued must not delay the heartbeats."""
-        await anyio.lowlevel.checkpoint()
-        self._turn = now()
 
     def ack(self, taken: Message | pa.RecordBatch | None = None) -> bool:
         """See `KafkaStream.ack`."""
@@ -212,7 +196,6 @@ class StreamCursor:
         self._message = self._in_hand()
         rest = len(self._lot)
         self._lot.clear()
-        self._lot_rows -= rest
         self._take(-rest)
 
     def _drop_rest(self, chunk: Chunk) -> None:
@@ -240,7 +223,7 @@ class StreamCursor:
         """The chunk that has rows from `_row` on. What was in hand before is in hand no longer."""
         self._give_back_rows()
         self._pass_on()
-        await self._give_turn()
+        await anyio.lowlevel.checkpoint()  # a loop over what is queued must not delay the heartbeats
         while True:
             chunk = self._chunk
             if chunk is not None and not self._cut and self._row < len(chunk.records):
@@ -285,11 +268,3 @@ class _Batches:
 
     async def __anext__(self) -> pa.RecordBatch:
         return await self._next_batch()
-
-
-def next_lot(size: int, rows: int, seconds: float) -> int:
-    """Number of messages of the next lot, when the last may have had `size` and the application took `seconds` for
-    the `rows` that it had.
-    """
-    fitting = int(rows * LOT_SECONDS / seconds) if seconds > 0 else MOST_ROWS
-    return max(1, min(fitting, size * 2, MOST_ROWS))

@@ -23,7 +23,6 @@ from itertools import pairwise
 from signal import SIGTERM
 from typing import NamedTuple
 
-from kzconsumer.streams.cursor import FAST_ROWS
 from tests.interop.attribution import CLOCK, Attribution, Reading
 from tests.interop.evidence import Delivery, Evidence, Exit, Kind
 from tests.interop.history import End, Stored
@@ -31,9 +30,8 @@ from tests.interop.repeats import explained
 
 NOTICE = 2.0
 """Seconds until a member of ours is notified that its owner node is gone, on a busy machine."""
-IN_HAND = FAST_ROWS
-"""Records that a member of ours with one stream may hand out after it was suspended: the lease is checked before each,
-or, for a quick application with a long queue, before so many."""
+IN_HAND = 1
+"""Records that a member of ours with one stream may deliver after it was suspended: the one in its hands."""
 RESPONSE = 250
 """Records that a response of `FETCH_BYTES` may have, each of 33 bytes or more (`programs`)."""
 

@@ -123,7 +123,7 @@ class Tree:
         for name, file in found.items():
             assert Path(file).is_relative_to(self.root), f"{name} is imported from {file}, not from the copy"
         called = (self._python.parent / "kzconsumer").read_text()
-        assert called.startswith(f"#!{self._python}\n"), f"the script kzconsumer runs {called.splitlines()[0]}"
+        assert called.startswith(f"#!{self._python}"), f"the script kzconsumer runs {called.splitlines()[0]}"
 
     def _variables(self) -> dict[str, str]:
         """For tests in the copy."""

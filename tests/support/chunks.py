@@ -83,5 +83,5 @@ def messages(records: Records, claim: OffsetTracker | None = None) -> list[Messa
     lot = Lot()
     if len(records):
         load(lot, records, claim or tracker(3), 0)
-    lot.allow(len(lot))
+    lot.allow(60.0)
     return [message for _ in range(len(lot)) if (message := lot.take()) is not None]

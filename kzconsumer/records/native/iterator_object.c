@@ -22,7 +22,7 @@ typedef struct {
 
 /* The message to return once nothing is waited for; without one the iteration ends. NULL with an exception. */
 static PyObject *next_message(NextMessage *self) {
-    if (lot_is_ready(self->lot))
+    if (lot_has_rest(self->lot))
         return lot_take(self->lot);
     PyErr_SetNone(PyExc_StopAsyncIteration);
     return NULL;

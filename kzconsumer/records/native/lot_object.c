@@ -1,6 +1,16 @@
 /* `Lot`: records that are handed out as messages, each made when it is taken. */
 
+#define _POSIX_C_SOURCE 199309L /* for clock_gettime */
+#include <time.h>
+
 #include "message_object.h"
+
+/* Read for every message: the precise clock takes four times as long. */
+#ifdef CLOCK_MONOTONIC_COARSE
+#define CLOCK CLOCK_MONOTONIC_COARSE
+#else
+#define CLOCK CLOCK_MONOTONIC
+#endif
 
 typedef struct {
     PyObject_HEAD
@@ -9,9 +19,15 @@ typedef struct {
     struct columns *columns;
     Py_ssize_t first; /* rows `first <= row < until` of the columns */
     Py_ssize_t until;
-    Py_ssize_t row;     /* the next one */
-    Py_ssize_t allowed; /* rows below it may be taken */
+    Py_ssize_t row; /* the next one */
+    double deadline; /* when the next look is due, in seconds of CLOCK */
 } Lot;
+
+static double seconds(void) {
+    struct timespec time;
+    clock_gettime(CLOCK, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
 
 /* Hand out the rows next, of which references are taken over. To let go of the present ones may run any code, last. */
 static void replace(Lot *self, struct rows rows, struct origin *origin) {
@@ -19,8 +35,9 @@ static void replace(Lot *self, struct rows rows, struct origin *origin) {
     struct origin *before = self->origin;
     self->columns = rows.columns;
     self->origin = origin;
-    self->first = self->row = self->allowed = rows.first;
+    self->first = self->row = rows.first;
     self->until = rows.until;
+    self->deadline = 0;
     if (columns != NULL)
         release_columns(columns);
     Py_XDECREF(before);
@@ -65,7 +82,9 @@ static PyObject *message_of(const Lot *self, Py_ssize_t row) {
                           field_of(&columns->values, row), headers_of(columns, row), self->origin);
 }
 
-bool lot_is_ready(PyObject *object) { return ((Lot *)object)->row < ((Lot *)object)->allowed; }
+bool lot_has_rest(PyObject *object) { return ((Lot *)object)->row < ((Lot *)object)->until; }
+
+bool lot_is_ready(PyObject *object) { return lot_has_rest(object) && seconds() < ((Lot *)object)->deadline; }
 
 PyObject *lot_take(PyObject *object) {
     Lot *self = (Lot *)object;
@@ -93,10 +112,10 @@ static PyObject *lot_load(PyObject *object, PyObject *args) {
 
 static PyObject *lot_allow(PyObject *object, PyObject *argument) {
     Lot *self = (Lot *)object;
-    long long rows = PyLong_AsLongLong(argument);
-    if (rows == -1 && PyErr_Occurred())
+    double most = PyFloat_AsDouble(argument);
+    if (most == -1.0 && PyErr_Occurred())
         return NULL;
-    self->allowed = rows < self->until - self->row ? self->row + (Py_ssize_t)rows : self->until;
+    self->deadline = seconds() + most;
     return Py_NewRef(Py_None);
 }
 
@@ -121,7 +140,7 @@ static Py_ssize_t lot_length(PyObject *object) { return ((Lot *)object)->until -
 static PyMethodDef methods[] = {
     {"load", lot_load, METH_VARARGS,
      "load(columns, topic, partition, claim, begin): hand out these records next, instead of the present ones."},
-    {"allow", lot_allow, METH_O, "allow(rows): let so many of the rest be taken."},
+    {"allow", lot_allow, METH_O, "allow(seconds): let the rest be taken for so long."},
     {"take", lot_take_method, METH_NOARGS, "The next message; None if no more may be taken."},
     {"last", lot_last, METH_NOARGS, "The range that is acknowledged with the message taken last; None if there is none."},
     {"clear", lot_clear_method, METH_NOARGS, "Drop the rest, and what was taken last."},

@@ -38,10 +38,11 @@ PyObject *range_of_offset(const struct origin *origin, int64_t offset);
 PyObject *message_object(PyTypeObject *type, int64_t offset, PyObject *key, PyObject *value, PyObject *headers,
                          struct origin *origin);
 
-/* Whether a message may be taken out of a `Lot`. */
+/* Whether a `Lot` has more messages, and whether one may be taken without a look. */
+bool lot_has_rest(PyObject *lot);
 bool lot_is_ready(PyObject *lot);
 
-/* The next message of a lot that is ready; NULL with an exception. */
+/* The next message of a lot that has one; NULL with an exception. */
 PyObject *lot_take(PyObject *lot);
 
 #endif

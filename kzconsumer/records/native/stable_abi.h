@@ -266,6 +266,7 @@ PyAPI_FUNC(PyObject *) Py_BuildValue(const char *, ...);
 PyAPI_FUNC(PyObject *) PyObject_CallFunction(PyObject *, const char *, ...);
 
 PyAPI_FUNC(PyObject *) PyBool_FromLong(long);
+PyAPI_FUNC(double) PyFloat_AsDouble(PyObject *);
 PyAPI_FUNC(long long) PyLong_AsLongLong(PyObject *);
 PyAPI_FUNC(unsigned long) PyLong_AsUnsignedLong(PyObject *);
 PyAPI_FUNC(PyObject *) PyLong_FromLong(long);

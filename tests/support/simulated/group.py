@@ -204,7 +204,7 @@ class SimulatedGroup:
         for member in self.members:
             if not member.dead:
                 self.network.set_silent(member.process, False)
-                member.unfreeze(self.world.now)
+                member.unfreeze()
                 self.resume(member)
         rested = self.world.pass_time(within, lambda: not self.settled(), every=0.5)
         self.check()
@@ -226,7 +226,7 @@ class SimulatedGroup:
     def _thaw(self, member: Member) -> None:
         member.freezes -= 1
         if not member.dead and not member.freezes:
-            member.unfreeze(self.world.now)
+            member.unfreeze()
 
     def _unsilence(self, member: Member) -> None:
         member.silences -= 1

@@ -69,15 +69,12 @@ class Member(RebalanceListener):
     sought: dict[TopicPartition, int] = field(default_factory=dict)
     """The offset of the next record after a seek, until one arrives."""
     seeks: list[asyncio.Task[None]] = field(default_factory=list)
+    resumes: int = 0
     in_hand: list[Handed] = field(default_factory=list)
     """The records in progress, one per stream."""
     task: asyncio.Task[None] | None = None
     dead: bool = False
     left_at: float | None = None
-    fastest: float = float("inf")
-    """The shortest time it has needed for a record or batch."""
-    resumed: float = 0.0
-    """When it was last frozen no longer."""
     freezes: int = 0
     silences: int = 0
     without_brokers: bool = False
@@ -111,9 +108,8 @@ class Member(RebalanceListener):
         member = sessions_of(self.connector).member if self.connector is not None else None
         return member.owned.held if member is not None else {}
 
-    def unfreeze(self, now: float) -> None:
-        if self.process.frozen:
-            self.process.frozen, self.resumed = False, now
+    def unfreeze(self) -> None:
+        self.process.frozen = False
 
     def pause(self, partition: TopicPartition) -> None:
         if self.connector is not None:
@@ -121,6 +117,7 @@ class Member(RebalanceListener):
 
     def resume(self) -> None:
         if self.connector is not None:
+            self.resumes += 1
             self.connector.resume(self.connector.paused)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -167,7 +164,6 @@ class Member(RebalanceListener):
     async def _work_on(self, partition: TopicPartition, offsets: range, key: bytes) -> None:
         handed = self.group.handed_out(self, partition, offsets, key)
         self.in_hand.append(handed)
-        self.fastest = min(self.fastest, self.pace)
         try:
             await anyio.sleep(self.pace)
         finally:

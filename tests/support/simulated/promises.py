@@ -25,8 +25,6 @@ TRACE = 4000
 GRACE = 4.0
 """Seconds in which an owner has to notice a foreign change of its partition: more than half a session timeout."""
 REVOKE_DEADLINE = GroupSettings(id="g").revoke_deadline
-MOMENT = 0.1
-"""Seconds in which a process that resumes has to notice what has ended meanwhile."""
 COMMIT_PATIENCE = 1.0
 """Seconds that a member without ZooKeeper gives its final commit."""
 
@@ -120,8 +118,7 @@ class Promises:
         now = self.world.now
         claim, session = self._claims.get(partition, (0, OPERATOR))
         holder = self.network.processes.get(session)
-        in_mid_lot = member.fastest == 0 and now - member.resumed < MOMENT
-        excused = in_mid_lot or self._disturbed.get(partition, 0.0) > now
+        excused = self._disturbed.get(partition, 0.0) > now
         if partition not in member.owned:
             self.violated(f"{member.name} got {partition}[{offsets}], which it was not notified of")
         if member.connector is not None and partition in member.connector.paused:

@@ -26,7 +26,7 @@ class Turn:
     """What a connection has of a partition. The next fetch state, after a seek or a move, may look for its leader."""
 
     state: tuple[int, ConsumerThreadId, int]
-    """Claim, thread and number of seeks."""
+    """Claim, thread, and number of seeks and resumes."""
     asked: float
     requests: int = 0
     """Answered ones. The first may have been sent for an earlier state."""
@@ -83,4 +83,5 @@ class Turns:
         self, member: Member, held: Mapping[TopicPartition, ConsumerThreadId], partition: TopicPartition
     ) -> tuple[int, ConsumerThreadId, int] | None:
         thread = held.get(partition)
-        return None if thread is None else (self._promises.claim_of(partition), thread, len(member.seeks))
+        began_anew = len(member.seeks) + member.resumes
+        return None if thread is None else (self._promises.claim_of(partition), thread, began_anew)

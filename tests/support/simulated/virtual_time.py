@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 from unittest import mock
 
 from kzconsumer import clock
+from kzconsumer.streams.cursor import LOOK_SECONDS, StreamCursor
 from kzconsumer.zookeeper import server_choice
 from kzconsumer.zookeeper.heartbeat import Instant
 
@@ -174,9 +175,17 @@ def clock_of(world: World) -> Iterator[None]:
     def instant() -> Instant:
         return Instant(world.now, world.now)
 
+    allow = StreamCursor._allow_more
+
+    async def allow_more(self: StreamCursor) -> None:
+        await allow(self)
+        self._lot.allow(3600.0)  # of the machine's clock, which compiled code reads
+        asyncio.get_running_loop().call_later(LOOK_SECONDS, self._lot.allow, 0.0)
+
     with (
         mock.patch.object(clock, "time", SimpleNamespace(clock_gettime=lambda _: world.now, CLOCK_BOOTTIME=0)),
         mock.patch.object(server_choice, "instant", instant),
         mock.patch.object(server_choice, "random", world.random),
+        mock.patch.object(StreamCursor, "_allow_more", allow_more),
     ):
         yield
