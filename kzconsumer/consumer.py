@@ -229,3 +229,13 @@ def _settings(given: Settings | str | os.PathLike[str] | None, zookeeper: str | 
     if zookeeper is not None or group is not None:
         raise TypeError("connect() takes settings or a path, or zookeeper= and group=, not both")
     return given if isinstance(given, Settings) else Settings.load(given)
+
+
+async def subscribe(sessions: Sessions) -> None:
+    """Join the group as the settings of `[subscription]` say."""
+    consumer, wanted = ConsumerConnector(sessions), sessions.settings.subscription
+    consumer.pause(wanted.paused_partitions)
+    if wanted.filter is not None:
+        await consumer.create_message_streams_by_filter(wanted.filter, wanted.streams)
+    else:
+        await consumer.create_message_streams(wanted.topics)

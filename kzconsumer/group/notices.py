@@ -25,11 +25,11 @@ class Notices:
         self._blocked: dict[TopicPartition, tuple[Blocked, float]] = {}  # since when
         self._degraded: set[TopicPartition] = set()
 
-    def once(self, event: str, about: str, reason: object = None, *, error: bool = False) -> None:
+    def once(self, event: str, about: str, reason: object = None, *, error: bool = False, **more: str) -> None:
         if f"{event} {about}" not in self._logged:
             self._logged.add(f"{event} {about}")
             report = log.error if error else log.warning
-            report(event, about=about, **({"reason": str(reason)} if reason else {}))
+            report(event, about=about, **more, **({"reason": str(reason)} if reason else {}))
 
     def blocked(self, now: float, blocked: Mapping[TopicPartition, Blocked], members: Container[str]) -> None:
         """`blocked` has all claims that are blocked at the moment, and by what."""

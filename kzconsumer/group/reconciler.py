@@ -133,7 +133,7 @@ class Reconciler:
             if found.ephemeral_owner == self._session.id:
                 strays.append(partition)
             elif (why := blocked_by(found, snapshot.members)) is not BlockedBy.LIVE_MEMBER:
-                self._notices.once(f"owner node of {found.owner} belongs to no member", found.path, why.value)
+                self._notices.once("owner node of no member", found.path, why.value, owner=found.owner)
         return strays
 
     def _report_unowned(self, snapshot: GroupSnapshot, owned: set[TopicPartition]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 
 from kzconsumer.clock import now
-from kzconsumer.consumer import ConsumerConnector
+from kzconsumer.consumer import ConsumerConnector, subscribe
 from kzconsumer.errors import sole_cause
 from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.logs.setup import configure
@@ -156,7 +156,7 @@ class Daemon:
             await tasks.start(runner.run)
             self._report.starting("joining the group")
             async with sessions.running():
-                await self._join(sessions)
+                await subscribe(sessions)
                 runner.feed([cursor.queue for cursor in sessions.cursors.values()])
                 self._stop.joined.set()
                 self._report.ready(sessions)
@@ -182,14 +182,6 @@ class Daemon:
 
         async with serving(self._observer):
             yield
-
-    async def _join(self, sessions: Sessions) -> None:
-        consumer, wanted = ConsumerConnector(sessions), self.settings.subscription
-        consumer.pause(wanted.paused_partitions)
-        if wanted.filter is not None:
-            await consumer.create_message_streams_by_filter(wanted.filter, wanted.streams)
-        else:
-            await consumer.create_message_streams(wanted.topics)
 
     async def _end_with_lease(self, runner: SinkRunner) -> None:
         """While stopping: close the sink when the lease ends, since later writes cannot be committed."""

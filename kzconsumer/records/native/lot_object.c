@@ -1,6 +1,6 @@
 /* `Lot`: records that are handed out as messages, each made when it is taken. */
 
-#define _POSIX_C_SOURCE 199309L /* for clock_gettime */
+#define _POSIX_C_SOURCE 200809L /* for clock_gettime; as Python.h defines it */
 #include <time.h>
 
 #include "message_object.h"

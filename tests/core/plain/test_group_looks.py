@@ -148,7 +148,7 @@ def test_an_owner_node_without_a_member_is_reported_once() -> None:
         group.ensemble.make(path, b"somebody-0")
         member = group.join("a", {"t": 1}, 0.0, in_batches=False)
         group.world.pass_time(LONG_ENOUGH)
-        (entry,) = logged(group, "belongs to no member")
+        (entry,) = logged(group, "owner node of no member")
         assert (entry["about"], entry["reason"]) == (path, "a persistent node: only an operator may delete it")
         assert TopicPartition("t", 2) not in member.owned
         group.check()

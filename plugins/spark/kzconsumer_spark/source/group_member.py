@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import anyio
 from anyio.from_thread import start_blocking_portal
 
-from kzconsumer.consumer import ConsumerConnector
+from kzconsumer.consumer import subscribe
 from kzconsumer.errors import sole_cause
 from kzconsumer.logs.logger import facts
 from kzconsumer.sessions import Sessions
@@ -93,12 +93,7 @@ class GroupMember:
             raise error from error.__cause__
 
     async def _join(self, sessions: Sessions, runner: SinkRunner) -> None:
-        consumer, wanted = ConsumerConnector(sessions), self._settings.subscription
-        consumer.pause(wanted.paused_partitions)
-        if wanted.filter is not None:
-            await consumer.create_message_streams_by_filter(wanted.filter, wanted.streams)
-        else:
-            await consumer.create_message_streams(wanted.topics)
+        await subscribe(sessions)
         runner.feed([cursor.queue for cursor in sessions.cursors.values()])
 
     async def _until_finished(self, sessions: Sessions) -> None:
