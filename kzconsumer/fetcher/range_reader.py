@@ -87,9 +87,10 @@ class RangeReader:
         """The records of the ranges (columns: `kzconsumer.records.columns.SCHEMA`), in order within a partition.
 
         With `follow` it waits for records that the log does not have yet, as long as its leader answers.
-        Raises OffsetLostError for offsets that the log does not have, CorruptRecordError, ConnectionLostError when
-        nothing arrives within `[fetch] request_timeout`, BrokersUnreachableError when no broker answers for that time,
-        BrokerError when a leader cannot be found or cannot read its log for that time.
+        Raises OffsetLostError for offsets that the log does not have, after `[fetch] request_timeout` for those behind
+        its end, which an unclean election may have cut off; CorruptRecordError; ConnectionLostError when nothing
+        arrives for that time, BrokersUnreachableError when no broker answers, BrokerError when a leader cannot be found
+        or cannot read its log.
         """
         left = {TopicPartition(each.topic, each.partition): each for each in ranges if each.first < each.until}
         sizes = dict.fromkeys(left, self._fetch.max_bytes)
@@ -99,6 +100,7 @@ class RangeReader:
             before = dict(left)
             reason: KzConsumerError = ConnectionLostError("no leader sent records within request_timeout")
             answered: set[TopicPartition] = set()
+            ends: dict[TopicPartition, int] = {}  # of logs that end before their range does
             try:
                 by_leader = await self._by_leader(left)
             except BrokersUnreachableError as error:
@@ -118,6 +120,8 @@ class RangeReader:
                         continue
                     answered.add(part.topic_partition)
                     records, next_offset = await self._records(part, rest, sizes)
+                    if not part.records and (end := readable_end(part, self._isolation)) < rest.until:
+                        ends[part.topic_partition] = end
                     if len(asked) == 1 and self._is_gap(part, rest):
                         # Before 0.11 the end is read after the records, and may have moved between the two.
                         next_offset = rest.until if rest in gaps else next_offset
@@ -129,6 +133,9 @@ class RangeReader:
             if left != before or (follow and answered == before.keys()):
                 deadline = now() + self._fetch.request_timeout
             elif now() > deadline:
+                if ends.keys() == left.keys():  # a leader that took over has had time to learn where its log ends
+                    partition, end = next(iter(ends.items()))
+                    raise OffsetLostError(f"{partition}: the log ends at {end}, before {left[partition].until}")
                 raise reason
             else:
                 await anyio.sleep(PAUSE)

@@ -12,7 +12,7 @@ import pytest
 
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import UNKNOWN_SERVER_ERROR
-from kzconsumer.errors import BrokerError, BrokersUnreachableError, ConnectionLostError
+from kzconsumer.errors import BrokerError, BrokersUnreachableError, OffsetLostError
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.settings.sections import FetchSettings
@@ -56,7 +56,7 @@ class Led:
         return dict.fromkeys(partitions, self._broker)
 
 
-@pytest.mark.parametrize(("end", "error"), [(9, None), (8, ConnectionLostError)])
+@pytest.mark.parametrize(("end", "error"), [(9, None), (8, OffsetLostError)])
 async def test_a_gap_at_the_end_of_the_log_ends_a_range(
     monkeypatch: pytest.MonkeyPatch, end: int, error: type[Exception] | None
 ) -> None:
@@ -74,7 +74,7 @@ async def test_a_gap_at_the_end_of_the_log_ends_a_range(
         reading(Known(broker), 0.3 if error else 30) as reader,
     ):
         monkeypatch.setattr(reader, "_leaders", Led(broker))
-        with pytest.raises(error) if error else nullcontext():
+        with pytest.raises(error, match="orders-0: the log ends at 8, before 9") if error else nullcontext():
             assert await offsets(reader, OffsetRange("orders", 0, 2, 9)) == [2, 3, 4]
 
 
