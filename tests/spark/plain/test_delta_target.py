@@ -294,9 +294,9 @@ def test_readers_skip_files_by_their_statistics(writer: Writer[DeltaTarget], out
 @pytest.mark.parametrize(
     ("columns", "fault"),
     [
-        ({"offset": "long", "extra": "string"}, r'the table has no column "extra" \(string\)'),
+        ({"offset": "long", "an extra": "string"}, 'cannot have a column "an extra"'),
         ({"offset": "integer"}, 'column "offset" is integer, in the table long'),
-        ({"Offset": "long"}, 'no column "Offset"'),
+        ({"Offset": "long"}, 'no column "Offset", but "offset"'),
     ],
 )
 def test_rows_that_do_not_fit_are_refused_in_one_line(
@@ -309,6 +309,42 @@ def test_rows_that_do_not_fit_are_refused_in_one_line(
     assert str(out) in str(caught.value)
     assert rows(out) == offsets(0, 0, 2)
     assert len(list(out.glob("*.parquet"))) == 1
+
+
+def test_further_columns_are_added(writer: Writer[DeltaTarget], out: Path) -> None:
+    """By whichever member has them first; earlier rows have null, and rows without them still fit."""
+    writer.publish(writer.stage(range_data("t", 0, 0, 2)))
+    types = {each.name: each.type for each in DeltaTable(out).schema().fields}
+    late = writer.target.open()
+    further = spark_columns(offset="long", extra="string")
+    writer.publish(writer.stage(range_data("t", 0, 2, 4)), columns=further)
+    assert DeltaTable(out).version() == 3
+    staged = writer.stage(range_data("t", 0, 4, 6))
+    assert writer.target.publish(late, staged, "late", further, lambda: None) == 1
+    writer.publish(writer.stage(range_data("t", 0, 6, 8)))
+    assert DeltaTable(out).version() == 5, "the columns are added once"
+    found = {each.name: str(each.type) for each in DeltaTable(out).schema().fields}
+    assert found == {**{name: str(kind) for name, kind in types.items()}, "extra": 'PrimitiveType("string")'}
+    assert rows(out) == offsets(0, 0, 8)
+    assert DeltaTable(out).to_pyarrow_table(columns=["extra"])["extra"].null_count == 8
+
+
+def test_members_that_add_columns_at_once(out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second to commit reads the table again: it has the first one's column."""
+    one, other = (Writer(claimed(out), tmp_path / name) for name in ("one", "other"))
+    one.publish(one.stage(range_data("t", 0, 0, 2)))
+    take, table = one.target._log.take_columns, one.target.open()
+
+    def overtaken(table: DeltaTable, columns: str) -> bool:
+        monkeypatch.setattr(one.target._log, "take_columns", take)
+        other.publish(other.stage(range_data("t", 1, 0, 2)), columns=spark_columns(offset="long", theirs="string"))
+        return take(table, columns)
+
+    monkeypatch.setattr(one.target._log, "take_columns", overtaken)
+    staged = one.stage(range_data("t", 0, 2, 4))
+    assert one.target.publish(table, staged, "one", spark_columns(offset="long", ours="long"), lambda: None) == 1
+    assert {each.name for each in DeltaTable(out).schema().fields} >= {"theirs", "ours"}
+    assert rows(out) == [*offsets(0, 0, 4), *offsets(1, 0, 2)]
 
 
 @pytest.mark.parametrize(

@@ -24,32 +24,29 @@ _NOT_IN_NAMES: Final = re.compile(r"[ ,;{}()\n\t=]")
 def table_columns(columns: str, partition_by: Collection[str]) -> str:
     """The columns of a new table. Raises Misfit for types and names that Delta does not support."""
     found = _columns(columns)
-    for name, (kind, _) in found.items():
-        if _NOT_IN_NAMES.search(name):
-            raise Misfit(f'a Delta table cannot have a column "{name}": name it otherwise, without any of " ,;{{}}()="')
-        if unknown := _unknown(kind):
-            raise Misfit(f'a Delta table cannot have the type {unknown} of column "{name}"')
     for name in partition_by:
         kind = found[name][0] if name in found else None
         if kind not in _IN_NAMES:
             raise Misfit(
                 f'partition_by: "{name}" is {type_text(kind)}; it can be one of {", ".join(sorted(_IN_NAMES))}'
             )
-    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, (kind, _) in found.items()]
-    return msgspec.json.encode({"type": "struct", "fields": fields}).decode()
+    return _fields({name: kind for name, (kind, _) in found.items()})
 
 
-def require_fit(columns: str, table: str) -> None:
-    """Raises Misfit unless each column is in the table with its type, and missing ones are nullable."""
+def further_columns(columns: str, table: str) -> str | None:
+    """Those that the table lacks, if any. Raises Misfit for what does not fit into it, and as `table_columns`."""
     ours, theirs = _columns(columns), _columns(table)
+    spelled = {name.lower(): name for name in theirs}
     for name, (kind, _) in ours.items():
-        if name not in theirs:
-            raise Misfit(f'the table has no column "{name}" ({type_text(kind)}): add it, or leave it out by select')
-        if kind != theirs[name][0]:
+        if name not in theirs and name.lower() in spelled:  # to Delta and to Spark these are one
+            raise Misfit(f'the table has no column "{name}", but "{spelled[name.lower()]}"')
+        if name in theirs and kind != theirs[name][0]:
             raise Misfit(f'column "{name}" is {type_text(kind)}, in the table {type_text(theirs[name][0])}')
     for name, (_, may_be_null) in theirs.items():
         if name not in ours and not may_be_null:
             raise Misfit(f'the table\'s column "{name}" must not be null, and is not among those to write')
+    further = {name: kind for name, (kind, _) in ours.items() if name not in theirs}
+    return _fields(further) if further else None
 
 
 def partition_values(name: str) -> dict[str, str | None]:
@@ -68,6 +65,16 @@ def rules_of(table: str, settings: Mapping[str, str | None]) -> list[str]:
     for field in msgspec.json.decode(table)["fields"]:
         found += [f"{key} of column {field['name']}" for key in field.get("metadata") or {} if key.startswith("delta.")]
     return found
+
+
+def _fields(kinds: Mapping[str, Any]) -> str:
+    for name, kind in kinds.items():
+        if _NOT_IN_NAMES.search(name):
+            raise Misfit(f'a Delta table cannot have a column "{name}": name it otherwise, without any of " ,;{{}}()="')
+        if unknown := _unknown(kind):
+            raise Misfit(f'a Delta table cannot have the type {unknown} of column "{name}"')
+    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in kinds.items()]
+    return msgspec.json.encode({"type": "struct", "fields": fields}).decode()
 
 
 def _columns(schema: str) -> dict[str, tuple[Any, bool]]:

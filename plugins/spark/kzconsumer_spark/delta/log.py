@@ -21,7 +21,7 @@ from deltalake.transaction import AddAction
 from kzconsumer.durable_files import sync_directory, sync_file
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs
-from kzconsumer_spark.delta.columns import require_fit, rules_of, table_columns
+from kzconsumer_spark.delta.columns import further_columns, rules_of, table_columns
 from kzconsumer_spark.ranges.committed import Committed
 
 _COMMITS: Final = "kzconsumer"  # our key in the commit's `commitInfo`
@@ -133,9 +133,21 @@ class DeltaLog:
             raise NotOurs(f"the table at {self._path} has {', '.join(rules)}, which is not supported")
 
     def require_fit(self, table: DeltaTable, columns: str) -> None:
-        """Raises Misfit for columns that the table does not have."""
+        """Raises Misfit for columns that cannot be written to the table, nor added to it."""
         with self._errors():
-            require_fit(columns, table.schema().to_json())
+            further_columns(columns, table.schema().to_json())
+
+    def take_columns(self, table: DeltaTable, columns: str) -> bool:
+        """Add the columns that the table lacks; False if it was changed since it was read. Raises Misfit."""
+        with self._errors():
+            further = further_columns(columns, table.schema().to_json())
+            if further is not None:
+                try:
+                    once = CommitProperties(max_commit_retries=0)
+                    table.alter.add_columns(Schema.from_json(further).fields, commit_properties=once)
+                except CommitFailedError:
+                    return False
+        return True
 
     def _action(self, file: AddedFile) -> AddAction:
         path = self._path / file.name

@@ -146,7 +146,7 @@ class DeltaTarget:
         columns: str | None,
         require_lease: Callable[[], None],
     ) -> int:
-        """See `kzconsumer_spark.ranges.table_destination`.
+        """See `kzconsumer_spark.ranges.table_destination`. Columns that the table lacks are added to it.
 
         Files that are moved into the table's directory and not committed are no part of the table; VACUUM removes them.
         """
@@ -160,7 +160,9 @@ class DeltaTarget:
                 _make_below(place)
                 create_whole(place, b"")
             return 0
-        self._require_room(table, columns)
+        self._log.require_simple(table, self._to.partition_by)
+        if columns is not None:
+            self._log.require_fit(table, columns)
         additions = [self._moved(each, attempt) for each in staged]
         sync_directory(self.path)
         positions = self._positions(table)
@@ -169,11 +171,14 @@ class DeltaTarget:
             if not missing:
                 break
             positions.require_behind(each.part for each in missing)
-            self._require_room(table, columns)
-            said = Committed(self._to.scope, tuple(each.entry for each in missing))
-            versions = {positions.application(each.part): each.part.until for each in missing}
-            require_lease()
-            committed = self._log.commit(table, said, versions, [file for each in missing for file in each.files])
+            self._log.require_simple(table, self._to.partition_by)
+            if columns is None or self._log.take_columns(table, columns):
+                said = Committed(self._to.scope, tuple(each.entry for each in missing))
+                versions = {positions.application(each.part): each.part.until for each in missing}
+                require_lease()
+                committed = self._log.commit(table, said, versions, [file for each in missing for file in each.files])
+            else:
+                committed = False
             self._log.refresh(table)
             if committed:
                 break
@@ -228,11 +233,6 @@ class DeltaTarget:
         for part in ranges:
             if self._is_aside(table, part):
                 raise KeptAside(range_name(part))
-
-    def _require_room(self, table: DeltaTable, columns: str | None) -> None:
-        self._log.require_simple(table, self._to.partition_by)
-        if columns is not None:
-            self._log.require_fit(table, columns)
 
     def _require_place(self) -> None:
         if (self._state / "owner.json").exists():
