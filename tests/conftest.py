@@ -84,6 +84,7 @@ CHAINS = {
         "tests/spark/spark/test_spark_cluster.py",
         "tests/spark/spark/test_executors_fetch.py",
         "tests/spark/spark/test_group_source.py",
+        "tests/spark/spark/test_batch_source.py",
         "tests/spark/spark/test_spark_object_store.py",
     ),
 }

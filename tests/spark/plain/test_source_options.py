@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.errors import ConfigError
+from kzconsumer.model import TopicPartition
+from kzconsumer_spark.source.bounds import Bounds
 from kzconsumer_spark.source.options import read_options
 
 BASE = {"zookeeper.connect": "zk:2181", "group.id": "g", "topics": "a"}
@@ -55,6 +57,36 @@ def test_each_fault_names_its_option() -> None:
     assert faults(config="group.toml", topics="a") == [
         "GroupSource: option topics: is in the file that option config names"
     ]
+
+
+def test_bounds_of_a_batch_read() -> None:
+    assert read_options(BASE).bounds == Bounds("committed", "latest")
+    offsets = read_options(BASE | {"startingoffsets": '{"a":{"0":23,"1":-2}}', "endingoffsets": "latest"}).bounds
+    assert offsets == Bounds({TopicPartition("a", 0): 23, TopicPartition("a", 1): -2}, "latest")
+    times = read_options(BASE | {"startingtimestamp": "1700000000000", "endingtimestamp": "1700000000001"})
+    assert times.bounds == Bounds(1_700_000_000_000, 1_700_000_000_001)
+    without_group = read_options({"zookeeper.connect": "zk:2181", "topics": "a", "startingoffsets": "earliest"})
+    assert without_group.bounds == Bounds("earliest", "latest")
+
+
+def test_faults_of_bounds() -> None:
+    words = '"earliest" or "committed", nor JSON as {"orders":{"0":23}}'
+    assert faults(**BASE, startingoffsets="latest") == [f'GroupSource: option startingOffsets: "latest" is not {words}']
+    assert faults(**BASE, endingtimestamp="2026-01-01") == [
+        'GroupSource: option endingTimestamp: "2026-01-01" is not a number of milliseconds since 1970'
+    ]
+    assert faults(**BASE, startingoffsets="earliest", startingtimestamp="1") == [
+        "GroupSource: option startingTimestamp: startingOffsets is given, too"
+    ]
+
+
+def test_options_of_the_other_kind_of_query() -> None:
+    with pytest.raises(ConfigError, match=r"option endingOffsets: is for spark\.read: a streaming query begins where"):
+        read_options(BASE | {"endingoffsets": "latest"}).require_streaming()
+    with pytest.raises(ConfigError, match=r"option maxTriggerDelay: is for spark\.readStream$"):
+        read_options(BASE | {"maxtriggerdelay": "1s"}).require_batch()
+    read_options(BASE).require_streaming()
+    read_options(BASE | {"endingoffsets": "latest"}).require_batch()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The data source `kzconsumer`: a streaming query of the user's own Spark as a member of a group.
+"""The data source `kzconsumer`: a streaming query of the user's own Spark as a member of a group, and batch reads.
 
 Spark's driver has one Python process for `GroupStreamReader` as long as the query runs; `read` runs in executors, which
 fetch from the partitions' leaders.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kzconsumer.brokers.protocol.list_offsets import LATEST
@@ -24,6 +24,7 @@ from kzconsumer_spark.executors.fetching import fetched
 from kzconsumer_spark.executors.source import RangePart
 from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
+from kzconsumer_spark.source.batch_reader import GroupBatchReader
 from kzconsumer_spark.source.options import WHERE, SourceOptions, read_options
 from kzconsumer_spark.source.stream_offset import StreamOffset
 from kzconsumer_spark.worker.kafka_registry import KafkaRegistry
@@ -104,7 +105,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class GroupSource(DataSource):
-    """`spark.dataSource.register(GroupSource)`, then `spark.readStream.format("kzconsumer")`."""
+    """`spark.dataSource.register(GroupSource)`, then `spark.readStream.format("kzconsumer")`, or `spark.read`."""
 
     def __init__(self, options: dict[str, str]) -> None:
         """Raises ConfigError."""
@@ -118,5 +119,12 @@ class GroupSource(DataSource):
     def schema(self) -> str:
         return SCHEMA if self._read.headers else SCHEMA.partition(_HEADERS)[0]
 
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Raises ConfigError."""
+        self._read.require_batch()
+        return GroupBatchReader(self._read, schema.names)
+
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Raises ConfigError."""
+        self._read.require_streaming()
         return GroupStreamReader(self._read, schema.names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -12,6 +12,7 @@ from kzconsumer.errors import ConfigError
 from kzconsumer.settings.layers import Origin
 from kzconsumer.settings.settings import Settings, layers_of
 from kzconsumer.settings.tables import nearest
+from kzconsumer_spark.source.bounds import START, UNTIL, Bounds, read_bounds
 
 WHERE: Final = "GroupSource"
 _CONFIG: Final = "config"
@@ -20,16 +21,35 @@ _BATCHES: Final = {"maxRecordsPerBatch": "batch.max_records", "maxTriggerDelay":
 _LEAST: Final = "minRecordsPerBatch"
 _HEADERS: Final = "includeHeaders"
 _TASKS: Final = "minPartitions"
-_KNOWN: Final = {name.lower(): name for name in (_CONFIG, *_INSTEAD, *_BATCHES, _LEAST, _HEADERS, _TASKS)}
+_STREAM: Final = (*_BATCHES, _LEAST)
+_KNOWN: Final = {name.lower(): name for name in (_CONFIG, *_INSTEAD, *_STREAM, _HEADERS, _TASKS, *START, *UNTIL)}
+_NO_GROUP: Final = {"group.id": "spark"}  # brokers see it as the client id
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """With `least` records a batch is due. `tasks`: into how many it is divided at least, if it is large enough."""
+    """With `least` records a batch is due. `tasks`: into how many it is divided at least, if it is large enough.
+
+    `bounds` are those of a batch read.
+    """
 
     settings: Settings
     least: int
     headers: bool
     tasks: int
+    bounds: Bounds
+    given: frozenset[str]
+
+    def require_streaming(self) -> None:
+        """Raises ConfigError for options of batch reads, which `spark.read` takes."""
+        self._refuse((*START, *UNTIL), "is for spark.read: a streaming query begins where its group is")
+
+    def require_batch(self) -> None:
+        """Raises ConfigError for options of streaming queries, which `spark.readStream` takes."""
+        self._refuse(_STREAM, "is for spark.readStream")
+
+    def _refuse(self, names: Iterable[str], why: str) -> None:
+        if faults := [f"{WHERE}: option {name}: {why}" for name in names if name in self.given]:
+            raise ConfigError(faults)
 
 
 def read_options(given: Mapping[str, str]) -> SourceOptions:
@@ -37,6 +57,10 @@ def read_options(given: Mapping[str, str]) -> SourceOptions:
     if unknown := sorted(given.keys() - _KNOWN.keys()):
         raise ConfigError([_unknown(name) for name in unknown])
     options = {_KNOWN[name]: value for name, value in given.items()}
+    chosen = frozenset(options)
+    bounds = read_bounds(options, WHERE)
+    if _CONFIG not in options and any(name in options for name in START):
+        options = _NO_GROUP | options
     config = options.get(_CONFIG)
     if config is not None and (both := [name for name in _INSTEAD if name in options]):
         raise ConfigError([f"{WHERE}: option {name}: is in the file that option {_CONFIG} names" for name in both])
@@ -56,6 +80,8 @@ def read_options(given: Mapping[str, str]) -> SourceOptions:
         least=least,
         headers=_boolean(_HEADERS, options),
         tasks=_positive(_TASKS, options.get(_TASKS, "1")),
+        bounds=bounds,
+        given=chosen,
     )
 
 

@@ -1,0 +1,37 @@
+"""`spark.read.format("kzconsumer")`: the records between two bounds. No group is joined, and nothing is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from kzconsumer_spark.executors.access import BrokerAccess
+from kzconsumer_spark.executors.fetching import fetched
+from kzconsumer_spark.executors.source import RangePart
+from kzconsumer_spark.pipe.kafka import Kafka
+from kzconsumer_spark.source.bounds import ranges_between
+from kzconsumer_spark.source.options import SourceOptions
+from kzconsumer_spark.worker.kafka_registry import KafkaRegistry
+from kzconsumer_spark.worker.range_stream import split
+
+
+class GroupBatchReader(DataSourceReader):
+    """`partitions` runs at the driver, once for each read; `read` in executors."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = list(columns)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        settings = self._options.settings
+        kafka = Kafka.of(settings)
+        access = BrokerAccess(kafka, KafkaRegistry(kafka).brokers())
+        found = ranges_between(settings, self._options.bounds)
+        return [RangePart(part, access) for part in split(found, self._options.tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, RangePart):  # Spark makes a partition of its own if there is none
+            for records in fetched(partition.part, partition.access):
+                yield records.select(self._columns)
