@@ -12,6 +12,7 @@ from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.plugins import ASSIGNORS, load_chosen
 from kzconsumer.registry import paths
+from kzconsumer.registry.claim_record import decode_claim_record
 from kzconsumer.registry.nodes import Topic, decode_topic
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.registration import decode_registration, needs_all_topics, subscribed_topics
@@ -39,6 +40,9 @@ def unsettled(
     for partition, thread in assigned.items():
         if (owner := tree.data(PATHS.owner(partition))) != str(thread).encode():
             return f"{partition} belongs to {owner!r}, not {thread}"
+        record, topic = tree.data(PATHS.claim_record(partition)), tree.nodes[paths.topic(partition.topic)]
+        if record is None or decode_claim_record(record).incarnation != f"{topic.czxid:#x}":
+            return f"{partition} is claimed as of a former topic of its name"
     for consumer, member in active.items():
         if member.held != (wanted := wanted_by(consumer, assigned)):
             return f"{member.name} holds {listed(member.held)}, not {listed(wanted)}"
