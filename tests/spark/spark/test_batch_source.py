@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -69,7 +70,7 @@ async def test_what_lies_between_two_bounds(
             for before, after in (("zk1:2181/kafka", cluster.connect), ("lake", unique), ("orders", unique)):
                 assert before in text
                 text = text.replace(before, after)
-            variables = {"spark": spark}
+            variables: dict[str, Any] = {"spark": spark}
             exec(text, variables)
             assert offsets(variables["left"]) == expected((0, 120, 300))
             left = batch(spark, cluster, unique, **{"group.id": unique})
