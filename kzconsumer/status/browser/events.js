@@ -34,7 +34,7 @@ function lost() {
   lostSince ??= Date.now() / 1000;
   at("shown").classList.add("old");
   connection("not reachable", "bad", [`since ${moment(lostSince)}, the data shown is older`]);
-  document.title = `(!) not reachable · ${known.status?.group ?? "kzconsumer"}`;
+  document.title = `(!) not reachable · ${known.status ? `${known.status.group} · ` : ""}kzconsumer`;
 }
 
 /** Until the stream ends; false if it was refused without the token. */
