@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import msgspec
@@ -93,6 +95,19 @@ class CommitCounters:
         """Of partitions; "lost" if the claim was lost, "refused" by the brokers. A copy in the brokers counts, too."""
         self.rounds = 0
         """Successful commits, also those with nothing to store."""
+        self.failure: str | None = None
+        """Why the last commit failed; None if it succeeded."""
+
+    @contextmanager
+    def one_round(self) -> Iterator[None]:
+        """A commit: counted if it succeeds, else its failure is kept until one does."""
+        try:
+            yield
+        except Exception as error:
+            self.failure = str(error)
+            raise
+        self.rounds += 1
+        self.failure = None
 
 
 class Counters:

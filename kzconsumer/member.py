@@ -25,6 +25,7 @@ from kzconsumer.group.claims import Claims
 from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.membership import Membership
 from kzconsumer.group.notices import Notices
+from kzconsumer.group.overview import Overview
 from kzconsumer.group.owned import OwnedPartitions
 from kzconsumer.group.reachable import bootstrap
 from kzconsumer.group.rebalancer import Rebalancer
@@ -119,9 +120,11 @@ class Member:
         self.committer = committer = Committer(storage, trigger.fire, counters.commits, copies)
         truncated = settings.offsets.truncated if destination is not None else None
         reset = OffsetReset(settings.offsets.reset, committer, timeout, isolation, truncated)
-        notices = Notices(registration)
+        self.notices = notices = Notices(registration)
         leaders = Leaders(topics, brokers, timeout)
         self._log_offsets = LogOffsets(leaders, brokers, timeout, isolation)
+        in_brokers = coordinator if authority is Authority.KAFKA else None
+        self.overview = Overview(owners, in_brokers or nodes, self._log_offsets)
         self._fetchers = FetcherManager(
             leaders, brokers, settings.fetch, reset, read, self._log_offsets, end_offsets, counters
         )

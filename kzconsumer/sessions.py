@@ -12,6 +12,7 @@ from functools import partial
 from typing import cast
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 
 from kzconsumer.assignors.interface import Assignor
@@ -77,6 +78,8 @@ class Sessions:
         self.listener = ListenerCalls(listener)
         self.counters = Counters()
         self.rejects = rejects_of(settings, lambda: self._present().bootstrap(), self.counters.rejected)
+        self.published = ""
+        """The address of its status page that the registration names."""
         self.cursors: dict[tuple[str | None, int], StreamCursor] = {}
         """Of the streams, by topic (None: of a filter) and thread."""
         self.paused: set[TopicPartition] = set()
@@ -160,7 +163,7 @@ class Sessions:
         if self.cursors:
             raise RuntimeError("streams can be created once per connector (MessageStreamsExist)")
         self.cursors.update(cursors)
-        self._tasks.start_soon(self._run, registration)
+        self._tasks.start_soon(self._run, msgspec.structs.replace(registration, status=self.published))
         await self._joined.wait()
 
     async def leave(self, patience: float = 0.0) -> None:

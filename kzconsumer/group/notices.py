@@ -52,6 +52,10 @@ class Notices:
             if not self._degraded:
                 log.info("no longer degraded")
 
+    def lasting(self, now: float) -> dict[TopicPartition, Blocked]:
+        """The claims that have been blocked for DEGRADED_AFTER."""
+        return {p: why for p, (why, since) in self._blocked.items() if now - since >= DEGRADED_AFTER}
+
     def idle_streams(self, snapshot: GroupSnapshot, wanted: Mapping[TopicPartition, ConsumerThreadId]) -> None:
         """Report streams that get no partition, and topics that do not exist."""
         if has_wildcard(self._registration):

@@ -107,12 +107,12 @@ class Committer:
         Raises SessionExpiredError, ZooKeeperError, CoordinatorError: the next commit tries again.
         """
         async with self._one_at_a_time:
-            again = now() - self._stored_again >= STORE_AGAIN
-            await self._write_due(self._positions, again=again and self._storage.forgets)
-            await self._copy(self._positions, again=again)
-            if again:
-                self._stored_again = now()
-            self._counters.rounds += 1
+            with self._counters.one_round():
+                again = now() - self._stored_again >= STORE_AGAIN
+                await self._write_due(self._positions, again=again and self._storage.forgets)
+                await self._copy(self._positions, again=again)
+                if again:
+                    self._stored_again = now()
 
     async def close(self, trackers: Collection[OffsetTracker]) -> dict[OffsetTracker, Committed]:
         """The final commit of claims that end.

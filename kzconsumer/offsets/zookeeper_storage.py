@@ -7,6 +7,7 @@ partition cannot move its offset. Plans of a replayable sink are written and emp
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -17,7 +18,7 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.storage import Lost, OffsetWrite, Stored
 from kzconsumer.registry.claim_record import Plan, decode_claim_record, encode_claim_record
-from kzconsumer.registry.nodes import encode_offset
+from kzconsumer.registry.nodes import decode_offset, encode_offset
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import Check, Create, Node, SetData, ZooKeeperSession
@@ -55,6 +56,17 @@ class ZooKeeperOffsetStorage:
         asked = list(partitions)
         stats = await together([self._session.exists(self._paths.offset(partition)) for partition in asked])
         return {partition: stat.mzxid for partition, stat in zip(asked, stats, strict=True) if stat is not None}
+
+    async def stored(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The stored offsets of those that have a readable one, whoever stored them."""
+        asked = list(partitions)
+        nodes = await together([self._session.find(self._paths.offset(partition)) for partition in asked])
+        found = {}
+        for partition, node in zip(asked, nodes, strict=True):
+            with suppress(ValueError):
+                if node is not None and (offset := decode_offset(node.data)) is not None:
+                    found[partition] = offset
+        return found
 
     async def _write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost]:
         results: dict[TopicPartition, Stored | Lost] = {}

@@ -28,8 +28,9 @@ class ConsumerRegistry:
         """
         path = self._paths.member(consumer)
         await self._session.ensure(self._paths.ids)
+        at = int(time.time() * 1000)
         data = encode_registration(
-            registration.subscription, int(time.time() * 1000), __version__, registration.pattern
+            registration.subscription, at, __version__, registration.pattern, registration.status
         )
         try:
             await self._session.create(path, data, ephemeral=True)

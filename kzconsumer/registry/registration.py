@@ -11,6 +11,7 @@ from kzconsumer.registry.node_json import read_object
 from kzconsumer.registry.nodes import MOST_SHOWN
 from kzconsumer.settings.sections import SubscriptionSettings
 from kzconsumer.settings.topic_filter import BLACK_LIST, WHITE_LIST, Exclude, Include, TopicFilter
+from kzconsumer.settings.values import is_local, read_listen
 from kzconsumer.zookeeper.connect_string import path_fault
 
 
@@ -55,6 +56,8 @@ class Registration(msgspec.Struct, frozen=True):
     pattern: str
     subscription: dict[str, int]
     ours: bool
+    status: str = ""
+    """Host and port of its status page; empty if it has published none."""
 
     def __post_init__(self) -> None:
         if sum(self.subscription.values()) > MOST_STREAMS:
@@ -72,18 +75,17 @@ class Registration(msgspec.Struct, frozen=True):
 
 
 def encode_registration(
-    subscription: Mapping[str, int], timestamp_ms: int, version: str, pattern: str = STATIC
+    subscription: Mapping[str, int], timestamp_ms: int, version: str, pattern: str = STATIC, status: str = ""
 ) -> bytes:
-    """The original's JSON with one more field; the original reads `pattern` and `subscription` only."""
-    return msgspec.json.encode(
-        {
-            "version": 1,
-            "subscription": subscription,
-            "pattern": pattern,
-            "timestamp": str(timestamp_ms),
-            "kzconsumer": version,
-        }
-    )
+    """The original's JSON with more fields; the original reads `pattern` and `subscription` only."""
+    fields: dict[str, object] = {
+        "version": 1,
+        "subscription": subscription,
+        "pattern": pattern,
+        "timestamp": str(timestamp_ms),
+        "kzconsumer": version,
+    }
+    return msgspec.json.encode({**fields, "status": status} if status else fields)
 
 
 def decode_registration(data: bytes) -> Registration:
@@ -112,4 +114,14 @@ def decode_registration(data: bytes) -> Registration:
         for topic in subscription:
             if fault := path_fault(f"/{topic}"):
                 raise ValueError(f"{topic[:MOST_SHOWN]!r} is not a valid topic: its path {fault}")
-    return Registration(pattern=pattern, subscription=subscription, ours="kzconsumer" in fields)
+    ours, status = "kzconsumer" in fields, _address(fields.get("status"))
+    return Registration(pattern=pattern, subscription=subscription, ours=ours, status=status)
+
+
+def _address(status: object) -> str:
+    """The address if it is a host and a port of another machine, since browsers are sent there; else empty."""
+    try:
+        address = read_listen(status)
+    except ValueError:
+        return ""
+    return "" if is_local(address) else address

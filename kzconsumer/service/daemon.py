@@ -138,6 +138,7 @@ class Daemon:
         can = capabilities(sink)
         destination = destination_of(chosen.plugin, can)
         sessions = Sessions(settings, lease=self._lease, wants=can.wants, destination=destination)
+        sessions.published = settings.status.published
         in_run = settings.subscription.stop_at is not None
         if in_run and await is_over(settings, self._is_ours, replayable=destination is not None):
             log.info("run is finished already, the sink is not started")

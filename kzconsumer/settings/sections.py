@@ -31,6 +31,7 @@ from kzconsumer.settings.values import (
     Text,
     TopicName,
     Topics,
+    host_and_port,
     is_local,
 )
 
@@ -247,6 +248,14 @@ class StatusSettings(Table, frozen=True, kw_only=True):
     @property
     def guarded(self) -> bool:
         return self.token_file is not None or self.token_env is not None
+
+    @property
+    def published(self) -> str:
+        """The address that other members show as a link; empty unless it names a host that other machines reach."""
+        if self.listen is None or is_local(self.listen):
+            return ""
+        host, port = host_and_port(self.listen)
+        return self.listen if port and host not in ("0.0.0.0", "::") else ""
 
 
 class LogSettings(Table, frozen=True, kw_only=True):

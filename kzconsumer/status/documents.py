@@ -9,20 +9,25 @@ from kzconsumer.logs.troubles import TROUBLES
 from kzconsumer.redaction import HIDDEN, is_secret, redacted
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.tables import keys_of
-from kzconsumer.status.observer import INTERVAL, Observer
+from kzconsumer.status.degraded import degraded
+from kzconsumer.status.observer import Observer
 from kzconsumer.status.report import Point, Report, point
+from kzconsumer.status.track import INTERVAL
 
 
 def _status(report: Report) -> object:
     together = point(time.time(), report.partitions)
     return {
         "version": report.version,
+        "started": report.started,
+        "cluster": report.cluster,
         "group": report.group,
         "member": report.member,
         "state": report.state,
         "ready": report.unready is None,
         "alive": report.alive is None,
         "reason": report.alive or report.unready,
+        "degraded": degraded(report),
         "session": report.session,
         "generation": report.generation,
         "members": len(report.members),

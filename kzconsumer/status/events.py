@@ -1,6 +1,7 @@
 """Sends changed documents as server-sent events to the status page and `kzconsumer top`.
 
-Each event has the name and content of a document; of the history only points not yet sent on this stream.
+Each event has the name and content of a document; of the history only points not yet sent on this stream. The document
+`group`, which costs reads, is sent to those that ask for it: `events?group`.
 """
 
 from __future__ import annotations
@@ -43,18 +44,21 @@ class Events:
         try:
             await response.prepare(request)
             if request.method == "GET":
-                await self._send(response)
+                await self._send(response, group="group" in request.query)
         except (ConnectionResetError, TimeoutError):
             pass  # the client has disconnected
         finally:
             self.streams.discard(request.protocol)
         return response
 
-    async def _send(self, response: web.StreamResponse) -> None:
+    async def _send(self, response: web.StreamResponse, *, group: bool) -> None:
         sent: dict[str, bytes] = {}
         latest = 0.0
         while not self._ended.is_set():
             documents = self._present()
+            if group:
+                self._observer.group.ask()
+                documents = {**documents, "group": self._observer.group.encoded}
             changed = {name: text for name, text in documents.items() if sent.get(name) != text}
             sent = documents
             points = history_since(self._observer, latest)

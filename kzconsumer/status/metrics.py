@@ -20,6 +20,7 @@ from prometheus_client.core import (
 from kzconsumer.counters import BOUNDS, Counters, Timing
 from kzconsumer.logs.troubles import Trouble
 from kzconsumer.sinks.batch_status import BatchCounters
+from kzconsumer.status.degraded import degraded
 from kzconsumer.status.report import SESSION_STATES, Report
 from kzconsumer.status.track import Kind, PartitionStatus
 
@@ -93,6 +94,12 @@ def _of_member(make: _Families, report: Report) -> Iterator[Metric]:
         {state: state == report.session for state in SESSION_STATES},
     )
     yield make.gauge("ready", "Whether the member is ready", (), [((), float(report.unready is None))])
+    yield make.gauge(
+        "degraded",
+        "Whether the member is ready and something makes no progress",
+        (),
+        [((), float(bool(degraded(report))))],
+    )
     if report.members:
         yield make.gauge("members", "Members of the group, as last read", (), [((), len(report.members))])
     if report.generation is not None:

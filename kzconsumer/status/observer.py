@@ -18,20 +18,30 @@ from kzconsumer.errors import KzConsumerError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.position import Position
+from kzconsumer.registry.ownership import blocked_by
 from kzconsumer.sessions import Sessions
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.batch_status import BatchCounters, BatchStatus
 from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.status.group import GroupView
 from kzconsumer.status.health import Health
-from kzconsumer.status.report import Assigned, GroupMember, Point, Queue, Report, SessionState, SinkBatch, point
-from kzconsumer.status.track import PartitionStatus, Track
+from kzconsumer.status.report import (
+    Assigned,
+    BlockedClaim,
+    GroupMember,
+    Point,
+    Queue,
+    Report,
+    SessionState,
+    SinkBatch,
+    point,
+)
+from kzconsumer.status.track import INTERVAL, PartitionStatus, Track
 from kzconsumer.version import __version__
 from kzconsumer.zookeeper.lease import Lease
 
 log = get_logger("kzconsumer.status")
 
-#: Seconds between two observations.
-INTERVAL = 5.0
 #: Observations that are kept: an hour.
 REMEMBERED = int(3600 / INTERVAL)
 #: Seconds for brokers to list the ends of logs.
@@ -50,6 +60,8 @@ class Observer:
         self._tracks: dict[tuple[TopicPartition, int], Track] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._rounds = 0
+        self._started = time.time()
+        self.group = GroupView(lambda: self._sessions.member if self._sessions is not None else None)
         self.history: deque[Point] = deque(maxlen=REMEMBERED)
         """One for each observation, the latest last."""
 
@@ -125,6 +137,8 @@ class Observer:
         timeline = self.counters.rebalances.timeline
         return Report(
             version=__version__,
+            started=self._started,
+            cluster=self.settings.zookeeper.connect,
             group=self.settings.group.id,
             member=me,
             state=self._health.status(),
@@ -139,12 +153,15 @@ class Observer:
                     kzconsumer=registration.ours,
                     pattern=registration.pattern,
                     subscription=dict(registration.subscription),
+                    status=registration.status,
                     threads=threads.get(name, {}),
                 )
                 for name, registration in sorted(snapshot.members.items() if snapshot is not None else ())
             ],
             assigned=[Assigned(*partition, str(thread)) for partition, thread in sorted(assigned.items())],
             partitions=self.partitions(),
+            blocked=self._blocked(),
+            commit_failure=self.counters.commits.failure,
             queues=[
                 Queue(topic, thread, *cursor.queue.filled)
                 for (topic, thread), cursor in (sessions.cursors.items() if sessions is not None else ())
@@ -153,6 +170,14 @@ class Observer:
             batches=[_batch(status) for status in self.batches.last],
             sink=runner.sink_status if runner is not None else {},
         )
+
+    def _blocked(self) -> list[BlockedClaim]:
+        member = self._sessions.member if self._sessions is not None else None
+        if member is None or member.group is None:
+            return []
+        members = member.group[0].members
+        lasting = sorted(member.notices.lasting(now()).items())
+        return [BlockedClaim(*partition, why.owner, blocked_by(why, members).value) for partition, why in lasting]
 
     def _session(self) -> SessionState:
         if self._lease.held:

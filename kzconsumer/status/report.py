@@ -29,6 +29,8 @@ class GroupMember(msgspec.Struct, frozen=True):
     pattern: str
     subscription: dict[str, int]
     """Topic, or expression, and number of threads."""
+    status: str
+    """Host and port of its status page; empty if it has published none."""
     threads: dict[str, list[str]]
     """The partitions assigned to each thread; threads without any are left out."""
 
@@ -95,8 +97,23 @@ def _if_all(values: Sequence[N | None]) -> list[N] | None:
     return known if len(known) == len(values) else None
 
 
+class BlockedClaim(msgspec.Struct, frozen=True):
+    """A partition that this member should own and has not been able to claim for a while."""
+
+    topic: str
+    partition: int
+    owner: str
+    """The owner node's text."""
+    by: str
+    """What holds it, in words."""
+
+
 class Report(msgspec.Struct, frozen=True):
     version: str
+    started: float
+    """Seconds since 1970."""
+    cluster: str
+    """ZooKeeper's connect string, which holds no credentials."""
     group: str
     member: str | None
     state: str
@@ -110,6 +127,9 @@ class Report(msgspec.Struct, frozen=True):
     members: list[GroupMember]
     assigned: list[Assigned]
     partitions: list[PartitionStatus]
+    blocked: list[BlockedClaim]
+    commit_failure: str | None
+    """Why the last commit failed; None if it succeeded."""
     queues: list[Queue]
     batch: SinkBatch | None
     """The one being planned, written or committed, or the latest one."""

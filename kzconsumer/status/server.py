@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import socket
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
-from functools import cache
 from http import HTTPStatus
-from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 import msgspec
@@ -28,10 +24,12 @@ from kzconsumer.logs.troubles import TROUBLES
 from kzconsumer.settings.values import host_and_port
 from kzconsumer.status.access import load_token, refusal
 from kzconsumer.status.connections import accept
+from kzconsumer.status.degraded import degraded
 from kzconsumer.status.documents import DOCUMENTS
 from kzconsumer.status.events import Events
 from kzconsumer.status.metrics import families
 from kzconsumer.status.observer import Observer
+from kzconsumer.status.page import page
 from kzconsumer.status.report import Report
 
 log = get_logger("kzconsumer.status")
@@ -63,6 +61,7 @@ async def serving(observer: Observer) -> AsyncIterator[None]:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(accept, listening, runner.server, app[_EVENTS].streams)
             tasks.start_soon(observer.run)
+            tasks.start_soon(observer.group.run)
             yield
             tasks.cancel_scope.cancel()
     finally:
@@ -148,7 +147,12 @@ async def _ready(request: web.Request) -> web.Response:
         {"topic": each.topic, "partition": each.partition, "seconds": each.standing, "reason": each.hindrance}
         for each in report.stalled
     ]
-    answer = {"ready": report.unready is None, "reason": report.unready, "stalled": stalled}
+    answer = {
+        "ready": report.unready is None,
+        "reason": report.unready,
+        "degraded": degraded(report),
+        "stalled": stalled,
+    }
     return _json(answer, 200 if report.unready is None else 503)
 
 
@@ -160,6 +164,10 @@ def _document(name: str) -> Handler:
         return _json(make(observer, observer.report()))
 
     return answer
+
+
+async def _group(request: web.Request) -> web.Response:
+    return _json(await request.app[_OBSERVER].group.present())
 
 
 async def _stream(request: web.Request) -> web.StreamResponse:
@@ -182,6 +190,7 @@ ROUTES: dict[str, Handler] = {
     "/health/live": _live,
     "/health/ready": _ready,
     "/api/v1/events": _stream,
+    "/api/v1/group": _group,
     **{f"/api/v1/{name}": _document(name) for name in DOCUMENTS},
 }
 
@@ -246,43 +255,3 @@ def _address(listening: socket.socket) -> str:
         return f"unix:{listening.getsockname()}"
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-#: Concatenated in this order.
-SCRIPTS = ("words.js", "elements.js", "sections.js", "charts.js", "events.js")
-
-
-class Page(NamedTuple):
-    html: str
-    policy: str
-    """For the header Content-Security-Policy."""
-
-
-@cache
-def page() -> Page:
-    parts = files("kzconsumer.status") / "browser"
-    html, style, *scripts = ((parts / name).read_text("utf-8") for name in ("page.html", "page.css", *SCRIPTS))
-    script = "".join(scripts)
-    html = html.replace("></style>", f">{style}</style>").replace("></script>", f">{script}</script>")
-    return Page(html, _policy(style, script))
-
-
-def _policy(style: str, script: str) -> str:
-    return "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src '{_digest(script)}'",
-            f"style-src '{_digest(style)}'",
-            "connect-src 'self'",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "frame-ancestors 'none'",
-            "require-trusted-types-for 'script'",
-            "trusted-types 'none'",
-        )
-    )
-
-
-def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -11,6 +11,8 @@ import msgspec
 from kzconsumer.offsets.position import Position
 from kzconsumer.status.judgement import WINDOW, Commit, Judgement, judge
 
+#: Seconds between two observations.
+INTERVAL = 5.0
 #: Observations from which rates are computed.
 RATED = 13
 

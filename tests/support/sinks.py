@@ -72,3 +72,11 @@ async def print_all_but_poison(batch: Batch) -> None:
                     print(json.dumps({"partition": part.partition, "offset": offset}), flush=True)
     if poison:
         raise RecordsRejectedError(poison)
+
+
+async def hang_on_poison(batch: Batch) -> None:
+    """Writes until a batch has a poisonous value in it."""
+    for part in batch.ranges:
+        for records in part.batches:
+            if b"poison" in records.column("value").to_pylist():
+                await anyio.sleep_forever()

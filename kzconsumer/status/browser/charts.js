@@ -1,6 +1,7 @@
-// The last hour as lines.
+// The last hour as lines. Axes begin at 0 and have whole numbers; times are UTC.
 
 let points = []; // one for each observation, in order
+const DIGIT = 7; // pixels, at most, of a digit at the size of the labels
 
 class Chart {
   constructor(svg, reading, pick, word) {
@@ -14,17 +15,18 @@ class Chart {
     const width = this.svg.clientWidth;
     const height = this.svg.clientHeight;
     if (!points.length || !width) return;
-    const [left, right, top, bottom] = [46, 8, 8, 20];
     const end = points.at(-1).at;
     const begin = end - Math.min(HOUR, Math.max(300, end - points[0].at));
     const values = points.map(this.pick);
-    const most = ceiling(Math.max(1, ...values.filter((value) => value !== null)));
+    const half = ceiling(Math.max(...values.filter((value) => value !== null), 0) / 2);
+    const most = 2 * half;
+    const [left, right, top, bottom] = [DIGIT * count(most).length + 14, 8, 8, 20];
     const x = (time) => left + ((time - begin) / (end - begin)) * (width - left - right);
     const y = (value) => top + (1 - value / most) * (height - top - bottom);
     const parts = [];
     for (const share of [0, 0.5, 1]) {
       parts.push(drawn("line", { class: "grid", x1: left, x2: width - right, y1: y(share * most), y2: y(share * most) }));
-      parts.push(drawn("text", { x: left - 6, y: y(share * most) + 4, "text-anchor": "end" }, compact.format(share * most)));
+      parts.push(drawn("text", { x: left - 6, y: y(share * most) + 4, "text-anchor": "end" }, count(share * most)));
       parts.push(drawn("text", { x: x(begin + share * (end - begin)), y: height - 4, "text-anchor": ["start", "middle", "end"][share * 2] }, minute(begin + share * (end - begin))));
     }
     for (const run of this.runs(values, begin)) {
@@ -50,7 +52,7 @@ class Chart {
   }
 
   words(values, place) {
-    const when = this.pointed === null ? "Now" : clock(points[place].at);
+    const when = this.pointed === null ? "Now" : moment(points[place].at);
     let best = 0;
     values.forEach((value, index) => { if ((value ?? -1) > (values[best] ?? -1)) best = index; });
     const highest = values[best] === null ? "" : `; the most ${this.word(values[best])} at ${minute(points[best].at)}`;
@@ -58,10 +60,10 @@ class Chart {
   }
 }
 
-/** The next round number. */
+/** The next round whole number, from 1. */
 function ceiling(value) {
-  const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((digit) => digit * power).find((round) => round >= value);
+  const power = 10 ** Math.floor(Math.log10(Math.max(1, value)));
+  return [1, 2, 3, 4, 5, 6, 8, 10].map((digit) => digit * power).find((round) => round >= value);
 }
 
 function nearest(time) {

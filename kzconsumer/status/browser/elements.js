@@ -20,15 +20,16 @@ function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** A cell is text, or { badge, mark, text }. Unchanged cells are not touched, since they may be selected, or read aloud. */
+/** A cell is text, or { badge, mark, text, link }. Unchanged cells are not touched, since they may be selected, or read aloud. */
 function put(element, cell) {
-  const { badge, mark, text } = typeof cell === "object" ? cell : { text: cell };
-  const content = `${mark}|${badge}|${text}`;
+  const { badge, mark, text, link } = typeof cell === "object" ? cell : { text: cell };
+  const content = `${mark}|${badge}|${text}|${link}`;
   if (element.content === content) return;
   element.content = content;
   const inside = [];
   if (badge) inside.push(make("span", badge, `badge ${mark}`));
-  if (text) inside.push(document.createTextNode(badge ? ` ${text}` : text));
+  if (link) inside.push(Object.assign(make("a", text), { href: link }));
+  else if (text) inside.push(document.createTextNode(badge ? ` ${text}` : text));
   element.replaceChildren(...inside);
   element.classList.toggle("unknown", text === UNKNOWN && !badge);
 }

@@ -7,7 +7,7 @@ let lostSince = null;
 
 const SHOW = {
   status: () => {}, // after each batch of events, since it has the partitions too
-  members: showMembers, partitions: showPartitions, history: showHistory,
+  members: showMembers, group: showGroup, partitions: showPartitions, history: showHistory,
   rebalances: showRebalances, batches: showBatches, errors: showErrors, config: showConfig,
 };
 
@@ -33,8 +33,8 @@ function reached() {
 function lost() {
   lostSince ??= Date.now() / 1000;
   at("shown").classList.add("old");
-  connection("not reachable", "bad", `since ${clock(lostSince)}; the data shown is older`);
-  document.title = `(!) not reachable · ${known.status?.group ?? "kzconsumer"}`;
+  connection("not reachable", "bad", [`since ${moment(lostSince)}, the data shown is older`]);
+  document.title = `(!) not reachable · ${known.status ? `${known.status.group} · ` : ""}kzconsumer`;
 }
 
 /** Until the stream ends; false if it was refused without the token. */
@@ -43,7 +43,7 @@ async function listen() {
   let timer = setTimeout(() => silence.abort(), SILENCE);
   try {
     const headers = token === null ? {} : { Authorization: `Bearer ${token}` };
-    const answer = await fetch("api/v1/events", { headers, cache: "no-store", signal: silence.signal });
+    const answer = await fetch("api/v1/events?group", { headers, cache: "no-store", signal: silence.signal });
     if (answer.status === 401) return false;
     if (!answer.ok) throw new Error(String(answer.status));
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -65,7 +65,7 @@ async function listen() {
 }
 
 function asked() {
-  connection("needs the token", "warn", "");
+  connection("needs the token", "warn", []);
   say(at("refused"), token === null ? "" : "Wrong token.");
   at("shown").hidden = true;
   at("asking").hidden = false;

@@ -10,9 +10,11 @@ function showStatus() {
   const it = known.status;
   say(at("group"), it.group);
   say(at("member"), [it.member ?? "not a member yet", `kzconsumer ${it.version}`, it.state].filter(Boolean).join(" · "));
-  const [badge, mark] = !it.alive ? ["does not get on", "bad"] : it.ready ? ["ready", "good"] : ["not ready", "warn"];
-  connection(badge, mark, it.reason ?? "");
-  document.title = `${it.ready && it.alive && !it.stalled ? "" : "(!) "}${it.group} · kzconsumer`;
+  const now = Date.now() / 1000;
+  say(at("facts"), `cluster ${it.cluster} · up for ${duration(Math.max(0, Math.floor(now - it.started)))} · as of ${moment(now)}`);
+  const badge = !it.alive ? "stuck" : !it.ready ? "not ready" : it.degraded.length ? "degraded" : "ready";
+  connection(badge, { stuck: "bad", ready: "good" }[badge] ?? "warn", it.reason ? [it.reason] : it.degraded.map((each) => each.text));
+  document.title = `${badge === "ready" ? "" : `(!) ${badge} · `}${it.group} · kzconsumer`;
   const left = (known.partitions?.owned ?? []).map((each) => each.eta);
   const figures = [
     ["Partitions", count(it.owned)],
@@ -20,25 +22,30 @@ function showStatus() {
     ["Lag", count(it.lag)],
     ["Behind by", duration(it.lag_seconds)],
     ["Rate", rate(it.rate)],
-    ["Done in", left.includes(null) ? UNKNOWN : duration(Math.max(0, ...left))],
+    ["Done in", left.length && !left.includes(null) ? duration(Math.max(...left)) : null],
     ["Stalled", count(it.stalled), it.stalled ? "bad" : ""],
-    ["Burrow says", it.judgement ?? UNKNOWN, MARKS[it.judgement] ?? ""],
+    ["Judgement", it.judgement ?? UNKNOWN, MARKS[it.judgement] ?? ""],
     ["Session", it.session, it.session === "held" ? "good" : "warn"],
     ["Generation", count(it.generation)],
   ];
   const list = at("figures");
   for (const [place, [name, value, badgeMark]] of figures.entries()) {
     const box = list.children[place] ?? list.appendChild(make("div"));
-    if (!box.children.length) box.append(make("dt", name), make("dd"));
-    put(box.lastChild, badgeMark ? { badge: value, mark: badgeMark, text: "" } : value);
+    if (!box.children.length) {
+      box.append(make("dt", name), make("dd"));
+      box.title = HELP[name];
+    }
+    box.hidden = value === null;
+    put(box.lastChild, badgeMark ? { badge: value, mark: badgeMark, text: "" } : value ?? "");
   }
 }
 
-function connection(badge, mark, reason) {
+/** The first line of the page: the state, and a sentence for each reason. */
+function connection(badge, mark, reasons) {
   const shown = at("readiness");
   say(shown, badge);
   shown.className = `badge ${mark}`;
-  say(at("reason"), reason);
+  say(at("reason"), reasons.join("; "));
 }
 
 function state(each) {
@@ -55,6 +62,13 @@ function owner(thread) {
   return member && thread.startsWith(`${member}-`) ? `thread ${thread.slice(member.length + 1)}` : thread;
 }
 
+const SEVERITY = ["OK", "WARN", "STOP", "STALL", "REWIND"];
+const ORDERS = { // of partitions, which come by name
+  name: () => 0,
+  lag: (a, b) => (b.lag.processed ?? -1) - (a.lag.processed ?? -1),
+  worst: (a, b) => b.stalled - a.stalled || SEVERITY.indexOf(b.judgement) - SEVERITY.indexOf(a.judgement) || ORDERS.lag(a, b),
+};
+
 function showPartitions() {
   const { owned } = known.partitions;
   const named = at("named").value.trim().toLowerCase();
@@ -62,7 +76,8 @@ function showPartitions() {
   const chosen = owned
     .map((each) => ({ each, name: `${each.topic}-${each.partition}` }))
     .filter(({ each, name }) => name.toLowerCase().includes(named) && (!behind || each.stalled || each.lag.processed > 0));
-  if (at("order").value === "lag") chosen.sort((a, b) => (b.each.lag.processed ?? -1) - (a.each.lag.processed ?? -1));
+  const order = ORDERS[at("order").value];
+  chosen.sort((a, b) => order(a.each, b.each));
   const shown = chosen.slice(0, MOST_ROWS);
   say(at("partitions-count"), shown.length === owned.length ? "" : `${count(shown.length)} of ${count(owned.length)} shown`);
   fill(
@@ -72,7 +87,7 @@ function showPartitions() {
       cells: [
         name, state(each), owner(each.owner), each.leader === null ? UNKNOWN : String(each.leader),
         offset(each.offsets.fetched), offset(each.offsets.consumed), offset(each.offsets.processed), offset(each.offsets.committed),
-        offset(each.end), count(each.lag.processed), duration(each.lag_seconds.processed), rate(each.rate), duration(each.eta),
+        offset(each.end), count(each.lag.processed), duration(each.lag_seconds.processed), rate(each.rate), each.eta === null ? "" : duration(each.eta),
       ],
     })),
     owned.length ? "No partition matches." : "No partition is owned.",
@@ -90,13 +105,45 @@ function showPartitions() {
   );
 }
 
+/** The client of an owner: its badge in the table of the whole group. */
+function client(thread) {
+  if (thread === null) return { badge: "no owner", mark: "warn", text: "" };
+  const id = thread.slice(0, thread.lastIndexOf("-"));
+  const member = known.members?.members.find((each) => each.id === id);
+  if (!member) return { badge: "not registered", mark: "warn", text: "" };
+  return member.this ? { badge: "this member", mark: "good", text: "" } : member.kzconsumer ? "kzconsumer" : "original";
+}
+
+function showGroup() {
+  const { at: read, reason, partitions, left_out: leftOut } = known.group;
+  const shown = [...partitions].sort((a, b) => (a.owner !== null) - (b.owner !== null) || (b.lag ?? -1) - (a.lag ?? -1)).slice(0, MOST_ROWS);
+  const total = partitions.length + leftOut;
+  say(at("group-read"), [
+    read === null ? null : `as of ${moment(read)}`,
+    shown.length < total ? `${count(shown.length)} of ${count(total)} partitions shown` : null,
+    reason,
+  ].filter(Boolean).join(" · "));
+  fill(
+    at("group-table"),
+    shown.map((each) => ({
+      key: `${each.topic}-${each.partition}`,
+      cells: [
+        `${each.topic}-${each.partition}`, client(each.owner), each.owner ?? "", offset(each.committed), offset(each.end),
+        count(each.lag), rate(each.rate),
+      ],
+    })),
+    "The group has not been read yet.",
+  );
+}
+
 function showMembers() {
   const rows = [];
   for (const member of known.members.members) {
     const subscription = `${Object.entries(member.subscription).map(([topic, threads]) => `${topic}, ${plural(threads, "thread")}`).join("; ")}${member.pattern === "static" ? "" : ` (${member.pattern.replace("_", " ")})`}`;
-    const client = member.this ? { badge: "this member", mark: "good", text: "" } : member.kzconsumer ? "kzconsumer" : "original";
+    const link = member.status && `http://${member.status}/status`;
+    const client = member.this ? { badge: "this member", mark: "good", text: "" } : !member.kzconsumer ? "original" : link ? { text: member.status, link } : "kzconsumer";
     const threads = Object.entries(member.threads);
-    if (!threads.length) rows.push({ key: member.id, cells: [member.id, client, subscription, "0", "nothing"] });
+    if (!threads.length) rows.push({ key: member.id, cells: [member.id, client, subscription, "0", ""] });
     for (const [thread, partitions] of threads) {
       rows.push({ key: thread, cells: [thread, client, subscription, count(partitions.length), together(partitions)] });
     }
@@ -147,7 +194,7 @@ function showBatches() {
     [...ended].reverse().map((each, place) => ({
       key: `${each.ended} ${place}`,
       cells: [
-        clock(each.ended), each.written ? { badge: "written", mark: "good", text: "" } : { badge: "not written", mark: "warn", text: "" },
+        moment(each.ended), each.written ? { badge: "written", mark: "good", text: "" } : { badge: "not written", mark: "warn", text: "" },
         count(each.records), each.ranges.slice(0, 3).join(", ") + (each.ranges.length > 3 ? ` and ${each.ranges.length - 3} more` : ""),
         ...stages.map((stage) => (stage in each.seconds ? duration(each.seconds[stage]) : UNKNOWN)),
       ],

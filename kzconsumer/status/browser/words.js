@@ -1,16 +1,14 @@
-// Numbers, times and names for display. An unknown value is a dash.
+// Numbers, times and names for display, the same texts as those of kzconsumer/figures.py: "1,234", "2 min 5 s", times in UTC.
 
 const HOUR = 3600;
-const UNKNOWN = "–";
+const UNKNOWN = "-";
 
-const whole = new Intl.NumberFormat();
-const compact = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
+const whole = new Intl.NumberFormat("en-US");
 const count = (n) => (n === null || n === undefined ? UNKNOWN : whole.format(n));
 const offset = (n) => (n === null || n === undefined ? UNKNOWN : String(n));
 const rate = (n) => (n === null || n === undefined ? UNKNOWN : n < 10 ? `${Math.round(n * 10) / 10}/s` : `${count(Math.round(n))}/s`);
-const clock = (time) => new Date(time * 1000).toLocaleTimeString([], { hour12: false });
-const minute = (time) => new Date(time * 1000).toLocaleTimeString([], { hour12: false, hour: "2-digit", minute: "2-digit" });
-const moment = (time) => `${new Date(time * 1000).toLocaleDateString()} ${clock(time)}`;
+const moment = (time) => (time === null || time === undefined ? UNKNOWN : `${new Date(time * 1000).toISOString().slice(0, 19)}Z`);
+const minute = (time) => moment(time).slice(11, 16);
 const plural = (n, one) => `${count(n)} ${one}${n === 1 ? "" : "s"}`;
 
 function duration(s) {

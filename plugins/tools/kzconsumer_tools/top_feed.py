@@ -27,8 +27,10 @@ class Address(NamedTuple):
 class DaemonFeed:
     """One daemon and its newest document of each name."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, *, group: bool = False) -> None:
+        """`group`: also read every partition of its group, which costs the daemon reads."""
         self.address = address
+        self.group = group
         self.documents: dict[str, Any] = {}
         self.lost: float | None = None
         """Since when it is unreachable, in seconds since 1970; None while it is reached."""
@@ -87,7 +89,7 @@ async def _listen(feed: DaemonFeed) -> None:
             headers={"Authorization": f"Bearer {token.decode('utf-8', 'replace')}"} if token is not None else None,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE),
         ) as session,
-        session.get("/api/v1/events") as answer,
+        session.get("/api/v1/events", params={"group": ""} if feed.group else {}) as answer,
     ):
         if answer.status == 401:
             raise _Refused("it requires a token" if token is None else "the token is wrong")
@@ -96,7 +98,8 @@ async def _listen(feed: DaemonFeed) -> None:
         async for name, document in events(answer.content):
             feed.documents[name] = document
             feed.lost, feed.reason = None, ""
-            if name == "partitions":
+            complete = name == "partitions" and not feed.group
+            if complete or (name == "group" and (document["at"] or document["reason"])):
                 feed.answered.set()
 
 

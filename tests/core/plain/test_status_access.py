@@ -35,6 +35,23 @@ def test_other_addresses_need_a_token(listen: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("listen", "published"),
+    [
+        ("10.0.0.1:80", "10.0.0.1:80"),
+        ("metrics:9308", "metrics:9308"),
+        ("0.0.0.0:9308", ""),
+        ("[::]:9308", ""),
+        ("metrics:0", ""),
+        ("127.0.0.1:9308", ""),
+        ("unix:/run/kz/s", ""),
+    ],
+)
+def test_only_an_address_that_others_can_use_is_published(listen: str, published: str) -> None:
+    assert settings(listen=listen, token_file="/run/token").status.published == published
+    assert settings().status.published == ""
+
+
+@pytest.mark.parametrize(
     "listen", ["9308", ":9308", "localhost", "localhost:65536", "unix:s", "http://localhost:1", 9308]
 )
 def test_invalid_addresses(listen: object) -> None:

@@ -44,6 +44,8 @@ def status(position: Position, time: float = 100.0) -> PartitionStatus:
 def report(*positions: Position, time: float = 100.0) -> Report:
     return Report(
         version="1.2.3",
+        started=0.0,
+        cluster="zk1:2181",
         group='a "group"\\',
         member="m",
         state="consuming",
@@ -54,6 +56,8 @@ def report(*positions: Position, time: float = 100.0) -> Report:
         members=[],
         assigned=[],
         partitions=[status(each, time) for each in positions],
+        blocked=[],
+        commit_failure=None,
         queues=[Queue(None, 0, 2, 300, 1000)],
         batch=None,
         batches=[],

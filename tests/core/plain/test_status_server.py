@@ -31,8 +31,9 @@ from kzconsumer.status import connections, events, server
 from kzconsumer.status.documents import DOCUMENTS
 from kzconsumer.status.health import Health
 from kzconsumer.status.observer import Observer
+from kzconsumer.status.page import page
 from kzconsumer.status.report import point
-from kzconsumer.status.server import ROUTES, _listen, page, serving
+from kzconsumer.status.server import ROUTES, _listen, serving
 from kzconsumer.zookeeper.lease import Lease
 
 
@@ -65,6 +66,7 @@ async def test_a_daemon_that_has_not_joined_reports_that(tmp_path: Path) -> None
             assert await answer.json() == {
                 "ready": False,
                 "reason": "waiting for ZooKeeper and a broker",
+                "degraded": [],
                 "stalled": [],
             }
         async with client.get("/metrics") as answer:
@@ -162,6 +164,21 @@ async def test_events_carry_changes_and_end_with_the_daemon(tmp_path: Path, monk
                 assert one_more.status == 503
         assert {text async for text in sent} <= {":"}
         answer.close()
+
+
+async def test_the_whole_group_is_read_for_those_that_ask_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "PERIOD", 0.05)
+    client = aiohttp.ClientSession("http://localhost", connector=aiohttp.UnixConnector(str(tmp_path / "s")))
+    watched = observer(f"unix:{tmp_path / 's'}")
+    async with asyncio.timeout(30), serving(watched), client:
+        plain = texts(await client.get("/api/v1/events"))
+        assert "event: group\n" not in "".join([await anext(plain) for _ in range(len(DOCUMENTS) + 5)])
+        assert watched.group.status.reason is None, "nothing has been read"
+        sent = texts(await client.get("/api/v1/events?group"))
+        reason = "not a member of the group at the moment"
+        await anext(text async for text in sent if text.startswith("event: group\n") and reason in text)
 
 
 async def test_everything_but_the_empty_page_requires_the_token(tmp_path: Path) -> None:

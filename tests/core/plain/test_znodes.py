@@ -147,6 +147,32 @@ def test_our_registration_is_readable_by_the_original() -> None:
     assert decode_registration(data) == Registration(STATIC, {"my.topic-2": 2, "t1": 3}, ours=True)
 
 
+def test_a_registration_may_name_a_status_page_of_another_machine() -> None:
+    data = encode_registration({"t": 1}, 1, "0.1", status="orders-1.example:9308")
+    assert decode_registration(data) == Registration(STATIC, {"t": 1}, ours=True, status="orders-1.example:9308")
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        "javascript:alert(1)",
+        "a b:1",
+        "x:99999",
+        "http://x:1",
+        "x",
+        "u@x:1",
+        "unix:/s",
+        "127.0.0.1:1",
+        "localhost:1",
+        7,
+        {},
+    ],
+)
+def test_other_addresses_of_status_pages_are_ignored(status: object) -> None:
+    data = json.dumps({"subscription": {"t": 1}, "pattern": "static", "status": status}).encode()
+    assert decode_registration(data) == Registration(STATIC, {"t": 1}, ours=False)
+
+
 def test_a_backslash_that_old_writers_did_not_escape() -> None:
     data = rb'{"version":1,"subscription":{"my\.topic.*":1},"pattern":"white_list","timestamp":"1"}'
     assert decode_registration(data).subscription == {r"my\.topic.*": 1}

@@ -202,6 +202,21 @@ async def test_the_status_from_join_to_stop(cluster: Cluster, unique: str, tmp_p
                 assert rebalances[-1]["released"] == 1
                 assert "members" in rebalances[-1]["reasons"]
 
+                # Of the whole group, by the nodes: also what this member does not own.
+                async def shared() -> bool:
+                    group = await ask.json("/api/v1/group")
+                    owners = {each["owner"] for each in group["partitions"]}
+                    return len(owners) == 2 and None not in owners
+
+                await reached(shared)
+                group = await ask.json("/api/v1/group")
+                assert [(each["partition"], each["end"]) for each in group["partitions"]] == [(0, 14), (1, 14)]
+                theirs = group["partitions"][gone.partition]
+                assert theirs["owner"] == f"{other.consumer.consumer}-0"
+                assert 10 <= theirs["committed"] <= 14
+                assert theirs["lag"] == 14 - theirs["committed"]
+                assert (group["reason"], group["left_out"]) == (None, 0)
+
             assert await ask.status("/health/live") == 200
             assert await ask.status("/health/ready", Host="evil.example") == 403
             assert await ask.status("/nothing") == 404

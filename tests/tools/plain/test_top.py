@@ -195,6 +195,50 @@ def test_the_worst_come_first_and_names_cannot_move_the_cursor() -> None:
     assert feed(stalled=0).healthy
 
 
+def test_a_degraded_daemon_comes_first_with_its_reasons() -> None:
+    """The exit status is as without: a member that owns no stalled partition is healthy."""
+    reasons = [{"reason": "x", "partitions": [], "text": "commits fail: \x1b no coordinator"},
+               {"reason": "y", "partitions": ["a-1"], "text": "1 partition judged STOP: a-1 (no commits)"}]  # fmt: skip
+    degraded = feed(stalled=0, group="later", degraded=reasons)
+    lines = drawn([feed(stalled=0), degraded])
+    assert lines[2] == "later  127.0.0.1:9308  degraded"
+    assert lines[3].startswith("  commits fail: \N{REPLACEMENT CHARACTER} no coordinator; 1 partition judged STOP: a-1")
+    assert "orders  127.0.0.1:9308  ready" in lines
+    assert degraded.healthy
+
+
+def test_partitions_are_sorted_by_stall_judgement_lag_and_name() -> None:
+    found = feed()
+    found.documents["partitions"]["owned"] = [
+        partition("b", 0, lag={"processed": 5}),
+        partition("a", 10, lag={"processed": 5}),
+        partition("a", 9, lag={"processed": 5}),
+        partition("c", 0, judgement="WARN"),
+        partition("d", 0, stalled=True, standing=1.0, hindrance="no leader"),
+    ]
+    assert [line.split()[0] for line in drawn([found])[5:]] == ["d-0", "c-0", "a-9", "a-10", "b-0"]
+
+
+def test_an_unknown_time_left_is_empty() -> None:
+    found = feed()
+    found.documents["partitions"]["owned"] = [partition("a", 0), partition("a", 1, eta=0.0)]
+    assert [line.split()[-1] for line in drawn([found])[5:]] == ["3/s", "s"]
+
+
+def test_the_whole_group() -> None:
+    found = feed()
+    found.documents["group"] = {
+        "partitions": [
+            {"topic": "a", "partition": 0, "owner": "o_m-0", "committed": 7, "end": 1211, "lag": 1204, "rate": 2.5},
+            {"topic": "a", "partition": 1, "owner": None, "committed": None, "end": None, "lag": None, "rate": None},
+        ]
+    }
+    lines = drawn([found])
+    assert lines[4].split() == ["PARTITION", "OWNER", "COMMITTED", "LOG", "END", "LAG", "RATE"]
+    assert lines[5].split() == ["a-1", "-", "-", "-", "-", "-"]
+    assert lines[6].split() == ["a-0", "o_m-0", "7", "1211", "1,204", "2.5/s"]
+
+
 def test_rows_that_do_not_fit_are_left_out() -> None:
     for number in (1, 2, 5, 9):
         assert len(drawn([feed()] * number)) <= LINES

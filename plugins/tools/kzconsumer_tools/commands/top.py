@@ -24,7 +24,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         help="show the status of running daemons in a terminal",
         description="Show running daemons that serve their status, worst partitions first, until Ctrl-C. Changes "
         "nothing. Exit status with --once: 3 unless all daemons are reached and ready, and no partition is stalled.",
-        examples=("127.0.0.1:9308 127.0.0.1:9309", "--group-file orders.toml", "--once 127.0.0.1:9308"),
+        examples=("127.0.0.1:9308 127.0.0.1:9309", "--group-file orders.toml", "--once --group 127.0.0.1:9308"),
     )
     top.add_argument("address", metavar="ADDRESS", nargs="*", help="127.0.0.1:9308, or unix:/path of a socket")
     top.add_argument(
@@ -35,6 +35,9 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         help="a group's TOML file: its [status]",
     )
     top.add_argument("--token-file", metavar="FILE", help="the token of the daemons at ADDRESS")
+    top.add_argument(
+        "--group", action="store_true", help="show every partition of the group, also those of other members"
+    )
     top.add_argument("--once", action="store_true", help="print once, when every daemon has answered or failed")
     top.set_defaults(run=run, misused=top.error)
 
@@ -49,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     addresses = _addresses(arguments)
     if not addresses:
         arguments.misused("give ADDRESS or --group-file FILE")
-    daemons = [DaemonFeed(each) for each in addresses]
+    daemons = [DaemonFeed(each, group=arguments.group) for each in addresses]
     once = arguments.once or not sys.stdout.isatty()
     return anyio.run(_once if once else _live, daemons)
 

@@ -14,9 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from kzconsumer.figures import count, moment, plural, rate, span
-from kzconsumer_tools.tables.text import clip
+from kzconsumer_tools.tables.text import clip, dash
 from kzconsumer_tools.top_feed import DaemonFeed
 
+_SEVERITY = ("OK", "WARN", "STOP", "STALL", "REWIND")
 _STYLES = {"OK": "green", "WARN": "yellow", "STOP": "red", "STALL": "red", "REWIND": "red"}
 #: Widths of a partition's name and of an address, in characters.
 _NAME = 24
@@ -29,9 +30,15 @@ def picture(daemons: Sequence[DaemonFeed], height: int) -> RenderableType:
     """`height` is in lines; if there are many daemons, partitions are left out."""
     rows = max(0, height - 2 - len(daemons) * _FRAME) // len(daemons)
     parts: list[RenderableType] = [_together(daemons)]
-    for each in daemons:
+    for each in sorted(daemons, key=_health):
         parts += ["", *_daemon(each, rows)] if rows else _daemon(each, 0)
     return Group(*parts)
+
+
+def _health(each: DaemonFeed) -> tuple[bool, bool, bool]:
+    """A sort key: the worst first."""
+    now = each.status
+    return each.lost is None, bool(now.get("ready") and now.get("alive")), not now.get("degraded")
 
 
 def _together(daemons: Sequence[DaemonFeed]) -> Text:
@@ -55,10 +62,10 @@ def _sum(reached: Sequence[Mapping[str, Any]], name: str) -> Any:
 def _daemon(each: DaemonFeed, rows: int) -> list[RenderableType]:
     now = each.status
     names = [plain(now.get("group", "")), clip(plain(each.address.listen), _ADDRESS)]
-    trouble = _trouble(each)
-    lines: list[RenderableType] = [_line(*filter(None, names), "" if trouble else "ready", style="bold")]
-    if trouble:
-        lines.append(_line(f"  {plain(trouble)}", style="red" if each.lost is not None else "yellow"))
+    state, reasons = _state(each)
+    lines: list[RenderableType] = [_line(*filter(None, names), state, style="bold")]
+    if reasons:
+        lines.append(_line(f"  {plain(reasons)}", style="red" if each.lost is not None else "yellow"))
     if not now:
         return lines
     old = "dim" if each.lost is not None else ""
@@ -74,18 +81,25 @@ def _daemon(each: DaemonFeed, rows: int) -> list[RenderableType]:
         figures.append(f"  {now['judgement']}", old or _STYLES.get(now["judgement"], ""))
     lines.append(figures)
     owned = each.documents.get("partitions", {}).get("owned", [])
-    if rows and owned:
+    group = each.documents.get("group", {}).get("partitions", [])
+    if rows and group:
+        lines.append(_group(group, rows, old))
+    elif rows and owned:
         lines.append(_partitions(owned, rows, old))
     return lines
 
 
-def _trouble(each: DaemonFeed) -> str | None:
+def _state(each: DaemonFeed) -> tuple[str, str]:
+    """One word, empty if the reasons say it, and the reasons."""
     now = each.status
     if each.lost is not None:
-        return f"not reachable since {moment(datetime.fromtimestamp(each.lost, UTC))}: {each.reason}"
+        return "", f"not reachable since {moment(datetime.fromtimestamp(each.lost, UTC))}: {each.reason}"
     if not now:
-        return "connecting"
-    return str(now["reason"]) if not now["ready"] or not now["alive"] else None
+        return "", "connecting"
+    if not now["ready"] or not now["alive"]:
+        return "", str(now["reason"])
+    reasons = "; ".join(reason["text"] for reason in now.get("degraded", ()))
+    return "degraded" if reasons else "ready", reasons
 
 
 def _partitions(owned: Sequence[Mapping[str, Any]], rows: int, style: str) -> Table:
@@ -94,8 +108,7 @@ def _partitions(owned: Sequence[Mapping[str, Any]], rows: int, style: str) -> Ta
     table.add_column("STATE", no_wrap=True, overflow="ellipsis", ratio=1)
     for name in ("LAG", "BEHIND", "RATE", "DONE IN"):
         table.add_column(name, justify="right", no_wrap=True)
-    worst = sorted(owned, key=lambda p: (not p["stalled"], -p["lag"].get("processed", 0), p["topic"], p["partition"]))
-    for p in worst[:rows]:
+    for p in sorted(owned, key=_progress)[:rows]:
         judged = p["judgement"] or ""
         state = Text(judged, style or _STYLES.get(judged, ""))
         if p["stalled"]:
@@ -108,7 +121,33 @@ def _partitions(owned: Sequence[Mapping[str, Any]], rows: int, style: str) -> Ta
             count(p["lag"].get("processed")),
             span(p["lag_seconds"].get("processed")),
             rate(p["rate"]),
-            span(p["eta"]),
+            span(p["eta"]) if p["eta"] is not None else "",
+        )
+    return table
+
+
+def _progress(p: Mapping[str, Any]) -> tuple[object, ...]:
+    """A sort key: the worst first, then by name."""
+    severity = _SEVERITY.index(p["judgement"]) if p["judgement"] in _SEVERITY else -1
+    return not p["stalled"], -severity, -p["lag"].get("processed", 0), p["topic"], p["partition"]
+
+
+def _group(partitions: Sequence[Mapping[str, Any]], rows: int, style: str) -> Table:
+    """All partitions of the group: those without owner first, then by lag."""
+    table = Table(box=None, padding=(0, 1, 0, 0), expand=True, style=style, header_style="dim")
+    table.add_column("  PARTITION", no_wrap=True)
+    table.add_column("OWNER", no_wrap=True, overflow="ellipsis", ratio=1)
+    for name in ("COMMITTED", "LOG END", "LAG", "RATE"):
+        table.add_column(name, justify="right", no_wrap=True)
+    worst = sorted(partitions, key=lambda p: (p["owner"] is not None, -(p["lag"] or 0), p["topic"], p["partition"]))
+    for p in worst[:rows]:
+        table.add_row(
+            Text("  " + clip(f"{plain(p['topic'])}-{p['partition']}", _NAME)),
+            Text(clip(plain(p["owner"] or "-"), _NAME)),
+            dash(p["committed"]),
+            dash(p["end"]),
+            count(p["lag"]),
+            rate(p["rate"]),
         )
     return table
 

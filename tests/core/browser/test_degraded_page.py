@@ -1,0 +1,133 @@
+"""The page of a member with a fault, in each state, at three widths, light and dark.
+
+`KZCONSUMER_IMAGES=1 pytest tests/core/browser/test_degraded_page.py` writes the images of docs/monitoring.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+
+import aiohttp
+import anyio
+import pytest
+from playwright.async_api import expect
+
+from kzconsumer.status.server import serving
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.ports import free_port
+from kzconsumer_sandbox.servers.topics import create_topic
+from tests.core.plain.test_status_server import observer
+from tests.support.browser import Window, browser, window
+from tests.support.members import daemon, reader, settings
+from tests.support.producing import Sent, produce
+from tests.support.programs import CHROMIUM
+from tests.support.zookeeper_sessions import until
+
+pytestmark = pytest.mark.needs(CHROMIUM)
+
+IMAGES = Path(__file__).parents[3] / "docs" / "images" if os.environ.get("KZCONSUMER_IMAGES") else None
+WIDTHS = (360, 800, 1440)
+
+
+async def assert_accessible(desk: Window) -> None:
+    for width in WIDTHS:
+        await desk.page.set_viewport_size({"width": width, "height": 900})
+        for scheme in ("light", "dark"):
+            await desk.page.emulate_media(color_scheme=scheme)
+            assert await desk.overflow() == 0, (width, scheme)
+            assert await desk.barriers() == [], (width, scheme)
+
+
+async def picture(desk: Window, name: str, width: int, height: int, scheme: str) -> None:
+    if IMAGES is not None:
+        await desk.page.set_viewport_size({"width": width, "height": height})
+        await desk.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        await desk.page.wait_for_timeout(300)
+        await desk.page.screenshot(path=IMAGES / f"{name}.png")
+
+
+async def test_while_it_starts() -> None:
+    at = f"127.0.0.1:{free_port()}"
+    async with serving(observer(at)), browser() as chromium, window(chromium) as desk:
+        await desk.page.goto(f"http://{at}/status")
+        await expect(desk.page.locator("#readiness")).to_have_text("not ready")
+        await expect(desk.page).to_have_title("(!) not ready · orders · kzconsumer")
+        await expect(desk.page.locator("#facts")).to_contain_text("cluster zk1:2181 · up for ")
+        await assert_accessible(desk)
+
+
+async def test_a_sink_that_blocks(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    """Ready, degraded with the stalled partitions first, and not reachable."""
+    name = "orders" if IMAGES is not None else unique
+    await create_topic(cluster.connect, name, 8)
+
+    async def send(partitions: Iterable[int], value: bytes, number: int) -> None:
+        records = [Sent(partition, None, value) for partition in partitions for _ in range(number)]
+        await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, name, records)
+
+    extra = (
+        '[status]\nlisten = "127.0.0.1:0"\nstalled_after = "2s"\n[stop]\ndeadline = "1s"\n'
+        '[sink]\nplugin = "callable"\noptions = { function = "tests.support.sinks:hang_on_poison" }\n'
+    )
+    await send(range(8), b"harmless", 250)
+    long = {"connect": cluster.connect, "session_timeout": "30s"}  # axe takes the processors for seconds
+    group = settings(cluster.connect, name, zookeeper=long, group={"id": name, "consumer_id": "z-other"})
+    with daemon(tmp_path, cluster.connect, name, {name: 1}, extra, session_timeout="30s") as member:
+        await until(lambda: member.events("status is served"), 30)
+        at = member.events("status is served")[0]["at"]
+        async with browser() as chromium, window(chromium) as desk, reader(group, {name: 1}) as other:
+            page = desk.page
+            await page.goto(at)
+            await expect(page.locator("#readiness")).to_have_text("ready")
+            await expect(page.locator("#partitions-table tbody tr")).to_have_count(4)
+            await expect(page.locator("#group-table tbody tr")).to_have_count(8)
+            await expect(page).to_have_title(f"{name} · kzconsumer")
+            if IMAGES is not None:
+                for _ in range(30):
+                    await send(range(8), b"harmless", 40)
+                    await anyio.sleep(1)
+            await assert_accessible(desk)
+
+            ours = sorted(set(range(8)) - {each.partition for each in other.owned})
+            faulty = [ours[1], ours[3]]
+            await send(faulty, b"poison", 4)
+            sentence = f"2 partitions stalled: {name}-{faulty[0]}, {name}-{faulty[1]} (sink slow)"
+            await expect(page.locator("#readiness")).to_have_text("degraded")
+            await expect(page.locator("#reason")).to_have_text(sentence)
+            assert (await page.locator("header").inner_text()).split("\n")[0].split(" ", 1) == ["degraded", sentence]
+            await expect(page).to_have_title(f"(!) degraded · {name} · kzconsumer")
+            await send(faulty, b"harmless", 1200)
+            heads = page.locator("#partitions-table tbody th")
+            assert (await heads.all_text_contents())[:2] == [f"{name}-{each}" for each in faulty], "worst first"
+            await assert_accessible(desk)
+
+            for place in range(2):
+                await expect(page.locator("#group-table tbody tr").nth(place)).to_contain_text("1,204")
+            async with aiohttp.ClientSession(at) as client:
+                async with client.get("/health/ready") as answer:
+                    assert answer.status == 200, "a member that is taken out helps nobody"
+                    assert [each["text"] for each in (await answer.json())["degraded"]] == [sentence]
+                async with client.get("/metrics") as answer:
+                    assert f'kzconsumer_degraded{{group="{name}"}} 1.0' in await answer.text()
+                async with client.get("/api/v1/status") as answer:
+                    (found,) = (await answer.json())["degraded"]
+                assert found["partitions"] == [f"{name}-{each}" for each in faulty]
+                async with client.get("/api/v1/group") as answer:
+                    partitions = json.loads(await answer.text())["partitions"]
+            assert [(each["partition"], each["end"]) for each in partitions if each["partition"] in faulty] == [
+                (each, partitions[each]["committed"] + 1204) for each in faulty
+            ]
+            theirs = {each["partition"]: each["owner"] for each in partitions if each["partition"] not in ours}
+            assert set(theirs.values()) == {f"{other.consumer.consumer}-0"}
+            await picture(desk, "status-page", 1440, 960, "light")
+            await picture(desk, "status-page-phone", 360, 740, "dark")
+
+            member.signal(signal.SIGKILL)
+            await expect(page.locator("#readiness")).to_have_text("not reachable", timeout=60_000)
+            await expect(page).to_have_title(f"(!) not reachable · {name} · kzconsumer")
+            await assert_accessible(desk)

@@ -1,0 +1,118 @@
+"""When a ready member is degraded, and the sentences that say why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from kzconsumer.counters import CommitCounters
+from kzconsumer.group.notices import DEGRADED_AFTER, Notices
+from kzconsumer.model import TopicPartition
+from kzconsumer.registry.ownership import Blocked
+from kzconsumer.registry.registration import Registration
+from kzconsumer.status.degraded import Degraded, degraded
+from kzconsumer.status.report import BlockedClaim, Report
+from kzconsumer.status.track import PartitionStatus
+from tests.core.plain.test_status_metrics import report
+from tests.core.plain.test_status_report import changed
+
+
+def of(*partitions: PartitionStatus, **fields: Any) -> list[Degraded]:
+    return degraded(given(*partitions, **fields))
+
+
+def given(*partitions: PartitionStatus, **fields: Any) -> Report:
+    return msgspec.structs.replace(report(), partitions=list(partitions), **fields)
+
+
+def partition(number: int, **fields: Any) -> PartitionStatus:
+    return changed(topic="orders", partition=number, **fields)
+
+
+def stalled(number: int, why: str = "sink slow", **fields: Any) -> PartitionStatus:
+    return partition(number, stalled=True, hindrance=why, **fields)
+
+
+def texts(found: list[Degraded]) -> list[str]:
+    return [each.text for each in found]
+
+
+def test_without_a_reason_it_is_ready() -> None:
+    assert of(partition(0), partition(1, judgement="WARN"), partition(2, judgement=None)) == []
+
+
+def test_stalled_partitions_are_named_by_reason() -> None:
+    found = of(stalled(0), partition(1), stalled(3), stalled(4, "no leader"))
+    assert texts(found) == [
+        "2 partitions stalled: orders-0, orders-3 (sink slow)",
+        "1 partition stalled: orders-4 (no leader)",
+    ]
+    assert (found[0].reason, found[0].partitions) == ("sink slow", ["orders-0", "orders-3"])
+
+
+def test_what_waits_behind_the_sink_counts_with_it() -> None:
+    found = of(stalled(0), stalled(1, "collecting"), stalled(2, "queue full"), stalled(3, "no leader"))
+    assert [each.partitions for each in found] == [["orders-0", "orders-1", "orders-2"], ["orders-3"]]
+    assert texts(of(stalled(1, "collecting"))) == ["1 partition stalled: orders-1 (collecting)"]
+
+
+def test_a_partition_that_an_operator_has_paused_is_no_reason() -> None:
+    assert of(stalled(0, "paused", paused=True, judgement="STALL")) == []
+
+
+def test_a_sentence_names_some_partitions_and_the_document_all() -> None:
+    (found,) = of(*map(stalled, range(12)))
+    assert found.text == (
+        "12 partitions stalled: orders-0, orders-1, orders-2, orders-3, orders-4 and 7 more (sink slow)"
+    )
+    assert len(found.partitions) == 12
+    assert "more" not in of(*map(stalled, range(5)))[0].text
+
+
+def test_claims_that_stay_blocked() -> None:
+    blocked = [
+        BlockedClaim("orders", n, "other-0", "a persistent node: only an operator may delete it") for n in (1, 2)
+    ]
+    assert texts(of(blocked=blocked)) == [
+        "2 partitions not claimed: orders-1, orders-2 (owned by a persistent node: only an operator may delete it)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("judgement", "why"),
+    [("STOP", "no commits"), ("STALL", "committed offsets do not advance"), ("REWIND", "a committed offset decreased")],
+)
+def test_judgements(judgement: str, why: str) -> None:
+    assert texts(of(partition(7, judgement=judgement))) == [f"1 partition judged {judgement}: orders-7 ({why})"]
+    assert texts(of(stalled(7, judgement=judgement))) == ["1 partition stalled: orders-7 (sink slow)"], "said once"
+
+
+def test_failing_commits_come_first() -> None:
+    assert texts(of(stalled(0), commit_failure="no coordinator"))[0] == "commits fail: no coordinator"
+
+
+@pytest.mark.parametrize("fields", [{"joined": False}, {"session": "doubtful"}, {"alive": "nothing was fetched"}])
+def test_a_member_that_is_not_ready_has_that_reason_only(fields: dict[str, Any]) -> None:
+    assert of(stalled(0), **fields) == []
+
+
+def test_a_commit_fails_until_one_succeeds() -> None:
+    counters = CommitCounters()
+    with pytest.raises(OSError, match="gone"), counters.one_round():
+        raise OSError("gone")
+    assert (counters.failure, counters.rounds) == ("gone", 0)
+    with counters.one_round():
+        pass
+    assert (counters.failure, counters.rounds) == (None, 1)
+
+
+def test_a_claim_is_reported_once_it_has_been_blocked_for_a_while() -> None:
+    notices = Notices(Registration.of_topics({"orders": 1}))
+    at, by = TopicPartition("orders", 1), Blocked("/owners/orders/1", "other-0", 7)
+    notices.blocked(10.0, {at: by}, ())
+    assert notices.lasting(10.0 + DEGRADED_AFTER - 0.1) == {}
+    assert notices.lasting(10.0 + DEGRADED_AFTER) == {at: by}
+    notices.blocked(20.0, {}, ())
+    assert notices.lasting(20.0) == {}
