@@ -14,13 +14,17 @@ import pytest
 from tests.support.installing import ROOT
 
 WHOLE = bool(os.environ.get("KZCONSUMER_INSTALL"))
+PROGRAM = "python -c 'from kzconsumer import connect'\n"
 _END = "kzconsumer sandbox down >/dev/null 2>&1 || true"
 
 
 @pytest.mark.skipif(not WHOLE, reason="installs everything: make test-install")
 @pytest.mark.timeout(900)
 def test_the_first_message_comes_within_five_minutes(tmp_path: Path) -> None:
-    """The commands of README.md in a fresh clone, with an empty home: nothing is installed or cached."""
+    """The commands of README.md in a fresh clone, with an empty home: nothing is installed or cached.
+
+    Where they end, a program can import the package.
+    """
     section = re.split(r"^## ", (ROOT / "README.md").read_text(), flags=re.MULTILINE)[1]
     assert section.startswith("First message\n")
     commands = "".join(re.findall(r"^```sh\n(.*?)^```$", section, re.DOTALL | re.MULTILINE))
@@ -36,7 +40,11 @@ def test_the_first_message_comes_within_five_minutes(tmp_path: Path) -> None:
     with (
         (tmp_path / "err").open("w+") as err,
         subprocess.Popen(
-            ["bash", "-c", f"{script}printf '> '\n{consume}"], cwd=clone, env=known, stdout=subprocess.PIPE, stderr=err
+            ["bash", "-c", f"{script}printf '> '\n{consume}{PROGRAM}"],
+            cwd=clone,
+            env=known,
+            stdout=subprocess.PIPE,
+            stderr=err,
         ) as shell,
     ):
         assert shell.stdout is not None
