@@ -25,7 +25,7 @@ help:
 	@echo "make test   every test; those whose programs are missing are skipped and listed at the end"
 	@echo "make nightly  simulate, fuzz, every broker version, chaos, soak and mutants, and a table of them (below three hours; SEED=n: again)"
 	@echo "make thorough  every test, longer and with random seeds (hours; SEED=n: again)"
-	@echo "make test-install  the wheels in empty environments, on each Python from 3.11 to 3.13 that is here; the whole tutorial (6 minutes)"
+	@echo "make test-install  the wheels in empty environments, on each Python from 3.11 to 3.13 that is here; the seconds to the first message; the whole tutorial (7 minutes)"
 	@echo "make test-spark-versions  every broker version into Parquet, every record compared; every PySpark (1 GB, once)"
 	@echo "make test-admin  what controllers of four versions are asked for, and do (1 minute)"
 	@echo "make chaos-stop  fifty stops at random moments, and fifty without ZooKeeper"
@@ -75,7 +75,7 @@ thorough: $(READY)
 	KZCONSUMER_NIGHTLY=$(seed) $(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --hypothesis-seed=$(seed) -o timeout=7200
 
 test-install: $(READY)
-	KZCONSUMER_INSTALL=1 $(BIN)/pytest -s tests/core/plain/test_install.py tests/core/spark/test_tutorial.py
+	KZCONSUMER_INSTALL=1 $(BIN)/pytest -s tests/core/plain/test_install.py tests/core/servers/test_first_message.py tests/core/spark/test_tutorial.py
 
 test-spark-versions: $(READY)
 	KZCONSUMER_SPARK_VERSIONS=1 $(BIN)/pytest tests/spark/spark/test_spark_versions.py tests/spark/spark/test_pyspark_versions.py

@@ -34,7 +34,7 @@ def add_set(parser: argparse.ArgumentParser, into: str) -> None:
         action="append",
         dest=into,
         default=[],
-        help="overrides files and environment; the value is TOML, or else text. May be repeated",
+        help="overrides files and environment; the value is TOML, or else text; may be repeated",
     )
 
 

@@ -18,6 +18,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.register("action", "parsers", _Verbs)
         self._examples = examples
 
     @property
@@ -49,6 +50,15 @@ class Parser(argparse.ArgumentParser):
             if near is not None:
                 error.message += f"; did you mean {near!r}"
             raise
+
+
+class _Verbs(argparse._SubParsersAction):  # type: ignore[type-arg]  # it has none at run time
+    """Without a description of its own, a verb's help begins with its line in the list of verbs."""
+
+    def add_parser(self, name: str, **kwargs: Any) -> Any:
+        if line := kwargs.get("help"):
+            kwargs.setdefault("description", f"{line[0].upper()}{line[1:]}.")
+        return super().add_parser(name, **kwargs)
 
 
 def whole_number(what: str, least: int = 0, most: float = float("inf")) -> Callable[[str], int]:

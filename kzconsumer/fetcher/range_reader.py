@@ -216,7 +216,8 @@ class ClusterReader(RangeReader):
 async def range_reader(settings: Settings) -> AsyncIterator[ClusterReader]:
     """A reader of the settings' cluster.
 
-    Raises ZooKeeperUnreachableError after 15 s, ConfigError for keys or passwords.
+    Raises ZooKeeperUnreachableError after 15 s, ConfigError for keys or passwords. A BrokersUnreachableError of the
+    block gets the cluster's address.
     """
     security = partial(load_security, settings.brokers, settings.source)
     security()
@@ -230,4 +231,7 @@ async def range_reader(settings: Settings) -> AsyncIterator[ClusterReader]:
         brokers = await exits.enter_async_context(
             Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout, security=security)
         )
-        yield ClusterReader(settings, topics, brokers)
+        try:
+            yield ClusterReader(settings, topics, brokers)
+        except BrokersUnreachableError as error:
+            raise BrokersUnreachableError(f"{settings.zookeeper.connect}: no broker answers: {error}") from None

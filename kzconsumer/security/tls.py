@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ssl
 
+from kzconsumer.security.host_names import NamingConnection
 from kzconsumer.settings.secret import read_secret, reason_of
 from kzconsumer.settings.sections import TlsSettings
 
@@ -15,6 +16,7 @@ def tls_context(settings: TlsSettings, where: str, faults: list[str]) -> ssl.SSL
     """Faults are added to `faults`, each line beginning with `where`. Blocks for milliseconds."""
     # Not create_default_context: from Python 3.13 on that one refuses what keytool and Kafka's own guide produce.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.sslobject_class = NamingConnection
     context.check_hostname = settings.verify_hostname
     if settings.ca is None:
         context.load_default_certs()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ssl
 from typing import Final, NamedTuple
 
+from kzconsumer.security.host_names import OtherHostError
+
 
 class Peer(NamedTuple):
     """The terms for the other side, and the settings of its TLS."""
@@ -14,7 +16,7 @@ class Peer(NamedTuple):
     whether: str
     """The settings that decide whether and where TLS is used."""
     names: str
-    """Where the host name comes from."""
+    """Where the host comes from."""
 
     @property
     def hung_up(self) -> str:
@@ -26,33 +28,34 @@ BROKER: Final = Peer(
     "listener",
     "[brokers.tls]",
     "[brokers] security_protocol, listener",
-    "advertised.listeners there, verify_hostname here",
+    "advertised.listeners of the broker",
 )
 ZOOKEEPER: Final = Peer(
     "server",
     "[zookeeper.tls]",
     "[zookeeper] secure, connect",
-    "[zookeeper] connect, or [zookeeper.tls] verify_hostname",
+    "[zookeeper] connect",
 )
 
 _FAULTS: Final = {
     9: "its certificate is not valid yet: are the clocks right?",
     10: "its certificate has expired",
-    62: "its certificate is for other host names ({detail}): see {names}",
-    64: "its certificate is for other addresses ({detail}): see {names}",
 }
 """Of a server's certificate, by OpenSSL's X509_V_ERR_*."""
 _UNTRUSTED: Final = {2, 18, 19, 20, 21}
 """The chain ends in an unknown authority, or the certificate is self-signed."""
+_NAMES_SHOWN: Final = 5
 
 
 def explain(error: ssl.SSLError, peer: Peer, *, certificate_given: bool) -> str:
     """One line; `certificate_given`: whether we have a certificate of our own."""
+    if isinstance(error, OtherHostError):
+        return _other_host(error, peer)
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _UNTRUSTED:
             return f"its certificate is signed by no authority of {peer.table} ca ({error.verify_message})"
         fault = _FAULTS.get(error.verify_code, "its certificate is refused ({detail})")
-        return fault.format(detail=error.verify_message.rstrip("."), names=peer.names)
+        return fault.format(detail=error.verify_message.rstrip("."))
     reason = error.reason or str(error)
     words = reason.replace("_", " ").lower()
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"):
@@ -61,3 +64,11 @@ def explain(error: ssl.SSLError, peer: Peer, *, certificate_given: bool) -> str:
         return f"TLS failed ({words}): does this {peer.what} trust {peer.table} certificate?"
     # Alerts differ with versions of TLS and Java; those for a missing certificate end up here.
     return f"TLS failed ({words}): does this {peer.what} want {peer.table} certificate?"
+
+
+def _other_host(error: OtherHostError, peer: Peer) -> str:
+    names = ", ".join(error.names[:_NAMES_SHOWN])
+    more = f" and {len(error.names) - _NAMES_SHOWN} more" if len(error.names) > _NAMES_SHOWN else ""
+    only = f", only for {names}{more}" if names else ""
+    way_out = f"change {peer.names}, or set {peer.table} verify_hostname = false"
+    return f"its certificate is not for {error.host}{only}: {way_out}"

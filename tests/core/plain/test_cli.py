@@ -279,10 +279,10 @@ def test_a_mistyped_word_is_one_line_with_the_nearest_one(words: tuple[str, ...]
         (["check-confg"], 'did you mean "check-config"? installed are '),
         (["sandbox", "up", "--brokers", "0"], "argument --brokers: '0' is not a whole number, at least 1"),
         (["sandbox", "up", "--brokers", "two"], "argument --brokers: 'two' is not a whole number"),
-        (["sandbox", "topic"], "NAME"),
-        (["sandbox", "topic", "a/b"], "argument NAME: 'a/b' is not a topic name"),
+        (["sandbox", "topic"], "TOPIC"),
+        (["sandbox", "topic", "a/b"], "argument TOPIC: 'a/b' is not a topic name"),
         (["sandbox", "topic", "a", "--partitions", "-1"], "'-1' is not a whole number, at least 1"),
-        (["sandbox", "topic", "a", "--config", "x=1", "y"], "argument --config: 'y' is not key=value"),
+        (["sandbox", "topic", "a", "--config", "x=1", "y"], "argument --config: 'y' is not NAME=VALUE"),
         (["--conf", "x"], 'no command "x" is installed'),
     ],
 )
@@ -319,7 +319,7 @@ def test_flags_and_variables_are_read_and_named_in_faults(
         "groups plan",
         "sink try",
         "sink verify",
-        "sink replay --from-time 2026-01-01 --to-time 2026-01-02 --into x",
+        "sink replay --from 2026-01-01 --until 2026-01-02 --into x",
         "run --run today --set subscription.stop_at=end",
     ],
 )

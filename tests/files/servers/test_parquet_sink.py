@@ -63,7 +63,7 @@ async def test_repeated_kills_leave_every_record_exactly_once(
     proof = await kzconsumer.json("sink", "verify")
     assert (proof["healthy"], [each["rows"] for each in proof["partitions"]]) == (True, ends)
 
-    times = ("--from-time", "2020-01-01", "--to-time", "2100-01-01")
+    times = ("--from", "2020-01-01", "--until", "2100-01-01")
     done = await kzconsumer("sink", "replay", *times, "--into", str(tmp_path / "again"))
     assert done.status == 0, done
     for partition, end in enumerate(ends):

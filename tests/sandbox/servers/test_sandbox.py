@@ -45,7 +45,7 @@ class Commands:
         return self.status()
 
     def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = json.loads(self("status", "--json").stdout)
+        status: dict[str, Any] = json.loads(self("status", "-o", "json").stdout)
         return status
 
 

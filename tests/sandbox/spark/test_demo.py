@@ -19,7 +19,7 @@ from kzconsumer_sandbox.demo.members import processes_in
 from kzconsumer_sandbox.demo.producing import value
 from tests.support.processes import wait_until
 
-COMMAND = [sys.executable, "-m", "kzconsumer", "demo", "--messages", "40000"]
+COMMAND = [sys.executable, "-m", "kzconsumer", "demo", "--records", "40000"]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -33,7 +33,7 @@ def left(folder: Path) -> list[object]:
 @pytest.mark.timeout(420)
 def test_nothing_is_missing_after_a_kill_9_and_nothing_is_left(tmp_path: Path) -> None:
     done = subprocess.run(
-        [*COMMAND, "--json"], env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=400
+        [*COMMAND, "-o", "json"], env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=400
     )
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()

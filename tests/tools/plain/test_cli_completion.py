@@ -28,13 +28,15 @@ def commands(parser: argparse.ArgumentParser, at: Words = ()) -> Iterator[tuple[
                 yield from commands(inner, (*at, name))
 
 
-def test_every_help_has_examples_that_can_be_parsed() -> None:
+def test_every_help_is_complete_and_has_examples_that_can_be_parsed() -> None:
     """With the parser that the command uses: an option that was renamed fails here."""
     whole = whole_parser()
     known = list(commands(whole))
     assert len(known) > 40
     for words, parser in known:
         assert isinstance(parser, Parser)
+        assert parser.description, words
+        assert all(each.help for each in parser._actions if not each.choices or each.option_strings), words
         assert parser.examples, words
         for line in parser.examples:
             assert f"\n  {line}\n" in parser.format_help()

@@ -8,7 +8,7 @@ import pytest
 
 from kzconsumer.cli.main import main
 
-TIMES = ["--from-time", "2026-01-02", "--to-time", "2026-01-01"]
+TIMES = ["--from", "2026-01-02", "--until", "2026-01-01"]
 FILE = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n[subscription]\ntopics = { t = 1 }\n[sink]\n'
 
 
@@ -19,7 +19,7 @@ FILE = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n[subscription]\
         (["try"], "no configuration file given; give --config FILE"),
         (["verify"], "no configuration file given; give --config FILE"),
         (["replay", *TIMES, "--config", "x"], "required: --into"),
-        (["replay", "--from-time", "noon", *TIMES[2:], "--into", "x"], "'noon' is not a time such as 2026-01-31T12:00"),
+        (["replay", "--from", "noon", *TIMES[2:], "--into", "x"], "'noon' is not a time such as 2026-01-31T12:00"),
         (["try", "-n", "0", "--config", "x"], "'0' is not a number of records, 1 to 100000"),
     ],
 )
@@ -44,8 +44,8 @@ def test_times_in_the_wrong_order_and_sinks_with_one_target_are_reported(
     with pytest.raises(SystemExit) as ended:
         main(["sink", "replay", *TIMES, *words])
     assert ended.value.code == 2
-    assert "--from-time is not before --to-time" in capsys.readouterr().err
-    assert main(["sink", "replay", "--from-time", "2026-01-01", "--to-time", "2026-01-02", *words]) == 1
+    assert "--from is not before --until" in capsys.readouterr().err
+    assert main(["sink", "replay", "--from", "2026-01-01", "--until", "2026-01-02", *words]) == 1
     assert 'sink "jsonlines" cannot be given another target' in capsys.readouterr().err
 
 

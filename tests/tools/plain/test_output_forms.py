@@ -33,7 +33,7 @@ def test_json_lines_are_the_rows_of_json(result: object) -> None:
     rows = [json.loads(line) for line in printed("jsonl", result).splitlines()]
     whole = json.loads(printed("json", result))
     assert rows == (whole if isinstance(whole, list) else [{"group": "orders", **each} for each in whole["partitions"]])
-    assert printed("table", result) == "the table"
+    assert printed("table", result) == printed("wide", result) == "the table"
 
 
 @pytest.mark.parametrize("result", [LAG, LISTED])

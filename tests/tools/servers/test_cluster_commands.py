@@ -47,6 +47,18 @@ async def test_a_real_cluster(
         for number in range(2)
     ]
     assert topic in await kzconsumer.json("topics", "list")
+    for words, head, row in (
+        (("cluster", "describe"), "LISTENERS SECURITY", f"PLAINTEXT://{cluster.bootstrap} PLAINTEXT"),
+        (("topics", "list"), "TOPIC ID ITS SETTINGS", f"{unique} {topic['topic_id'] or '-'} retention.ms=5000"),
+        (
+            ("topics", "describe", unique),
+            "IN SYNC NOT IN SYNC PREFERRED CONTROLLER EPOCH",
+            f"1 {broker} 0 {broker} {broker} none {broker} 1",
+        ),
+    ):
+        wide = await kzconsumer(*words, "-o", "wide")
+        lines = [" ".join(line.split()) for line in wide.out.splitlines()]
+        assert [(end, any(line.endswith(end) for line in lines)) for end in (head, row)] == [(head, True), (row, True)]
     wrong = await kzconsumer("topics", "describe", f"{unique}x")
     assert (wrong.status, wrong.out) == (1, "")
     assert f"there is no topic {unique}x; did you mean {unique}?" in wrong.err

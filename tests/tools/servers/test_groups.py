@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,12 @@ async def everything_below(zookeeper: ZooKeeperSession, path: str) -> dict[str, 
     return found
 
 
+async def member_node(zookeeper: ZooKeeperSession, group: str, consumer: str) -> tuple[datetime, str]:
+    """When the registration was made, and its session."""
+    stat = (await zookeeper.get(f"/consumers/{group}/ids/{consumer}")).stat
+    return datetime.fromtimestamp(stat.ctime / 1000, UTC), hex(stat.ephemeral_owner)
+
+
 @pytest.mark.parametrize("version", ["0.8.2.2", "3.9.1"])
 async def test_an_original_and_one_of_ours(
     servers: Servers, cluster_of: Callable[[str], Cluster], unique: str, tmp_path: Path, version: str
@@ -79,6 +86,7 @@ async def test_an_original_and_one_of_ours(
                 before = await everything_below(ownership.zookeeper, f"/consumers/{unique}")
                 found = await groups_json("describe", unique, "--zookeeper", cluster.connect)
                 assert (found["group"], found["health"], found["unowned"]) == (unique, "healthy", 0)
+                since = {each["consumer"]: (each.pop("since"), each.pop("session")) for each in found["members"]}
                 assert found["members"] == [
                     {
                         "consumer": f"{unique}_aa",
@@ -100,6 +108,17 @@ async def test_an_original_and_one_of_ours(
                 in_zookeeper = await owners(ownership.zookeeper, unique, unique, 4)
                 assert {each["partition"]: each["owner"] for each in found["partitions"]} == in_zookeeper
                 assert {each["owner_kind"] for each in found["partitions"]} == {"member"}
+                wide = (await groups("describe", unique, "--zookeeper", cluster.connect, "-o", "wide")).stdout
+                rows = [line.split() for line in wide.splitlines()]
+                for consumer, (at, held_by) in since.items():
+                    registered = await member_node(ownership.zookeeper, unique, consumer)
+                    assert registered == (datetime.fromisoformat(at), held_by)
+                    assert [f"{at[:19]}Z", held_by] in [row[-2:] for row in rows if consumer in row]
+                for each in found["partitions"]:
+                    owned = f"{each['owned_since'][:19]}Z"
+                    assert [each["owner"], str(each["partition"]), unique, owned] in [
+                        [*row[:2], *row[-2:]] for row in rows
+                    ]
                 if version == "3.9.1":  # with brokers of 0.8.2.2 the tool prints no row
                     assert await kafkas_own(servers, cluster, unique) == {
                         each["partition"]: (
@@ -125,6 +144,8 @@ async def test_an_original_and_one_of_ours(
                     "topics": [unique],
                     "owned": 4,
                 }
+                wide = (await groups("list", "--zookeeper", cluster.connect, "-o", "wide")).stdout
+                assert [unique, unique] in [line.split()[-2:] for line in wide.splitlines()]
 
 
 async def test_more_streams_than_partitions_and_offsets(cluster: Cluster, unique: str, tmp_path: Path) -> None:

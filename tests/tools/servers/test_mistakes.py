@@ -6,6 +6,7 @@ Those that need no server: `core/plain/test_cli.py`. What ZooKeeper refuses: `co
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
@@ -43,11 +45,14 @@ async def kzconsumer(*words: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("mistake", ["password", "name", "authority", "protocol", None])
+@pytest.mark.parametrize("mistake", ["password", "name", "authority", "protocol", "down", None])
 async def test_what_a_broker_refuses(
     secured: Secured, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str | None
 ) -> None:
-    """In commands that ask brokers, of which `lag` has a result without them; None: the same file without a mistake."""
+    """In commands that ask brokers; `lag` also shows what it has without them. None: the same file without a mistake.
+
+    A daemon reports it in one event, and continues.
+    """
     monkeypatch.chdir(tmp_path)  # where an undo file is written
     cluster = secured.cluster_of("3.9.1")
     await stored(cluster, unique)
@@ -60,8 +65,9 @@ async def test_what_a_broker_refuses(
         ),
         "name": (
             secured.table(cluster, "SSL", tls={"ca": secured.ca_file}),
-            r"no secure connection: broker 1 \(localhost:\d+\): its certificate is for other host names \(.*\): "
-            r"see advertised.listeners there, verify_hostname here",
+            r"no secure connection: broker 1 \(localhost:\d+\): its certificate is not for localhost, only for "
+            r"127\.0\.0\.1: change advertised\.listeners of the broker, or set \[brokers\.tls\] verify_hostname = "
+            r"false",
         ),
         "authority": (
             secured.table(cluster, "SSL", tls={"ca": secured.other_ca_file}),
@@ -73,34 +79,60 @@ async def test_what_a_broker_refuses(
             r"broker unusable: broker 1, path /brokers/ids/1: listener SASL_PLAINTEXT speaks SASL_PLAINTEXT, not "
             r"PLAINTEXT \(\[brokers\] security_protocol\)",
         ),
+        "down": (
+            {},
+            r"(the end of 1 log is unknown: )?\S+: no broker answers: broker 1 \(127\.0\.0\.1:1\): connection refused",
+        ),
         None: (secured.table(cluster, "SASL_SSL", "PLAIN"), ""),
     }
     table, line = cases[mistake]
     zookeeper = {"connect": cluster.connect}
     if mistake == "name":
-        zookeeper = {"connect": await advertised_by_name(cluster)}
-    tables = {"brokers": table, "subscription": {"topics": {unique: 1}}}
+        zookeeper = {"connect": await registered_at(cluster, "127.0.0.1:", "localhost:")}
+    if mistake == "down":
+        zookeeper = {"connect": await registered_at(cluster, cluster.bootstrap, "127.0.0.1:1")}
+    tables = {"brokers": table, "subscription": {"topics": {unique: 1}}, "sink": {"plugin": "jsonlines"}}
     options = ("--config", written(tmp_path, zookeeper, unique, **tables))
     for words, result in ((("lag",), True), (CHANGES, False), (("consume", "-e"), False)):
         status, out, err = await kzconsumer(*words, *options)
-        assert (status, bool(out)) == (0, True) if mistake is None else (0 if result else 1, result), (words, err)
+        assert (status, bool(out)) == ((0, True) if mistake is None else (1, result)), (words, err)
         assert re.fullmatch(f"kzconsumer: {line}\n" if line else "", err), err
+    if mistake == "name":
+        event, _, reason = line.partition(": ")
+        assert re.fullmatch(reason, await first_of_daemon(event, *options))
 
 
-async def advertised_by_name(cluster: Cluster) -> str:
-    """A chroot with a copy of what the commands read of the cluster, whose broker is registered as `localhost`."""
+async def first_of_daemon(event: str, *options: str) -> str:
+    """The reason in the first such event of `kzconsumer run`, which is then stopped and ends with status 0."""
+    command = [sys.executable, "-m", "kzconsumer", "run", *options]
+    async with await anyio.open_process(command, stdout=subprocess.DEVNULL) as daemon:
+        assert daemon.stderr is not None
+        lines = BufferedByteReceiveStream(daemon.stderr)
+        with anyio.fail_after(60):
+            while (logged := json.loads(await lines.receive_until(b"\n", 10_000)))["event"] != event:
+                pass
+            daemon.terminate()
+            async for _ in lines:
+                pass
+            assert await daemon.wait() == 0
+        return str(logged["reason"])
+
+
+async def registered_at(cluster: Cluster, present: str, address: str) -> str:
+    """A chroot with a copy of what the commands read of the cluster, whose broker is registered at another address."""
+    chroot = f"/{address.replace(':', '-')}"
     async with session(cluster.connect) as zookeeper:
         copies = ["/consumers", "/brokers"]
         for path in copies:
             copies += [f"{path}/{name}" for name in await zookeeper.children(path)]
-        await zookeeper.ensure("/by-name")
+        await zookeeper.ensure(chroot)
         for path in copies:
             data = (await zookeeper.get(path)).data
-            await zookeeper.ensure(f"/by-name{path}")
+            await zookeeper.ensure(f"{chroot}{path}")
             if path.startswith("/brokers/ids/"):
-                data = data.replace(b"//127.0.0.1:", b"//localhost:")
-            await zookeeper.set(f"/by-name{path}", data, -1)
-    return f"{cluster.connect}/by-name"
+                data = data.replace(f"//{present}".encode(), f"//{address}".encode())
+            await zookeeper.set(f"{chroot}{path}", data, -1)
+    return f"{cluster.connect}{chroot}"
 
 
 async def test_a_broker_is_not_a_zookeeper(cluster: Cluster, unique: str, tmp_path: Path) -> None:

@@ -471,6 +471,9 @@ async def test_lag(
     assert shown.out.startswith(f"group {unique}: lag 7, ")
     assert shown.out.splitlines()[0].endswith("; 4 partitions, 2 unknown")
     assert ["3", "-", "10", "-", "-", topic] in [line.split() for line in shown.out.splitlines()]
+    wide = [line.split() for line in (await kzconsumer("lag", unique, "-o", "wide")).out.splitlines()]
+    assert ["3", "-", "10", "-", "-", topic, "0", "-", "-"] in wide
+    assert ["1", "10", "10", "0", "0", "s", topic, "0", "0.0", "-"] in wide
     for scope, output in (
         ("nosuch", "there is no topic nosuch"),
         (f"{topic}:7", f"{topic} has no partition 7 (it has 4)"),
@@ -501,12 +504,17 @@ async def test_without_any_broker(
     async with session(connect) as chroot:
         await store(chroot, "g", "t", {0: b"3"})
         await put(chroot, "/brokers/topics/t", b'{"version":1,"partitions":{"0":[1]}}')
-        found = await kzconsumer.json("lag", "g")
+        unknown = f"kzconsumer: the end of 1 log is unknown: {connect}: no broker answers: none is up\n"
+        done = await kzconsumer("lag", "g", "-o", "json")
+        assert (done.status, done.err) == (1, unknown)
+        found = json.loads(done.out)
         assert [(each["stored"], each["lag"], each["seconds"]) for each in found["partitions"]] == [(3, None, None)]
         assert (found["lag"], found["seconds"], found["unknown"]) == (None, None, 1)
         shown = await kzconsumer("lag", "g")
+        assert (shown.status, shown.err) == (1, unknown)
         assert shown.out.splitlines()[0] == "group g: lag -, behind -; 1 partition, 1 unknown"
         examined = await kzconsumer("groups", "doctor", "g")
+        assert examined.status == 1
         assert "not compared with the logs: no answer from the leaders: partitions 1" in examined.err
         refused = await kzconsumer("offsets", "reset", "g", "--to-earliest", "--all-topics", "--execute")
         assert (refused.status, refused.err) == (1, f"kzconsumer: {connect}: no broker answers: none is up\n")

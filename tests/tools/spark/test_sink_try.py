@@ -78,7 +78,7 @@ value = {{ format = "json", schema = "id BIGINT", on_error = "quarantine" }}
 select = "key, value.id * 2 AS twice, offset"
 where = "partition = 1"
 """)
-    command = [sys.executable, "-m", "kzconsumer", "sink", "try", "-n", "7", "--json", "--config", "group.toml"]
+    command = [sys.executable, "-m", "kzconsumer", "sink", "try", "-n", "7", "-o", "json", "--config", "group.toml"]
     done = await asyncio.to_thread(
         subprocess.run, command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
     )

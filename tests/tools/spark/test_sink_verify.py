@@ -146,7 +146,7 @@ async def test_the_page_matches_a_live_member(
         assert published > 0
         assert await tree(ordered) == before
         assert positions(folder / "out") == [(p, n) for p in (0, 1) for n in range(LOTS * EACH)]
-        times = ["--from-time", "2026-01-01", "--to-time", "2026-01-02"]
+        times = ["--from", "2026-01-01", "--until", "2026-01-02"]
         refused = await kzconsumer("sink", "replay", *times, "--into", "out")
         assert refused.status == 78
         assert "belongs to group billing of cluster" in refused.err

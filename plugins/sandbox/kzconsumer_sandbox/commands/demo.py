@@ -21,11 +21,11 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Start a ZooKeeper and a Kafka, produce, consume with two members that write Parquet through Spark,"
         " kill one with kill -9, let a third join, and have Spark count the records. Takes a minute or two.",
         epilog="Exit status: 0 if no record is missing, 1 otherwise.",
-        examples=("", "--messages 100000 --keep"),
+        examples=("", "--records 100000 --keep"),
     )
-    number = whole_number("a number of messages", 1)
-    parser.add_argument("--messages", type=number, default=1_000_000, metavar="N", help="default: 1,000,000")
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    number = whole_number("a number of records", 1)
+    parser.add_argument("--records", type=number, default=1_000_000, metavar="N", help="how many; default: 1,000,000")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
     parser.add_argument("--keep", action="store_true", help="keep the directory with the Parquet files and the logs")
     parser.set_defaults(run=run)
 
@@ -44,4 +44,4 @@ def run(arguments: argparse.Namespace) -> int:
     setup.configure("error", "auto")
     with progress("fetching Kafka") as fetched:
         prepare(NEWEST, fetched)
-    return run_demo(arguments.messages, as_json=arguments.json, keep=arguments.keep)
+    return run_demo(arguments.records, as_json=arguments.output == "json", keep=arguments.keep)

@@ -12,6 +12,7 @@ from kzconsumer_sandbox.servers.versions import NEWEST, VERSIONS
 
 _PORT = whole_number("a port", 0, 65535)
 _POSITIVE = whole_number("a whole number, at least 1", 1)
+_KAFKA = f"{', '.join(VERSIONS)}; default: {NEWEST.number}"
 
 
 def add_arguments(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -19,17 +20,19 @@ def add_arguments(subparsers: argparse._SubParsersAction[argparse.ArgumentParser
     sandbox.set_defaults(run=run)
     place = argparse.ArgumentParser(add_help=False)
     place.add_argument(
-        "--state", type=Path, metavar="FILE", help=f"the sandbox's state file (default: {default_path()})"
+        "--state", type=Path, metavar="FILE", help=f"the sandbox's state file; default: {default_path()}"
     )
     actions = sandbox.add_subparsers(dest="action", required=True, metavar="ACTION")
     up = actions.add_parser(
         "up",
         parents=[place],
         help="start it; returns when it is ready",
+        description="Start a ZooKeeper and Kafka brokers in the background, and return when they serve. The first "
+        "start of a version downloads it. They keep running until `kzconsumer sandbox down`; nothing survives that.",
         examples=("", "--kafka-version 1.1.1 --brokers 3", "--port 0 --zookeeper-port 0 --state /tmp/mine"),
     )
-    up.add_argument("--kafka-version", default=NEWEST.number, metavar="VERSION", help=f"one of {', '.join(VERSIONS)}")
-    up.add_argument("--brokers", type=_POSITIVE, default=1, metavar="N", help="number of brokers (default: 1)")
+    up.add_argument("--kafka-version", default=NEWEST.number, metavar="VERSION", help=_KAFKA)
+    up.add_argument("--brokers", type=_POSITIVE, default=1, metavar="N", help="number of brokers; default: 1")
     up.add_argument(
         "--zookeeper-port", type=_PORT, metavar="PORT", help="default: 2181, or any free one if it is in use; 0: any"
     )
@@ -37,7 +40,7 @@ def add_arguments(subparsers: argparse._SubParsersAction[argparse.ArgumentParser
         "--port",
         type=_PORT,
         metavar="PORT",
-        help="the first broker's, which the others' follow (default: 9092, or any free one if it is in use; 0: any)",
+        help="the first broker's, which the others' follow; default: 9092, or any free one if it is in use; 0: any",
     )
     up.add_argument("--foreground", action="store_true", help="run in the foreground until Ctrl-C")
     actions.add_parser(
@@ -52,17 +55,17 @@ def add_arguments(subparsers: argparse._SubParsersAction[argparse.ArgumentParser
         "status",
         parents=[place],
         help="show the servers; exit status 3 unless all of them serve",
-        examples=("", "--json"),
+        examples=("", "-o json"),
     )
-    status.add_argument("--json", action="store_true", help="as one JSON object")
+    status.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
     topic = actions.add_parser(
         "topic",
         parents=[place],
         help="create a topic in the running sandbox",
         examples=("orders", "latest --partitions 1 --config cleanup.policy=compact"),
     )
-    topic.add_argument("name", type=_topic_name, metavar="NAME")
-    topic.add_argument("--partitions", type=_POSITIVE, default=4, metavar="N", help="number of partitions (default: 4)")
+    topic.add_argument("name", type=_topic_name, metavar="TOPIC", help="must not exist yet")
+    topic.add_argument("--partitions", type=_POSITIVE, default=4, metavar="N", help="default: 4")
     topic.add_argument(
         "--config",
         dest="topic_config",  # the program's own --config is the group's file
@@ -70,8 +73,8 @@ def add_arguments(subparsers: argparse._SubParsersAction[argparse.ArgumentParser
         action="extend",
         nargs="+",
         default=[],
-        metavar="KEY=VALUE",
-        help="settings of the topic, such as cleanup.policy=compact",
+        metavar="NAME=VALUE",
+        help="the topic's own settings, such as cleanup.policy=compact",
     )
     produce = actions.add_parser(
         "produce",
@@ -81,7 +84,7 @@ def add_arguments(subparsers: argparse._SubParsersAction[argparse.ArgumentParser
         " customer as the key. A topic that does not exist is created with 4 partitions.",
         examples=("orders --records 1000", "orders < lines.txt"),
     )
-    produce.add_argument("name", type=_topic_name, metavar="TOPIC")
+    produce.add_argument("name", type=_topic_name, metavar="TOPIC", help="created if it does not exist")
     produce.add_argument("--records", type=_POSITIVE, metavar="N", help="generate N records instead of reading lines")
     actions.add_parser("down", parents=[place], help="stop it and remove its data", examples=("",))
 
@@ -102,5 +105,5 @@ def _topic_name(text: str) -> str:
 def _setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not key=value")
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     return key, value

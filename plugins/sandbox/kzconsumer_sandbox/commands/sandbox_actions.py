@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         if args.action == "env":
             return _env(place)
         if args.action == "status":
-            return _status(place, as_json=args.json)
+            return _status(place, as_json=args.output == "json")
         if args.action == "topic":
             return _topic(place, args.name, args.partitions, dict(args.topic_config))
         if args.action == "produce":

@@ -11,7 +11,7 @@ from kzconsumer_sandbox.demo.count import Counted
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """The result, as `--json` prints it.
+    """The result, as `-o json` prints it.
 
     `rows` are in the Parquet files, with `distinct` messages; `missing` were produced and are not in the files;
     `duplicates` are rows beyond the first of a message. `takeover_seconds` is from the kill -9 until all

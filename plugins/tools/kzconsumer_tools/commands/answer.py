@@ -16,7 +16,11 @@ EXIT_UNHEALTHY = 3
 
 def add_output(action: argparse.ArgumentParser) -> None:
     action.add_argument(
-        "-o", "--output", choices=("table", "json", "jsonl", "csv"), default="table", help="default: table"
+        "-o",
+        "--output",
+        choices=("table", "wide", "json", "jsonl", "csv"),
+        default="table",
+        help="default: table; wide: with more columns, where there are more; jsonl: a line for each row",
     )
 
 
@@ -32,14 +36,26 @@ def ask(request: Callable[..., Awaitable[T]], *arguments: Any, what: str | None 
         return anyio.run(request, *arguments)
 
 
-def show(arguments: argparse.Namespace, result: T, table: Callable[[T], str], status: int = 0) -> int:
+def show(
+    arguments: argparse.Namespace,
+    result: T,
+    table: Callable[[T], str],
+    status: int = 0,
+    *,
+    wide: Callable[[T], str] | None = None,
+) -> int:
     """Print the result in the form of `--output`; returns `status`."""
-    print(as_text(arguments, result, table), flush=True)
+    print(as_text(arguments, result, table, wide), flush=True)
     return status
 
 
-def as_text(arguments: argparse.Namespace, result: T, table: Callable[[T], str]) -> str:
+def as_text(
+    arguments: argparse.Namespace, result: T, table: Callable[[T], str], wide: Callable[[T], str] | None = None
+) -> str:
+    """`wide` is the table with more columns; None: there are no more."""
     match arguments.output:
+        case "wide" if wide is not None:
+            return wide(result)
         case "json":
             return msgspec.json.encode(result).decode()
         case "jsonl":

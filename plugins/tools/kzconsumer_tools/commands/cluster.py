@@ -6,6 +6,7 @@ JSON has the fields of `cluster.description.ClusterDescription`.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kzconsumer_tools.commands.answer import ask, show
@@ -34,4 +35,4 @@ def run(arguments: argparse.Namespace) -> int:
     at = cluster_option(arguments)
     from kzconsumer_tools.cluster.reader import read_cluster
 
-    return show(arguments, ask(read_cluster, at.zookeeper), cluster_table)
+    return show(arguments, ask(read_cluster, at.zookeeper), cluster_table, wide=partial(cluster_table, wide=True))

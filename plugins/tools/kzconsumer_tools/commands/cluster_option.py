@@ -58,9 +58,11 @@ class ClusterOption(NamedTuple):
 
 def add_cluster_option(action: argparse.ArgumentParser, *, output: bool = True) -> None:
     """`--zookeeper`, `--config` and `--context`, and `--output` unless the verb has its own."""
-    action.add_argument("--zookeeper", metavar="CONNECT", type=connect_string, help="such as zk1:2181,zk2:2181/kafka")
+    action.add_argument(
+        "--zookeeper", metavar="CONNECT", type=connect_string, help="the cluster, such as zk1:2181,zk2:2181/kafka"
+    )
     add_config(action, "or a group's TOML file")
-    action.add_argument("--context", metavar="CONTEXT", help="or a context (default: the current one)")
+    action.add_argument("--context", metavar="CONTEXT", help="or a context; default: the current one")
     if output:
         add_output(action)
 
@@ -73,7 +75,7 @@ def add_storage(action: argparse.ArgumentParser) -> None:
     action.add_argument(
         "--storage",
         choices=("zookeeper", "kafka", "both"),
-        help="where the group's offsets are stored; both: dual commit (default: as --config says, else zookeeper)",
+        help="where the group's offsets are stored; both: dual commit; default: as --config says, else zookeeper",
     )
 
 

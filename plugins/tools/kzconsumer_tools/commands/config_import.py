@@ -70,7 +70,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "standard error and as comments in the file. Exit status 78 if the original would not start with it.",
         examples=("consumer.properties > orders.toml", "consumer.properties -o json"),
     )
-    importing.add_argument("file", metavar="FILE", type=Path)
+    importing.add_argument("file", metavar="FILE", type=Path, help="a consumer.properties")
     importing.add_argument("-o", "--output", choices=("toml", "json"), default="toml", help="default: toml")
     importing.set_defaults(run=run_import)
 

@@ -49,9 +49,14 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     deleting = actions.add_parser("delete", help="forget a context", examples=("prod",))
     for action, run in ((using, run_use), (setting, run_set), (deleting, run_delete)):
-        action.add_argument("name", metavar="CONTEXT", type=_name)
+        action.add_argument("name", metavar="CONTEXT", type=_name, help="its name")
         action.set_defaults(run=run)
-    setting.add_argument("settings", metavar="TABLE.KEY=VALUE", nargs="+")
+    setting.add_argument(
+        "settings",
+        metavar="TABLE.KEY=VALUE",
+        nargs="+",
+        help="of [zookeeper] or [brokers]; the value is TOML, or else text",
+    )
 
 
 def run_list(arguments: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ def add_execute(action: argparse.ArgumentParser) -> None:
 
 def add_execute_and_undo(action: argparse.ArgumentParser) -> None:
     add_execute(action)
-    undo = "file for the current content of the nodes (default: a new file in this directory, named in the output)"
+    undo = "file for the current content of the nodes; default: a new file in this directory, named in the output"
     action.add_argument("--undo", metavar="FILE", type=Path, help=undo)
 
 

@@ -6,6 +6,7 @@ JSON has the fields of `groups.description`.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kzconsumer_tools.commands import groups_plan, groups_repair
@@ -53,10 +54,11 @@ def run_list(arguments: argparse.Namespace) -> int:
     at = cluster_option(arguments)
     from kzconsumer_tools.groups.reader import read_summaries
 
-    return show(arguments, ask(read_summaries, at.zookeeper), list_table)
+    return show(arguments, ask(read_summaries, at.zookeeper), list_table, wide=partial(list_table, wide=True))
 
 
 def run_describe(arguments: argparse.Namespace) -> int:
     at = cluster_option(arguments)
     view = ask(at.view, required_group(arguments, at))
-    return show(arguments, describe(view.nodes, view.facts), describe_table)
+    found = describe(view.nodes, view.facts)
+    return show(arguments, found, describe_table, wide=partial(describe_table, wide=True))

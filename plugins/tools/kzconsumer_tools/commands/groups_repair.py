@@ -55,7 +55,7 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="all problems of a group, and what to do about them",
         description="Compare the group's nodes with the logs and with the result of the assignors; exit status 3 if "
         "there is a problem. Problems that a second look after 2 s no longer finds are a rebalance and not reported. "
-        "Changes nothing.",
+        "Changes nothing. Exit status 1 if none is found, but logs could not be examined.",
         examples=("orders", "--config orders.toml"),
     )
     delete = actions.add_parser(
@@ -82,7 +82,7 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "members. If a node exists with other content, nothing is changed.",
         examples=("undo-orders.jsonl", "undo-orders.jsonl --execute"),
     )
-    restore.add_argument("file", metavar="FILE", type=Path)
+    restore.add_argument("file", metavar="FILE", type=Path, help="an undo file")
     restore.set_defaults(run=run_restore)
     for action in (delete, clean, restore):
         add_execute_and_undo(action)
@@ -102,16 +102,20 @@ def run_verify(arguments: argparse.Namespace) -> int:
 def run_doctor(arguments: argparse.Namespace) -> int:
     at = cluster_option(arguments)
     group = required_group(arguments, at)
-    return _show_symptoms(arguments, group, ask(_examine, at, group), "no problem was found")
+    symptoms, unseen = ask(_examine, at, group)
+    return _show_symptoms(arguments, group, symptoms, "no problem was found", unseen)
 
 
-def _show_symptoms(arguments: argparse.Namespace, group: str, symptoms: list[Symptom], healthy: str) -> int:
+def _show_symptoms(
+    arguments: argparse.Namespace, group: str, symptoms: list[Symptom], healthy: str, unseen: int = 0
+) -> int:
     result = Examined(group, not symptoms, tuple(symptoms))
-    status = EXIT_UNHEALTHY if symptoms else 0
+    status = EXIT_UNHEALTHY if symptoms else int(unseen > 0)
     return show(arguments, result, lambda found: symptoms_table(found, healthy), status)
 
 
-async def _examine(at: ClusterOption, group: str) -> list[Symptom]:
+async def _examine(at: ClusterOption, group: str) -> tuple[list[Symptom], int]:
+    """The symptoms, and the number of stored offsets that no leader's answer could be compared with."""
     import anyio
 
     from kzconsumer_tools.groups.reader import nodes_of, require_group
@@ -122,7 +126,7 @@ async def _examine(at: ClusterOption, group: str) -> list[Symptom]:
         nodes = await nodes_of(access.session, group)
         known = facts(nodes)
         wanted = known.existing.intersection(known.offsets)
-        logs = await access.known_logs(wanted)
+        logs, _ = await access.known_logs(wanted)
         return examine(nodes, logs, assignors), len(wanted) - len(logs)
 
     async with at.access() as access:
@@ -137,7 +141,7 @@ async def _examine(at: ClusterOption, group: str) -> list[Symptom]:
 
             log = get_logger("kzconsumer.cli")
             log.error("stored offsets not compared with the logs: no answer from the leaders", partitions=unseen)
-        return found
+        return found, unseen
 
 
 def _assignors() -> Mapping[str, Assignor]:

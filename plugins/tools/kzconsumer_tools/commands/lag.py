@@ -6,8 +6,11 @@ JSON has the fields of `groups.lag.GroupLag`; with `--watch`, one object per lin
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING
 
+from kzconsumer.errors import NotDoneError
+from kzconsumer.figures import plural
 from kzconsumer_tools.commands.answer import as_text, ask
 from kzconsumer_tools.commands.cluster_option import (
     ClusterOption,
@@ -34,13 +37,14 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "lag",
         help="how far a group is behind, in records and in seconds",
         description="Show how far each partition's stored offset is behind the end of its log: in offsets, and in "
-        "seconds since the next record to be read was written, if the brokers store times (0.10 on). Changes nothing.",
+        "seconds since the next record to be read was written, if the brokers store times (0.10 on). Changes nothing. "
+        "Exit status 1 if the end of a log is unknown because its leader does not answer.",
         examples=("orders", "orders --topic orders:0,1 --watch", "--config orders.toml -o json"),
     )
     add_group(lag)
     add_topics(lag)
     lag.add_argument("--watch", action="store_true", help="repeat until interrupted")
-    lag.add_argument("--interval", metavar="SECONDS", type=_interval, default=5.0, help="of --watch (default 5)")
+    lag.add_argument("--interval", metavar="SECONDS", type=_interval, default=5.0, help="of --watch; default: 5")
     add_storage(lag)
     add_cluster_option(lag)
     lag.set_defaults(run=run)
@@ -58,16 +62,24 @@ async def _show(arguments: argparse.Namespace, at: ClusterOption, group: str, sc
 
     import anyio
 
-    terminal = arguments.watch and arguments.output == "table" and sys.stdout.isatty()
+    from kzconsumer.cli.main import report_error
+
+    terminal = arguments.watch and arguments.output in ("table", "wide") and sys.stdout.isatty()
     while True:
-        text = as_text(arguments, await read_lag(at, group, scope), lag_table)
+        found, failure = await read_lag(at, group, scope)
+        text = as_text(arguments, found, lag_table, partial(lag_table, wide=True))
         print((_CLEAR if terminal else "") + text, flush=True)
         if not arguments.watch:
+            if failure is not None:
+                raise failure
             return
+        if failure is not None:
+            report_error(failure)
         await anyio.sleep(arguments.interval)
 
 
-async def read_lag(at: ClusterOption, group: str, scope: Scope | None) -> GroupLag:
+async def read_lag(at: ClusterOption, group: str, scope: Scope | None) -> tuple[GroupLag, NotDoneError | None]:
+    """The lag, and why a log's end is missing in it."""
     import time
 
     from kzconsumer_tools.groups.reader import nodes_of, require_group
@@ -80,9 +92,12 @@ async def read_lag(at: ClusterOption, group: str, scope: Scope | None) -> GroupL
         partitions = [each for each in partitions_of(view.facts) if within(each, scope)]
         if scope is not None and not partitions:
             await partitions_in(access, view.nodes, scope)  # raises NotFoundError for a name that does not exist
-        logs = await access.known_logs([each for each in partitions if each in view.facts.existing])
+        existing = [each for each in partitions if each in view.facts.existing]
+        logs, reason = await access.known_logs(existing)
+        unknown = plural(len(existing) - len(logs), "log")
+        failure = NotDoneError(f"the end of {unknown} is unknown: {reason}") if reason is not None else None
         written = await access.written(behind(view.facts, logs))
-        return group_lag(group, view.facts, partitions, logs, written, round(time.time() * 1000))
+        return group_lag(group, view.facts, partitions, logs, written, round(time.time() * 1000)), failure
 
 
 def _interval(text: str) -> float:

@@ -83,14 +83,16 @@ def _add_show(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
 def _add_export(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
     export = actions.add_parser(
         "export",
-        help="write them as Kafka's own tools do, or as nodes",
+        help="write stored offsets to a file, as Kafka's own tools do, or as nodes",
         description="Write the stored offsets of a group: as kafka.tools.ExportZkOffsets does (zookeeper), as "
         "kafka-consumer-groups.sh --export does (csv), or the nodes as they are (nodes).",
         examples=("orders > offsets.txt", "orders --format csv --output-file offsets.csv"),
     )
     add_group(export)
     add_topics(export)
-    export.add_argument("--format", choices=("zookeeper", "csv", "nodes"), default="zookeeper")
+    export.add_argument(
+        "--format", choices=("zookeeper", "csv", "nodes"), default="zookeeper", help="default: zookeeper"
+    )
     export.add_argument("--output-file", metavar="FILE", type=Path, help="a new file; default: standard output")
     add_cluster_option(export, output=False)
     export.set_defaults(run=run_export)
@@ -122,7 +124,7 @@ def _add_import(actions: _SubParsersAction[argparse.ArgumentParser]) -> argparse
         "nodes (an undo file has nodes) are restored as they were, without asking a broker.",
         examples=("offsets.txt", "undo-orders.jsonl --execute", "offsets.csv --group orders"),
     )
-    importing.add_argument("file", metavar="FILE", type=Path)
+    importing.add_argument("file", metavar="FILE", type=Path, help="in any format of `offsets export`, or an undo file")
     importing.add_argument("--group", metavar="GROUP", type=group_name, help="if the file names several groups or none")
     return importing
 
@@ -134,8 +136,8 @@ def _add_clone(actions: _SubParsersAction[argparse.ArgumentParser]) -> argparse.
         description="Store the offsets of one group, which may be running, for another one without members.",
         examples=("orders orders-test", "orders orders-test --topic orders --execute"),
     )
-    cloning.add_argument("source", metavar="FROM", type=group_name)
-    cloning.add_argument("group", metavar="TO", type=group_name)
+    cloning.add_argument("source", metavar="FROM", type=group_name, help="the group that has the offsets")
+    cloning.add_argument("group", metavar="TO", type=group_name, help="the group that gets them")
     add_topics(cloning)
     return cloning
 
@@ -165,7 +167,8 @@ def run_show(arguments: argparse.Namespace) -> int:
     scope = chosen_topics(arguments.topic)
     partitions = tuple(p for p in found.partitions if within(TopicPartition(p.topic, p.partition), scope))
     left = tuple(p for p in found.left_by_0_7 if within(TopicPartition(p.topic, p.partition), scope))
-    return show(arguments, msgspec.structs.replace(found, partitions=partitions, left_by_0_7=left), show_table)
+    found = msgspec.structs.replace(found, partitions=partitions, left_by_0_7=left)
+    return show(arguments, found, show_table, wide=partial(show_table, wide=True))
 
 
 def run_export(arguments: argparse.Namespace) -> int:

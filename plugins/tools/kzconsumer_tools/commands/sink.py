@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kzconsumer.cli.configuration import add_config, layers_given
 from kzconsumer.cli.parser import whole_number
-from kzconsumer.errors import BrokersUnreachableError, NotFoundError, PluginError
+from kzconsumer.errors import NotFoundError, PluginError
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.settings.settings import Settings
 from kzconsumer_tools.commands import sink_replay, sink_verify
+from kzconsumer_tools.commands.answer import add_output, show
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -34,7 +37,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Read the newest records of the subscribed topics, decode and select them as the sink would, and "
         "show the result. Joins no group, and commits and publishes nothing. Exit status 1 if there are records "
         "that cannot be decoded.",
-        examples=("--config lake.toml", "-n 10 --config lake.toml --json"),
+        examples=("--config lake.toml", "-n 10 --config lake.toml -o wide"),
     )
     add_config(trying)
     trying.add_argument(
@@ -45,14 +48,13 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         default=100,
         help="how many; default: 100",
     )
-    trying.add_argument("--json", action="store_true", help="one JSON object, with complete cells")
+    add_output(trying)
     trying.set_defaults(run=run_try)
 
 
 def run_try(arguments: argparse.Namespace) -> int:
     layers = layers_given(arguments)
     import anyio
-    import msgspec
 
     from kzconsumer.cli.progress import progress
     from kzconsumer.logs import setup
@@ -63,11 +65,13 @@ def run_try(arguments: argparse.Namespace) -> int:
         settings.require_daemon()
         setup.configure("warning", "auto")
         found = anyio.run(_preview, settings, arguments.records)
-    if arguments.json:
-        print(msgspec.json.encode(found).decode())
-    else:
-        print(preview_table(found, shutil.get_terminal_size().columns))
-    return 1 if found.bad else 0
+    status = 1 if found.bad else 0
+    if arguments.output in ("jsonl", "csv"):
+        names = [name for name, _ in found.columns]
+        return show(arguments, [dict(zip(names, row, strict=True)) for row in found.rows], str, status)
+    width = shutil.get_terminal_size().columns
+    table, wide = (partial(preview_table, width=each) for each in (width, sys.maxsize))
+    return show(arguments, found, table, status, wide=wide)
 
 
 async def _preview(settings: Settings, count: int) -> Preview:
@@ -90,13 +94,10 @@ async def _newest(settings: Settings, count: int) -> Batch:
     from kzconsumer.sinks.interface import Batch, RangeData
 
     pieces: dict[TopicPartition, list[Records]] = {}
-    try:
-        async with range_reader(settings) as reader:
-            ranges = last_offsets(await reader.logs(await reader.partitions(settings.subscription)), count)
-            async for partition, batch in reader.read(ranges):
-                pieces.setdefault(partition, []).append(ColumnRecords(batch))
-    except BrokersUnreachableError as error:
-        raise BrokersUnreachableError(f"{settings.zookeeper.connect}: no broker answers: {error}") from None
+    async with range_reader(settings) as reader:
+        ranges = last_offsets(await reader.logs(await reader.partitions(settings.subscription)), count)
+        async for partition, batch in reader.read(ranges):
+            pieces.setdefault(partition, []).append(ColumnRecords(batch))
     if not pieces:
         raise NotFoundError("the subscribed topics have no records to try")
     return Batch(

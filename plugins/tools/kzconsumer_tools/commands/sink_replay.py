@@ -36,10 +36,12 @@ def add_arguments(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Read the subscribed topics by time, without the group, and write through the same sink into "
         "another target. The group's offsets and target are not touched. It can be stopped and started again: records "
         "that the target has are skipped. Brokers from 0.10.1.",
-        examples=("--config lake.toml --from-time 2026-01-31T12:00 --to-time 2026-01-31T13:00 --into lake-again",),
+        examples=("--config lake.toml --from 2026-01-31T12:00 --until 2026-01-31T13:00 --into lake-again",),
     )
-    replay.add_argument("--from-time", metavar="TIME", type=read_datetime, required=True, help=TIME_HELP)
-    replay.add_argument("--to-time", metavar="TIME", type=read_datetime, required=True, help="exclusive")
+    replay.add_argument("--from", dest="since", metavar="TIME", type=read_datetime, required=True, help=TIME_HELP)
+    replay.add_argument(
+        "--until", metavar="TIME", type=read_datetime, required=True, help="the same; records of that time are left out"
+    )
     replay.add_argument("--into", metavar="TARGET", required=True, help="a directory, or for a database a table")
     add_topics(replay)
     add_config(replay)
@@ -49,14 +51,14 @@ def add_arguments(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     layers = layers_given(arguments)
-    if arguments.from_time >= arguments.to_time:
-        arguments.misused("--from-time is not before --to-time")
+    if arguments.since >= arguments.until:
+        arguments.misused("--from is not before --until")
     import anyio
 
     from kzconsumer.cli.progress import progress
     from kzconsumer.logs import setup
 
-    times = arguments.from_time, arguments.to_time
+    times = arguments.since, arguments.until
     with layers.named(), progress("replay") as show_progress:
         settings = _redirected(Settings.of(layers), arguments.into)
         setup.configure("warning", "auto")

@@ -9,7 +9,7 @@ from kzconsumer.settings.values import read_topic
 
 
 def add_topics(action: argparse.ArgumentParser) -> None:
-    help = "only this topic, or topic:0,1,2 for some of its partitions; may be repeated"
+    help = "only this topic, or TOPIC:0,1,2 for some of its partitions; may be repeated"
     action.add_argument("--topic", metavar="TOPIC", type=topic_scope, action="append", help=help)
 
 

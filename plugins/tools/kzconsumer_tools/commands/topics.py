@@ -6,6 +6,7 @@ JSON has the fields of `cluster.description.TopicDescription`.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kzconsumer_tools.commands import topics_change, topics_config
@@ -34,7 +35,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "as last written by the controller. Reads ZooKeeper only; changes nothing.",
         examples=("orders", "orders payments -o json"),
     )
-    describing.add_argument("topics", metavar="TOPIC", nargs="+")
+    describing.add_argument("topics", metavar="TOPIC", nargs="+", help="to be shown")
     for action, run in ((listing, run_list), (describing, run_describe)):
         add_cluster_option(action)
         action.set_defaults(run=run)
@@ -46,11 +47,12 @@ def run_list(arguments: argparse.Namespace) -> int:
     at = cluster_option(arguments)
     from kzconsumer_tools.cluster.reader import read_topics
 
-    return show(arguments, ask(read_topics, at.zookeeper, None), topics_table)
+    return show(arguments, ask(read_topics, at.zookeeper, None), topics_table, wide=partial(topics_table, wide=True))
 
 
 def run_describe(arguments: argparse.Namespace) -> int:
     at = cluster_option(arguments)
     from kzconsumer_tools.cluster.reader import read_topics
 
-    return show(arguments, ask(read_topics, at.zookeeper, arguments.topics), describe_table)
+    found = ask(read_topics, at.zookeeper, arguments.topics)
+    return show(arguments, found, describe_table, wide=partial(describe_table, wide=True))

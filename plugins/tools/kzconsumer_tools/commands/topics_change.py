@@ -46,7 +46,7 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
     form = "such as orders:0=2,1: partition 0 on brokers 2 and 1"
     reassigning.add_argument("wanted", metavar="TOPIC:PARTITION=BROKERS", nargs="*", type=_replicas, help=form)
     reassigning.add_argument("--file", metavar="FILE", type=Path, help="or a file of kafka-reassign-partitions.sh")
-    undo = "file for the current replicas (default: a new file in this directory, named in the output)"
+    undo = "file for the current replicas; default: a new file in this directory, named in the output"
     electing = actions.add_parser(
         "elect-preferred",
         help="have partitions led by the first of their replicas",
@@ -61,12 +61,12 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "member of a group in ZooKeeper owns a partition of them.",
         examples=("old", "old older --execute --wait 60"),
     )
-    deleting.add_argument("topics", metavar="TOPIC", nargs="+")
+    deleting.add_argument("topics", metavar="TOPIC", nargs="+", help="to be deleted")
     for action, run in ((reassigning, run_reassign), (electing, run_elect), (deleting, run_delete)):
         add_execute(action)
         if action is reassigning:
             action.add_argument("--undo", metavar="FILE", type=Path, help=undo)
-        seconds = "how long to wait until it is done (default 300); 0: not at all"
+        seconds = "how long to wait until it is done; default: 300; 0: not at all"
         action.add_argument(
             "--wait", metavar="SECONDS", type=whole_number("a number of seconds"), default=WAIT, help=seconds
         )

@@ -27,7 +27,7 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Show the settings that are set for the topics; for all others the brokers' defaults apply.",
         examples=("orders",),
     )
-    getting.add_argument("topics", metavar="TOPIC", nargs="+")
+    getting.add_argument("topics", metavar="TOPIC", nargs="+", help="to be shown")
     setting = verbs.add_parser(
         "set",
         help="set or unset a topic's own settings",
@@ -35,8 +35,10 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "value that they cannot read is refused: brokers with such a value fail at their next start.",
         examples=("orders retention.ms=86400000", "orders --unset retention.ms --execute"),
     )
-    setting.add_argument("topic", metavar="TOPIC")
-    setting.add_argument("settings", metavar="NAME=VALUE", nargs="*", type=_setting)
+    setting.add_argument("topic", metavar="TOPIC", help="to be changed")
+    setting.add_argument(
+        "settings", metavar="NAME=VALUE", nargs="*", type=_setting, help="such as retention.ms=86400000"
+    )
     unset = "remove the setting: the brokers' default applies; may be repeated"
     setting.add_argument("--unset", metavar="NAME", action="append", default=[], help=unset)
     add_execute(setting)

@@ -95,21 +95,28 @@ class ClusterAccess:
         ends = await self._look_up(partitions, LATEST)
         return {each: LogRange(starts[each].offset, ends[each].offset) for each in partitions}
 
-    async def known_logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
-        """The ranges of those logs whose leaders answer at the first request."""
+    async def known_logs(
+        self, partitions: Collection[TopicPartition]
+    ) -> tuple[dict[TopicPartition, LogRange], KzConsumerError | None]:
+        """The ranges of those logs whose leaders answer at the first request, and why one is missing."""
         if not partitions:
-            return {}
+            return {}, None
         try:
             starts = await self._log_offsets.once(dict.fromkeys(partitions, EARLIEST))
             ends = await self._log_offsets.once(dict.fromkeys(partitions, LATEST))
-        except KzConsumerError:
-            return {}
+        except BrokersUnreachableError as error:
+            return {}, self._unreachable(error)
+        except KzConsumerError as error:
+            return {}, error
         found = {}
+        missing = None
         for partition, start in starts.items():
-            end = ends.get(partition)
+            end = ends[partition]
             if isinstance(start, ListedOffset) and isinstance(end, ListedOffset):
                 found[partition] = LogRange(start.offset, end.offset)
-        return found
+            else:
+                missing = missing or next(each for each in (start, end) if isinstance(each, KzConsumerError))
+        return found, missing
 
     async def at_time(self, partitions: Collection[TopicPartition], ms: int) -> dict[TopicPartition, int | None]:
         """The first offset at or after a time, None if all records are older.
@@ -123,7 +130,10 @@ class ClusterAccess:
         try:
             return await self._log_offsets.look_up(dict.fromkeys(partitions, at))
         except BrokersUnreachableError as error:
-            raise BrokersUnreachableError(f"{self._connect}: no broker answers: {error}") from None
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: BrokersUnreachableError) -> BrokersUnreachableError:
+        return BrokersUnreachableError(f"{self._connect}: no broker answers: {error}")
 
 
 @asynccontextmanager

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
 
 from kzconsumer.model import ConsumerThreadId
+from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.registration import decode_registration, has_wildcard
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer_tools.groups.nodes import Finding, GroupFacts, GroupNodes, OwnerKind, facts, topics_in
@@ -21,7 +23,8 @@ Health = Literal["healthy", "empty", "unhealthy"]
 
 
 class DescribedMember(msgspec.Struct, frozen=True):
-    """`ours` is false for an original member; `streams` is its greatest number of streams of one topic."""
+    """`ours` is false for an original member; `streams` is its greatest number of streams of one topic. `since`: time
+    of the registration; `session`: its ZooKeeper session as the server's log has it, None if no session holds it."""
 
     consumer: str
     ours: bool
@@ -29,12 +32,15 @@ class DescribedMember(msgspec.Struct, frozen=True):
     subscription: Mapping[str, int]
     streams: int
     owns: int
+    since: datetime
+    session: str | None
 
 
 class DescribedPartition(msgspec.Struct, frozen=True):
     """`owner` is the owner node's text, `stored` the offset of the next record to be read; None if there is none.
 
-    `exists`: the cluster has the partition; `subscribed`: a member with a readable registration subscribes to it.
+    `exists`: the cluster has the partition; `subscribed`: a member with a readable registration subscribes to it;
+    `owned_since`: the time of the claim, None without owner.
     """
 
     topic: str
@@ -43,6 +49,7 @@ class DescribedPartition(msgspec.Struct, frozen=True):
     subscribed: bool
     owner: str | None
     owner_kind: OwnerKind | None
+    owned_since: datetime | None
     stored: int | None
 
     @property
@@ -84,12 +91,12 @@ class GroupSummary(msgspec.Struct, frozen=True):
 def describe(nodes: GroupNodes, known: GroupFacts | None = None) -> GroupDescription:
     """Describe the group; `known` replaces the facts of the nodes if other offsets are effective."""
     known = known or facts(nodes)
-    partitions = tuple(_partitions(known))
+    partitions = tuple(_partitions(nodes, known))
     unowned = sum(each.unowned for each in partitions)
     return GroupDescription(
         group=nodes.group,
         health="unhealthy" if known.findings or unowned else "healthy" if known.members else "empty",
-        members=_members(known),
+        members=_members(nodes, known),
         partitions=partitions,
         unowned=unowned,
         idle_streams=tuple(_idle_streams(known)),
@@ -110,7 +117,7 @@ def _kind(registration: Node) -> str:
         return "unreadable"
 
 
-def _members(known: GroupFacts) -> tuple[DescribedMember, ...]:
+def _members(nodes: GroupNodes, known: GroupFacts) -> tuple[DescribedMember, ...]:
     owns = Counter(owner.thread.rpartition("-")[0] for owner in known.owners.values())
     return tuple(
         DescribedMember(
@@ -120,17 +127,29 @@ def _members(known: GroupFacts) -> tuple[DescribedMember, ...]:
             subscription=member.subscription,
             streams=max(member.subscription.values(), default=0),
             owns=owns[consumer],
+            since=_time(nodes.registrations[consumer]),
+            session=_session(nodes.registrations[consumer]),
         )
         for consumer, member in sorted(known.members.items())
     )
 
 
-def _partitions(known: GroupFacts) -> Iterator[DescribedPartition]:
+def _time(created: Node) -> datetime:
+    return datetime.fromtimestamp(created.stat.ctime / 1000, UTC)
+
+
+def _session(node: Node) -> str | None:
+    """Unsigned hexadecimal, as ZooKeeper writes it."""
+    return f"0x{node.stat.ephemeral_owner % (1 << 64):x}" if node.stat.ephemeral_owner else None
+
+
+def _partitions(nodes: GroupNodes, known: GroupFacts) -> Iterator[DescribedPartition]:
     """Those that a member subscribes to, and those that the group has nodes of."""
     subscribed = {topic for topics in known.streams.values() for topic in topics}
     wanted = {partition for partition in known.existing if partition.topic in subscribed}
     for partition in sorted(wanted.union(known.owners, known.offsets, known.claimed)):
         owner = known.owners.get(partition)
+        node = nodes.owners.get(GroupPaths(nodes.group).owner(partition))
         yield DescribedPartition(
             topic=partition.topic,
             partition=partition.partition,
@@ -138,6 +157,7 @@ def _partitions(known: GroupFacts) -> Iterator[DescribedPartition]:
             subscribed=partition.topic in subscribed,
             owner=owner.thread if owner else None,
             owner_kind=owner.kind if owner else None,
+            owned_since=_time(node) if node is not None else None,
             stored=known.offsets.get(partition),
         )
 

@@ -15,16 +15,15 @@ from kzconsumer_tools.cluster.description import (
 from kzconsumer_tools.tables.text import columns, dash, sentence
 
 
-def cluster_table(cluster: ClusterDescription) -> str:
+def cluster_table(cluster: ClusterDescription, *, wide: bool = False) -> str:
     name = f"cluster {cluster.cluster_id}" if cluster.cluster_id is not None else "cluster without an id"
     lines = [f"{name}: {plural(len(cluster.brokers), 'broker')}, {plural(cluster.topics, 'topic')}"]
     since = f", since {moment(cluster.controller_since)}" if cluster.controller_since is not None else ""
     controller = f"broker {cluster.controller}{since}" if cluster.controller is not None else "none"
     lines.append(f"controller: {controller}; epoch {dash(cluster.controller_epoch)}")
     if cluster.brokers:
-        rows = [("BROKER", "VERSION", "RACK", "SINCE", "LISTENERS")]
-        rows += [_broker(each) for each in cluster.brokers]
-        lines += ["", *columns(rows, right={0, 1})]
+        head = ("BROKER", "VERSION", "RACK", "SINCE", "LISTENERS", "SECURITY")
+        lines += ["", *columns([head, *map(_broker, cluster.brokers)], right={0, 1}, wide=wide, more=1)]
     asked = {
         "deleted": cluster.deleting,
         "reassigned": cluster.reassigning,
@@ -36,25 +35,27 @@ def cluster_table(cluster: ClusterDescription) -> str:
     return "\n".join([*lines, *_unreadable(cluster.unreadable)])
 
 
-def topics_table(topics: Sequence[TopicDescription]) -> str:
+def topics_table(topics: Sequence[TopicDescription], *, wide: bool = False) -> str:
     if not topics:
         return "There are no topics."
-    rows: list[tuple[str, ...]] = [("PARTITIONS", "REPLICAS", "LEADERLESS", "UNSYNCED", "SETTINGS", "TOPIC")]
+    head = ("PARTITIONS", "REPLICAS", "LEADERLESS", "UNSYNCED", "SETTINGS", "TOPIC", "ID", "ITS SETTINGS")
+    rows: list[tuple[str, ...]] = [head]
     for topic in topics:
         numbers = sorted({len(each.replicas) for each in topic.partitions})
         replicas = "-".join(map(str, dict.fromkeys((*numbers[:1], *numbers[-1:])))) or "-"
         note = " (0.7)" if topic.brokers_of_0_7 else " (to be deleted)" if topic.deleting else ""
         facts = (topic.partition_count, replicas, topic.leaderless, topic.under_replicated, len(topic.config))
-        rows.append((*map(str, facts), topic.topic + note))
+        settings = ", ".join(f"{name}={value}" for name, value in topic.config.items()) or "-"
+        rows.append((*map(str, facts), topic.topic + note, topic.topic_id or "-", settings))
     unreadable = [each for topic in topics for each in topic.unreadable]
-    return "\n".join([*columns(rows, right={0, 1, 2, 3, 4}), *_unreadable(unreadable)])
+    return "\n".join([*columns(rows, right={0, 1, 2, 3, 4}, wide=wide, more=2), *_unreadable(unreadable)])
 
 
-def describe_table(topics: Sequence[TopicDescription]) -> str:
-    return "\n\n".join("\n".join(_topic(each)) for each in topics)
+def describe_table(topics: Sequence[TopicDescription], *, wide: bool = False) -> str:
+    return "\n\n".join("\n".join(_topic(each, wide)) for each in topics)
 
 
-def _topic(topic: TopicDescription) -> Iterator[str]:
+def _topic(topic: TopicDescription, wide: bool) -> Iterator[str]:
     yield f"topic {topic.topic}: {plural(topic.partition_count, 'partition')}"
     if topic.topic_id is not None:
         yield f"id {topic.topic_id}"
@@ -66,24 +67,27 @@ def _topic(topic: TopicDescription) -> Iterator[str]:
         rows += [(str(broker), f"{broker}-0 to {broker}-{n - 1}") for broker, n in topic.brokers_of_0_7.items() if n]
         yield from ("in the form of Kafka 0.7:", *columns(rows, right={0}))
     if topic.partitions:
-        partitions = [("PARTITION", "LEADER", "EPOCH", "REPLICAS", "IN SYNC")]
-        partitions += [_partition(each) for each in topic.partitions]
+        head = ("PARTITION", "LEADER", "EPOCH", "REPLICAS", "IN SYNC", "NOT IN SYNC", "PREFERRED", "CONTROLLER EPOCH")
         yield ""
-        yield from columns(partitions, right={0, 1, 2})
+        yield from columns([head, *map(_partition, topic.partitions)], right={0, 1, 2, 6}, wide=wide, more=3)
     yield from _unreadable(topic.unreadable)
 
 
-def _partition(at: PartitionShown) -> tuple[str, str, str, str, str]:
+def _partition(at: PartitionShown) -> tuple[str, ...]:
     moving = [f"+{each}" for each in at.adding] + [f"-{each}" for each in at.removing]
     replicas = " ".join([",".join(map(str, at.replicas)), *moving])
     in_sync = ",".join(map(str, at.isr)) or "none"
-    return str(at.partition), dash(at.leader), dash(at.leader_epoch), replicas, in_sync
+    behind = ",".join(str(each) for each in at.replicas if each not in at.isr) or "none"
+    preferred = dash(at.replicas[0] if at.replicas else None)
+    facts = dash(at.leader), dash(at.leader_epoch), replicas, in_sync, behind, preferred, dash(at.controller_epoch)
+    return str(at.partition), *facts
 
 
-def _broker(broker: BrokerShown) -> tuple[str, str, str, str, str]:
+def _broker(broker: BrokerShown) -> tuple[str, ...]:
     listeners = ", ".join(f"{each.name}://{each.host}:{each.port}" for each in broker.listeners)
     version = "0.7" if broker.version == 0 else str(broker.version)
-    return str(broker.id), version, broker.rack or "-", moment(broker.since), listeners
+    security = ", ".join(each.security_protocol for each in broker.listeners)
+    return str(broker.id), version, broker.rack or "-", moment(broker.since), listeners, security
 
 
 def _unreadable(nodes: Iterable[Unreadable]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from textwrap import wrap
 
-from kzconsumer.figures import count, plural, span
+from kzconsumer.figures import count, moment, plural, span
 from kzconsumer_tools.groups.description import DescribedPartition, GroupDescription, GroupSummary
 from kzconsumer_tools.groups.lag import GroupLag
 from kzconsumer_tools.groups.nodes import FindingKind, OwnerKind
@@ -37,12 +37,15 @@ _TITLES: dict[FindingKind, str] = {
 }
 
 
-def list_table(groups: Sequence[GroupSummary]) -> str:
+def list_table(groups: Sequence[GroupSummary], *, wide: bool = False) -> str:
     if not groups:
         return "There are no groups."
-    rows = [("MEMBERS", "TOPICS", "OWNED", "GROUP")]
-    rows += [(_kinds(each), str(len(each.topics)), str(each.owned), each.group) for each in groups]
-    return "\n".join(columns(rows, right={1, 2}))
+    rows = [("MEMBERS", "TOPICS", "OWNED", "GROUP", "ITS TOPICS")]
+    rows += [
+        (_kinds(each), str(len(each.topics)), str(each.owned), each.group, ", ".join(each.topics) or "-")
+        for each in groups
+    ]
+    return "\n".join(columns(rows, right={1, 2}, wide=wide, more=1))
 
 
 def _kinds(group: GroupSummary) -> str:
@@ -50,24 +53,25 @@ def _kinds(group: GroupSummary) -> str:
     return ", ".join(f"{number} {kind}" for kind, number in numbers.items() if number) or "none"
 
 
-def describe_table(group: GroupDescription) -> str:
-    """Members get short names, m1, m2, ...: `m1-0` is stream 0 of the first."""
+def describe_table(group: GroupDescription, *, wide: bool = False) -> str:
+    """Members get short names, m1, m2, ...: `m1-0` is stream 0 of the first. In a wide table, partitions do not."""
     names = {member.consumer: f"m{number}" for number, member in enumerate(group.members, 1)}
     lines = [f"group {group.group}: {plural(len(group.members), 'member')}"]
     if group.members:
-        lines += ["", *_member_rows(group, names), "", *_subscription_rows(group)]
+        lines += ["", *_member_rows(group, names, wide), "", *_subscription_rows(group)]
     if group.partitions:
-        lines += ["", *_partition_rows(group, names)]
+        lines += ["", *(_wide_partition_rows(group) if wide else _partition_rows(group, names))]
     lines += ["", *_remarks(group, names), *_findings(group), _verdict(group)]
     return "\n".join(lines)
 
 
-def _member_rows(group: GroupDescription, names: dict[str, str]) -> Iterator[str]:
-    rows = [("MEMBER", "KIND", "STREAMS", "OWNS", "CONSUMER ID")]
+def _member_rows(group: GroupDescription, names: dict[str, str], wide: bool) -> Iterator[str]:
+    rows = [("MEMBER", "KIND", "STREAMS", "OWNS", "CONSUMER ID", "SINCE", "SESSION")]
     for each in group.members:
         kind = "ours" if each.ours else "original"
-        rows.append((names[each.consumer], kind, str(each.streams), str(each.owns), each.consumer))
-    return columns(rows, right={2, 3})
+        facts = kind, str(each.streams), str(each.owns), each.consumer, moment(each.since), each.session or "-"
+        rows.append((names[each.consumer], *facts))
+    return columns(rows, right={2, 3}, wide=wide, more=2)
 
 
 def _subscription_rows(group: GroupDescription) -> Iterator[str]:
@@ -95,7 +99,16 @@ def _partition_rows(group: GroupDescription, names: dict[str, str]) -> Iterator[
 
 def _shown(each: DescribedPartition) -> tuple[str, str | None, str, str]:
     kind = _OWNER_KINDS[each.owner_kind] or ("" if each.exists else "no partition")
-    return each.topic, each.owner, kind, "-" if each.stored is None else str(each.stored)
+    return each.topic, each.owner, kind, dash(each.stored)
+
+
+def _wide_partition_rows(group: GroupDescription) -> Iterator[str]:
+    """A row for each partition, with the owner's whole name."""
+    rows = [("OWNER", "", "PARTITION", "STORED", "TOPIC", "OWNED SINCE")]
+    for each in group.partitions:
+        topic, owner, kind, stored = _shown(each)
+        rows.append((owner or "-", kind, str(each.partition), stored, topic, moment(each.owned_since)))
+    return columns(rows, right={2, 3})
 
 
 def _remarks(group: GroupDescription, names: dict[str, str]) -> Iterator[str]:
@@ -137,15 +150,16 @@ def _verdict(group: GroupDescription) -> str:
     return f"Not healthy: {', '.join(wrong)}."
 
 
-def lag_table(group: GroupLag) -> str:
+def lag_table(group: GroupLag, *, wide: bool = False) -> str:
     """A row for each partition, and the sum; `-` is unknown."""
-    rows = [("PARTITION", "STORED", "END", "LAG", "BEHIND", "TOPIC")]
+    rows = [("PARTITION", "STORED", "END", "LAG", "BEHIND", "TOPIC", "START", "SECONDS", "OWNER")]
     for each in group.partitions:
         offsets = str(each.partition), dash(each.stored), dash(each.log_end)
-        rows.append((*offsets, count(each.lag), span(each.seconds), each.topic))
+        more = dash(each.log_start), dash(each.seconds), each.owner or "-"
+        rows.append((*offsets, count(each.lag), span(each.seconds), each.topic, *more))
     unknown = f", {group.unknown} unknown" if group.unknown else ""
     total = f"{plural(len(group.partitions), 'partition')}{unknown}"
     lines = [f"group {group.group}: lag {count(group.lag)}, behind {span(group.seconds)}; {total}"]
     if group.partitions:
-        lines += ["", *columns(rows, right={0, 1, 2, 3, 4})]
+        lines += ["", *columns(rows, right={0, 1, 2, 3, 4, 6, 7}, wide=wide, more=3)]
     return "\n".join(lines)

@@ -10,10 +10,10 @@ from kzconsumer_tools.offsets.stored import GroupOffsets
 from kzconsumer_tools.tables.text import columns, dash, next_step_line, sentence
 
 
-def show_table(group: GroupOffsets) -> str:
+def show_table(group: GroupOffsets, *, wide: bool = False) -> str:
     """A row for each partition, and for each offset of Kafka 0.7."""
     head = f"group {group.group}: {plural(len(group.partitions), 'stored offset')}"
-    return "\n".join([head, *_partitions(group), *_left_by_0_7(group)])
+    return "\n".join([head, *_partitions(group, wide), *_left_by_0_7(group)])
 
 
 def _left_by_0_7(group: GroupOffsets) -> Iterator[str]:
@@ -24,7 +24,7 @@ def _left_by_0_7(group: GroupOffsets) -> Iterator[str]:
         yield from columns(rows, right={0, 1, 2})
 
 
-def _partitions(group: GroupOffsets) -> Iterator[str]:
+def _partitions(group: GroupOffsets, wide: bool) -> Iterator[str]:
     if not group.partitions:
         return
     plans = [f"{each.plan[0]}-{each.plan[1]}" if each.plan else "-" for each in group.partitions]
@@ -35,11 +35,11 @@ def _partitions(group: GroupOffsets) -> Iterator[str]:
             rows.append((str(each.partition), *stored, plan, each.topic))
         yield from ("", *columns(rows, right={0, 1, 3}))
         return
-    wide = [("PARTITION", "STORED", "ZOOKEEPER", "BROKERS", "EPOCH", "PLAN", "TOPIC")]
+    both = [("PARTITION", "STORED", "ZOOKEEPER", "BROKERS", "EPOCH", "PLAN", "TOPIC", "WRITTEN")]
     for each, plan in zip(group.partitions, plans, strict=True):
         offsets = dash(each.stored), dash(each.zookeeper), dash(each.brokers)
-        wide.append((str(each.partition), *offsets, dash(each.epoch), plan, each.topic))
-    yield from ("", *columns(wide, right={0, 1, 2, 3, 4}))
+        both.append((str(each.partition), *offsets, dash(each.epoch), plan, each.topic, moment(each.written)))
+    yield from ("", *columns(both, right={0, 1, 2, 3, 4}, wide=wide, more=1))
 
 
 def changes_table(result: ChangedOffsets, flags: str) -> str:

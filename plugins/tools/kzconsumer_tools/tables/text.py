@@ -12,8 +12,10 @@ from textwrap import wrap
 WIDTH = 80
 
 
-def columns(rows: Sequence[tuple[str, ...]], right: Collection[int]) -> Iterator[str]:
-    """The rows as lines, with the columns of `right` aligned right."""
+def columns(rows: Sequence[tuple[str, ...]], right: Collection[int], wide: bool = True, more: int = 0) -> Iterator[str]:
+    """The rows as lines, with the columns of `right` aligned right; the last `more` ones only in a wide table."""
+    if not wide:
+        rows = [row[: len(row) - more] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     for *cells, last in rows:
         shown = [
