@@ -49,12 +49,13 @@ function connection(badge, mark, reasons) {
 }
 
 function state(each) {
-  const states = [];
-  if (each.paused) states.push("paused");
-  if (each.stalled) states.push(`stalled for ${duration(Math.floor(each.standing))}${each.hindrance === "paused" ? "" : `: ${each.hindrance}`}`);
-  const text = states.join(", ");
-  if (!each.judgement) return text || UNKNOWN;
-  return { badge: each.judgement, mark: MARKS[each.judgement], text };
+  const paused = each.paused ? "paused" : "";
+  if (each.stalled) {
+    const judgement = each.judgement && each.judgement !== "OK" ? `, ${each.judgement}` : "";
+    return { badge: "stalled", mark: paused ? "warn" : "bad", text: `for ${duration(Math.floor(each.standing))}: ${each.hindrance}${judgement}` };
+  }
+  if (!each.judgement) return paused || UNKNOWN;
+  return { badge: each.judgement, mark: MARKS[each.judgement], text: paused };
 }
 
 function owner(thread) {
