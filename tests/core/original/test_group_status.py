@@ -38,9 +38,15 @@ async def test_partitions_of_an_original_member(
                 return None not in owners and sorted(map(owners.count, set(owners))) == [2, 2, 2]
 
             await reached(shared, 60)
-            group = (await ask.json("/api/v1/group"))["partitions"]
-            theirs = [each for each in group if each["owner"] == f"{original_id}-0"]
-            assert [(each["end"], each["committed"] is not None) for each in theirs] == [(10, True)] * 2
+            more = [Sent(n, None, b"more") for n in range(6)]
+            await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, more)
+
+            async def committed() -> bool:
+                group = (await ask.json("/api/v1/group"))["partitions"]
+                theirs = [each for each in group if each["owner"] == f"{original_id}-0"]
+                return [(each["end"], each["committed"]) for each in theirs] == [(11, 11)] * 2
+
+            await reached(committed, 60)
             members = {each["id"]: each for each in (await ask.json("/api/v1/members"))["members"]}
             assert not members[original_id]["kzconsumer"]
             assert members[linked.consumer]["status"] == "orders-1.example:9308"

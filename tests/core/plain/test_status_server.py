@@ -173,12 +173,13 @@ async def test_the_whole_group_is_read_for_those_that_ask_for_it(
     client = aiohttp.ClientSession("http://localhost", connector=aiohttp.UnixConnector(str(tmp_path / "s")))
     watched = observer(f"unix:{tmp_path / 's'}")
     async with asyncio.timeout(30), serving(watched), client:
-        plain = texts(await client.get("/api/v1/events"))
-        assert "event: group\n" not in "".join([await anext(plain) for _ in range(len(DOCUMENTS) + 5)])
-        assert watched.group.status.reason is None, "nothing has been read"
-        sent = texts(await client.get("/api/v1/events?group"))
-        reason = "not a member of the group at the moment"
-        await anext(text async for text in sent if text.startswith("event: group\n") and reason in text)
+        async with client.get("/api/v1/events") as answer:
+            plain = texts(answer)
+            assert "event: group\n" not in "".join([await anext(plain) for _ in range(len(DOCUMENTS) + 5)])
+            assert watched.group.status.reason is None, "nothing has been read"
+        async with client.get("/api/v1/events?group") as answer:
+            reason = "not a member of the group at the moment"
+            await anext(text async for text in texts(answer) if text.startswith("event: group\n") and reason in text)
 
 
 async def test_everything_but_the_empty_page_requires_the_token(tmp_path: Path) -> None:
