@@ -1,4 +1,4 @@
-"""Every partition of a group as ZooKeeper and the brokers have it, whoever owns it: reads for the status page."""
+"""Every partition of a group as ZooKeeper and the brokers have it, of all owners: reads for the status page."""
 
 from __future__ import annotations
 

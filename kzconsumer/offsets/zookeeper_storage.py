@@ -58,7 +58,7 @@ class ZooKeeperOffsetStorage:
         return {partition: stat.mzxid for partition, stat in zip(asked, stats, strict=True) if stat is not None}
 
     async def stored(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The stored offsets of those that have a readable one, whoever stored them."""
+        """The stored offsets of those that have a readable one, also those that other members stored."""
         asked = list(partitions)
         nodes = await together([self._session.find(self._paths.offset(partition)) for partition in asked])
         found = {}

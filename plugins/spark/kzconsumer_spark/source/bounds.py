@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, Literal, TypeAlias
 
 import anyio
@@ -11,11 +11,10 @@ import msgspec
 from kzconsumer.errors import ConfigError, OffsetLostError
 from kzconsumer.fetcher.range_reader import ClusterReader, range_reader
 from kzconsumer.model import OffsetRange, TopicPartition
-from kzconsumer.registry.nodes import decode_offset
+from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.sessions import short_session
 from kzconsumer.settings.settings import Settings
-from kzconsumer.zookeeper.round_trips import together
 
 Word: TypeAlias = Literal["earliest", "latest", "committed"]
 Bound: TypeAlias = Word | int | Mapping[TopicPartition, int]
@@ -102,26 +101,20 @@ async def _offsets(
             raise ConfigError([f"offsets are given for some partitions, and not for {missing[0]}"])
         given = {each: bound[each] for each in logs}
     elif bound == "committed":
-        given = await _committed(settings, logs)
+        given = await _committed(settings, logs.keys())
     else:
         given = dict.fromkeys(logs, _EARLIEST if bound == "earliest" else _LATEST)
     named = {each: {_EARLIEST: begin, _LATEST: end} for each, (begin, end) in logs.items()}
     return {each: named[each].get(at, at) for each, at in given.items()}
 
 
-async def _committed(settings: Settings, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+async def _committed(settings: Settings, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
     """What the group has stored in ZooKeeper; without an offset, as `[offsets] reset` says."""
     if settings.offsets.storage == "kafka":
         raise ConfigError([f"{settings.source}: [offsets] storage: kafka cannot be read here, give startingOffsets"])
-    partitions, paths = list(partitions), GroupPaths(settings.group.id)
     async with short_session(settings.zookeeper) as session:
-        nodes = await together([session.find(paths.offset(each)) for each in partitions])
-    found = {}
-    for each, node in zip(partitions, nodes, strict=True):
-        if (offset := None if node is None else decode_offset(node.data)) is not None:
-            found[each] = offset
-        elif settings.offsets.reset == "fail":
-            raise OffsetLostError(f"{each}: group {settings.group.id} has no offset, and [offsets] reset is fail")
-        else:
-            found[each] = _EARLIEST if settings.offsets.reset == "smallest" else _LATEST
-    return found
+        stored = await ZooKeeperOffsetStorage(session, GroupPaths(settings.group.id)).stored(partitions)
+    if settings.offsets.reset == "fail" and (without := [each for each in partitions if each not in stored]):
+        raise OffsetLostError(f"{without[0]}: group {settings.group.id} has no offset, and [offsets] reset is fail")
+    reset = _EARLIEST if settings.offsets.reset == "smallest" else _LATEST
+    return {each: stored.get(each, reset) for each in partitions}
