@@ -37,7 +37,8 @@ _IN_ZOOKEEPER: Final = " (ZooKeeper has these offsets)"
 class _Position(msgspec.Struct):
     committed: Committed
     in_doubt: OffsetWrite | None = None  # its reply is outstanding, or was given up
-    moved: bool = False  # its tracker began elsewhere: an offset below the stored one is stored, too
+    moved: bool = False  # its tracker began elsewhere, which is not stored yet: a lower offset is stored, too
+    doubt_is_former: bool = False  # the doubtful write was made for the tracker before this one
 
 
 class Committer:
@@ -65,6 +66,7 @@ class Committer:
         """The claim continues with another tracker, whose start the next commit stores."""
         position = self._positions[new] = self._positions.pop(old)
         position.moved = True
+        position.doubt_is_former = position.in_doubt is not None
 
     def forget(self, tracker: OffsetTracker) -> None:
         self._positions.pop(tracker, None)
@@ -123,8 +125,6 @@ class Committer:
         async with self._one_at_a_time:
             try:
                 await self._write_due(trackers)
-                # A step whose reply was given up makes no offset due, but may have changed the fence.
-                await self._settle(trackers)
                 await self._copy(trackers)
             except CoordinatorError as error:
                 log.error("final commit to the coordinator failed", reason=str(error))
@@ -157,16 +157,22 @@ class Committer:
         tracker.close()
         self._notify(f"lost {tracker.topic_partition}")
 
+    def _doubt(self, tracker: OffsetTracker) -> OffsetWrite | None:
+        position = self._positions.get(tracker)
+        return position.in_doubt if position else None
+
     def _plan_of(self, tracker: OffsetTracker) -> Plan | None:
         position = self._positions.get(tracker)
         return position.committed.record.plan if position else None
 
     async def _write_due(self, trackers: Collection[OffsetTracker], *, again: bool = False) -> None:
         due = {}
+        doubted = {tracker: write for tracker in trackers if (write := self._doubt(tracker)) is not None}
+        await self._settle(trackers)
         for tracker in trackers:
             if (position := self._positions.get(tracker)) is None or tracker.retired:
                 continue
-            if _is_due(position, tracker.processed):
+            if _is_due(position, tracker.processed, doubted.get(tracker)):
                 due[tracker] = tracker.processed
             elif again and (stored := position.committed.offset) is not None:
                 due[tracker] = stored
@@ -199,6 +205,7 @@ class Committer:
                     tracker.topic_partition, at.fence, at.record, at.version, offset, plan, epoch, written
                 )
                 position.in_doubt = writes[tracker] = write
+                position.doubt_is_former = False
         results: Mapping[TopicPartition, Stored | Lost | Refused] = {}
         try:
             if writes:
@@ -254,19 +261,22 @@ class Committer:
         for position, write in doubtful:
             if (stored := made.get(write.topic_partition)) is not None:
                 position.committed = _left(write, stored, position.committed.copied)
+                position.moved = position.moved and position.doubt_is_former
             position.in_doubt = None
 
 
-def _is_due(position: _Position, processed: int) -> bool:
-    """Whether there is an offset to store, or a plan to remove whose write may have been executed unnoticed.
+def _is_due(position: _Position, processed: int, doubted: OffsetWrite | None) -> bool:
+    """Whether there is an offset to store, or a plan to remove whose write was executed unnoticed.
 
-    That does not hold for a step: its plan was there before, and its range may be half written.
+    `doubted` was looked up just now. A plan that only got a step stays: its range may be half written. A start that was
+    stored unnoticed (a reset that was cancelled) stays, too: the tracker does not know of it.
     """
-    stored, doubt = position.committed.offset, position.in_doubt
-    doubtful = doubt is not None and not _keeps_plan(doubt)
+    at = position.committed
     if position.moved:
-        return stored != processed or doubtful
-    return stored is not None and (stored < processed or doubtful)
+        return at.offset != processed or (doubted is not None and not _keeps_plan(doubted))
+    if at.offset is None or at.offset > processed:
+        return False
+    return at.offset < processed or (at.record.plan is not None and doubted is not None and not _keeps_plan(doubted))
 
 
 def _keeps_plan(write: OffsetWrite) -> bool:
