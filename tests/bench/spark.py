@@ -2,9 +2,11 @@
 
 Runs a ZooKeeper, a broker and both sides. A round is one transaction of records, which both read with isolation
 read_committed: so all of it becomes readable at one moment, for which our daemon, in its group and with a warm JVM like
-Spark's session, has been waiting. Measured is from that moment until all is written: wall clock, and the processor time
-of the whole tree of processes. Then both sides' records are compared, one by one. The sides take turns, and rounds
-before the first that counts warm the JVMs. The sink `parquet`, which needs no Spark, follows in rounds of its own.
+Spark's session, has been waiting. Spark's own source reads a round twice: in batches as large as ours, which is what is
+compared, and in one batch, which costs it least. Measured is from that moment until all is written: wall clock, and the
+processor time of the whole tree of processes. Then both sides' records are compared, one by one. The sides take turns,
+and rounds before the first that counts warm the JVMs. The sink `parquet`, which needs no Spark, follows in rounds of
+its own.
 
 `--part cluster` measures our sink alone, on a standalone master with two workers: with a spool, and with executors that
 fetch, in rounds of their own. The processes of the cluster are counted.
@@ -45,7 +47,8 @@ PARTITIONS = 4
 TUNING = ("-XX:+UseSerialGC",)
 #: Our rate and processor time, as multiples of theirs, by bytes of a value.
 GOALS: Mapping[int, tuple[float, float]] = {100: (3.0, 0.45), 1024: (1.15, 0.95)}
-SPARK, PARQUET, THEIRS = "the sink spark", "the sink parquet", "Spark's own source"
+SPARK, PARQUET = "the sink spark", "the sink parquet"
+THEIRS, THEIRS_AT_ONCE = "Spark's own source, batches as ours", "Spark's own source, one batch"
 SPOOL, EXECUTORS = "spool", "executors"
 #: Those with a topic of their own: their rounds are not shared.
 WAYS = ("parquet", SPOOL, EXECUTORS)
@@ -81,7 +84,7 @@ async def _run(args: argparse.Namespace) -> Report:
     await anyio.to_thread.run_sync(lambda: resolve_jars(JARS, find_java()))
     sections = []
     console = Console(stderr=True)
-    sides = 2 if args.ours_alone or args.part == "cluster" else 3
+    sides = 2 if args.ours_alone or args.part == "cluster" else 4
     steps = len(args.size) * (args.repetitions + args.warm) * sides
     with tempfile.TemporaryDirectory(prefix="kzconsumer-bench-") as folder, Progress(console=console) as progress:
         task = progress.add_task("starting", total=steps)
@@ -146,11 +149,11 @@ def _local(rounds: Rounds, topic: str, folder: Path) -> Section:
     sandbox, args = rounds.sandbox, rounds.args
     connect = sandbox.zookeeper_connect
     with ExitStack() as stack:
-        sides: dict[str, Side] = {
-            SPARK: stack.enter_context(ours(folder / "s", connect, topic, "spark", args.settings))
-        }
+        spark = stack.enter_context(ours(folder / "s", connect, topic, "spark", args.settings))
+        sides: dict[str, Side] = {SPARK: spark}
         if not args.ours_alone:
-            sides[THEIRS] = stack.enter_context(theirs(folder / "theirs", sandbox.bootstrap))
+            at_once = stack.enter_context(theirs(folder / "theirs", sandbox.bootstrap))
+            sides |= {THEIRS: at_once.in_batches(spark.batch_records), THEIRS_AT_ONCE: at_once}
         rounds.measure(topic, sides)
     own = f"{topic}-parquet"
     with ours(folder / "p", connect, own, "parquet", args.settings) as parquet:

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -81,32 +81,51 @@ class Ours:
             file.unlink()
         return table
 
+    def batch_records(self, round: Round) -> int:
+        """How many records a batch of the round had, on average."""
+        ranges = sum(round.first < _until(entry) <= round.until for entry in self._ledger())
+        return round.records * round.partitions // ranges
+
     def _has(self, round: Round) -> bool:
         untils = dict.fromkeys(range(round.partitions), 0)
-        for entry in (self._out / "_kzconsumer").glob("*+*.json"):
+        for entry in self._ledger():
             partition = int(entry.name.split("+")[1])
             untils[partition] = max(untils[partition], _until(entry))
         return all(until >= round.until for until in untils.values())
 
+    def _ledger(self) -> Iterator[Path]:
+        return (self._out / "_kzconsumer").glob("*+*.json")
+
 
 class Theirs:
-    """A Spark session that runs one query for each round."""
+    """A Spark session that runs one query for each round, in one batch or in batches of a size."""
 
-    def __init__(self, process: subprocess.Popen[bytes], bootstrap: str, folder: Path) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        bootstrap: str,
+        folder: Path,
+        batch_records: Callable[[Round], int] | None = None,
+    ) -> None:
         self._process = process
         self._bootstrap = bootstrap
         self._folder = folder
+        self._batch_records = batch_records
         self.pids = (process.pid,)
-        self._answer()
+
+    def in_batches(self, batch_records: Callable[[Round], int]) -> Theirs:
+        """The same session; its queries have batches of so many records."""
+        return Theirs(self._process, self._bootstrap, self._folder / "batches", batch_records)
 
     def read(self, round: Round) -> None:
         offsets = {str(partition): round.first for partition in range(round.partitions)}
         path, checkpoint = self._path(round), f"{self._path(round)}.checkpoint"
         assert self._process.stdin is not None
-        command = Read(self._bootstrap, round.topic, offsets, str(path), checkpoint)
+        most = self._batch_records(round) if self._batch_records else None
+        command = Read(self._bootstrap, round.topic, offsets, str(path), checkpoint, most)
         self._process.stdin.write(msgspec.json.encode(command) + b"\n")
         self._process.stdin.flush()
-        self._answer()
+        self.wait()
 
     def take(self, round: Round) -> pa.Table:
         files = list(self._path(round).glob("*.parquet"))
@@ -118,7 +137,8 @@ class Theirs:
     def _path(self, round: Round) -> Path:
         return self._folder / f"{round.topic}-{round.first}"
 
-    def _answer(self) -> None:
+    def wait(self) -> None:
+        """Until the session has started, or has run its query."""
         assert self._process.stdout is not None
         if not self._process.stdout.readline():
             raise RuntimeError("Spark's own source has failed: see above")
@@ -166,7 +186,9 @@ def theirs(folder: Path, bootstrap: str) -> Iterator[Theirs]:
     with (folder / "log").open("wb") as output:
         command = ["-m", "tests.bench.spark_source", str(folder / "scratch"), jars]
         with _process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output) as process:
-            yield Theirs(process, bootstrap, folder)
+            side = Theirs(process, bootstrap, folder)
+            side.wait()
+            yield side
 
 
 @contextmanager

@@ -40,6 +40,8 @@ class Read(msgspec.Struct, frozen=True):
     offsets: dict[str, int]
     path: str
     checkpoint: str
+    batch_records: int | None
+    """None: all in one batch."""
 
 
 def main() -> None:
@@ -68,6 +70,8 @@ def _run(session: SparkSession, read: Read) -> None:
         .option("subscribe", read.topic)
         .option("startingOffsets", msgspec.json.encode({read.topic: read.offsets}).decode())
     )
+    if read.batch_records is not None:
+        stream = stream.option("maxOffsetsPerTrigger", read.batch_records)
     query = (
         stream.load()
         .writeStream.format("parquet")

@@ -1,7 +1,8 @@
-"""A slice of `python -m tests.simulate` from a random seed; `make thorough` searches longer."""
+"""A slice of `python -m tests.simulate` from a random seed; `.ci/run` and `make thorough` search longer."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -11,8 +12,8 @@ import pytest
 from tests.simulate.search import random_seed
 from tests.support.extent import NIGHTLY, extent
 
-MINUTES = extent(0.2, 20.0)
-"""Of processor time: some hundred schedules, or a thousand."""
+MINUTES = float(os.environ.get("KZCONSUMER_SIMULATE_MINUTES", extent("0.2", "20")))
+"""Of processor time: twenty schedules a second."""
 LIMIT = 600.0
 """Seconds more: the last seed is searched to its end."""
 BUSY = 5
