@@ -58,7 +58,7 @@ class Promises:
         self._unclean: set[int] = set()  # claims that were ended by other programs
         self._disturbed: dict[TopicPartition, float] = {}
         self._meddled: set[TopicPartition] = set()  # a foreign program set the offset last
-        self._sought: dict[TopicPartition, set[int]] = {}  # where applications sought to
+        self._sought: dict[TopicPartition, dict[int, float]] = {}  # where applications sought to, and when
         self._overtaken: set[TopicPartition] = set()  # retention may have taken a position, and the log's end followed
         ensemble.committed.append(self._committed)
 
@@ -70,7 +70,7 @@ class Promises:
 
     def may_go_to(self, partition: TopicPartition, offset: int) -> None:
         """An application is about to seek: its owner may store this, whatever was processed."""
-        self._sought.setdefault(partition, set()).add(offset)
+        self._sought.setdefault(partition, {})[offset] = self.world.now
 
     def gone(self, partition: TopicPartition, offset: int) -> None:
         """Retention deletes what is before this offset: that need not be read."""
@@ -139,7 +139,12 @@ class Promises:
         self._compare_with_the_log(member, partition, offsets, key)
         records = self._handed.setdefault(partition, {})
         for offset in offsets:
-            if claim and (earlier := records.get(offset)) is not None and not self._may_be_redelivered(earlier):
+            if (
+                claim
+                and (earlier := records.get(offset)) is not None
+                and not self._may_be_redelivered(earlier)
+                and not self._sought_where_stored(partition, earlier)
+            ):
                 self.violated(
                     f"{member.name} got {partition}@{offset}, which {earlier.member.name} had at {earlier.at:.3f}"
                 )
@@ -261,6 +266,12 @@ class Promises:
             self.violated(f"{process} moved {partition} back from {before} to {offset}")
         elif missing := set(range(before, offset)) - self._finished.get(partition, set()):
             self.violated(f"{process} stored {partition} = {offset}, but {sorted(missing)[:5]} was not worked on")
+
+    def _sought_where_stored(self, partition: TopicPartition, earlier: Handed) -> bool:
+        """Whether its application then sought the stored offset: for that nothing has to be stored."""
+        stored = self._stored.get(partition)
+        at = self._sought.get(partition, {}).get(stored) if stored is not None else None
+        return at is not None and earlier.at <= at
 
     def _skipped(self, partition: TopicPartition, offset: int) -> None:
         """What is before the offset need not be read, and all may be redelivered."""
