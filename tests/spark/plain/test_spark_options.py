@@ -235,6 +235,16 @@ def test_a_small_java_collects_with_one_thread_unless_another_collector_is_chose
     assert ("-XX:+UseSerialGC" in options) == serial
 
 
+def test_the_whole_heap_is_used_from_the_start_unless_it_is_larger_or_other_options_follow() -> None:
+    def options(conf: dict[str, str]) -> list[str]:
+        return settings(start(FILES, conf))["spark.driver.extraJavaOptions"].split()
+
+    assert "-Xms1g" in options({})
+    assert not [each for each in options({"spark.driver.memory": "8g"}) if each.startswith("-Xms")]
+    given = options({"spark.driver.extraJavaOptions": "-Xms64m"})
+    assert [each for each in given if each.startswith("-Xms")] == ["-Xms1g", "-Xms64m"], "Java takes the last"
+
+
 @pytest.mark.parametrize(
     ("given", "enabled", "port"), [(False, "false", None), (True, "true", None), (8080, "true", "8080")]
 )
