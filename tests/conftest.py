@@ -54,9 +54,7 @@ CHAINS = {
     "daemons with Spark": (
         "tests/sandbox/spark/test_demo.py",
         "tests/spark/spark/test_replay_after_kill.py",
-        "tests/tools/spark/test_sink_verify.py",
         "tests/tools/spark/test_sink_try.py",
-        "tests/spark/spark/test_executors_outage.py",
         "tests/spark/spark/test_spark_versions.py",
         "tests/spark/spark/test_pyspark_versions.py",
         "tests/spark/spark/test_spark_kubernetes.py",
@@ -65,7 +63,6 @@ CHAINS = {
     "sinks with Spark": (
         "tests/spark/spark/test_spark_sink.py",
         "tests/spark/spark/test_spark_contract.py",
-        "tests/spark/spark/test_docs_functions.py",
         "tests/spark/spark/test_spark_function_steps.py",
         "tests/spark/spark/test_spark_proof.py",
     ),
@@ -73,10 +70,7 @@ CHAINS = {
     "ensemble": (
         "tests/core/ensemble/test_networks.py",
         "tests/core/ensemble/test_lease.py",
-        "tests/spark/spark/test_chaos_spark.py",
     ),
-    # Waits most of its time: it runs while others work.
-    "soak": ("tests/core/ensemble/test_soak.py",),
     "shared Sparks": (
         "tests/spark/spark/test_spark_columns.py",
         "tests/spark/spark/test_spark_destinations.py",

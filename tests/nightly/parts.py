@@ -12,6 +12,9 @@ CHAOS = (
     "tests/core/servers/test_stop.py",
     "tests/core/ensemble/test_networks.py",
     "tests/spark/spark/test_chaos_spark.py",
+    "tests/spark/spark/test_executors_outage.py",
+    "tests/spark/spark/test_docs_functions.py",
+    "tests/tools/spark/test_sink_verify.py",
 )
 VERSIONS = (
     "tests/sandbox/servers/test_sandbox_servers.py",

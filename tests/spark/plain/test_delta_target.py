@@ -39,7 +39,7 @@ Offsets = list[tuple[int, int]]
 
 class TestContract(OurSinkContract):
     sets_aside = True
-    kills = int(os.environ.get("KZCONSUMER_KILLS", extent("6", "40", "2")))
+    kills = int(os.environ.get("KZCONSUMER_KILLS", extent("4", "40", "2")))
 
     def sink(self, directory: Path) -> Sink:
         return TableSink(claimed(directory / "table"), directory / "scratch")

@@ -68,7 +68,8 @@ def offsets(partition: int, first: int, until: int) -> Offsets:
 
 class TestContract(OurSinkContract):
     sets_aside = True
-    kills = int(os.environ.get("KZCONSUMER_KILLS", extent("4", "40", "2")))
+    kills = int(os.environ.get("KZCONSUMER_KILLS", extent("2", "40")))
+    zombies = extent(2, 20)
 
     def sink(self, directory: Path) -> Sink:
         return TableSink(claimed(directory), directory / "scratch")

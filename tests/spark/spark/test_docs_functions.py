@@ -16,6 +16,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from kzconsumer_sandbox.servers.ports import HOST
+from tests.support.extent import only_nightly
 from tests.support.postgres import JDBC_COMMIT, Postgres, driver_jar
 from tests.support.proxy import FaultProxy
 
@@ -42,6 +43,7 @@ def put(text: str, *changes: tuple[str, str]) -> str:
     return text
 
 
+@only_nightly
 @pytest.mark.timeout(900)
 def test_the_printed_function_keeps_the_contract(database: Postgres, tmp_path: Path) -> None:
     with start_blocking_portal() as portal:

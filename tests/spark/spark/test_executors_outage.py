@@ -14,6 +14,7 @@ import pytest
 from kzconsumer_sandbox.servers.broker_server import BrokerServer
 from kzconsumer_sandbox.servers.ports import HOST, free_port
 from kzconsumer_sandbox.servers.topics import create_topic
+from tests.support.extent import NIGHTLY
 from tests.support.members import daemon, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
@@ -56,6 +57,7 @@ def waits(port: int) -> str | None:
     return said
 
 
+@pytest.mark.skipif(NIGHTLY is None, reason="make nightly: a Spark of its own, and two outages")
 async def test_a_batch_waits_for_brokers_beyond_its_attempts(
     servers: Servers, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
-"""`sink verify` and `replay` beside a live member with a real Spark, as printed in docs/spark-proof.md.
+"""`sink verify` and `replay` beside a live member, as printed in docs/spark-proof.md.
 
-One member, one cluster and one page for all of it: a Spark takes ten seconds and more to start.
+The member writes with the sink `parquet`, whose target and ledger are those of the Spark sink; `make nightly` has a
+Spark write and replay.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from kzconsumer.registry import paths
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.command_line import CommandLine
+from tests.support.extent import extent
 from tests.support.members import stored_offsets
 from tests.support.pages import printed
 from tests.support.producing import Sent, produce
@@ -56,12 +58,11 @@ max_time = "100ms"
 max_bytes = {bytes}
 [log]
 format = "json"
-[sink]
-plugin = "spark"
-[sink.options]
-destination = "parquet"
-path = "{folder}/out"
 """
+SINK = extent(
+    '[sink]\nplugin = "parquet"\n[sink.options]\n',
+    '[sink]\nplugin = "spark"\n[sink.options]\ndestination = "parquet"\n',
+)
 
 
 @pytest.fixture
@@ -121,8 +122,9 @@ async def test_the_page_matches_a_live_member(
     ordered: Cluster, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kzconsumer = CommandLine(capsys, "--config", "group.toml")
-    text = FILE.format(connect=ordered.connect, folder=folder, records=500, bytes=1 << 20)
-    small = FILE.format(connect=ordered.connect, folder=folder, records=EACH, bytes=1024)
+    sink = f'{SINK}path = "{folder}/out"\n'
+    text = FILE.format(connect=ordered.connect, records=500, bytes=1 << 20) + sink
+    small = FILE.format(connect=ordered.connect, records=EACH, bytes=1024) + sink
     (folder / "group.toml").write_text(text)
     (folder / "small.toml").write_text(small)
     member = _started(folder, "--config", "group.toml")
