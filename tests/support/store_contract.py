@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +13,7 @@ from tests.support.extent import extent
 from tests.support.object_store import ObjectStore
 from tests.support.sink_contract import OurSinkContract
 
-_ENDPOINT = "KZCONSUMER_TEST_STORE"
+_ENDPOINT = "endpoint"
 
 
 class StoreContract(OurSinkContract):
@@ -32,16 +31,18 @@ class StoreContract(OurSinkContract):
         folder = cls.stack.enter_context(tempfile.TemporaryDirectory())
         cls.store = cls.stack.enter_context(ObjectStore.running(Path(folder)))
         patch = cls.stack.enter_context(pytest.MonkeyPatch.context())
-        for key, value in {**cls.store.environment, _ENDPOINT: cls.store.endpoint}.items():
+        for key, value in cls.store.environment.items():
             patch.setenv(key, value)
         super().setup_class()
+        # Not in the environment: processes of members may have that of an earlier class.
+        (cls.group.directory / _ENDPOINT).write_text(cls.store.endpoint)
 
     @classmethod
     def teardown_class(cls) -> None:
         super().teardown_class()
         cls.stack.close()
 
-    @property
-    def options(self) -> dict[str, str]:
-        """How a member reaches the store."""
-        return {"aws_endpoint": os.environ[_ENDPOINT], "aws_region": "us-east-1"}
+    @staticmethod
+    def options(directory: Path) -> dict[str, str]:
+        """How a member reaches the store. `directory` is the contract's."""
+        return {"aws_endpoint": (directory / _ENDPOINT).read_text(), "aws_region": "us-east-1"}

@@ -26,6 +26,10 @@ _CLIENT: Final = {"timeout": "30s", "connect_timeout": "5s"}
 _RETRIES: Final = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 
 
+class StoreUnavailable(OSError):
+    """The store does not answer, or with errors of its own: a later call may succeed."""
+
+
 class StoredObject(NamedTuple):
     name: str
     size: int
@@ -181,10 +185,12 @@ class ObjectStore:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except self._calls.exceptions.BaseError as error:
-            raise OSError(f"{self.uri}: {_one_line(error)}") from None  # the source has headers of the request
-        except ValueError as error:
-            raise OSError(f"{self.uri}: {_one_line(error)}") from error
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{self.uri}: {_one_line(error)}") from None
+        except self._calls.exceptions.GenericError as error:
+            raise StoreUnavailable(f"{self.uri}: {_one_line(error)}") from None
+        except (self._calls.exceptions.BaseError, ValueError, PermissionError) as error:
+            raise OSError(f"{self.uri}: {_one_line(error)}") from None
 
 
 class _Reading(RawIOBase):

@@ -20,6 +20,13 @@ def read_place(value: object) -> object:
     return str(Path(value).absolute())
 
 
+def read_directory(value: object) -> object:
+    """A directory."""
+    if isinstance(value, str) and is_object_store(value):
+        raise ValueError("is in an object store, whose objects cannot be appended to, as segment files are")
+    return value
+
+
 def require_usable(path: str) -> None:
     """Check a directory, without changing anything; of a URI nothing is known before it is used. Raises ConfigError."""
     if is_object_store(path):

@@ -27,6 +27,7 @@ from kzconsumer_files.overlap import Overlap
 from kzconsumer_files.parquet.sink import ParquetSink
 from kzconsumer_files.private_directory import PrivateDirectory
 from kzconsumer_files.publication import StagedRange
+from kzconsumer_files.segments.sink import SegmentsSink
 from kzconsumer_spark.pipe.messages import SpooledRange
 from tests.support.extent import extent
 from tests.support.object_store import Conditions, ObjectStore
@@ -45,7 +46,7 @@ class TestContract(StoreContract):
     sets_aside = True
 
     def sink(self, directory: Path) -> Sink:
-        return ParquetSink({"path": "s3a://bucket/lake/", "store_options": self.options}, contract_context())
+        return ParquetSink({"path": "s3a://bucket/lake/", "store_options": self.options(directory)}, contract_context())
 
     def read_back(self, directory: Path) -> Iterable[bytes | None]:
         lake = ds.dataset("lake", format="parquet", filesystem=self.store.filesystem)
@@ -143,6 +144,19 @@ def faults_of_races(store: ObjectStore, target: Callable[[str], ObjectTarget], r
     return [*faults, *(f"{name} is left" for name in left)]
 
 
+def test_a_late_decision_is_void(server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its writer saw the range missing, and was suspended until another one had published it."""
+    one, late = (target_in(server, monkeypatch, tmp_path / name) for name in "ab")
+    assert one.missing([spooled(0)]) == late.missing([spooled(0)]) == [spooled(0)]
+    for target, name, layout, published in ((one, "one", "day=1", 1), (late, "late", "day=2", 0)):
+        attempt = PrivateDirectory(target.attempts).path / "1"
+        attempt.mkdir()
+        assert target.publish([staged(attempt, spooled(0), name, layout)], attempt, free) == published
+    assert list(one.visible()) == [f"day=1/{data_file(spooled(0))}"]
+    assert not [name for name in server.objects() if "/publishing/" in name or "/attempts/" in name]
+
+
+@pytest.mark.timeout(3600)
 def test_one_of_two_writers_wins(server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = faults_of_races(server, lambda name: target_in(server, monkeypatch, tmp_path / name), extent(25, 1000))
     assert found == []
@@ -265,6 +279,18 @@ async def test_a_store_that_does_not_answer_is_named_without_credentials(server:
         assert "\n" not in str(caught.value)
 
 
+async def test_a_start_without_the_store_or_its_bucket(server: ObjectStore) -> None:
+    """A store may come back, a bucket has to be made."""
+    with pytest.raises(ConfigError, match=r"\[sink.options\] path: .*s3://nobodys/lake: .*NoSuchBucket") as caught:
+        async with made(server, "s3://nobodys/lake"):
+            pass
+    assert "\n" not in str(caught.value)
+    server.kill()
+    with pytest.raises(SinkError, match=r"parquet files in s3://bucket/lake: s3://bucket/lake: .*HTTP error"):
+        async with made(server):
+            pass
+
+
 def test_options_that_no_store_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"aws_bukket": "x"}
     with pytest.raises(ConfigError, match=r"\[sink.options\] store_options: s3://bucket/lake: .*aws_bukket"):
@@ -272,6 +298,11 @@ def test_options_that_no_store_has_are_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(PluginError, match=r'lake needs obstore: pip install "kzconsumer-files\[object-store\]"'):
         ParquetSink({"path": "s3://bucket/lake"}, contract_context())
+
+
+def test_segment_files_are_not_for_stores() -> None:
+    with pytest.raises(ConfigError, match='path: "s3://bucket/x" is in an object store, whose objects cannot be app'):
+        SegmentsSink({"path": "s3://bucket/x"}, contract_context())
 
 
 def test_other_schemes_are_refused() -> None:

@@ -27,7 +27,7 @@ from kzconsumer.sinks.reports import Holdings
 from kzconsumer_files.destination import TargetDestination
 from kzconsumer_files.holdings import Held, files
 from kzconsumer_files.names import NotOurs, Owner, data_file
-from kzconsumer_files.object_store import is_object_store, require_usable_options, without_store
+from kzconsumer_files.object_store import StoreUnavailable, is_object_store, require_usable_options, without_store
 from kzconsumer_files.options import read_place, require_usable, unusable
 from kzconsumer_files.parquet.records import Codec, record_table, write_records
 from kzconsumer_files.publication import KeptAside, StagedRange
@@ -54,8 +54,8 @@ class ParquetOptions(msgspec.Struct, frozen=True, kw_only=True):
 class ParquetSink:
     """Publishes each range as a file named after it; of two members that write one range the first wins.
 
-    Entering raises ConfigError for a directory that belongs to another group or cannot be used. Other methods raise
-    SinkError, `write` also for a range that is set aside.
+    Entering raises ConfigError for a directory that belongs to another group or cannot be used, SinkError for a store
+    that does not answer. Other methods raise SinkError, `write` also for a range that is set aside.
     """
 
     remembers = True
@@ -81,6 +81,8 @@ class ParquetSink:
             self._writer = await anyio.to_thread.run_sync(self._open)
         except NotOurs as error:
             raise unusable(str(error)) from error
+        except StoreUnavailable as error:
+            raise SinkError(f"{self.destination}: {error}") from error
         except OSError as error:
             raise unusable(f"{error.filename or self._path} cannot be used: {error.strerror or error}") from error
         return self

@@ -12,12 +12,13 @@ from typing import Protocol, TypeVar
 import anyio
 import anyio.to_thread
 
-from kzconsumer.errors import PluginError, SinkError
+from kzconsumer.errors import ConfigError, PluginError, SinkError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.function_reference import load_function, load_plain_function
 from kzconsumer_files.destination import TargetDestination
 from kzconsumer_files.names import NotOurs, Owner, fingerprint
+from kzconsumer_files.object_store import StoreUnavailable
 from kzconsumer_files.options import require_usable as require_place
 from kzconsumer_files.overlap import Overlap
 from kzconsumer_spark.daemon.options import WHERE, SparkOptions
@@ -85,6 +86,19 @@ def claimed_destination(to: To) -> ClaimedDestination:
             return JdbcTable(to)
         case ToFunction():
             return Functions(to)
+
+
+def claim(destination: ClaimedDestination, owner: Owner) -> None:
+    """Raises ConfigError if that is not possible, SinkError if a store does not answer."""
+    try:
+        destination.claim(owner)
+    except NotOurs as error:
+        raise ConfigError([f"{WHERE}: {error}"]) from error
+    except StoreUnavailable as error:
+        raise SinkError(f"{WHERE}: {error}") from error
+    except OSError as error:
+        where = f" {error.filename} cannot be used:" if error.filename else ""
+        raise ConfigError([f"{WHERE}:{where} {error.strerror or error}"]) from error
 
 
 async def answer(question: Callable[[], _Answer], options: SparkOptions) -> _Answer:
