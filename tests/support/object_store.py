@@ -9,7 +9,10 @@ from __future__ import annotations
 import secrets
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 from pyarrow import fs
 
@@ -18,17 +21,20 @@ from kzconsumer_sandbox.servers.ports import HOST, free_port
 from kzconsumer_sandbox.servers.server_process import ServerProcess
 from kzconsumer_sandbox.servers.versions import Artifact, JarSet
 
+Conditions: TypeAlias = Literal["all", "probes", "none"]
 _CLIENT = "2.35.4"  # that Hadoop 3.5.0 is built with
 _AMAZON = "software.amazon.awssdk"
 
 
 class ObjectStore(ServerProcess):
-    """With one bucket, `bucket`; `conf` is what Spark needs to find it."""
+    """With one bucket, `bucket`. `conf` is what Spark needs to find it, `options` and `environment` what sinks do."""
 
     bucket = "bucket"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, conditions: Conditions = "all") -> None:
+        """`conditions`: see `s3_server`."""
         super().__init__("object-store", folder)
+        self._conditions = conditions
         self._port = free_port()
         self.secret = secrets.token_hex(8)
         self.endpoint = f"http://{HOST}:{self._port}"
@@ -39,13 +45,32 @@ class ObjectStore(ServerProcess):
             "spark.hadoop.fs.s3a.access.key": "tester",
             "spark.hadoop.fs.s3a.secret.key": self.secret,
         }
+        self.options = {"aws_endpoint": self.endpoint, "aws_region": "us-east-1"}
+        self.environment = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": self.secret}
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(self._port)]
+        return [sys.executable, "-m", "tests.support.s3_server", str(self._port), self._conditions]
 
     def serves(self) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex((HOST, self._port)) == 0
+
+    @classmethod
+    @contextmanager
+    def running(cls, folder: Path, conditions: Conditions = "all") -> Iterator[ObjectStore]:
+        server = cls(folder, conditions)
+        server.start()
+        try:
+            server.wait_ready()
+            server.make_bucket()
+            yield server
+        finally:
+            server.kill()
+
+    @property
+    def filesystem(self) -> Any:
+        """The bucket, for readers."""
+        return fs.SubTreeFileSystem(self.bucket, self._client())
 
     def make_bucket(self) -> None:
         self._client(allow_bucket_creation=True).create_dir(self.bucket)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files.names import Owner, fingerprint
 from kzconsumer_files.publication import KeptAside
-from kzconsumer_files.target import Target
+from kzconsumer_files.targets import target_at
+
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class TargetDestination:
@@ -20,8 +23,10 @@ class TargetDestination:
 
     remembers = True
 
-    def __init__(self, path: Path, kind: str, partition_by: tuple[str, ...] = ()) -> None:
-        self.target = Target(path)
+    def __init__(
+        self, path: str, kind: str, partition_by: tuple[str, ...] = (), store_options: Mapping[str, str] = _NONE
+    ) -> None:
+        self.target = target_at(path, store_options)
         self._kind = kind
         self._partition_by = partition_by
         self._id = ""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
-from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from io import BufferedIOBase
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.orc as orc
@@ -23,8 +24,7 @@ from kzconsumer.sinks.reports import HeldRange
 from kzconsumer_files.fold_plan import Span
 from kzconsumer_files.ledger_items import Folded
 from kzconsumer_files.names import LedgerEntry, NamedRange, parsed, range_name
-from kzconsumer_files.private_directory import abandoned
-from kzconsumer_files.target import Target
+from kzconsumer_files.targets import AnyTarget
 
 _READERS: Final = 8
 _PIECE: Final = 1 << 20
@@ -43,21 +43,21 @@ class Damaged(Exception):
     """A file that the ledger names is missing or unreadable; the text says which."""
 
 
-def files(target: Target, kind: str, count_rows: bool) -> Held:
+def files(target: AnyTarget, kind: str, count_rows: bool) -> Held:
     """What `target`, whose files are of format `kind`, holds. Raises OSError, NotOurs.
 
     The directory is listed first, then the decisions, then the ledger: a file that was being published while the
     directory was listed is named by one of the others.
     """
-    visible = set(_visible(target.path)) if count_rows else set()
+    visible = set(target.visible()) if count_rows else set()
     decided = target.decisions()
     ledger, folded = target.ledger()
     entries = [each for each in ledger if not each.kept_aside]
-    rows = partial(_rows_in, target.path, kind)
+    rows = partial(_rows_in, target, kind)
     named = {name for each in (*entries, *decided) for name in each.files}
     of_folded = FoldedFiles(folded)
     # Listed again: ranges that were published since the first listing may be folded by now.
-    late = set(_visible(target.path)) if count_rows and folded else set()
+    late = set(target.visible()) if count_rows and folded else set()
     of_folded.add((visible | late) - named)
     strays = [f"{name} is of no range of the ledger" for name in sorted(visible - named - of_folded.names)]
     names = {range_name(each.identity) for each in ledger}
@@ -65,7 +65,7 @@ def files(target: Target, kind: str, count_rows: bool) -> Held:
     undone_text = "is decided for and not there yet: the next start, or the next write of it, finishes it"
     leftovers = [f"{each.range} {undone_text}" for each in undone]
     leftovers += [kept_aside(each.range) for each in ledger if each.kept_aside]
-    leftovers += dead_attempts(target.attempts)
+    leftovers += target.leftovers()
     if not count_rows:
         older = (_held_folded(line, each) for line, each in folded)
         return Held((*older, *(held_range(each) for each in entries)), (), tuple(leftovers))
@@ -107,31 +107,13 @@ def kept_aside(part: OffsetRange) -> str:
     return f"{part} was set aside by a member that could not write it: it is never written"
 
 
-def dead_attempts(attempts: Path) -> Iterator[str]:
-    if found := abandoned(attempts):
-        size = sum(file.stat().st_size for each in found for file in each.rglob("*") if file.is_file())
-        them = "1 dead attempt has" if len(found) == 1 else f"{len(found)} dead attempts have"
-        it = "it" if len(found) == 1 else "them"
-        yield f"{them} left {size} bytes in {attempts}; the next start removes {it}"
-
-
-def _visible(top: Path) -> Iterator[str]:
-    """The files that readers of Spark, Hive and Arrow see."""
-    for directory, below, names in os.walk(top):
-        # Spark reads a directory `_column=value`.
-        below[:] = [each for each in below if each[0] != "." and (each[0] != "_" or "=" in each)]
-        for name in names:
-            if name[0] not in "._":
-                yield os.path.relpath(os.path.join(directory, name), top)
-
-
-def _rows_in(top: Path, kind: str, name: str) -> int | None:
+def _rows_in(target: AnyTarget, kind: str, name: str) -> int | None:
     """How many rows a file has; None if its format does not say. Raises Damaged."""
-    file, count = top / name, _ROWS.get(kind)
+    count = _ROWS.get(kind)
     try:
-        if count is not None:
-            return count(file)
-        file.stat()
+        with closing(target.open(name)) as file:
+            if count is not None:
+                return count(file, name)
     except FileNotFoundError:
         raise Damaged(f"{name} is gone") from None
     except (OSError, pa.ArrowException) as error:
@@ -188,15 +170,22 @@ def _held_folded(line: str, each: Folded, rows: int | None = None, faults: tuple
     )
 
 
-def _lines(file: Path) -> int:
+def _lines(file: BufferedIOBase, name: str) -> int:
     """Rows of a file of JSON lines. The suffix of its name gives the compression."""
-    with pa.input_stream(str(file), compression="detect") as stream:
+    with pa.input_stream(file, compression=_compression(name)) as stream:
         return sum(piece.count(b"\n") for piece in iter(lambda: stream.read(_PIECE), b""))
 
 
+def _compression(name: str) -> Any:
+    try:
+        return pa.Codec.detect(name).name
+    except ValueError:
+        return None
+
+
 # Rows of CSV cannot be counted without Spark: a field may contain line ends, escaped by Spark's options.
-_ROWS: Final[dict[str, Callable[[Path], int]]] = {
-    "parquet": lambda file: pq.read_metadata(file).num_rows,
-    "orc": lambda file: orc.ORCFile(file).nrows,
+_ROWS: Final[dict[str, Callable[[Any, str], int]]] = {
+    "parquet": lambda file, _: pq.read_metadata(file).num_rows,
+    "orc": lambda file, _: orc.ORCFile(file).nrows,
     "json": _lines,
 }

@@ -8,12 +8,11 @@ directory: the first writer of a number wins, the highest number counts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from kzconsumer.durable_files import create_whole
+from kzconsumer_files.state_files import StateFiles
 
 Field: TypeAlias = Mapping[str, Any]
 _BY_POSITION: Final = "csv"
@@ -56,7 +55,7 @@ class Merged(NamedTuple):
 class Layouts:
     """Of one state directory. Raises OSError."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: StateFiles) -> None:
         self._state = state
 
     def require(self, kind: str, partition_by: Sequence[str]) -> None:
@@ -98,16 +97,17 @@ class Layouts:
                 return merged.added
 
     def _newest(self) -> tuple[int, Layout | None]:
-        file = max(self._state.glob("layout-*.json"), default=None)
-        if file is None:
+        name = max(self._state.names("layout-"), default=None)
+        if name is None:
             return 0, None
         try:
-            return int(file.stem.removeprefix("layout-")), msgspec.json.decode(file.read_bytes(), type=Layout)
+            number = int(name.removeprefix("layout-").removesuffix(".json"))
+            return number, msgspec.json.decode(self._state.read(name) or b"", type=Layout)
         except (ValueError, msgspec.DecodeError) as error:
-            raise Misfit(f"{file} cannot be read: {error}") from error
+            raise Misfit(f"{self._state.place(name)} cannot be read: {error}") from error
 
     def _add(self, number: int, layout: Layout) -> bool:
-        return create_whole(self._state / f"layout-{number:06d}.json", msgspec.json.format(msgspec.json.encode(layout)))
+        return self._state.create(f"layout-{number:06d}.json", msgspec.json.format(msgspec.json.encode(layout)))
 
 
 def merged_columns(theirs: Sequence[Field], ours: Sequence[Field], *, whole: bool) -> Merged:

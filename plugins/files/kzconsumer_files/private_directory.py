@@ -9,8 +9,9 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kzconsumer.durable_files import make_directory
@@ -78,6 +79,20 @@ def abandoned(parent: Path) -> list[Path]:
             os.close(lock)
             found.append(lock_file.with_suffix(""))
     return found
+
+
+def local_attempts() -> Path:
+    """The parent of private directories for files that are uploaded from this machine."""
+    return Path(tempfile.gettempdir(), f"kzconsumer-files-{os.getuid()}")
+
+
+def dead_attempts(attempts: Path) -> Iterator[str]:
+    """A sentence about the directories that `sweep` would remove, if there are any."""
+    if found := abandoned(attempts):
+        size = sum(file.stat().st_size for each in found for file in each.rglob("*") if file.is_file())
+        them = "1 dead attempt has" if len(found) == 1 else f"{len(found)} dead attempts have"
+        it = "it" if len(found) == 1 else "them"
+        yield f"{them} left {size} bytes in {attempts}; the next start removes {it}"
 
 
 def _lock_file(directory: Path) -> Path:

@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kzconsumer.durable_files import make_directory, put_in_place, sync_directory, sync_file, write_new
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer_files.ledger import Ledger
 from kzconsumer_files.names import (
@@ -40,6 +41,7 @@ from kzconsumer_files.names import (
 )
 from kzconsumer_files.overlap import Overlap
 
+_log = get_logger("kzconsumer.files")
 _PROBE: Final = ".kzconsumer-probe-"
 
 
@@ -113,7 +115,7 @@ class Publication:
         blocked |= self.finish(range_name(part) for part, _ in entries)
         ours = str(attempt.relative_to(self._attempts))
         published = [self.require_published(part) for part, _ in entries if part.range not in blocked]
-        _require_none(blocked)
+        require_none(blocked)
         return sum(entry is not None and entry.attempt == ours for entry in published)
 
     def require_published(self, part: AnyRange) -> LedgerEntry | None:
@@ -132,7 +134,7 @@ class Publication:
         path = attempt / f"{name}.json"
         write_new(path, msgspec.json.encode(aside_entry(part, records, str(attempt.relative_to(self._attempts)))))
         put_in_place(path, self._decisions / path.name)
-        _require_none(self.finish([name]))
+        require_none(self.finish([name]))
         entry = self._ledger.read(name)
         return entry is not None and entry.kept_aside
 
@@ -261,7 +263,12 @@ class Publication:
             return None
 
 
-def _require_none(blocked: Mapping[OffsetRange, OSError]) -> None:
+def log_blocked(blocked: Mapping[OffsetRange, OSError]) -> None:
+    for part, error in blocked.items():
+        _log.warning("decided range not published", range=str(part), error=str(error))
+
+
+def require_none(blocked: Mapping[OffsetRange, OSError]) -> None:
     for part, error in blocked.items():
         if isinstance(error, Overlap) and len(blocked) == 1:
             raise error

@@ -6,104 +6,58 @@ it. Nothing that is published is ever replaced or deleted.
 
 from __future__ import annotations
 
+import os
 import shutil
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from io import BufferedIOBase
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
 from kzconsumer.durable_files import make_directory, put_in_place, sync_directory, write_new
-from kzconsumer.logs.logger import get_logger
-from kzconsumer.model import OffsetRange, RangeIdentity
+from kzconsumer.model import RangeIdentity
 from kzconsumer_files.folding import Folder
-from kzconsumer_files.layout import Layouts, Misfit
 from kzconsumer_files.ledger import Contents, Ledger
 from kzconsumer_files.ledger_items import LedgerItems, UnreadableItem, read_all
-from kzconsumer_files.names import AnyRange, LedgerEntry, Marker, NotOurs, Owner, range_name
-from kzconsumer_files.private_directory import PrivateDirectory, sweep
-from kzconsumer_files.publication import Publication, StagedRange
+from kzconsumer_files.marked_place import MARKER, MarkedPlace, new_marker, require_unused
+from kzconsumer_files.names import AnyRange, LedgerEntry, NotOurs, Owner, range_name
+from kzconsumer_files.private_directory import PrivateDirectory, dead_attempts, sweep
+from kzconsumer_files.publication import Publication, StagedRange, log_blocked
+from kzconsumer_files.state_files import StateDirectory
 
 _Range = TypeVar("_Range", bound=AnyRange)
-_log = get_logger("kzconsumer.files")
 
 
-class Target:
+class Target(MarkedPlace):
     """One directory on a local file system that several members of one group publish into."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._state = path / "_kzconsumer"
+        super().__init__(path, StateDirectory(self._state))
         self.attempts = self._state / "attempts"
         items = LedgerItems(self._state)
         self._ledger = Ledger(items)
         self._folder = Folder(items)
         self._publication = Publication(path, self._state, self.attempts, self._ledger)
-        self._layouts = Layouts(self._state)
 
     def claim(self, owner: Owner) -> str:
         """Make the directory, mark it as `owner`'s and return its permanent id. Raises NotOurs, OSError."""
         make_directory(self.attempts)
         self._publication.prepare()
-        marker = self._state / "owner.json"
+        marker = self._state / MARKER
         if not marker.exists():
-            # Readers of a Delta table, which `_delta_log` makes it, would not see our files.
             names = sorted(each.name for each in self.path.iterdir())
-            foreign = next((each for each in names if each[0] not in "._" or each == "_delta_log"), None)
-            if foreign is not None and not marker.exists():
-                raise NotOurs(f"{self.path} is not empty ({foreign}) and not marked as a target of any group")
-            made = Marker(id=uuid.uuid4().hex, **msgspec.structs.asdict(owner))
+            if not marker.exists():
+                require_unused(self.path, names)
             private = PrivateDirectory(self.attempts)
             try:
                 staged = private.path / marker.name
-                write_new(staged, msgspec.json.format(msgspec.json.encode(made)))
+                write_new(staged, new_marker(owner))
                 put_in_place(staged, marker)
             finally:
                 private.remove()
             sync_directory(self._state)
         return self.find(owner)
-
-    def find(self, owner: Owner) -> str:
-        """The id of a target that is marked as `owner`'s. Raises NotOurs, also if there is no target; OSError."""
-        marker = self._state / "owner.json"
-        try:
-            found = msgspec.json.decode(marker.read_bytes(), type=Marker)
-        except FileNotFoundError:
-            raise NotOurs(f"{self.path} is not marked as a target of any group") from None
-        except msgspec.DecodeError as error:
-            raise NotOurs(f"{marker} cannot be read: {error}") from error
-        if found.owner != owner:
-            raise NotOurs(f"{self.path} belongs to {found.owner}; this is {owner}: give another path")
-        return found.id
-
-    def settle_layout(self, kind: str, partition_by: Sequence[str]) -> None:
-        """Record format and partition columns of the target. Raises NotOurs if it has others; OSError."""
-        with self._same_layout():
-            self._layouts.settle(kind, partition_by)
-
-    def require_layout(self, kind: str, partition_by: Sequence[str]) -> None:
-        """As `settle_layout`, but nothing is recorded."""
-        with self._same_layout():
-            self._layouts.require(kind, partition_by)
-
-    def take_columns(self, schema: str, *, whole: bool) -> None:
-        """Record columns, Spark's as JSON, as those of the target; see `Layouts.take`. Raises Misfit, OSError."""
-        try:
-            added = self._layouts.take(schema, whole=whole)
-        except Misfit as misfit:
-            raise Misfit(f"{self.path}: {misfit}; or give another path") from None
-        if added:
-            note = "null in earlier rows; a reader that takes its columns from one file may not see them"
-            _log.warning("columns added to the target", columns=list(added), note=note)
-
-    @contextmanager
-    def _same_layout(self) -> Iterator[None]:
-        try:
-            yield
-        except Misfit as misfit:
-            raise NotOurs(f"{self.path}: {misfit}: readers would miss rows; keep it, or give another path") from None
 
     def has(self, part: AnyRange) -> bool:
         """Whether the ledger has the range: published, or set aside. Data files do not count."""
@@ -115,7 +69,7 @@ class Target:
         A range whose decision cannot be carried out is missing, and the reason is logged; others are not affected.
         """
         unknown = [part for part in ranges if not self.has(part)]
-        _report(self._publication.finish(map(range_name, unknown)))
+        log_blocked(self._publication.finish(map(range_name, unknown)))
         return [part for part in unknown if not self.has(part)]
 
     def require_published(self, part: AnyRange) -> None:
@@ -182,14 +136,26 @@ class Target:
         """Discard the staged files of dead processes, as `discard` does; returns the number of processes."""
         return sweep(self.attempts, self._is_needed)
 
+    def visible(self) -> Iterator[str]:
+        """The files that readers of Spark, Hive and Arrow see."""
+        for directory, below, names in os.walk(self.path):
+            # Spark reads a directory `_column=value`.
+            below[:] = [each for each in below if each[0] != "." and (each[0] != "_" or "=" in each)]
+            for name in names:
+                if name[0] not in "._":
+                    yield os.path.relpath(os.path.join(directory, name), self.path)
+
+    def open(self, name: str) -> BufferedIOBase:
+        """A published file. Raises FileNotFoundError."""
+        return (self.path / name).open("rb")
+
+    def leftovers(self) -> Iterator[str]:
+        """What dead writers left, as a sentence."""
+        return dead_attempts(self.attempts)
+
     def _is_needed(self, attempt: Path) -> bool:
         """Whether it has files of a decided range that cannot be published."""
         self._publication.remove_probes(attempt)
         blocked = self._publication.finish_staged_under(attempt)
-        _report(blocked)
+        log_blocked(blocked)
         return bool(blocked)
-
-
-def _report(blocked: Mapping[OffsetRange, OSError]) -> None:
-    for part, error in blocked.items():
-        _log.warning("decided range not published", range=str(part), error=str(error))

@@ -11,7 +11,7 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer_files.names import NotOurs, RecordRange, identity_of
 from kzconsumer_files.private_directory import PrivateDirectory
 from kzconsumer_files.publication import StagedRange
-from kzconsumer_files.target import Target
+from kzconsumer_files.targets import AnyTarget
 
 _Records = TypeVar("_Records", bound=RecordRange)
 
@@ -31,7 +31,7 @@ class Written(NamedTuple):
 class TargetWriter:
     """One writer of a target that is claimed, with a directory of its own for staged files. Blocks."""
 
-    def __init__(self, target: Target, require_lease: Callable[[], None]) -> None:
+    def __init__(self, target: AnyTarget, require_lease: Callable[[], None]) -> None:
         """`require_lease` returns while the partitions are certainly ours, and raises or waits if they may not be."""
         self._target = target
         self._require_lease = require_lease
@@ -80,7 +80,7 @@ class TargetWriter:
         self._folding.start()
 
 
-def _fold(target: Target) -> None:
+def _fold(target: AnyTarget) -> None:
     try:
         target.fold()
     except (OSError, NotOurs) as error:  # the ledger is only larger than it need be

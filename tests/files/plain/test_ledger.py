@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer.model import RangeIdentity
-from kzconsumer_files import folding, holdings
+from kzconsumer_files import folding
 from kzconsumer_files.fold_plan import FAN_OUT_BITS, Span, height
 from kzconsumer_files.holdings import files
 from kzconsumer_files.names import Owner, aside_entry, data_file, range_name
@@ -251,18 +251,18 @@ def test_ranges_published_and_folded_during_a_listing_are_no_finding(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(target, *range(20))
-    seen = holdings._visible
+    seen = Target.visible
     calls: list[int] = []
 
-    def then_more(top: Path) -> list[str]:
-        names = list(seen(top))
+    def then_more(self: Target) -> Iterator[str]:
+        names = list(seen(self))
         if not calls:
             calls.append(1)
             publish(target, *range(20, RANGES))
             target.fold()
-        return names
+        return iter(names)
 
-    monkeypatch.setattr(holdings, "_visible", then_more)
+    monkeypatch.setattr(Target, "visible", then_more)
     found = files(target, "parquet", True)
     assert (sum(each.rows or 0 for each in found.ranges), found.strays) == (RANGES * EACH, ())
     assert not any(each.faults for each in found.ranges)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pyarrow.dataset as ds
 import pytest
+from pyarrow import fs
 
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.members import daemon, stored_offsets
+from tests.support.object_store import ObjectStore
 from tests.support.producing import Sent, produce
 from tests.support.steady_flow import flowing
 from tests.support.zookeeper_sessions import until
@@ -23,22 +27,50 @@ SESSION = "2s"
 """Short: each member waits for the end of the session of the one that was killed."""
 
 
-def offsets(directory: Path, partition: int) -> list[int]:
+class Lake(NamedTuple):
+    """Where files are published: the sink's options, and what a reader needs."""
+
+    options: str
+    top: str
+    filesystem: Any = None
+
+    def read(self) -> ds.FileSystemDataset:
+        return ds.dataset(self.top, format="parquet", filesystem=self.filesystem)
+
+    def files(self) -> list[str]:
+        try:
+            return self.read().files
+        except FileNotFoundError:
+            return []
+
+
+@pytest.fixture(params=["directory", "store"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    if request.param == "directory":
+        yield Lake(f'path = "{tmp_path}/lake"\n', str(tmp_path / "lake"))
+        return
+    with ObjectStore.running(tmp_path / "store") as store:
+        for key, value in store.environment.items():
+            monkeypatch.setenv(key, value)
+        reach = "".join(f'store_options.{key} = "{value}"\n' for key, value in store.options.items())
+        yield Lake(f'path = "s3://{store.bucket}/lake"\n{reach}', "lake", store.filesystem)
+
+
+def offsets(lake: Lake, partition: int) -> list[int]:
     """Of the records that readers see, in order."""
-    table = ds.dataset(directory, format="parquet").to_table(columns=["partition", "offset"])
+    table = lake.read().to_table(columns=["partition", "offset"])
     return sorted(row["offset"] for row in table.to_pylist() if row["partition"] == partition)
 
 
 async def test_repeated_kills_leave_every_record_exactly_once(
-    cluster: Cluster, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, unique: str, tmp_path: Path, lake: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await create_topic(cluster.connect, unique, 2)
-    out = tmp_path / "lake"
-    sink = f'[sink]\nplugin = "parquet"\n[sink.options]\npath = "{out}"\ncodec = "zstd"\n'
+    sink = f'[sink]\nplugin = "parquet"\n[sink.options]\n{lake.options}codec = "zstd"\n'
     kzconsumer = CommandLine(capsys, "--config", str(tmp_path / "group.toml"))
 
     def written() -> int:
-        return len(list(out.glob("*.parquet")))
+        return len(lake.files())
 
     async with flowing(cluster, unique, 2, per_second=500) as flow:
         for _ in range(ROUNDS):
@@ -54,12 +86,12 @@ async def test_repeated_kills_leave_every_record_exactly_once(
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
     last = b"the last one"
     with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink, session_timeout=SESSION) as member:
-        await until(lambda: ds.dataset(out, format="parquet").count_rows(ds.field("value") == last) == 2, 60)
+        await until(lambda: lake.read().count_rows(ds.field("value") == last) == 2, 60)
         member.signal(signal.SIGTERM)
         assert await member.ended() == 0
     ends = [end for end in await stored_offsets(cluster.connect, unique, unique, 2) if end is not None]
     for partition, end in enumerate(ends):
-        assert offsets(out, partition) == list(range(end))
+        assert offsets(lake, partition) == list(range(end))
     proof = await kzconsumer.json("sink", "verify")
     assert (proof["healthy"], [each["rows"] for each in proof["partitions"]]) == (True, ends)
 
@@ -67,7 +99,7 @@ async def test_repeated_kills_leave_every_record_exactly_once(
     done = await kzconsumer("sink", "replay", *times, "--into", str(tmp_path / "again"))
     assert done.status == 0, done
     for partition, end in enumerate(ends):
-        assert offsets(tmp_path / "again", partition) == list(range(end))
-    next(out.glob("*.parquet")).unlink()
+        assert offsets(Lake("", str(tmp_path / "again")), partition) == list(range(end))
+    (lake.filesystem or fs.LocalFileSystem()).delete_file(lake.files()[0])
     proof = await kzconsumer.json("sink", "verify", status=3)
     assert [each["kind"] for each in proof["findings"]] == ["damaged"]

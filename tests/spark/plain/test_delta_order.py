@@ -41,14 +41,18 @@ def writer(disk: Disk, target: DeltaTarget) -> Writer[DeltaTarget]:
     return Writer(target, disk.root / "scratch")
 
 
+def path_of(target: DeltaTarget) -> Path:
+    return Path(target.to.path)
+
+
 def log_of(target: DeltaTarget) -> list[Path]:
-    found = sorted((target.path / "_delta_log").glob("*.json"))
+    found = sorted((path_of(target) / "_delta_log").glob("*.json"))
     assert found
     return found
 
 
 def test_a_claim_is_on_disk(disk: Disk, target: DeltaTarget) -> None:
-    disk.require(target.path / "_kzconsumer" / "delta.json", target.attempts)
+    disk.require(path_of(target) / "_kzconsumer" / "delta.json", target.attempts)
 
 
 def test_files_are_synced_before_the_commit_and_the_commit_before_it_counts(
@@ -57,13 +61,13 @@ def test_files_are_synced_before_the_commit_and_the_commit_before_it_counts(
     asked: list[int] = []
 
     def before_the_commit() -> None:
-        files = list(target.path.glob("*.parquet"))
+        files = list(path_of(target).glob("*.parquet"))
         disk.require(*files)
         asked.append(len(files))
 
     for first in (0, 5, 10):
         writer.publish(writer.stage(range_data("t", 0, first, first + 5)), before_the_commit)
-        disk.require(*log_of(target), *target.path.glob("*.parquet"))
+        disk.require(*log_of(target), *path_of(target).glob("*.parquet"))
     assert asked == [1, 2, 3]
 
 
@@ -93,13 +97,13 @@ def test_the_commit_of_a_killed_writer_is_synced_before_it_is_reported(
         with pytest.raises(Dies):
             writer.publish(writer.stage(range_data("t", 0, 0, 5)))
     assert disk.missing(log_of(target)[-1]) is not None
-    ask(claimed(target.path))
+    ask(claimed(path_of(target)))
     disk.require(*log_of(target))
 
 
 def test_a_range_kept_aside_is_on_disk(disk: Disk, target: DeltaTarget, writer: Writer[DeltaTarget]) -> None:
     assert target.set_aside(PART, 5), "there is no table yet"
-    disk.require(*(target.path / "_kzconsumer" / "aside").iterdir())
+    disk.require(*(path_of(target) / "_kzconsumer" / "aside").iterdir())
     writer.publish(writer.stage(range_data("t", 0, 5, 10)))
     assert target.set_aside(RangeIdentity("t", 0, 0x2A, 0, 10, 15), 5)
     disk.require(*log_of(target))
@@ -109,5 +113,5 @@ def test_a_range_without_rows_and_without_a_table_is_on_disk(
     disk: Disk, target: DeltaTarget, writer: Writer[DeltaTarget]
 ) -> None:
     assert writer.publish(writer.stage(range_data("t", 0, 0, 5, []))) == 0
-    (place,) = (target.path / "_kzconsumer" / "empty").iterdir()
+    (place,) = (path_of(target) / "_kzconsumer" / "empty").iterdir()
     disk.require(place)

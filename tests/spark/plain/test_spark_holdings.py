@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +17,6 @@ from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer.sinks.quarantine import RangeQuarantine, kept_ranges
-from kzconsumer_files import holdings
 from kzconsumer_files.holdings import files
 from kzconsumer_files.names import Owner, data_file, range_name
 from kzconsumer_files.publication import StagedRange
@@ -107,14 +107,14 @@ def test_a_range_being_published_is_no_stray_but_a_dead_writers_is_reported(
         "t-0[0..3) is decided for and not there yet: the next start, or the next write of it, finishes it",
     )
     # Between the first read and the last it is finished: in either order, the file never counts as a stray.
-    seen = holdings._visible
+    seen = Target.visible
 
-    def then_entered(top: Path) -> list[str]:
-        names = list(seen(top))
+    def then_entered(self: Target) -> Iterator[str]:
+        names = list(seen(self))
         decision.rename(entry)
-        return names
+        return iter(names)
 
-    monkeypatch.setattr(holdings, "_visible", then_entered)
+    monkeypatch.setattr(Target, "visible", then_entered)
     found = files(target, "parquet", True)
     assert (len(found.ranges), found.strays, found.leftovers) == (1, (), ())
     assert file.exists()

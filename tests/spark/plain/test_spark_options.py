@@ -80,7 +80,17 @@ FUNCTION = {"destination": "function", "function": "a:b"}
         (JDBC | {"conf": {"spark.speculation": "true"}}, "conf.spark.speculation cannot be set here"),
         ({"destination": "function", "function": "a:b", "path": "x"}, "path does not go with"),
         (PARQUET | {"pathh": "x"}, "pathh: unknown key; did you mean path?"),
-        (PARQUET | {"path": "s3a://bucket/x"}, "is not on a local file system; supported are plain paths and file:"),
+        (PARQUET | {"path": "hdfs://n/x"}, "is not a directory, nor a URI with s3, s3a, gs, abfss"),
+        (PARQUET | CLUSTER | {"path": "s3a://bucket/x"}, "path s3a://bucket/x goes with a local master only"),
+        (PARQUET | {"store_options": {"aws_region": "x"}}, "store_options go with a path such as s3://bucket/orders"),
+        (
+            PARQUET | {"path": "s3://b/x", "store_options": {"aws_session_token": "my-own"}},
+            "store_options.aws_session_token is not for a file that others read: credentials come from the environment",
+        ),
+        (
+            PARQUET | {"path": "s3://b/x", "store_options": {"aws_conditional_put": "disabled"}},
+            "store_options.aws_conditional_put is not supported",
+        ),
         (PARQUET | {"path": "file://host/x"}, "is not on a local file system"),
         (PARQUET | {"master": "yarn", "read": "spool"}, 'spool is missing: master "yarn" needs a directory'),
         (PARQUET | {"master": "yarn-cluster"}, 'master: "yarn-cluster" is not local, local[n], local[*], spark://host'),
@@ -164,6 +174,9 @@ def test_each_destination_configures_the_worker() -> None:
     delta = ToDelta(path="/d", partition_by=("day",), write_options={"compression": "zstd"})
     assert read_options({"destination": "delta"} | given).to == delta
     assert settings(start(delta, {})) == settings(start(files, {})), "its files are written as others"
+    stored = read_options(PARQUET | {"path": "s3a://b/x/", "store_options": {"aws_region": "r"}})
+    assert stored.to == ToFiles(path="s3a://b/x/", store_options={"aws_region": "r"})
+    assert stored.columns.quarantine is None, "it must be a directory"
     made = read_options(JDBC | {"password_env": "SECRET", "unique_key": ["topic", "offset"]}).to
     assert made == ToJdbc(
         url="jdbc:postgresql://h:5432/d", table="s.t", user="u", password_env="SECRET", unique_key=("topic", "offset")

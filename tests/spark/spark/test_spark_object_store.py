@@ -23,14 +23,8 @@ CONTEXT = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: mat
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ObjectStore]:
-    server = ObjectStore(tmp_path / "store")
-    server.start()
-    try:
-        server.wait_ready()
-        server.make_bucket()
+    with ObjectStore.running(tmp_path / "store") as server:
         yield server
-    finally:
-        server.kill()
 
 
 def options(store: ObjectStore, cluster: SparkCluster, tmp_path: Path) -> dict[str, object]:
@@ -80,3 +74,40 @@ async def test_an_unusable_store_is_reported_before_spark_starts(store: ObjectSt
         async with SparkSink(output, CONTEXT):
             pass
     assert not list((tmp_path / "scratch").rglob("spark.log"))
+
+
+@pytest.mark.parametrize("destination", ["parquet", "delta", "iceberg"])
+async def test_a_local_spark_writes_into_a_store(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, destination: str
+) -> None:
+    """Needs no jar for the store: the worker puts what Spark wrote."""
+    for key, value in store.environment.items():
+        monkeypatch.setenv(key, value)
+    output: dict[str, object] = {
+        "destination": destination,
+        "scratch": str(tmp_path / "scratch"),
+        "start_timeout": "240s",
+        "attempts": 1,
+        "partition_by": ["topic"],
+        "conf": {"spark.driver.memory": "512m"},
+    }
+    if destination == "iceberg":
+        reach = {"s3.endpoint": store.endpoint, "s3.region": "us-east-1", "warehouse": f"s3://{store.bucket}/lake"}
+        output |= {
+            "table": "lake.out",
+            "catalog_options": {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"} | reach,
+        }
+    else:
+        output |= {"path": f"s3a://{store.bucket}/lake", "store_options": store.options}
+    parts = (range_data("t", 0, 0, 3), range_data("u", 1, 5, 7))
+    async with SparkSink(output, CONTEXT) as sink:
+        await sink.write(Batch(parts))
+        await sink.write(Batch(parts[:1], is_replay=True))
+        assert set(await sink.has([part.identity for part in parts])) == {part.identity for part in parts}
+        held = await sink.holdings(count_rows=True)
+    assert sorted((each.records_in, each.rows, each.faults) for each in held.ranges) == [(2, 2, ()), (3, 3, ())]
+    assert (held.strays, held.leftovers) == ((), ())
+    files = [name for name in store.objects() if name.endswith(".parquet") and "_kzconsumer" not in name]
+    assert len(files) == 2
+    if destination == "parquet":
+        assert {name.split("/")[1] for name in files} == {"topic=t", "topic=u"}

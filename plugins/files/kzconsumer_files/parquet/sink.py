@@ -20,13 +20,15 @@ import pyarrow as pa
 from kzconsumer.clock import now
 from kzconsumer.errors import SinkError
 from kzconsumer.model import RangeIdentity
+from kzconsumer.settings.quantities import reader
 from kzconsumer.settings.tables import read_table
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
 from kzconsumer.sinks.reports import Holdings
 from kzconsumer_files.destination import TargetDestination
 from kzconsumer_files.holdings import Held, files
 from kzconsumer_files.names import NotOurs, Owner, data_file
-from kzconsumer_files.options import require_writable, unusable
+from kzconsumer_files.object_store import StoreUnavailable, is_object_store, require_usable_options, without_store
+from kzconsumer_files.options import read_place, require_usable, unusable
 from kzconsumer_files.parquet.records import Codec, record_table, write_records
 from kzconsumer_files.publication import KeptAside, StagedRange
 from kzconsumer_files.writer import TargetWriter, Written
@@ -38,27 +40,32 @@ _Answer = TypeVar("_Answer")
 class ParquetOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`[sink.options]` of the sink `parquet`."""
 
-    # a directory on a local or mounted file system, of this group alone; made if it is not there
-    path: Annotated[str, msgspec.Meta(min_length=1)]
+    # a directory on a local or mounted file system, or a URI (s3://bucket/orders), of this group alone; made if missing
+    path: Annotated[str, msgspec.Meta(min_length=1), reader(read_place)]
+    # for a URI: how to reach the store, with the names of obstore (aws_endpoint, aws_region); credentials elsewhere
+    store_options: Mapping[str, str] = {}
     # how pages are compressed
     codec: Codec = "snappy"
+
+    def __post_init__(self) -> None:
+        require_usable_options(self.path, self.store_options)
 
 
 class ParquetSink:
     """Publishes each range as a file named after it; of two members that write one range the first wins.
 
-    Entering raises ConfigError for a directory that belongs to another group or cannot be used. Other methods raise
-    SinkError, `write` also for a range that is set aside.
+    Entering raises ConfigError for a directory that belongs to another group or cannot be used, SinkError for a store
+    that does not answer. Other methods raise SinkError, `write` also for a range that is set aside.
     """
 
     remembers = True
 
     def __init__(self, options: Mapping[str, object], context: SinkContext) -> None:
         read = read_table(options, ParquetOptions, "[sink.options]")
-        self._path = Path(read.path).absolute()
+        self._path = read.path
         self._codec: Codec = read.codec
         self._owner = Owner(cluster=context.cluster, group=context.group, sink="parquet")
-        self._destination = TargetDestination(self._path, "parquet")
+        self._destination = TargetDestination(self._path, "parquet", store_options=read.store_options)
         self._safe_until = context.safe_until
         self._writer: TargetWriter | None = None
 
@@ -67,16 +74,15 @@ class ParquetSink:
 
     def check(self) -> None:
         """See `kzconsumer.sinks.interface.Checkable`."""
-        try:
-            require_writable(self._path)
-        except OSError as error:
-            raise unusable(f"{self._path} cannot be used: {error.strerror}") from error
+        require_usable(self._path)
 
     async def __aenter__(self) -> Self:
         try:
             self._writer = await anyio.to_thread.run_sync(self._open)
         except NotOurs as error:
             raise unusable(str(error)) from error
+        except StoreUnavailable as error:
+            raise SinkError(f"{self.destination}: {error}") from error
         except OSError as error:
             raise unusable(f"{error.filename or self._path} cannot be used: {error.strerror or error}") from error
         return self
@@ -114,7 +120,8 @@ class ParquetSink:
     @staticmethod
     def elsewhere(options: Mapping[str, object], into: str) -> Mapping[str, object]:
         """See `kzconsumer.sinks.reports.Redirectable`."""
-        return {**options, "path": into}
+        kept = options if is_object_store(into) else without_store(options)
+        return {**kept, "path": into}
 
     async def holdings(self, *, count_rows: bool) -> Holdings:
         """See `kzconsumer.sinks.reports.Accountable`. If the sink is entered, decisions are carried out first."""

@@ -24,10 +24,10 @@ from kzconsumer.durable_files import create_whole, make_directory
 from kzconsumer.errors import SinkError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition, Wants
-from kzconsumer.settings.quantities import ByteSize, PositiveDuration
+from kzconsumer.settings.quantities import ByteSize, PositiveDuration, reader
 from kzconsumer.settings.tables import read_table
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
-from kzconsumer_files.options import require_writable, unusable
+from kzconsumer_files.options import read_directory, require_writable, unusable
 from kzconsumer_files.segments.archive import PartitionArchive
 from kzconsumer_files.segments.layout import Limits
 
@@ -44,7 +44,7 @@ class SegmentsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`[sink.options]` of the sink `segments`."""
 
     # a directory; each partition gets one of its own in it
-    path: Annotated[str, Meta(min_length=1)]
+    path: Annotated[str, Meta(min_length=1), reader(read_directory)]
     # a segment is closed before it would become larger
     segment_bytes: Annotated[ByteSize, Meta(ge=1, le=_LARGEST_SEGMENT)] = 1 << 30
     # ... and when a record is that much younger than the segment's first (by the records' timestamps)

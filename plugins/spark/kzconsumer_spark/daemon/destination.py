@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
 
-from kzconsumer.errors import PluginError, SinkError
+from kzconsumer.errors import ConfigError, PluginError, SinkError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.function_reference import load_function, load_plain_function
 from kzconsumer_files.destination import TargetDestination
 from kzconsumer_files.names import NotOurs, Owner, fingerprint
-from kzconsumer_files.options import require_writable, unusable
+from kzconsumer_files.object_store import StoreUnavailable
+from kzconsumer_files.options import require_usable as require_place
 from kzconsumer_files.overlap import Overlap
 from kzconsumer_spark.daemon.options import WHERE, SparkOptions
 from kzconsumer_spark.function.batch import takes_batch
@@ -65,10 +65,7 @@ class ClaimedDestination(Protocol):
 def require_usable(to: To) -> None:
     """Raises ConfigError if the directory of files or of a Delta table cannot be written. Makes nothing."""
     if isinstance(to, ToFiles | ToDelta):
-        try:
-            require_writable(Path(to.path))
-        except OSError as error:
-            raise unusable(f"{to.path} cannot be used: {error.strerror}") from error
+        require_place(to.path)
 
 
 def claimed_destination(to: To) -> ClaimedDestination:
@@ -89,6 +86,19 @@ def claimed_destination(to: To) -> ClaimedDestination:
             return JdbcTable(to)
         case ToFunction():
             return Functions(to)
+
+
+def claim(destination: ClaimedDestination, owner: Owner) -> None:
+    """Raises ConfigError if that is not possible, SinkError if a store does not answer."""
+    try:
+        destination.claim(owner)
+    except NotOurs as error:
+        raise ConfigError([f"{WHERE}: {error}"]) from error
+    except StoreUnavailable as error:
+        raise SinkError(f"{WHERE}: {error}") from error
+    except OSError as error:
+        where = f" {error.filename} cannot be used:" if error.filename else ""
+        raise ConfigError([f"{WHERE}:{where} {error.strerror or error}"]) from error
 
 
 async def answer(question: Callable[[], _Answer], options: SparkOptions) -> _Answer:
@@ -112,7 +122,7 @@ async def answer(question: Callable[[], _Answer], options: SparkOptions) -> _Ans
 
 class Files(TargetDestination):
     def __init__(self, to: ToFiles) -> None:
-        super().__init__(Path(to.path), to.format, to.partition_by)
+        super().__init__(to.path, to.format, to.partition_by, to.store_options)
         self.to = to
 
 

@@ -16,6 +16,7 @@ from kzconsumer.errors import ConfigError
 from kzconsumer.redaction import is_secret, redacted_text
 from kzconsumer.settings.quantities import reader
 from kzconsumer.settings.tables import nearest, read_table
+from kzconsumer_files.object_store import is_object_store, require_usable_options, without_store
 from kzconsumer_spark.daemon.options import WHERE, SparkOptions, local_path, read_path
 from kzconsumer_spark.pipe.cluster import is_cluster
 from kzconsumer_spark.pipe.column_options import split_url
@@ -25,6 +26,11 @@ from kzconsumer_spark.pipe.messages import ToDelta, ToFiles, ToFunction, ToIcebe
 _SECRET: Final = re.compile(r"^header\.|connection-string")
 _NAME = Annotated[str, msgspec.Meta(min_length=1)]
 Format = Literal["parquet", "orc", "json", "csv"]
+
+
+def read_target(value: object) -> object:
+    """A directory on a local file system, or the URI of an object store."""
+    return value if isinstance(value, str) and is_object_store(value) else read_path(value)
 
 
 class PartitionedOptions(SparkOptions, frozen=True, kw_only=True):
@@ -41,18 +47,36 @@ class PartitionedOptions(SparkOptions, frozen=True, kw_only=True):
 
 
 class PathOptions(PartitionedOptions, frozen=True, kw_only=True):
-    """Files in `path`, a directory on a local file system."""
+    """Files in `path`, a directory on a local file system, or a URI in an object store.
 
-    path: Annotated[str, reader(read_path)]
+    `store_options` say how the store is reached, with the names of obstore (`aws_endpoint`). Spark writes the files to
+    this machine, and the worker puts them.
+    """
+
+    path: Annotated[str, reader(read_target)]
+    store_options: Mapping[str, str] = {}
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.path:
             raise ValueError("path is empty")
+        require_usable_options(self.path, self.store_options)
+        if is_object_store(self.path) and is_cluster(self.master):
+            raise ValueError(
+                f'path {self.path} goes with a local master only, not with "{self.master}": the member puts the files'
+                " that Spark writes to its machine"
+            )
+
+    @property
+    def place(self) -> str:
+        """A URI, or an absolute directory."""
+        return self.path if is_object_store(self.path) else str(local_path(self.path))
 
     @property
     def quarantine_place(self) -> str | None:
-        return self.quarantine or f"{self.path.rstrip('/')}/_kzconsumer/quarantine"
+        if self.quarantine or is_object_store(self.path):
+            return self.quarantine
+        return f"{self.path.rstrip('/')}/_kzconsumer/quarantine"
 
 
 class FilesOptions(PathOptions, frozen=True, kw_only=True):
@@ -72,7 +96,8 @@ class FilesOptions(PathOptions, frozen=True, kw_only=True):
     @property
     def to(self) -> ToFiles:
         return ToFiles(
-            path=str(local_path(self.path)),
+            path=self.place,
+            store_options=self.store_options,
             format=self.format or self.destination,  # type: ignore[arg-type]
             partition_by=self.partition_by,
             write_options=self.write_options,
@@ -87,7 +112,10 @@ class DeltaOptions(PathOptions, frozen=True, kw_only=True):
     @property
     def to(self) -> ToDelta:
         return ToDelta(
-            path=str(local_path(self.path)), partition_by=self.partition_by, write_options=self.write_options
+            path=self.place,
+            store_options=self.store_options,
+            partition_by=self.partition_by,
+            write_options=self.write_options,
         )
 
 
@@ -240,8 +268,11 @@ def redirected(read: DestinationOptions, options: Mapping[str, object], into: st
     """The options with another target of the same kind, and a quarantine of its own. Raises ConfigError."""
     match read:
         case FilesOptions():
+            if read.quarantine and is_object_store(into):
+                raise ConfigError([f"{WHERE} quarantine is a directory: replay into one, not into {into}"])
             aside = {"quarantine": f"{into.rstrip('/')}/_kzconsumer/quarantine"} if read.quarantine else {}
-            return {**options, "path": into, **aside}
+            kept = options if is_object_store(into) else without_store(options)
+            return {**kept, "path": into, **aside}
         case JdbcOptions():
             aside = {"quarantine": f"{read.quarantine.rstrip('/')}/{into}"} if read.quarantine else {}
             return {**options, "table": into, **aside}

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from kzconsumer.sinks.reports import HeldRange
 from kzconsumer_files.holdings import Held, files
 from kzconsumer_files.names import NotOurs, range_name
-from kzconsumer_files.target import Target
+from kzconsumer_files.targets import target_at
 from kzconsumer_spark.pipe.messages import To, ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc
 
 
@@ -33,7 +33,7 @@ def held_by(to: To, quarantine: str | None, count_rows: bool) -> Held:
     """What the destination holds. `quarantine` is where the records that could not be decoded are. Raises OSError."""
     match to:
         case ToFiles():
-            found = files(Target(Path(to.path)), to.format, count_rows)
+            found = files(target_at(to.path, to.store_options), to.format, count_rows)
         case ToDelta():
             from kzconsumer_spark.delta.holdings import held
 
@@ -56,7 +56,7 @@ def held_by(to: To, quarantine: str | None, count_rows: bool) -> Held:
 def finish(to: To) -> None:
     """Carry out the decisions of writers that may be dead. Raises OSError if that fails."""
     if isinstance(to, ToFiles):
-        Target(Path(to.path)).finish()
+        target_at(to.path, to.store_options).finish()
 
 
 def _with_bad(held: HeldRange, quarantine: Path) -> HeldRange:

@@ -24,10 +24,10 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer.sinks.reports import Holdings, Preview
 from kzconsumer.sinks.steps import StepNotRecordedError, Steps
-from kzconsumer_files.names import NotOurs, Owner, fingerprint, scope
+from kzconsumer_files.names import Owner, fingerprint, scope
 from kzconsumer_spark.columns.schemas import check_files
 from kzconsumer_spark.daemon import reports, workers
-from kzconsumer_spark.daemon.destination import ClaimedDestination, answer, claimed_destination, require_usable
+from kzconsumer_spark.daemon.destination import ClaimedDestination, answer, claim, claimed_destination, require_usable
 from kzconsumer_spark.daemon.destination_options import read_options, redirected
 from kzconsumer_spark.daemon.directories import Directories, make_directories
 from kzconsumer_spark.daemon.holdings import described
@@ -268,13 +268,7 @@ class SparkSink:
         )
 
     def _prepare(self) -> Directories:
-        try:
-            self._destination.claim(self._owner)
-        except NotOurs as error:
-            raise ConfigError([f"{WHERE}: {error}"]) from error
-        except OSError as error:
-            where = f" {error.filename} cannot be used:" if error.filename else ""
-            raise ConfigError([f"{WHERE}:{where} {error.strerror or error}"]) from error
+        claim(self._destination, self._owner)
         return make_directories(self._options)
 
 

@@ -6,7 +6,8 @@ ranges, and rows in replaced files, are not counted.
 
 from __future__ import annotations
 
-from kzconsumer_files.holdings import Held, dead_attempts
+from kzconsumer_files.holdings import Held
+from kzconsumer_files.private_directory import dead_attempts
 from kzconsumer_spark.delta.target import DeltaTarget
 from kzconsumer_spark.pipe.messages import ToDelta
 from kzconsumer_spark.ranges.committed import held_by_commits
@@ -22,4 +23,4 @@ def held(to: ToDelta, count_rows: bool) -> Held:
     begins, commits = target.history(table)
     if begins > 0:
         notes.append(f"the table's log begins at version {begins}: ranges that were committed before are not looked at")
-    return held_by_commits(commits, target.path.joinpath, target.files(table) if count_rows else None, notes)
+    return held_by_commits(commits, target.read, target.files(table) if count_rows else None, notes)

@@ -21,7 +21,9 @@ from deltalake.transaction import AddAction
 from kzconsumer.durable_files import sync_directory, sync_file
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs
+from kzconsumer_files.object_store import is_object_store
 from kzconsumer_spark.delta.columns import further_columns, rules_of, table_columns
+from kzconsumer_spark.delta.place import DeltaPlace
 from kzconsumer_spark.ranges.committed import Committed
 
 _COMMITS: Final = "kzconsumer"  # our key in the commit's `commitInfo`
@@ -29,9 +31,10 @@ _SYNCED: Final = 100  # entries of the log that are synced, also those of other 
 
 
 class AddedFile(NamedTuple):
-    """A file in the table's directory, with its values of the partition columns."""
+    """A file in the table's directory: where its content is on this machine, its values of the partition columns."""
 
     name: str
+    here: Path
     values: Mapping[str, str | None]
 
 
@@ -43,17 +46,18 @@ class History(NamedTuple):
 
 
 class DeltaLog:
-    """The log of the table at `path`."""
+    """The log of the table at `place`."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, place: DeltaPlace) -> None:
+        self._uri = place.uri
+        self._options = place.options
         self._synced = -1
 
     def open(self) -> DeltaTable | None:
         """The current table, or None."""
         with self._errors():
             try:
-                return DeltaTable(self._path)
+                return DeltaTable(self._uri, storage_options=self._options)
             except TableNotFoundError:
                 return None
 
@@ -67,7 +71,9 @@ class DeltaLog:
         """Create a table with Spark's columns, as JSON, unless there is one. Raises Misfit."""
         with self._errors():
             schema = Schema.from_json(table_columns(columns, partition_by))
-            DeltaTable.create(str(self._path), schema, mode="ignore", partition_by=list(partition_by))
+            DeltaTable.create(
+                self._uri, schema, mode="ignore", partition_by=list(partition_by), storage_options=self._options
+            )
 
     def version(self, table: DeltaTable, application: str) -> int | None:
         with self._errors():
@@ -101,8 +107,13 @@ class DeltaLog:
         return True
 
     def sync(self, table: DeltaTable) -> None:
-        """Sync the log entries that the table was read from, which `deltalake` does not."""
-        log, last = self._path / "_delta_log", table.version()
+        """Sync the log entries that the table was read from, which `deltalake` does not.
+
+        What an object store has said that it has is durable.
+        """
+        if is_object_store(self._uri):
+            return
+        log, last = Path(self._uri) / "_delta_log", table.version()
         for version in range(max(0, self._synced + 1, last - _SYNCED), last + 1):
             entry = log / f"{version:020d}.json"
             if entry.exists():
@@ -127,10 +138,10 @@ class DeltaLog:
         if tuple(metadata.partition_columns) != partition_by:
             theirs = metadata.partition_columns
             raise NotOurs(
-                f"partition_by is {list(partition_by)}, and the table at {self._path} is partitioned by {theirs}"
+                f"partition_by is {list(partition_by)}, and the table at {self._uri} is partitioned by {theirs}"
             )
         if rules := rules_of(table.schema().to_json(), metadata.configuration):
-            raise NotOurs(f"the table at {self._path} has {', '.join(rules)}, which is not supported")
+            raise NotOurs(f"the table at {self._uri} has {', '.join(rules)}, which is not supported")
 
     def require_fit(self, table: DeltaTable, columns: str) -> None:
         """Raises Misfit for columns that cannot be written to the table, nor added to it."""
@@ -150,9 +161,9 @@ class DeltaLog:
         return True
 
     def _action(self, file: AddedFile) -> AddAction:
-        path = self._path / file.name
-        status = path.stat()
-        return AddAction(file.name, status.st_size, file.values, int(status.st_mtime * 1000), True, statistics(path))
+        status = file.here.stat()
+        modified = int(status.st_mtime * 1000)
+        return AddAction(file.name, status.st_size, file.values, modified, True, statistics(file.here))
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -161,9 +172,9 @@ class DeltaLog:
             yield
         except DeltaError as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            raise OSError(f"Delta table {self._path}: {lines[0] if lines else type(error).__name__}") from error
+            raise OSError(f"Delta table {self._uri}: {lines[0] if lines else type(error).__name__}") from error
         except Misfit as error:
-            raise Misfit(f"Delta table {self._path}: {error}") from None
+            raise Misfit(f"Delta table {self._uri}: {error}") from None
 
 
 _MILLISECOND = datetime.timedelta(milliseconds=1)

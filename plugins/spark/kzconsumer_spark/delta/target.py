@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from io import BufferedIOBase
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from deltalake import DeltaTable
 
-from kzconsumer.durable_files import create_whole, make_directory, sync_directory, sync_file
 from kzconsumer.model import RangeIdentity
+from kzconsumer_files.marked_place import MARKER
 from kzconsumer_files.names import (
     AnyRange,
     LedgerEntry,
@@ -31,10 +31,12 @@ from kzconsumer_files.names import (
 from kzconsumer_files.publication import KeptAside, StagedRange
 from kzconsumer_spark.delta.columns import partition_values
 from kzconsumer_spark.delta.log import AddedFile, DeltaLog, History
+from kzconsumer_spark.delta.place import place_of
 from kzconsumer_spark.pipe.messages import ToDelta
 from kzconsumer_spark.ranges.committed import Committed
 from kzconsumer_spark.ranges.positions import Positions
 
+_MARKER: Final = "delta.json"
 _TRIES: Final = 100
 _Range = TypeVar("_Range", bound=AnyRange)
 
@@ -52,10 +54,10 @@ class DeltaTarget:
 
     def __init__(self, to: ToDelta) -> None:
         self._to = to
-        self.path = Path(to.path)
-        self._log = DeltaLog(self.path)
-        self._state = self.path / "_kzconsumer"
-        self.attempts = self._state / "attempts"
+        self._place = place_of(to)
+        self._log = DeltaLog(self._place)
+        self._state = self._place.state
+        self.attempts = self._place.attempts
         self._id = ""
 
     @property
@@ -73,21 +75,20 @@ class DeltaTarget:
 
         Raises NotOurs for a directory with other content, or a table that requires more of writers than we do.
         """
-        make_directory(self.attempts)
-        marker = self._state / "delta.json"
-        if not marker.exists():
+        self._place.make()
+        if self._state.read(_MARKER) is None:
             self._require_place()
-            create_whole(marker, msgspec.json.encode({"version": 1, "id": uuid.uuid4().hex}))
+            self._state.create(_MARKER, msgspec.json.encode({"version": 1, "id": uuid.uuid4().hex}))
         self.find(owner)
 
     def find(self, owner: Owner) -> None:
-        marker = self._state / "delta.json"
+        marker = self._state.read(_MARKER)
+        if marker is None:
+            raise NotOurs(f"{self._place.uri} is not marked as a Delta table that a group writes to")
         try:
-            self._id = msgspec.json.decode(marker.read_bytes())["id"]
-        except FileNotFoundError:
-            raise NotOurs(f"{self.path} is not marked as a Delta table that a group writes to") from None
+            self._id = msgspec.json.decode(marker)["id"]
         except (msgspec.DecodeError, LookupError, TypeError) as error:
-            raise NotOurs(f"{marker} cannot be read: {error}") from error
+            raise NotOurs(f"{self._state.place(_MARKER)} cannot be read: {error}") from error
         self._to = msgspec.structs.replace(self._to, scope=scope(owner.cluster, owner.group, owner.sink))
         if (table := self.open()) is not None:
             self._log.require_simple(table, self._to.partition_by)
@@ -95,19 +96,17 @@ class DeltaTarget:
     def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
         table = self.open()
         if table is None:
-            return [each for each in ranges if self._empty_file(each).exists()]
+            return [each for each in ranges if self._is_empty(each)]
         self._log.sync(table)
         positions = self._positions(table)
-        found = (each for each in ranges if positions.reaches(each) or self._empty_file(each).exists())
+        found = (each for each in ranges if positions.reaches(each) or self._is_empty(each))
         return [each for each in found if not self._is_aside(table, each)]
 
     def set_aside(self, part: RangeIdentity, records: int) -> bool:
         """By an entry of the log. Without a table a file records it, which the table's creator reads."""
         table = self.open()
         if table is None:
-            place = self._aside_file(part)
-            _make_below(place)
-            create_whole(place, b"")
+            self._state.create(self._aside_file(part), b"")
             table = self.open()
         if table is None:
             return True
@@ -156,15 +155,13 @@ class DeltaTarget:
         if table is None:
             # No table and no rows: readers see nothing of these ranges, but a claim asks for the last one.
             for each in staged:
-                place = self._empty_file(each.part)
-                _make_below(place)
-                create_whole(place, b"")
+                self._state.create(self._empty_file(each.part), b"")
             return 0
         self._log.require_simple(table, self._to.partition_by)
         if columns is not None:
             self._log.require_fit(table, columns)
         additions = [self._moved(each, attempt) for each in staged]
-        sync_directory(self.path)
+        self._place.sync()
         positions = self._positions(table)
         for _ in range(_TRIES):
             missing = [each for each in additions if self._is_open(table, each.part)]
@@ -183,7 +180,7 @@ class DeltaTarget:
             if committed:
                 break
         else:
-            raise OSError(f"{self.path}: others committed to the table first, {_TRIES} times")
+            raise OSError(f"{self._place.uri}: others committed to the table first, {_TRIES} times")
         self._log.sync(table)
         self._require_not_aside(table, [each.part for each in staged])
         return len(missing)
@@ -192,6 +189,10 @@ class DeltaTarget:
         """Of this group. Raises OSError."""
         begins, commits = self._log.history(table)
         return History(begins, tuple(each for each in commits if each.scope == self._to.scope))
+
+    def read(self, name: str) -> BufferedIOBase:
+        """A data file. Raises FileNotFoundError, OSError."""
+        return self._place.open(name)
 
     def files(self, table: DeltaTable) -> frozenset[str]:
         """Those that the table consists of now. Raises OSError."""
@@ -202,32 +203,36 @@ class DeltaTarget:
         files = []
         for number, (file, name) in enumerate(staged.files):
             final = f"{range_name(staged.part).replace('+', '-')}-{attempt}-{number}.parquet"
-            sync_file(file)
-            file.rename(self.path / final)
-            files.append(AddedFile(final, partition_values(name)))
+            here = self._place.add(file, final)
+            files.append(AddedFile(final, here, partition_values(name)))
         names = tuple(file.name for file in files)
         entry = ledger_entry(staged.part, staged.rows, staged.quarantined, names, attempt)
         return _Addition(staged.part, entry, tuple(files))
 
     def _positions(self, table: DeltaTable) -> Positions:
         """Of the table, as it is whenever it is asked."""
-        return Positions(self._to.scope, f"at {self.path}", lambda application: self._log.version(table, application))
+        return Positions(
+            self._to.scope, f"at {self._place.uri}", lambda application: self._log.version(table, application)
+        )
 
     def _is_aside(self, table: DeltaTable | None, part: AnyRange) -> bool:
         """Whether the range is set aside. Its file no longer counts once a later range is published."""
         if table is None or not self._positions(table).reaches(part):
-            return self._aside_file(part).exists()
+            return self._state.read(self._aside_file(part)) is not None
         return self._positions(table).is_aside(part)
 
     def _is_open(self, table: DeltaTable, part: AnyRange) -> bool:
         return not self._positions(table).reaches(part) and not self._is_aside(table, part)
 
-    def _aside_file(self, part: AnyRange) -> Path:
-        return self._state / "aside" / f"{self._to.scope}+{range_name(part)}"
+    def _is_empty(self, part: AnyRange) -> bool:
+        return self._state.read(self._empty_file(part)) is not None
 
-    def _empty_file(self, part: AnyRange) -> Path:
+    def _aside_file(self, part: AnyRange) -> str:
+        return f"aside/{self._to.scope}+{range_name(part)}"
+
+    def _empty_file(self, part: AnyRange) -> str:
         """Record that a range without rows was published before there was a table."""
-        return self._state / "empty" / f"{self._to.scope}+{range_name(part)}"
+        return f"empty/{self._to.scope}+{range_name(part)}"
 
     def _require_not_aside(self, table: DeltaTable | None, ranges: Sequence[AnyRange]) -> None:
         for part in ranges:
@@ -235,14 +240,8 @@ class DeltaTarget:
                 raise KeptAside(range_name(part))
 
     def _require_place(self) -> None:
-        if (self._state / "owner.json").exists():
-            raise NotOurs(f"{self.path} is a target of files: give another path")
-        foreign = next((each for each in sorted(self.path.iterdir()) if each.name[0] not in "._"), None)
+        if self._state.read(MARKER) is not None:
+            raise NotOurs(f"{self._place.uri} is a target of files: give another path")
+        foreign = next((each for each in self._place.names() if each[0] not in "._"), None)
         if foreign is not None and self.open() is None:
-            raise NotOurs(f"{self.path} is not empty ({foreign.name}) and no Delta table")
-
-
-def _make_below(place: Path) -> None:
-    """Create the directory of a file, not those above it: a table that was moved away is not made again."""
-    place.parent.mkdir(exist_ok=True)
-    sync_directory(place.parent.parent)
+            raise NotOurs(f"{self._place.uri} is not empty ({foreign}) and no Delta table")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kzconsumer_files.holdings import Held, dead_attempts
-from kzconsumer_spark.iceberg.log import local
+from kzconsumer_files.holdings import Held
+from kzconsumer_files.private_directory import dead_attempts
 from kzconsumer_spark.iceberg.target import IcebergTarget
 from kzconsumer_spark.pipe.messages import ToIceberg
 from kzconsumer_spark.ranges.committed import held_by_commits
@@ -19,4 +19,4 @@ def held(to: ToIceberg, count_rows: bool) -> Held:
         notes.append(
             "the table's first snapshots may have expired: ranges that were committed in them are not looked at"
         )
-    return held_by_commits(commits, local, target.files(table) if count_rows else None, notes)
+    return held_by_commits(commits, target.reader(table), target.files(table) if count_rows else None, notes)

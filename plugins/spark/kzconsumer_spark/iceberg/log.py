@@ -7,10 +7,11 @@ as OSError. Two private names of `pyiceberg` are used, see `_begun` and `_commit
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from shutil import copyfileobj
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -36,6 +37,8 @@ logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
 _COMMITS: Final = "kzconsumer"  # our key in a snapshot's summary
 _VERSION: Final = "kzconsumer."  # what the property of an application's version begins with
 _PARTITION: Final = 3  # the place of the partition's values in a data file's record
+_STORES: Final = ("s3://", "s3a://", "gs://", "abfss://")
+_PIECE: Final = 1 << 20
 _MAKING: Final = 5  # members that start together make the same namespace and table
 # Others change a table without comparing: Hive's takes a lock that a suspended writer outlives.
 _CATALOGS: Final = ("SqlCatalog", "RestCatalog")
@@ -50,6 +53,13 @@ class History(NamedTuple):
 
     complete: bool
     commits: tuple[Committed, ...]
+
+
+class TableFile(NamedTuple):
+    """A data file: its name in the table, and where its content is on this machine."""
+
+    name: str
+    here: Path
 
 
 class IcebergLog:
@@ -77,7 +87,8 @@ class IcebergLog:
             except TableError:
                 if not left:
                     raise
-        self.sync_names(local(table.location()))
+        if is_local(table.location()):
+            self.sync_names(local(table.location()))
         return table
 
     def take_columns(self, table: Table, file: Path) -> bool:
@@ -104,7 +115,9 @@ class IcebergLog:
         found = table.properties.get(_VERSION + application)
         return None if found is None else int(found)
 
-    def commit(self, table: Table, said: Committed, versions: Mapping[str, int], files: Sequence[str] = ()) -> bool:
+    def commit(
+        self, table: Table, said: Committed, versions: Mapping[str, int], files: Sequence[TableFile] = ()
+    ) -> bool:
         """Add a snapshot with files, and set versions of applications; False if the table was changed since.
 
         If it raises, the commit may have been made nevertheless. Raises Misfit.
@@ -125,7 +138,12 @@ class IcebergLog:
             return _committed(change)
 
     def sync(self, table: Table) -> None:
-        """Sync the files of the table's metadata, which `pyiceberg` does not, and the names of its directories."""
+        """Sync the files of the table's metadata, which `pyiceberg` does not, and the names of its directories.
+
+        What an object store has said that it has is durable.
+        """
+        if not is_local(table.location()):
+            return
         snapshot = table.current_snapshot()
         with self._errors():
             manifests = [] if snapshot is None else [each.manifest_path for each in snapshot.manifests(table.io)]
@@ -136,6 +154,20 @@ class IcebergLog:
         for directory in {*(place.parent for place in places), local(table.location())}:
             sync_directory(directory)
         self._synced = places
+
+    def add(self, table: Table, file: Path, name: str) -> TableFile:
+        """Move a file to its unique name in the table's directory, or copy it to the table's store. Raises OSError."""
+        if is_local(name):
+            sync_file(file)
+            file.rename(local(name))
+            return TableFile(name, local(name))
+        with self._errors(), file.open("rb") as content, table.io.new_output(name).create() as stored:
+            copyfileobj(content, stored, _PIECE)
+        return TableFile(name, file)
+
+    def reader(self, table: Table) -> Callable[[str], Any]:
+        """What opens a data file by its name. Raises FileNotFoundError, OSError."""
+        return lambda name: local(name).open("rb") if is_local(name) else table.io.new_input(name).open()
 
     def sync_names(self, directory: Path) -> None:
         """Of a directory and of those above it, any of which may have just been made."""
@@ -158,8 +190,9 @@ class IcebergLog:
     def require_simple(self, table: Table) -> None:
         """Raises NotOurs for a table whose files we cannot write."""
         place, theirs, ours = table.location(), partitioning(table.metadata), list(self._to.partition_by)
-        if not place.startswith(("/", "file:/")):
-            raise NotOurs(f"the table {self._to.table} is at {place}: only a directory that all members mount will do")
+        if not is_local(place) and not place.startswith(_STORES):
+            stores = ", ".join(_STORES)
+            raise NotOurs(f"the table {self._to.table} is at {place}: supported are directories, and {stores}")
         if (version := table.metadata.format_version) > 2:
             raise NotOurs(f"the table {self._to.table} has format version {version}; 1 and 2 are supported")
         if theirs != ours and (theirs or table.schema().fields):
@@ -182,9 +215,9 @@ class IcebergLog:
                     self._connected().create_namespace(namespace)
             return self._connected().create_table_if_not_exists(self._to.table, Schema())
 
-    def _data_file(self, table: Table, file: str) -> DataFile:
-        found = parquet_file_to_data_file(table.io, table.metadata, file)
-        found[_PARTITION] = partition_of(local(file), partitioning(table.metadata))
+    def _data_file(self, table: Table, file: TableFile) -> DataFile:
+        found = parquet_file_to_data_file(table.io, table.metadata, file.name)
+        found[_PARTITION] = partition_of(file.here, partitioning(table.metadata))
         return found
 
     @contextmanager
@@ -199,6 +232,11 @@ class IcebergLog:
         except Exception as error:  # whatever the catalog's library raises
             self._catalog = None  # a token may have expired, a connection be broken
             raise TableError(f"Iceberg table {self._to.table}: {_first_line(error)}") from error
+
+
+def is_local(name: str) -> bool:
+    """Whether a location is a directory or a file on a mounted file system."""
+    return name.startswith(("/", "file:/"))
 
 
 def local(name: str) -> Path:

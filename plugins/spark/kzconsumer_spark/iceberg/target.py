@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from pyiceberg.table import Table
 
-from kzconsumer.durable_files import make_directory, sync_directory, sync_file
+from kzconsumer.durable_files import make_directory, sync_directory
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files.names import (
     AnyRange,
@@ -28,8 +28,9 @@ from kzconsumer_files.names import (
     range_name,
     scope,
 )
+from kzconsumer_files.private_directory import local_attempts
 from kzconsumer_files.publication import KeptAside, StagedRange
-from kzconsumer_spark.iceberg.log import History, IcebergLog, local
+from kzconsumer_spark.iceberg.log import History, IcebergLog, TableFile, is_local, local
 from kzconsumer_spark.pipe.messages import ToIceberg
 from kzconsumer_spark.ranges.committed import Committed
 from kzconsumer_spark.ranges.positions import Positions
@@ -41,7 +42,7 @@ _Range = TypeVar("_Range", bound=AnyRange)
 class _Addition(NamedTuple):
     part: RecordRange
     entry: LedgerEntry
-    files: tuple[str, ...]
+    files: tuple[TableFile, ...]
 
 
 class IcebergTarget:
@@ -104,8 +105,12 @@ class IcebergTarget:
 
     @property
     def attempts(self) -> Path:
-        """The directory for files that are not committed yet, on the file system of the table. Raises OSError."""
-        return local(self.open().location()) / "_kzconsumer" / "attempts"
+        """The directory for files that are not committed yet: on the file system of the table, or of this machine.
+
+        Raises OSError.
+        """
+        place = self.open().location()
+        return local(place) / "_kzconsumer" / "attempts" if is_local(place) else local_attempts()
 
     def missing(self, table: Table, ranges: Sequence[_Range]) -> list[_Range]:
         """The ranges that the table does not have; the others are durable. Raises KeptAside, Overtaken, OSError."""
@@ -131,7 +136,7 @@ class IcebergTarget:
         """
         self._log.require_simple(table)
         additions = self._moved(table, staged, attempt)
-        sample = next((local(file) for each in additions for file in each.files), None)
+        sample = next((file.here for each in additions for file in each.files), None)
         for _ in range(_TRIES):
             positions = self._positions(table)
             missing = [each for each in additions if not positions.reaches(each.part)]
@@ -160,6 +165,10 @@ class IcebergTarget:
         complete, commits = self._log.history(table)
         return History(complete, tuple(each for each in commits if each.scope == self._to.scope))
 
+    def reader(self, table: Table) -> Callable[[str], Any]:
+        """See `IcebergLog.reader`."""
+        return self._log.reader(table)
+
     def files(self, table: Table) -> frozenset[str]:
         """Those that the table consists of now. Raises OSError."""
         return self._log.files(table)
@@ -167,18 +176,19 @@ class IcebergTarget:
     def _moved(self, table: Table, staged: Sequence[StagedRange], attempt: str) -> list[_Addition]:
         """Move files of ranges to the table's, under unique names."""
         data = f"{table.location().rstrip('/')}/data"
-        make_directory(local(data))
+        if is_local(data):
+            make_directory(local(data))
         additions = []
         for each in staged:
             files = []
             for number, (file, _) in enumerate(each.files):
                 final = f"{data}/{range_name(each.part).replace('+', '-')}-{attempt}-{number}.parquet"
-                sync_file(file)
-                file.rename(local(final))
-                files.append(final)
-            entry = ledger_entry(each.part, each.rows, each.quarantined, tuple(files), attempt)
+                files.append(self._log.add(table, file, final))
+            names = tuple(file.name for file in files)
+            entry = ledger_entry(each.part, each.rows, each.quarantined, names, attempt)
             additions.append(_Addition(each.part, entry, tuple(files)))
-        sync_directory(local(data))
+        if is_local(data):
+            sync_directory(local(data))
         return additions
 
     def _take(self, owner: Owner, table: Table) -> None:

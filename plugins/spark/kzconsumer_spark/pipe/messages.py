@@ -44,18 +44,26 @@ class SpooledRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToFiles(msgspec.Struct, frozen=True, kw_only=True, tag="files"):
-    """Publish ranges as files of `format` in the directory `path`."""
+    """Publish ranges as files of `format` at `path`, a directory or a URI of an object store.
+
+    `store_options` say how the store is reached.
+    """
 
     path: str
+    store_options: Mapping[str, str] = {}
     format: Literal["parquet", "orc", "json", "csv"] = "parquet"
     partition_by: tuple[str, ...] = ()
     write_options: Mapping[str, str] = {}
 
 
 class ToDelta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
-    """Commit ranges to the Delta table at `path`. `scope` stands for the group, once the daemon has found it."""
+    """Commit ranges to the Delta table at `path`. `scope` stands for the group, once the daemon has found it.
+
+    `store_options`: see `ToFiles`.
+    """
 
     path: str
+    store_options: Mapping[str, str] = {}
     partition_by: tuple[str, ...] = ()
     write_options: Mapping[str, str] = {}
     scope: str = ""

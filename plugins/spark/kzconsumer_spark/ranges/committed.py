@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Final
+from contextlib import closing
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -26,12 +26,12 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 def held_by_commits(
-    commits: Iterable[Committed], place: Callable[[str], Path], active: frozenset[str] | None, notes: Iterable[str]
+    commits: Iterable[Committed], place: Callable[[str], Any], active: frozenset[str] | None, notes: Iterable[str]
 ) -> Held:
     """The ranges of the commits; with `active`, the table's current files, their rows are counted.
 
-    `place` is where a file is. Files that were replaced since (by a compaction, DELETE, MERGE) are not counted. Raises
-    OSError.
+    `place` opens a file. Files that were replaced since (by a compaction, DELETE, MERGE) are
+    not counted. Raises OSError.
     """
     ledger = [entry for commit in commits for entry in commit.ranges]
     entries = [each for each in ledger if not each.kept_aside]
@@ -47,14 +47,15 @@ def held_by_commits(
     return Held(ranges, (), tuple(leftovers))
 
 
-def _counted(entry: LedgerEntry, place: Callable[[str], Path], active: frozenset[str]) -> HeldRange:
+def _counted(entry: LedgerEntry, place: Callable[[str], Any], active: frozenset[str]) -> HeldRange:
     if not active.issuperset(entry.files):
         return held_range(entry)
     rows = 0
     faults = []
     for name in entry.files:
         try:
-            rows += pq.read_metadata(place(name)).num_rows
+            with closing(place(name)) as file:
+                rows += pq.read_metadata(file).num_rows
         except FileNotFoundError:
             faults.append(f"{name} is gone")
         except (OSError, pa.ArrowException) as error:

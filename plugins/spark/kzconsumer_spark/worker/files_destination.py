@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from kzconsumer.errors import ConfigError
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.publication import StagedRange
-from kzconsumer_files.target import Target
+from kzconsumer_files.targets import target_at
 from kzconsumer_files.writer import TargetWriter, Written
 from kzconsumer_spark.pipe.messages import SpooledRange, ToFiles
 from kzconsumer_spark.ranges.batch import SparkBatch
@@ -27,7 +27,7 @@ class FilesDestination:
     def __init__(self, session: SparkSession, to: ToFiles, lease: Permission, shaping: Shaping | None = None) -> None:
         """`shaping`: see `RangeFiles`. Raises ConfigError for columns that do not fit earlier rows."""
         self._files = RangeFiles(session, to, shaping)
-        self._target = Target(Path(to.path))
+        self._target = target_at(to.path, to.store_options)
         self._columns: StructType | None = None
         if shaping is not None and shaping.columns is not None:
             try:

@@ -26,10 +26,12 @@ from pyspark.sql import SparkSession
 
 from kzconsumer.errors import ConfigError, KzConsumerError
 from kzconsumer.sinks.function_reference import load_function
+from kzconsumer_files.private_directory import local_attempts
 from kzconsumer_files.writer import Written
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.function.destination import FunctionDestination
 from kzconsumer_spark.function.step_recorder import StepRecorder
+from kzconsumer_spark.pipe.cluster import is_cluster
 from kzconsumer_spark.pipe.messages import (
     Command,
     Event,
@@ -232,8 +234,14 @@ def _destination(
         case ToIceberg() as iceberg:
             from kzconsumer_spark.iceberg.target import IcebergTarget  # pyiceberg is an extra
 
+            table = IcebergTarget(iceberg)
+            if is_cluster(start.master) and table.attempts == local_attempts():
+                raise ConfigError(
+                    [f'[sink.options] table: {iceberg.table} is in an object store, which master "{start.master}" does'
+                     " not go with, only a local one: the member puts the files that Spark writes to its machine"]
+                )  # fmt: skip
             with_columns = RangeFiles(session, iceberg.files, shaping, keep_columns=True)
-            return TableDestination(with_columns, IcebergTarget(iceberg), lease)
+            return TableDestination(with_columns, table, lease)
         case ToJdbc() as jdbc:
             from kzconsumer_spark.jdbc.destination import JdbcDestination  # psycopg is an extra
 

@@ -1,0 +1,80 @@
+"""What a target of files is marked with, wherever it is: its owner, and the layout of its files."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from kzconsumer.logs.logger import get_logger
+from kzconsumer_files.layout import Layouts, Misfit
+from kzconsumer_files.names import Marker, NotOurs, Owner
+from kzconsumer_files.state_files import StateFiles
+
+#: The name of the file.
+MARKER = "owner.json"
+_log = get_logger("kzconsumer.files")
+
+
+def new_marker(owner: Owner) -> bytes:
+    made = Marker(id=uuid.uuid4().hex, **msgspec.structs.asdict(owner))
+    return msgspec.json.format(msgspec.json.encode(made))
+
+
+def require_unused(where: object, names: Sequence[str]) -> None:
+    """Raises NotOurs for a place without a marker that holds others' files."""
+    # Readers of a Delta table, which `_delta_log` makes it, would not see our files.
+    foreign = next((each for each in names if each[0] not in "._" or each == "_delta_log"), None)
+    if foreign is not None:
+        raise NotOurs(f"{where} is not empty ({foreign}) and not marked as a target of any group")
+
+
+class MarkedPlace:
+    """`where` is how messages name it. Methods raise OSError."""
+
+    def __init__(self, where: object, files: StateFiles) -> None:
+        self._where = where
+        self._files = files
+        self._layouts = Layouts(files)
+
+    def find(self, owner: Owner) -> str:
+        """The id of a target that is marked as `owner`'s. Raises NotOurs, also if there is no target."""
+        data = self._files.read(MARKER)
+        if data is None:
+            raise NotOurs(f"{self._where} is not marked as a target of any group")
+        try:
+            found = msgspec.json.decode(data, type=Marker)
+        except msgspec.DecodeError as error:
+            raise NotOurs(f"{self._files.place(MARKER)} cannot be read: {error}") from error
+        if found.owner != owner:
+            raise NotOurs(f"{self._where} belongs to {found.owner}; this is {owner}: give another path")
+        return found.id
+
+    def settle_layout(self, kind: str, partition_by: Sequence[str]) -> None:
+        """Record format and partition columns of the target. Raises NotOurs if it has others."""
+        with self._same_layout():
+            self._layouts.settle(kind, partition_by)
+
+    def require_layout(self, kind: str, partition_by: Sequence[str]) -> None:
+        """As `settle_layout`, but nothing is recorded."""
+        with self._same_layout():
+            self._layouts.require(kind, partition_by)
+
+    def take_columns(self, schema: str, *, whole: bool) -> None:
+        """Record columns, Spark's as JSON, as those of the target; see `Layouts.take`. Raises Misfit."""
+        try:
+            added = self._layouts.take(schema, whole=whole)
+        except Misfit as misfit:
+            raise Misfit(f"{self._where}: {misfit}; or give another path") from None
+        if added:
+            note = "null in earlier rows; a reader that takes its columns from one file may not see them"
+            _log.warning("columns added to the target", columns=list(added), note=note)
+
+    @contextmanager
+    def _same_layout(self) -> Iterator[None]:
+        try:
+            yield
+        except Misfit as misfit:
+            raise NotOurs(f"{self._where}: {misfit}: readers would miss rows; keep it, or give another path") from None

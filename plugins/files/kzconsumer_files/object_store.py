@@ -1,0 +1,218 @@
+"""A place in an object store (S3, Google Cloud Storage, Azure): objects below a URI, put whole, and only once if asked.
+
+All calls of the package `obstore` are here. They block, and raise OSError with a text of one line.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from io import SEEK_SET, BufferedIOBase, BufferedReader, RawIOBase
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+from kzconsumer.errors import ConfigError, PluginError
+from kzconsumer.redaction import is_secret
+from kzconsumer_files.names import NotOurs
+
+_URI: Final = re.compile(r"([a-z][a-z0-9+.-]*)://(.+)")
+_UNSAFE: Final = re.compile("unsafe|conditional_put|copy_if_not_exists", re.IGNORECASE)
+_SCHEMES: Final = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfss": "abfss"}
+# A call that takes longer fails, and is repeated with the batch.
+_CLIENT: Final = {"timeout": "30s", "connect_timeout": "5s"}
+_RETRIES: Final = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
+
+
+class StoreUnavailable(OSError):
+    """The store does not answer, or with errors of its own: a later call may succeed."""
+
+
+class StoredObject(NamedTuple):
+    name: str
+    size: int
+
+
+def is_object_store(path: str) -> bool:
+    """Whether it is the URI of one. Raises ValueError ("is not ...") for another scheme."""
+    found = _URI.fullmatch(path)
+    if found is None or found[1] == "file":
+        return False
+    if found[1] not in _SCHEMES:
+        raise ValueError(f"is not a directory, nor a URI with {', '.join(_SCHEMES)}")
+    return True
+
+
+def require_usable_options(path: str, options: Mapping[str, str]) -> None:
+    """Raises ValueError for options that hold a secret, or that take conditional puts away."""
+    if options and not is_object_store(path):
+        raise ValueError(f"store_options go with a path such as s3://bucket/orders, which {path} is not")
+    for key in options:
+        if _UNSAFE.search(key):
+            raise ValueError(f"store_options.{key} is not supported: a range is published by conditional puts")
+        if is_secret(key) or "sas" in key.lower():
+            raise ValueError(
+                f"store_options.{key} is not for a file that others read: credentials come from the environment"
+                " (AWS_ACCESS_KEY_ID and so on) or from the machine's role"
+            )
+
+
+def without_store(options: Mapping[str, object]) -> Mapping[str, object]:
+    """The options of a sink for a directory in place of a store."""
+    return {key: value for key, value in options.items() if key != "store_options"}
+
+
+def client_options(options: Mapping[str, str]) -> dict[str, str]:
+    """`options` with leave to speak plain HTTP, if that is what the endpoint says."""
+    plain = any(key.endswith("endpoint") and value.startswith("http://") for key, value in options.items())
+    return {"allow_http": "true"} if plain else {}
+
+
+def store_uri(path: str) -> str:
+    """As `obstore` and `deltalake` know it, without a slash at its end."""
+    scheme, _, rest = path.partition("://")
+    return f"{_SCHEMES[scheme]}://{rest.rstrip('/')}"
+
+
+class ObjectStore:
+    """Names are relative to `uri`. `options` are keys of `obstore`, such as `aws_endpoint`, beside the environment.
+
+    Making one raises ConfigError, PluginError.
+    """
+
+    def __init__(self, uri: str, options: Mapping[str, str]) -> None:
+        try:
+            import obstore
+        except ImportError as error:
+            raise PluginError(
+                f'kzconsumer-files: {uri} needs obstore: pip install "kzconsumer-files[object-store]"'
+            ) from error
+        self.uri = store_uri(uri)
+        self._calls = obstore
+        try:
+            self._store: Any = obstore.store.from_url(
+                self.uri,
+                config=cast(Any, dict(options)),
+                client_options=cast(Any, {**_CLIENT, **client_options(options)}),
+                retry_config=cast(Any, _RETRIES),
+            )
+        except (obstore.exceptions.BaseError, ValueError) as error:
+            raise ConfigError([f"[sink.options] store_options: {self.uri}: {_one_line(error)}"]) from None
+
+    def __str__(self) -> str:
+        return self.uri
+
+    def require_conditional_puts(self, below: str) -> None:
+        """Raises NotOurs if the store replaces an object where it was asked to create one; OSError."""
+        name = f"{below}/probe-{uuid.uuid4().hex}"
+        try:
+            if not self.create(name, b"1") or self.create(name, b"2") or self.read(name) != b"1":
+                raise NotOurs(
+                    f"{self.uri}: this store does not honour conditional writes (If-None-Match: *), without which two"
+                    " members could publish one range: use a store that does"
+                )
+        finally:
+            with suppress(OSError):
+                self.remove([name])
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Put an object unless there is one of this name; True if this call did.
+
+        A call that was repeated on its way may return False although it did.
+        """
+        with self._errors():
+            try:
+                self._calls.put(self._store, name, data, mode="create", use_multipart=False)
+            except (FileExistsError, self._calls.exceptions.AlreadyExistsError):
+                return False
+        return True
+
+    def upload(self, file: Path, name: str) -> None:
+        """Put a file under a name that nobody else uses."""
+        with self._errors():
+            self._calls.put(self._store, name, file)
+
+    def copy(self, source: str, name: str) -> None:
+        """Raises FileNotFoundError if there is no such source."""
+        with self._errors():
+            self._calls.copy(self._store, source, name)
+
+    def read(self, name: str) -> bytes | None:
+        """None if there is no such object."""
+        with self._errors():
+            try:
+                return bytes(self._calls.get(self._store, name).bytes())
+            except FileNotFoundError:
+                return None
+
+    def exists(self, name: str) -> bool:
+        with self._errors():
+            try:
+                self._calls.head(self._store, name)
+            except FileNotFoundError:
+                return False
+        return True
+
+    def listed(self, below: str = "", after: str | None = None) -> Iterator[StoredObject]:
+        """In the order of their names, those after `after`, which is below `below`."""
+        with self._errors():
+            for chunk in self._calls.list(self._store, below or None, offset=after):
+                for each in chunk:
+                    yield StoredObject(each["path"], each["size"])
+
+    def tops(self) -> tuple[list[str], list[str]]:
+        """The first parts of the names that have several, and the names that have one."""
+        with self._errors():
+            found = self._calls.list_with_delimiter(self._store)
+        # Consoles, and clients that show directories, put an empty object in the place of each.
+        return list(found["common_prefixes"]), [each["path"] for each in found["objects"] if each["size"]]
+
+    def open(self, name: str) -> BufferedIOBase:
+        """To read parts of it. Raises FileNotFoundError."""
+        with self._errors():
+            return BufferedReader(_Reading(self._calls.open_reader(self._store, name)))
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Those that are gone are no error."""
+        with self._errors():
+            for name in names:
+                with suppress(FileNotFoundError):
+                    self._calls.delete(self._store, name)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{self.uri}: {_one_line(error)}") from None
+        except self._calls.exceptions.GenericError as error:
+            raise StoreUnavailable(f"{self.uri}: {_one_line(error)}") from None
+        except (self._calls.exceptions.BaseError, ValueError, PermissionError) as error:
+            raise OSError(f"{self.uri}: {_one_line(error)}") from None
+
+
+class _Reading(RawIOBase):
+    """What `obstore` reads, as a file of Python's."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = SEEK_SET) -> int:
+        return int(self._reader.seek(offset, whence))
+
+    def readinto(self, into: Any) -> int:
+        data = bytes(self._reader.read(len(into)))
+        into[: len(data)] = data
+        return len(data)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).partition("\n\n")[0].split())[:500]

@@ -1,0 +1,284 @@
+"""A target of files in an object store: the state of `target`, with puts that fail if there is such an object.
+
+A process cannot tell whether another one is alive, so each step can be repeated by any process, at any time:
+
+1. The files of a range are put under a unique name in `attempts/`.
+2. The decision, which names them, is put into `publishing/`: the first writer wins.
+3. Whoever finds a decision copies its files to their final names. All copy the same objects.
+4. The decision is put into `ledger/`, also by the first one. Then the staged files and the decision are removed.
+
+State is in `_kzconsumer/`, which readers skip. A ledger entry is an object, and entries are not folded.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from io import BufferedIOBase
+from itertools import chain
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from kzconsumer.durable_files import make_directory
+from kzconsumer.model import OffsetRange, RangeIdentity
+from kzconsumer_files.fold_plan import Span
+from kzconsumer_files.ledger import Contents
+from kzconsumer_files.marked_place import MARKER, MarkedPlace, new_marker, require_unused
+from kzconsumer_files.names import (
+    AnyRange,
+    LedgerEntry,
+    NotOurs,
+    Owner,
+    aside_entry,
+    ledger_entry,
+    named,
+    parsed,
+    range_name,
+)
+from kzconsumer_files.object_store import ObjectStore
+from kzconsumer_files.overlap import Overlap, require_apart
+from kzconsumer_files.private_directory import local_attempts, sweep
+from kzconsumer_files.publication import KeptAside, StagedRange, log_blocked, require_none
+from kzconsumer_files.state_files import StateObjects
+
+_STATE: Final = "_kzconsumer"
+_THREADS: Final = 16  # a request takes some ten milliseconds, most of them waiting
+_Range = TypeVar("_Range", bound=AnyRange)
+_Item = TypeVar("_Item")
+_Answer = TypeVar("_Answer")
+
+
+class ObjectTarget(MarkedPlace):
+    """A place in a store that several members of one group publish into. Methods raise OSError.
+
+    `attempts` is a local directory, for files before they are put.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        super().__init__(store, StateObjects(store, _STATE))
+        self._store = store
+        self.attempts = local_attempts()
+        self._spans: dict[str, list[Span]] = {}  # of settled ranges, by line
+        self._listed: dict[str, str] = {}  # by line, the last of their names
+
+    def claim(self, owner: Owner) -> str:
+        """Mark the place as `owner`'s and return its permanent id. Raises NotOurs, also for an unsuitable store."""
+        make_directory(self.attempts)
+        self._store.require_conditional_puts(_STATE)
+        names = sorted(chain(*self._store.tops()))
+        if self._files.read(MARKER) is None:
+            require_unused(self._store, names)
+            self._files.create(MARKER, new_marker(owner))
+        return self.find(owner)
+
+    def has(self, part: AnyRange) -> bool:
+        """Whether the ledger has the range: published, or set aside."""
+        return self._store.exists(_entry(range_name(part)))
+
+    def missing(self, ranges: Sequence[_Range]) -> list[_Range]:
+        """As `Target.missing`."""
+        unknown = self._unsettled(ranges)
+        log_blocked(self._finish([range_name(part) for part in unknown]))
+        return self._unsettled(unknown)
+
+    def require_published(self, part: AnyRange) -> LedgerEntry:
+        """The entry of a settled range. Raises KeptAside."""
+        entry = self._read(_entry(range_name(part)))
+        if entry is None:
+            raise FileNotFoundError(f"{self._store}: {range_name(part)} is not in the ledger")
+        if entry.kept_aside:
+            raise KeptAside(range_name(part))
+        return entry
+
+    def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        """Keep the range from ever being published; False if it is published."""
+        for overlap in self._overlaps([part]).values():
+            raise overlap
+        self._decide(aside_entry(part, records, ""))
+        require_none(self._finish([range_name(part)]))
+        try:
+            self.require_published(part)
+        except KeptAside:
+            return True
+        return False
+
+    def ledger(self) -> Contents:
+        """Raises NotOurs if an entry cannot be decoded."""
+        found = self._all(self._read, [each.name for each in self._store.listed(f"{_STATE}/ledger")])
+        return Contents([entry for entry in found if entry is not None], [])
+
+    def entries(self) -> list[LedgerEntry]:
+        return self.ledger().entries
+
+    def fold(self) -> int:
+        """Entries are not folded."""
+        return 0
+
+    def decisions(self) -> list[LedgerEntry]:
+        """Decisions that are not carried out yet. Raises NotOurs if one cannot be decoded."""
+        found = self._all(self._read, [each.name for each in self._store.listed(f"{_STATE}/publishing")])
+        return [entry for entry in found if entry is not None]
+
+    def finish(self) -> None:
+        """Carry out all decisions, also those of dead writers."""
+        if left := self.missing([each.identity for each in self.decisions()]):
+            raise OSError(f"{range_name(left[0])} is decided for and cannot be published: sink verify says why")
+
+    def publish(self, staged: Sequence[StagedRange], attempt: Path, require_lease: Callable[[], None]) -> int:
+        """As `Publication.publish`."""
+        name = str(attempt.relative_to(self.attempts))
+        entries = self._all(lambda each: self._upload(each, name), staged)
+        require_lease()
+        blocked: dict[OffsetRange, OSError] = {
+            _range(part): error for part, error in self._overlaps([entry.identity for entry in entries]).items()
+        }
+        self._all(self._remove_staged, [entry for entry in entries if entry.range in blocked])
+        entries = [entry for entry in entries if entry.range not in blocked]
+        self._all(self._decide, entries)
+        require_lease()
+        blocked |= self._finish([range_name(entry.identity) for entry in entries])
+        entries = [entry for entry in entries if entry.range not in blocked]
+        settled = self._all(lambda entry: self._read(_entry(range_name(entry.identity))), entries)
+        ours = [found is not None and found.attempt == name for found in settled]
+        self._all(self._remove_staged, [entry for entry, is_ours in zip(entries, ours, strict=True) if not is_ours])
+        for entry, found in zip(entries, settled, strict=True):
+            if found is None:
+                raise OSError(f"{self._store}: no decision was kept for {entry.range}")
+            if found.kept_aside:
+                raise KeptAside(range_name(entry.identity))
+        require_none(blocked)
+        return sum(ours)
+
+    def discard(self, attempt: Path) -> bool:
+        """Remove a local directory of files that are put, or will not be."""
+        shutil.rmtree(attempt, ignore_errors=True)
+        return True
+
+    def sweep(self) -> int:
+        """Remove the local files of dead processes; returns their number."""
+        return sweep(self.attempts)
+
+    def visible(self) -> Iterator[str]:
+        """The files that readers of Spark, Hive and Arrow see."""
+        directories, names = self._store.tops()
+        for top in directories:
+            if top[0] != "." and (top[0] != "_" or "=" in top):
+                names += [each.name for each in self._store.listed(top) if each.size]
+        return (name for name in names if os.path.basename(name)[0] not in "._")
+
+    def open(self, name: str) -> BufferedIOBase:
+        """A published file. Raises FileNotFoundError."""
+        return self._store.open(name)
+
+    def leftovers(self) -> Iterator[str]:
+        """What writers that were killed have put in vain, as a sentence."""
+        needed = {_staged(each, number) for each in self.decisions() for number in range(len(each.files))}
+        found = [each for each in self._store.listed(f"{_STATE}/attempts") if each.name not in needed]
+        if found:
+            size = sum(each.size for each in found)
+            place = f"{self._store}/{_STATE}/attempts"
+            yield f"{len(found)} staged objects ({size} bytes) in {place} are of running writes, or of killed members"
+
+    def _unsettled(self, ranges: Sequence[_Range]) -> list[_Range]:
+        return [part for part, known in zip(ranges, self._all(self.has, ranges), strict=True) if not known]
+
+    def _upload(self, staged: StagedRange, attempt: str) -> LedgerEntry:
+        names = tuple(name for _, name in staged.files)
+        entry = ledger_entry(staged.part, staged.rows, staged.quarantined, names, attempt)
+        for number, (file, _) in enumerate(staged.files):
+            self._store.upload(file, _staged(entry, number))
+        return entry
+
+    def _decide(self, entry: LedgerEntry) -> None:
+        self._store.create(_decision(range_name(entry.identity)), msgspec.json.encode(entry))
+
+    def _finish(self, names: Sequence[str]) -> dict[OffsetRange, OSError]:
+        """Carry out the decisions for these ranges; returns those for which that is not possible, with the reason."""
+        reasons = self._all(self._finish_one, names)
+        return {
+            _range(named(name).identity): each for name, each in zip(names, reasons, strict=True) if each is not None
+        }
+
+    def _finish_one(self, name: str) -> OSError | None:
+        try:
+            # Read before the ledger is: a decision that was there while the range was not settled cannot be void.
+            entry = self._read(_decision(name))
+            if entry is None:
+                return None
+            if not self._store.exists(_entry(name)):
+                self._reveal(name, entry)
+            self._remove_staged(entry)
+            self._store.remove([_decision(name)])
+        except OSError as error:
+            return error
+        return None
+
+    def _reveal(self, name: str, entry: LedgerEntry) -> None:
+        try:
+            for number, file in enumerate(entry.files):
+                self._store.copy(_staged(entry, number), file)
+        except FileNotFoundError as error:
+            if not self._store.exists(_entry(name)):
+                raise FileNotFoundError(f"{error}: {_decision(name)} says that it is published") from None
+        else:
+            self._store.create(_entry(name), msgspec.json.encode(entry))
+
+    def _remove_staged(self, entry: LedgerEntry) -> None:
+        self._store.remove([_staged(entry, number) for number in range(len(entry.files))])
+
+    def _overlaps(self, parts: Sequence[RangeIdentity]) -> dict[RangeIdentity, Overlap]:
+        """Those that overlap a range that is published, set aside or decided for."""
+        # Decisions are listed first: one that is carried out meanwhile is found as an entry.
+        decided = [parsed(os.path.basename(each.name)) for each in self._store.listed(f"{_STATE}/publishing")]
+        found = {}
+        for part in parts:
+            line = named(range_name(part)).line
+            others = [*self._settled(line), *(each.span for each in decided if each is not None and each.line == line)]
+            try:
+                require_apart(part, others)
+            except Overlap as error:
+                found[part] = error
+        return found
+
+    def _settled(self, line: str) -> list[Span]:
+        """The ranges of a line in the ledger: new ones lie behind those that were listed before."""
+        spans, below = self._spans.setdefault(line, []), f"{_STATE}/ledger/{line}"
+        for each in self._store.listed(below, after=self._listed.get(line)):
+            first, until = os.path.basename(each.name).removesuffix(".json").split("+")
+            spans.append(Span(int(first), int(until)))
+            self._listed[line] = each.name
+        return spans
+
+    def _read(self, name: str) -> LedgerEntry | None:
+        data = self._store.read(name)
+        try:
+            return None if data is None else msgspec.json.decode(data, type=LedgerEntry)
+        except msgspec.DecodeError as error:
+            raise NotOurs(f"{self._store}/{name} cannot be read: {error}") from error
+
+    def _all(self, call: Callable[[_Item], _Answer], items: Sequence[_Item]) -> list[_Answer]:
+        if len(items) < 2:
+            return list(map(call, items))
+        with ThreadPoolExecutor(_THREADS) as threads:
+            return list(threads.map(call, items))
+
+
+def _range(part: RangeIdentity) -> OffsetRange:
+    return OffsetRange(part.topic, part.partition, part.first, part.until)
+
+
+def _staged(entry: LedgerEntry, number: int) -> str:
+    return f"{_STATE}/attempts/{entry.attempt}/{entry.topic}+{entry.partition}+{number}"
+
+
+def _decision(name: str) -> str:
+    return f"{_STATE}/publishing/{name}.json"
+
+
+def _entry(name: str) -> str:
+    line, (first, until) = named(name)
+    return f"{_STATE}/ledger/{line}/{first:020d}+{until:020d}.json"

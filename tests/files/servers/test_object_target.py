@@ -1,0 +1,310 @@
+"""Targets of files in an object store: one of two writers wins, stores without conditional puts are refused."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import IO, Any, cast
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from kzconsumer.errors import ConfigError, PluginError, SinkError
+from kzconsumer.sinks.interface import Batch, Sink, SinkContext
+from kzconsumer.testing.sink_contract import contract_context
+from kzconsumer_files.holdings import files
+from kzconsumer_files.names import Owner, data_file
+from kzconsumer_files.object_store import ObjectStore as Place
+from kzconsumer_files.object_target import ObjectTarget
+from kzconsumer_files.overlap import Overlap
+from kzconsumer_files.parquet.sink import ParquetSink
+from kzconsumer_files.private_directory import PrivateDirectory
+from kzconsumer_files.publication import StagedRange
+from kzconsumer_files.segments.sink import SegmentsSink
+from kzconsumer_spark.pipe.messages import SpooledRange
+from tests.support.extent import extent
+from tests.support.object_store import Conditions, ObjectStore
+from tests.support.range_data import range_data, record
+from tests.support.store_contract import StoreContract
+
+pytestmark = pytest.mark.timeout(600)
+OWNER = Owner(cluster="c", group="g")
+
+
+def free() -> None:
+    """The lease lasts."""
+
+
+class TestContract(StoreContract):
+    sets_aside = True
+
+    def sink(self, directory: Path) -> Sink:
+        return ParquetSink({"path": "s3a://bucket/lake/", "store_options": self.options(directory)}, contract_context())
+
+    def read_back(self, directory: Path) -> Iterable[bytes | None]:
+        lake = ds.dataset("lake", format="parquet", filesystem=self.store.filesystem)
+        found: list[bytes | None] = lake.to_table(columns=["value"])["value"].to_pylist()
+        return found
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    with started(tmp_path, monkeypatch) as store:
+        yield store
+
+
+@contextmanager
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, conditions: Conditions = "all") -> Iterator[ObjectStore]:
+    with ObjectStore.running(tmp_path / "store", conditions) as store:
+        for key, value in store.environment.items():
+            monkeypatch.setenv(key, value)
+        yield store
+
+
+def target_in(store: ObjectStore, monkeypatch: pytest.MonkeyPatch, scratch: Path) -> ObjectTarget:
+    """That of a member with a temporary directory of its own."""
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    target = ObjectTarget(Place("s3://bucket/lake", store.options))
+    target.claim(OWNER)
+    return target
+
+
+def spooled(number: int, first: int = 0, until: int = 3) -> SpooledRange:
+    return SpooledRange(
+        topic="t", partition=number, first=first, until=until, incarnation=1, epoch=0, records=until - first, file=None
+    )
+
+
+def staged(attempt: Path, part: SpooledRange, text: str, *layout: str) -> StagedRange:
+    """One row in each directory of `layout`."""
+    found: list[tuple[Path, str]] = []
+    for place in layout:
+        file = attempt / f"{part.partition}-{len(found)}"
+        pq.write_table(pa.table({"text": [text]}), file)
+        found.append((file, f"{place}/{data_file(part)}" if place else data_file(part)))
+    return StagedRange(part, len(found), 0, found)
+
+
+class Racer:
+    """One of two writers, whose rows lie in different directories."""
+
+    def __init__(self, target: ObjectTarget, name: str, layout: Sequence[str]) -> None:
+        self._target = target
+        self._name = name
+        self._layout = layout
+        self._own = PrivateDirectory(target.attempts)
+        self.won: list[int] = []
+
+    def publish(self, number: int, start: threading.Barrier) -> None:
+        attempt = self._own.path / str(number)
+        attempt.mkdir()
+        # Each third range has no rows for one of them.
+        layout = () if number % 3 == 0 and self._name == "b" else self._layout
+        batch = [staged(attempt, spooled(number), self._name, *layout)]
+        start.wait()
+        if self._target.publish(batch, attempt, free):
+            self.won.append(number)
+
+
+def faults_of_races(store: ObjectStore, target: Callable[[str], ObjectTarget], rounds: int) -> list[str]:
+    """What is wrong after two writers have published the same ranges at the same time."""
+    racers = [
+        Racer(target("a"), "a", ("day=1", "day=2")),
+        Racer(target("b"), "b", ("day=2", "day=3", "day=4")),
+    ]
+    with ThreadPoolExecutor(2) as threads:
+        for number in range(rounds):
+            start = threading.Barrier(2)
+            list(threads.map(lambda racer: racer.publish(number, start), racers))  # noqa: B023
+    judge = target("judge")
+    entries = {entry.partition: entry for entry in judge.entries()}
+    rows: dict[int, list[str]] = {}
+    for name in judge.visible():
+        with closing(judge.open(name)) as file:
+            rows.setdefault(int(name.split("+")[1]), []).append(pq.read_table(cast(IO[Any], file))["text"][0].as_py())
+    one, other = (racer.won for racer in racers)
+    assert min(len(one), len(other)) > 0, "they never met"
+    faults = []
+    for number in range(rounds):
+        found = rows.get(number, [])
+        if (number in one) == (number in other):
+            faults.append(f"range {number} was won by {(number in one) + (number in other)} writers")
+        if len(set(found)) > 1:
+            faults.append(f"range {number} has rows of both writers")
+        if len(found) != entries[number].records_out:
+            faults.append(f"range {number} has {len(found)} rows, its entry says {entries[number].records_out}")
+    left = [name for name in store.objects() if "/publishing/" in name or "/attempts/" in name]
+    return [*faults, *(f"{name} is left" for name in left)]
+
+
+def test_a_late_decision_is_void(server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its writer saw the range missing, and was suspended until another one had published it."""
+    one, late = (target_in(server, monkeypatch, tmp_path / name) for name in "ab")
+    assert one.missing([spooled(0)]) == late.missing([spooled(0)]) == [spooled(0)]
+    for target, name, layout, published in ((one, "one", "day=1", 1), (late, "late", "day=2", 0)):
+        attempt = PrivateDirectory(target.attempts).path / "1"
+        attempt.mkdir()
+        assert target.publish([staged(attempt, spooled(0), name, layout)], attempt, free) == published
+    assert list(one.visible()) == [f"day=1/{data_file(spooled(0))}"]
+    assert not [name for name in server.objects() if "/publishing/" in name or "/attempts/" in name]
+
+
+@pytest.mark.timeout(3600)
+def test_one_of_two_writers_wins(server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = faults_of_races(server, lambda name: target_in(server, monkeypatch, tmp_path / name), extent(25, 1000))
+    assert found == []
+
+
+def test_without_conditional_puts_races_have_two_winners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: this store ignores the condition, except where it is tested for it."""
+    with started(tmp_path, monkeypatch, "probes") as store:
+        found = faults_of_races(store, lambda name: target_in(store, monkeypatch, tmp_path / name), 60)
+    assert any("rows of both" in each or "won by 2" in each or "its entry says" in each for each in found), found
+
+
+def made(store: ObjectStore, path: str = "s3://bucket/lake", **options: object) -> ParquetSink:
+    context = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    return ParquetSink({"path": path, "store_options": store.options, **options}, context)
+
+
+async def test_a_store_without_conditional_puts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with started(tmp_path, monkeypatch, "none") as store:
+        message = r"\[sink.options\] path: s3://bucket/lake: this store does not honour conditional writes \(If-None"
+        with pytest.raises(ConfigError, match=message):
+            async with made(store):
+                pass
+        assert store.objects() == []
+
+
+async def test_what_a_store_holds_is_verified(server: ObjectStore) -> None:
+    first, other = range_data("t", 0, 0, 3), range_data("t", 0, 0, 3, [record(0, value=b"other")])
+    empty = range_data("_t", 1, 4, 9, [])
+    hidden = range_data("_t", 1, 9, 12)
+    async with made(server) as one, made(server) as two:
+        assert one.fingerprint == two.fingerprint != ""
+        await one.write(Batch((first,)))
+        await two.write(Batch((other, empty), is_replay=True))
+        await two.write(Batch((hidden,)))
+        assert await one.has([first.identity, hidden.identity._replace(until=13)]) == [first.identity]
+        held = await one.holdings(count_rows=True)
+        assert sorted((each.records_in, each.rows, each.faults) for each in held.ranges) == [
+            (0, 0, ()), (3, 3, ()), (3, 3, ())
+        ]  # fmt: skip
+        assert (held.strays, held.leftovers) == ((), ())
+    names = [name for name in server.objects() if "_kzconsumer" not in name]
+    assert names == [f"lake/{data_file(hidden)}", f"lake/{data_file(first)}"]
+    server.filesystem.delete_file(names[0])
+    with server.filesystem.open_output_stream("lake/more.parquet") as stream:
+        stream.write(b"?")
+    async with made(server) as sink:
+        held = await sink.holdings(count_rows=True)
+    assert [each.faults for each in held.ranges if each.faults] == [(f"{data_file(hidden)} is gone",)]
+    assert held.strays == ("more.parquet is of no range of the ledger",)
+
+
+async def test_places_of_others_are_refused(server: ObjectStore) -> None:
+    async with made(server):
+        pass
+    context = SinkContext(group="other", member="m", cluster="c", safe_until=lambda: math.inf)
+    with pytest.raises(ConfigError, match="s3://bucket/lake belongs to group g of cluster c, sink parquet"):
+        async with ParquetSink({"path": "s3://bucket/lake", "store_options": server.options}, context):
+            pass
+    with pytest.raises(ConfigError, match=r"s3://bucket is not empty \(lake\) and not marked"):
+        async with made(server, "s3://bucket/"):
+            pass
+
+
+def test_overlapping_ranges_are_refused(server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that another writer has published, before and since."""
+    one, other = (target_in(server, monkeypatch, tmp_path / name) for name in "ab")
+
+    def publish(target: ObjectTarget, first: int, until: int) -> int:
+        attempt = PrivateDirectory(target.attempts).path / "1"
+        attempt.mkdir()
+        return target.publish([staged(attempt, spooled(0, first, until), "x", "")], attempt, free)
+
+    assert [publish(one, 0, 10), publish(other, 10, 20), publish(one, 20, 30)] == [1, 1, 1]
+    for target in (one, other):
+        for first, until in ((5, 15), (5, 8), (25, 40)):
+            with pytest.raises(Overlap, match=r"overlaps \[\d+, \d+\), which is"):
+                publish(target, first, until)
+    assert len(list(one.visible())) == 3
+    assert not [name for name in server.objects() if "/publishing/" in name or "/attempts/" in name]
+
+
+def test_a_decided_range_is_published_by_the_next_process(
+    server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = (target_in(server, monkeypatch, tmp_path / name) for name in "ab")
+    looks = iter([None, TimeoutError()])
+
+    def lost() -> None:
+        if (error := next(looks)) is not None:
+            raise error
+
+    attempt = PrivateDirectory(one.attempts).path / "1"
+    attempt.mkdir()
+    with pytest.raises(TimeoutError):
+        one.publish([staged(attempt, spooled(0), "first", "day=1", "day=a%2Fb é")], attempt, lost)
+    assert list(other.visible()) == []
+    assert files(other, "parquet", True).leftovers == (
+        "t-0[0..3) is decided for and not there yet: the next start, or the next write of it, finishes it",
+    )
+    assert other.missing([spooled(0), spooled(1)]) == [spooled(1)]
+    assert sorted(other.visible()) == [f"day=1/{data_file(spooled(0))}", f"day=a%2Fb é/{data_file(spooled(0))}"]
+    assert [each.rows for each in files(other, "parquet", True).ranges] == [2]
+    assert one.publish([staged(attempt, spooled(0), "again", "day=1", "day=a%2Fb é")], attempt, free) == 1
+
+
+@pytest.mark.parametrize("key", ["aws_secret_access_key", "AWS_ACCESS_KEY_ID", "azure_storage_sas_key", "aws_token"])
+def test_credentials_are_no_options(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"store_options.{key} is not for a file that others read") as caught:
+        ParquetSink({"path": "s3://bucket/lake", "store_options": {key: "my-own-key"}}, contract_context())
+    assert "my-own-key" not in str(caught.value)
+
+
+async def test_a_store_that_does_not_answer_is_named_without_credentials(server: ObjectStore) -> None:
+    async with made(server) as sink:
+        server.kill()
+        with pytest.raises(SinkError, match=r"parquet files in s3://bucket/lake: .*HTTP error") as caught:
+            await sink.write(Batch((range_data("t", 0, 0, 3),)))
+        assert server.secret not in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+async def test_a_start_without_the_store_or_its_bucket(server: ObjectStore) -> None:
+    """A store may come back, a bucket has to be made."""
+    with pytest.raises(ConfigError, match=r"\[sink.options\] path: .*s3://nobodys/lake: .*NoSuchBucket") as caught:
+        async with made(server, "s3://nobodys/lake"):
+            pass
+    assert "\n" not in str(caught.value)
+    server.kill()
+    with pytest.raises(SinkError, match=r"parquet files in s3://bucket/lake: s3://bucket/lake: .*HTTP error"):
+        async with made(server):
+            pass
+
+
+def test_options_that_no_store_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"aws_bukket": "x"}
+    with pytest.raises(ConfigError, match=r"\[sink.options\] store_options: s3://bucket/lake: .*aws_bukket"):
+        ParquetSink({"path": "s3://bucket/lake", "store_options": options}, contract_context())
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(PluginError, match=r'lake needs obstore: pip install "kzconsumer-files\[object-store\]"'):
+        ParquetSink({"path": "s3://bucket/lake"}, contract_context())
+
+
+def test_segment_files_are_not_for_stores() -> None:
+    with pytest.raises(ConfigError, match='path: "s3://bucket/x" is in an object store, whose objects cannot be app'):
+        SegmentsSink({"path": "s3://bucket/x"}, contract_context())
+
+
+def test_other_schemes_are_refused() -> None:
+    with pytest.raises(ConfigError, match='path: "ftp://x/y" is not a directory, nor a URI with s3, s3a, gs, abfss'):
+        ParquetSink({"path": "ftp://x/y"}, contract_context())

@@ -1,0 +1,136 @@
+"""Delta and Iceberg tables in an object store, as the Spark sink writes them, without Spark: the contract of sinks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
+
+from kzconsumer.sinks.interface import Sink
+from kzconsumer_files.names import NotOurs
+from kzconsumer_spark.delta.holdings import held as held_by_delta
+from kzconsumer_spark.delta.target import DeltaTarget
+from kzconsumer_spark.iceberg.holdings import held as held_by_iceberg
+from kzconsumer_spark.iceberg.target import IcebergTarget
+from kzconsumer_spark.pipe.messages import ToDelta, ToIceberg
+from tests.support.delta import OWNER, Writer
+from tests.support.extent import extent, only_nightly
+from tests.support.object_store import Conditions, ObjectStore
+from tests.support.range_data import range_data
+from tests.support.store_contract import StoreContract
+from tests.support.table_sink import TableSink
+
+pytestmark = pytest.mark.timeout(600)
+TABLE = "lake.orders"
+
+
+def delta(options: dict[str, str]) -> DeltaTarget:
+    target = DeltaTarget(ToDelta(path="s3a://bucket/table", store_options=options))
+    target.claim(OWNER)
+    return target
+
+
+def delta_rows(options: dict[str, str]) -> list[bytes | None]:
+    table = DeltaTable("s3://bucket/table", storage_options={**options, "allow_http": "true"})
+    found: list[bytes | None] = table.to_pyarrow_table(columns=["value"])["value"].to_pylist()
+    return found
+
+
+def catalog_options(directory: Path, options: dict[str, str]) -> dict[str, str]:
+    """A catalog in a file, tables in the store."""
+    reach = {"s3.endpoint": options["aws_endpoint"], "s3.region": options["aws_region"]}
+    return {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": "s3://bucket/warehouse"} | reach
+
+
+def iceberg(directory: Path, options: dict[str, str]) -> IcebergTarget:
+    target = IcebergTarget(ToIceberg(table=TABLE, catalog_options=catalog_options(directory, options)))
+    target.claim(OWNER)
+    return target
+
+
+def iceberg_rows(directory: Path, options: dict[str, str]) -> list[bytes | None]:
+    table = load_catalog("default", **catalog_options(directory, options)).load_table(TABLE)
+    found: list[bytes | None] = table.scan(selected_fields=("value",)).to_arrow()["value"].to_pylist()
+    return found
+
+
+@only_nightly  # a slice of it: the races below, and the contract with tables in directories
+class TestDeltaContract(StoreContract):
+    sets_aside = True
+
+    def sink(self, directory: Path) -> Sink:
+        return TableSink(delta(self.options(directory)), directory / "scratch")
+
+    def read_back(self, directory: Path) -> Iterable[bytes | None]:
+        return delta_rows(self.options(directory))
+
+
+@only_nightly
+class TestIcebergContract(StoreContract):
+    sets_aside = True
+
+    def sink(self, directory: Path) -> Sink:
+        return TableSink(iceberg(directory, self.options(directory)), directory / "scratch")
+
+    def read_back(self, directory: Path) -> Iterable[bytes | None]:
+        return iceberg_rows(directory, self.options(directory))
+
+
+@pytest.fixture(params=["all"])
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
+    conditions: Conditions = request.param
+    with ObjectStore.running(tmp_path / "store", conditions) as server:
+        for key, value in server.environment.items():
+            monkeypatch.setenv(key, value)
+        yield server
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_table_in_a_store_is_verified(store: ObjectStore, tmp_path: Path, kind: str) -> None:
+    target: DeltaTarget | IcebergTarget
+    target = delta(store.options) if kind == "delta" else iceberg(tmp_path, store.options)
+    writer = Writer(target, tmp_path / "scratch")
+    assert writer.publish(writer.stage(range_data("t", 1, 0, 2, []))) == (0 if kind == "delta" else 1)
+    first = range_data("t", 0, 0, 3)
+    assert writer.publish(writer.stage(first)) == 1
+    assert writer.publish(writer.stage(first)) == 0
+    assert writer.publish(writer.stage(range_data("t", 0, 3, 5))) == 1
+    values = delta_rows(store.options) if kind == "delta" else iceberg_rows(tmp_path, store.options)
+    assert sorted(filter(None, values)) == [b"v0", b"v1", b"v2", b"v3", b"v4"]
+    found = held_by_delta(target.to, True) if isinstance(target, DeltaTarget) else held_by_iceberg(target.to, True)
+    assert [each.rows for each in found.ranges if each.records_in] == [3, 2]
+    assert not [each for each in found.ranges if each.faults]
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_one_of_two_writers_wins(store: ObjectStore, tmp_path: Path, kind: str) -> None:
+    """They have the same ranges; each knows how many of them it wrote."""
+    targets: list[DeltaTarget | IcebergTarget]
+    targets = [delta(store.options) if kind == "delta" else iceberg(tmp_path, store.options) for _ in "ab"]
+    writers = [Writer(target, tmp_path / name) for target, name in zip(targets, "ab", strict=True)]
+    rounds = extent(8, 200)
+    with ThreadPoolExecutor(2) as threads:
+        for first in range(rounds):
+            start = threading.Barrier(2)
+
+            def write(writer: Writer[Any], first: int = first, start: threading.Barrier = start) -> int:
+                staged = writer.stage(range_data("t", 0, first, first + 1))
+                start.wait()
+                return writer.publish(staged)
+
+            assert sum(threads.map(write, writers)) == 1
+    values = delta_rows(store.options) if kind == "delta" else iceberg_rows(tmp_path, store.options)
+    assert sorted(filter(None, values)) == sorted(b"v%d" % offset for offset in range(rounds))
+
+
+@pytest.mark.parametrize("store", ["none"], indirect=True)
+def test_a_store_without_conditional_puts_is_refused_for_delta(store: ObjectStore) -> None:
+    """An Iceberg table's commits are the catalog's."""
+    with pytest.raises(NotOurs, match="s3://bucket/table: this store does not honour conditional writes"):
+        delta(store.options)

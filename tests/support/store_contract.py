@@ -1,0 +1,48 @@
+"""The contract of sinks for a destination in an object store, which all of a class's members reach."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from tests.support.extent import extent
+from tests.support.object_store import ObjectStore
+from tests.support.sink_contract import OurSinkContract
+
+_ENDPOINT = "endpoint"
+
+
+class StoreContract(OurSinkContract):
+    """With real kills, zombies and races of processes that share nothing but the store."""
+
+    stack: ClassVar[ExitStack]
+    store: ClassVar[ObjectStore]
+    kills = extent(4, 40, quick=2)
+    zombies = extent(2, 20, quick=1)
+    races = extent(3, 40, quick=2)
+
+    @classmethod
+    def setup_class(cls) -> None:
+        cls.stack = ExitStack()
+        folder = cls.stack.enter_context(tempfile.TemporaryDirectory())
+        cls.store = cls.stack.enter_context(ObjectStore.running(Path(folder)))
+        patch = cls.stack.enter_context(pytest.MonkeyPatch.context())
+        for key, value in cls.store.environment.items():
+            patch.setenv(key, value)
+        super().setup_class()
+        # Not in the environment: processes of members may have that of an earlier class.
+        (cls.group.directory / _ENDPOINT).write_text(cls.store.endpoint)
+
+    @classmethod
+    def teardown_class(cls) -> None:
+        super().teardown_class()
+        cls.stack.close()
+
+    @staticmethod
+    def options(directory: Path) -> dict[str, str]:
+        """How a member reaches the store. `directory` is the contract's."""
+        return {"aws_endpoint": (directory / _ENDPOINT).read_text(), "aws_region": "us-east-1"}
