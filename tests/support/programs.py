@@ -49,6 +49,7 @@ INITDB = Program(
 )
 PROMTOOL = Program("promtool", ("promtool",), "in Debian's package prometheus")
 SYSTEMD_ANALYZE = Program("systemd-analyze", ("systemd-analyze",), "apt-get install systemd")
+SYSTEMD = Program("systemd", ("systemd",), "apt-get install systemd", folders=("lib/systemd", "usr/lib/systemd"))
 OPENSSL = Program("openssl", ("openssl",), "apt-get install openssl")
 MAKE = Program("make", ("make",), "apt-get install make")
 KRB5KDC = Program("krb5kdc", ("krb5kdc",), "apt-get install krb5-kdc", folders=("usr/sbin",))
