@@ -53,7 +53,7 @@ async def append_slowly(batch: Batch) -> None:
     await anyio.Path("began").write_text(outcome)
     await anyio.sleep(2)
     parts = [each for part in batch.ranges for each in part.batches]
-    values = [value.decode() for part in parts for value in part.column("value").to_pylist()]
+    values = [(value or b"").decode() for part in parts for value in part.column("value").to_pylist()]
     async with await anyio.Path("records").open("a") as file:
         await file.write("".join(f"{value}\n" for value in values))
 
