@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 # What the demo needs is less: it has an environment of its own, unless the one for everything is there.
 DEMO := $(if $(wildcard $(READY)),$(VENV),.demo)
 JOBS ?= 3
+# The extra kerberos has no wheels: it is built where gcc and libkrb5-dev are, without optimization in half the time.
+KERBEROS := $(if $(and $(shell command -v cc),$(shell command -v krb5-config)),gssapi==1.12.0)
 MINUTES ?= 60
 DESTINATION ?= parquet or postgresql
 SEED = $(shell date +%s)
@@ -144,7 +146,7 @@ NEW_ENVIRONMENT = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) 
 
 $(READY): $(SOURCES)
 	@$(NEW_ENVIRONMENT)
-	$(BIN)/python -m pip install --quiet --requirement requirements.lock $$($(BIN)/python hatch_build.py --requires)
+	CFLAGS=-O0 $(BIN)/python -m pip install --quiet --requirement requirements.lock $(KERBEROS) $$($(BIN)/python hatch_build.py --requires)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable . $(addprefix --editable ,$(wildcard plugins/*/))
 	touch $@
 

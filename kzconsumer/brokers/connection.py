@@ -15,12 +15,13 @@ from kzconsumer.brokers.protocol.error_codes import broker_error
 from kzconsumer.brokers.protocol.frames import Request
 from kzconsumer.brokers.protocol.list_offsets import ListOffsetsRequest
 from kzconsumer.brokers.protocol.versions import BEFORE_API_VERSIONS, UNKNOWN, ApiVersionsRequest
-from kzconsumer.brokers.security import Sasl, Security
+from kzconsumer.brokers.security import Security
 from kzconsumer.brokers.transport import BrokerTransport
 from kzconsumer.clock import now
 from kzconsumer.errors import ConnectionLostError, SecurityError
 from kzconsumer.model import Broker
 from kzconsumer.security import tls_failures
+from kzconsumer.security.exchange import Sasl
 
 R = TypeVar("R")
 

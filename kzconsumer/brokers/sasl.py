@@ -10,9 +10,10 @@ from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.brokers.protocol.error_codes import broker_error, error_code
 from kzconsumer.brokers.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from kzconsumer.brokers.protocol.versions import SASL_AUTHENTICATE, SASL_HANDSHAKE, Versions
-from kzconsumer.brokers.security import Sasl
 from kzconsumer.brokers.transport import BrokerTransport
 from kzconsumer.errors import ConnectionLostError, SecurityError
+from kzconsumer.security.exchange import Sasl
+from kzconsumer.security.next_token import next_token
 
 
 async def authenticate(transport: BrokerTransport, versions: Versions, sasl: Sasl, timeout: float) -> float:
@@ -25,20 +26,22 @@ async def authenticate(transport: BrokerTransport, versions: Versions, sasl: Sas
         version = versions.choose(SASL_HANDSHAKE)
         answer = await transport.send(SaslHandshakeRequest(sasl.mechanism), version, timeout)
         _check(answer.error, answer.mechanisms, transport)
-        exchange = sasl.exchange()
-        token, lifetime_ms = next(exchange), 0
-        while True:
-            if version == 0:
-                reply = await _bare(transport, token, timeout)
+        exchange = sasl.begin(transport.broker.host)
+        reply, lifetime_ms, goes_on = None, 0, True
+        while goes_on:
+            token, goes_on = await next_token(exchange, reply)
+            if token is None:
+                continue
+            if version > 0:
+                token_version = versions.choose(SASL_AUTHENTICATE)
+                reply, lifetime_ms = await _wrapped(transport, token_version, token, timeout, sasl.check)
+            elif goes_on:
+                reply = await _bare(transport, token, timeout, sasl.check)
             else:
-                reply, lifetime_ms = await _wrapped(transport, versions.choose(SASL_AUTHENTICATE), token, timeout)
-            try:
-                token = exchange.send(reply)
-            except StopIteration:
-                return lifetime_ms / 1000
+                transport.send_bare(token)  # no frame answers a last token without content
+        return lifetime_ms / 1000
     except SecurityError as error:
-        who = f"[brokers.sasl] {sasl.mechanism} as {sasl.username}"
-        raise SecurityError(f"{transport.broker}: {who}: {error}") from None
+        raise SecurityError(f"{transport.broker}: [brokers.sasl] {sasl}: {error}") from None
 
 
 def _check(error: int, mechanisms: tuple[str, ...], transport: BrokerTransport) -> None:
@@ -51,14 +54,17 @@ def _check(error: int, mechanisms: tuple[str, ...], transport: BrokerTransport) 
         raise broker_error(error, f"{transport.broker}: SaslHandshake")
 
 
-async def _wrapped(transport: BrokerTransport, version: int, token: bytes, timeout: float) -> tuple[bytes, int]:
+async def _wrapped(
+    transport: BrokerTransport, version: int, token: bytes, timeout: float, check: str
+) -> tuple[bytes, int]:
     answer = await transport.send(SaslAuthenticateRequest(token), version, timeout)
     if answer.error:
-        raise SecurityError(f"{answer.message or 'refused'} ({error_code(answer.error).name})")
+        refusal = f"{answer.message or 'refused'} ({error_code(answer.error).name})"
+        raise SecurityError(f"{refusal}: {check}" if check else refusal)
     return answer.token, answer.lifetime_ms
 
 
-async def _bare(transport: BrokerTransport, token: bytes, timeout: float) -> bytes:
+async def _bare(transport: BrokerTransport, token: bytes, timeout: float, check: str) -> bytes:
     try:
         return await transport.exchange_bare(token, timeout)
     except SecurityError:
@@ -66,4 +72,5 @@ async def _bare(transport: BrokerTransport, token: bytes, timeout: float) -> byt
     except ConnectionLostError:
         if not transport.ended_by_peer:
             raise
-        raise SecurityError("the broker hung up; those before 1.0 do not say why: wrong name or password?") from None
+        why = check or "wrong name or password?"
+        raise SecurityError(f"the broker hung up; those before 1.0 do not say why: {why}") from None

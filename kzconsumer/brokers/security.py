@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
 import ssl
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.security.sasl import Exchange, exchange
+from kzconsumer.security.exchange import Sasl
+from kzconsumer.security.kerberos import kerberos
+from kzconsumer.security.oauth_bearer import oauth_bearer
+from kzconsumer.security.sasl import with_password
 from kzconsumer.security.tls import tls_context
 from kzconsumer.settings.secret import read_secret
 from kzconsumer.settings.sections import BrokersSettings, SaslSettings, TlsSettings
-
-
-class Sasl:
-    """A mechanism with user name and password. The password is in no text of it."""
-
-    def __init__(self, mechanism: str, username: str, password: bytes) -> None:
-        self.mechanism = mechanism
-        self.username = username
-        self._password = password
-
-    def exchange(self) -> Exchange:
-        return exchange(self.mechanism, self.username, self._password, secrets.token_urlsafe(24))
 
 
 class Security:
@@ -56,12 +46,17 @@ def load_security(settings: BrokersSettings, source: str) -> Security:
 
 
 def _sasl(settings: SaslSettings, where: str, faults: list[str]) -> Sasl:
+    faults += [f"{where} {fault}" for fault in settings.faults()]
+    if settings.mechanism == "GSSAPI":
+        return kerberos(settings, where, faults)
+    if settings.mechanism == "OAUTHBEARER":
+        return oauth_bearer(settings, where, faults)
     if settings.mechanism is None:
-        faults.append(f"{where} mechanism: missing (PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512)")
+        faults.append(f"{where} mechanism: missing (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI)")
     if settings.username is None:
         faults.append(f"{where} username: missing")
     before = len(faults)
     password = read_secret(settings.password_file, settings.password_env, "password", where, faults)
     if password is None and len(faults) == before:
         faults.append(f"{where} password_file: missing (or password_env)")
-    return Sasl(settings.mechanism or "", settings.username or "", password or b"")
+    return with_password(settings.mechanism or "", settings.username or "", password or b"")

@@ -149,6 +149,12 @@ class BrokerTransport(asyncio.BufferedProtocol):
             raise body
         return bytes(body)
 
+    def send_bare(self, token: bytes) -> None:
+        """Send a last SASL token without header, which is not answered. Raises ConnectionLostError."""
+        self._raise_if_ended()
+        assert self._transport is not None
+        self._transport.write(bare_frame(token))
+
     def _raise_if_ended(self) -> None:
         if self.ended is not None or self._transport is None:
             raise self._lost(f"{self.broker}: {self.ended}")

@@ -7,6 +7,7 @@ producer, so after each failure.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from time import time
 from typing import Any
 
 import anyio
@@ -16,6 +17,7 @@ from anyio import to_thread
 from kzconsumer.clock import now
 from kzconsumer.errors import DeadLetterError
 from kzconsumer.rejected.dead_letter import DeadLetter
+from kzconsumer.security.oauth_bearer import token_of
 from kzconsumer.settings.secret import read_secret
 from kzconsumer.settings.sections import BrokersSettings
 
@@ -23,6 +25,8 @@ from kzconsumer.settings.sections import BrokersSettings
 _LARGEST = 1_000_000_000
 # The producer reports failures a little after the timeout.
 _LATE = 1.0
+# Seconds until a token is read again, which may live longer.
+_TOKEN_READ = 60.0
 # Seconds between two checks whether the caller was cancelled.
 _LOOK = 0.2
 
@@ -128,7 +132,9 @@ def producer_security(settings: BrokersSettings) -> dict[str, object]:
             "ssl.key.password": password.decode() if password is not None else None,
             "ssl.endpoint.identification.algorithm": "https" if tls.verify_hostname else "none",
         }
-    if settings.uses_sasl:
+    if settings.uses_sasl and sasl.mechanism == "OAUTHBEARER":
+        properties |= {"sasl.mechanism": sasl.mechanism, "oauth_cb": lambda _: (token_of(sasl), time() + _TOKEN_READ)}
+    elif settings.uses_sasl:
         secret = read_secret(sasl.password_file, sasl.password_env, "password", "[brokers.sasl]", faults)
         properties |= {
             "sasl.mechanism": sasl.mechanism,

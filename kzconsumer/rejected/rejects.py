@@ -171,6 +171,9 @@ def check_rejected(settings: Settings) -> None:
         raise ConfigError([f"{settings.source}: [rejected] directory: {fault}"])
     if wanted.keeps and wanted.topic is not None:
         require_extra(f"{settings.source}: [rejected] topic", "dead-letter", "confluent_kafka")
+        if settings.brokers.sasl.mechanism == "GSSAPI":
+            fault = "confluent-kafka as PyPI has it knows no Kerberos: use directory"
+            raise ConfigError([f"{settings.source}: [rejected] topic: {fault}"])
 
 
 def rejects_of(

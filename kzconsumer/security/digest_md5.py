@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 from kzconsumer.errors import ProtocolError, SecurityError
-from kzconsumer.security.sasl import Exchange
+from kzconsumer.security.exchange import Exchange
 
 _URI: Final = "zookeeper/zk-sasl-md5"
 """The service and the server's name, the same for all servers (`ZooKeeperSaslClient`, `SecurityUtils`, 3.8)."""
@@ -42,6 +42,7 @@ def digest_md5(username: str, password: bytes, nonce: str) -> Exchange:
     answer = _fields((yield f"{quoted},{plain}".encode()))
     if not hmac.compare_digest(answer.get("rspauth", "").encode(), proof("")):
         raise SecurityError("the server does not know our password: it is not the one it claims to be")
+    return None
 
 
 def _fields(message: bytes) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""SASL exchanges with brokers: PLAIN and SCRAM (RFC 5802, RFC 7677), the client's half.
+"""SASL with a password, for brokers: PLAIN and SCRAM (RFC 5802, RFC 7677), the client's half.
 
 SCRAM does not send the password. No SASLprep is applied to it, as Kafka does not when it stores one, contrary to the
 RFC (0.10.2 to 3.9, `ScramFormatter`).
@@ -10,21 +10,16 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Generator
+import secrets
 from typing import Final
 
 from kzconsumer.errors import ProtocolError, SecurityError
+from kzconsumer.security.exchange import Exchange, Sasl
 
 LEAST_ITERATIONS: Final = 4096
 """RFC 7677, and the minimum of Kafka's client: with fewer an eavesdropper could guess the password."""
 MOST_ITERATIONS: Final = 1_000_000
 """Half a second of computing. Kafka's tools store 16384 at most."""
-
-Exchange = Generator[bytes, bytes, None]
-"""Yields the tokens to send, receives the answers, and returns when the exchange is complete.
-
-Raises SecurityError if either side is refused, ProtocolError for a malformed answer.
-"""
 
 
 def scram(hash_name: str, username: str, password: bytes, nonce: str) -> Exchange:
@@ -58,6 +53,7 @@ def scram(hash_name: str, username: str, password: bytes, nonce: str) -> Exchang
     server_key = hmac.digest(salted, b"Server Key", hash_name)
     if not hmac.compare_digest(hmac.digest(server_key, signed, hash_name), _decoded(fields, "v")):
         raise SecurityError("SCRAM: the broker does not know our password: it is not the one it claims to be")
+    return None
 
 
 def _fields(message: bytes) -> dict[str, str]:
@@ -84,6 +80,12 @@ def _decoded(fields: dict[str, str], name: str) -> bytes:
 _SCRAM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
+def with_password(mechanism: str, username: str, password: bytes) -> Sasl:
+    """PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."""
+    nonce = secrets.token_urlsafe
+    return Sasl(mechanism, f"as {username}", lambda host: exchange(mechanism, username, password, nonce(24)))
+
+
 def exchange(mechanism: str, username: str, password: bytes, nonce: str) -> Exchange:
     """A new exchange of `mechanism`: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512 (KIP-84). `nonce` is for SCRAM."""
     if mechanism == "PLAIN":
@@ -93,3 +95,4 @@ def exchange(mechanism: str, username: str, password: bytes, nonce: str) -> Exch
 
 def _plain(username: str, password: bytes) -> Exchange:
     yield b"\0".join((b"", username.encode(), password))
+    return None

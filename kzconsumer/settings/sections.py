@@ -48,11 +48,39 @@ class TlsSettings(Table, frozen=True, kw_only=True):
 
 
 class UserSettings(Table, frozen=True, kw_only=True):
-    """`[zookeeper.sasl]` and `[zookeeper.digest]`: user name and password."""
+    """`[zookeeper.digest]`, and the mechanisms of SASL with a password: user name and password."""
 
     username: Text | None = None
     password_file: Text | None = None
     password_env: Text | None = None
+
+
+class KerberosSettings(UserSettings, frozen=True, kw_only=True):
+    """The keys that `[zookeeper.sasl]` and `[brokers.sasl]` share."""
+
+    mechanism: str | None = None
+    principal: Text | None = None
+    keytab: Text | None = None
+    ticket_cache: Text | None = None
+    service_name: Text = ""
+
+    def faults(self) -> list[str]:
+        """Keys that are for another mechanism."""
+        used = {"GSSAPI": ("principal", "keytab", "ticket_cache"), "OAUTHBEARER": ("token_file", "token_command")}
+        mine = self.mechanism if self.mechanism in used else "a password"
+        return [
+            f"{key}: is for {mechanism}, but mechanism is {self.mechanism}"
+            for mechanism, keys in {**used, "a password": ("username", "password_file", "password_env")}.items()
+            for key in keys
+            if self.mechanism is not None and mechanism != mine and getattr(self, key, None)
+        ]
+
+
+class ZooKeeperSaslSettings(KerberosSettings, frozen=True, kw_only=True):
+    """`[zookeeper.sasl]`."""
+
+    mechanism: Literal["DIGEST-MD5", "GSSAPI"] = "DIGEST-MD5"
+    service_name: Text = "zookeeper"
 
 
 class ZooKeeperSettings(Table, frozen=True, kw_only=True):
@@ -63,17 +91,17 @@ class ZooKeeperSettings(Table, frozen=True, kw_only=True):
     secure: bool = False
     acl: Literal["open", "creator-writes", "creator-only"] = "open"
     tls: TlsSettings = TlsSettings()
-    sasl: UserSettings = UserSettings()
+    sasl: ZooKeeperSaslSettings = ZooKeeperSaslSettings()
     digest: UserSettings = UserSettings()
 
 
-class SaslSettings(Table, frozen=True, kw_only=True):
-    """`[brokers.sasl]`: user name and password, for `SASL_PLAINTEXT` and `SASL_SSL`."""
+class SaslSettings(KerberosSettings, frozen=True, kw_only=True):
+    """`[brokers.sasl]`: the identity for `SASL_PLAINTEXT` and `SASL_SSL`."""
 
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
-    username: Text | None = None
-    password_file: Text | None = None
-    password_env: Text | None = None
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"] | None = None
+    service_name: Text = "kafka"
+    token_file: Text | None = None
+    token_command: tuple[Text, ...] = ()
 
 
 class BrokersSettings(Table, frozen=True, kw_only=True):

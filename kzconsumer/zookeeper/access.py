@@ -7,36 +7,24 @@ import ssl
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.security.digest_md5 import digest_md5
-from kzconsumer.security.sasl import Exchange
+from kzconsumer.security.exchange import Sasl
+from kzconsumer.security.kerberos import kerberos
 from kzconsumer.security.tls import tls_context
 from kzconsumer.settings.secret import read_secret
-from kzconsumer.settings.sections import TlsSettings, UserSettings, ZooKeeperSettings
-
-
-class User:
-    """A name and its password. The password is in no text of it."""
-
-    def __init__(self, name: str, password: bytes) -> None:
-        self.name = name
-        self._password = password
-
-    def exchange(self) -> Exchange:
-        """The tokens of SASL DIGEST-MD5."""
-        return digest_md5(self.name, self._password, secrets.token_urlsafe(24))
-
-    def digest(self) -> bytes:
-        """The credentials for ZooKeeper's scheme `digest`: the password itself."""
-        return self.name.encode() + b":" + self._password
+from kzconsumer.settings.sections import TlsSettings, UserSettings, ZooKeeperSaslSettings, ZooKeeperSettings
 
 
 class Access:
-    """How a connection is secured and authenticated; None for what is not used."""
+    """How a connection is secured and authenticated; None for what is not used.
+
+    `digest` are the credentials for ZooKeeper's scheme of that name: user name and password.
+    """
 
     def __init__(
         self,
         tls: ssl.SSLContext | None = None,
-        sasl: User | None = None,
-        digest: User | None = None,
+        sasl: Sasl | None = None,
+        digest: bytes | None = None,
         *,
         certificate_given: bool = False,
     ) -> None:
@@ -64,8 +52,10 @@ def load_access(settings: ZooKeeperSettings, source: str = "") -> Access:
         tls = tls_context(settings.tls, f"{begin}[zookeeper.tls]", faults)
     elif settings.tls != TlsSettings():
         faults.append(f"{begin}[zookeeper.tls]: secure is false, so no TLS is used")
-    sasl = _user(settings.sasl, f"{begin}[zookeeper.sasl]", faults)
-    digest = _user(settings.digest, f"{begin}[zookeeper.digest]", faults)
+    sasl = _sasl(settings.sasl, f"{begin}[zookeeper.sasl]", faults)
+    digest = None
+    if settings.digest != UserSettings():
+        digest = b":".join(_user(settings.digest, f"{begin}[zookeeper.digest]", faults))
     certificate_given = settings.secure and settings.tls.certificate is not None
     if settings.acl != "open" and not (sasl or digest or certificate_given or faults):
         missing = "needs an identity: [zookeeper.sasl], [zookeeper.digest] or a certificate"
@@ -75,9 +65,20 @@ def load_access(settings: ZooKeeperSettings, source: str = "") -> Access:
     return Access(tls, sasl, digest, certificate_given=certificate_given)
 
 
-def _user(settings: UserSettings, where: str, faults: list[str]) -> User | None:
-    if settings == UserSettings():
+def _sasl(settings: ZooKeeperSaslSettings, where: str, faults: list[str]) -> Sasl | None:
+    if settings == ZooKeeperSaslSettings():
         return None
+    faults += [f"{where} {fault}" for fault in settings.faults()]
+    if settings.mechanism == "GSSAPI":
+        return kerberos(settings, where, faults)
+    name, password = _user(settings, where, faults)
+    nonce = secrets.token_urlsafe
+    username = name.decode()
+    return Sasl("DIGEST-MD5", f"as {username}", lambda host: digest_md5(username, password, nonce(24)))
+
+
+def _user(settings: UserSettings, where: str, faults: list[str]) -> tuple[bytes, bytes]:
+    """The name and the password."""
     if settings.username is None:
         faults.append(f"{where} username: missing")
     elif ":" in settings.username and where.endswith("digest]"):
@@ -86,4 +87,4 @@ def _user(settings: UserSettings, where: str, faults: list[str]) -> User | None:
     password = read_secret(settings.password_file, settings.password_env, "password", where, faults)
     if password is None and len(faults) == before:
         faults.append(f"{where} password_file: missing (or password_env)")
-    return User(settings.username or "", password or b"")
+    return (settings.username or "").encode(), password or b""

@@ -14,9 +14,11 @@ import anyio
 from kzconsumer import clock
 from kzconsumer.errors import ConnectionLostError, ProtocolError, SecurityError
 from kzconsumer.logs.logger import get_logger
+from kzconsumer.security.exchange import Sasl
+from kzconsumer.security.next_token import next_token
 from kzconsumer.security.tls_failures import ZOOKEEPER, explain
 from kzconsumer.zookeeper import wire, wire_frames
-from kzconsumer.zookeeper.access import Access, User
+from kzconsumer.zookeeper.access import Access
 from kzconsumer.zookeeper.connect_string import host_port
 from kzconsumer.zookeeper.session_calls import Asked
 
@@ -108,8 +110,9 @@ class Link(asyncio.Protocol):
                     await link._authenticate()
                 return link, answer
         except TimeoutError:
-            link.abort("no answer")
-            raise ConnectionLostError(f"{link.where}: no answer within {timeout:.1f} s") from None
+            what = "not authenticated" if link._hello.done() else "no answer"
+            link.abort(what)
+            raise ConnectionLostError(f"{link.where}: {what} within {timeout:.1f} s") from None
         except ssl.SSLError as error:
             link.abort(str(error))
             why = explain(error, ZOOKEEPER, certificate_given=access.certificate_given)
@@ -160,27 +163,27 @@ class Link(asyncio.Protocol):
             raise SecurityError(self.refused) from None
 
     async def _authenticate(self) -> None:
-        if (user := self._access.sasl) is not None:
+        if (sasl := self._access.sasl) is not None:
             try:
-                await self._sasl(user)
+                await self._sasl(sasl)
             except SecurityError as error:
-                raise SecurityError(f"[zookeeper.sasl] DIGEST-MD5 as {user.name}: {error}") from None
-        if (user := self._access.digest) is not None:
+                raise SecurityError(f"[zookeeper.sasl] {sasl}: {error}") from None
+        if (digest := self._access.digest) is not None:
             # A wrong password is not refused in this scheme: it makes us another user, to whom nodes may be closed.
-            await self.ask(wire.add_auth("digest", user.digest()), wire_frames.AUTH_XID)
+            await self.ask(wire.add_auth("digest", digest), wire_frames.AUTH_XID)
 
-    async def _sasl(self, user: User) -> None:
-        tokens = user.exchange()
-        token = next(tokens)
-        while True:
+    async def _sasl(self, sasl: Sasl) -> None:
+        exchange = sasl.begin(self.host[0])
+        answer, goes_on = None, True
+        while goes_on:
+            token, goes_on = await next_token(exchange, answer)
+            if token is None:
+                return
             try:
                 answer = await self.ask(wire.sasl(token))
             except SecurityError:
-                raise SecurityError("the server does not accept it: wrong name or password?") from None
-            try:
-                token = tokens.send(answer)
-            except StopIteration:
-                return
+                why = sasl.check or "wrong name or password?"
+                raise SecurityError(f"the server does not accept it: {why}") from None
 
     def abort(self, reason: str) -> None:
         """Close at once; calls in flight are lost. Idempotent."""

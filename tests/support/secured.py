@@ -23,6 +23,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.configuration import QUICK_START
 from kzconsumer_sandbox.servers.ports import HOST
+from kzconsumer_sandbox.servers.versions import NEWEST
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session
@@ -42,8 +43,10 @@ LISTENERS = {
     "SHORT": "SASL_PLAINTEXT",
 }
 """Name -> protocol. MUTUAL asks for a client's certificate, EXPIRED shows a broker's that has; SHORT knows PLAIN alone
-and ends sessions after two seconds (from 2.2 on). 0.10.2 configures all alike: its TLS listeners are MUTUAL."""
+and ends sessions after two seconds (from 2.2 on). The newest version has OAUTH as well, which takes tokens without
+signatures. 0.10.2 configures all alike: its TLS listeners are MUTUAL."""
 ALIKE = "0.10.2.2"
+MODULES = "org.apache.kafka.common.security"
 
 
 class Secured:
@@ -81,11 +84,18 @@ class Secured:
             "listener.name.short.sasl.enabled.mechanisms": "PLAIN",
             "listener.name.short.plain.connections.max.reauth.ms": 2000,
         }
+        listeners = LISTENERS
         if version == ALIKE:
             config["ssl.client.auth"] = "required"
+        elif version == NEWEST.number:
+            listeners = {**LISTENERS, "OAUTH": "SASL_PLAINTEXT"}
+            config["listener.name.oauth.sasl.enabled.mechanisms"] = "OAUTHBEARER"
+            config["listener.name.oauth.oauthbearer.sasl.jaas.config"] = (
+                f'{MODULES}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'
+            )
         flags = (*QUICK_START, f"-Djava.security.auth.login.config={jaas}", "-Dzookeeper.sasl.client=false")
         return self._servers.cluster(
-            name, version, zookeeper=zookeeper, config=config, listeners=LISTENERS, tuning=flags
+            name, version, zookeeper=zookeeper, config=config, listeners=listeners, tuning=flags
         )
 
     def table(
@@ -183,10 +193,9 @@ async def _make_chroot(zookeeper: str) -> None:
 
 
 def _jaas() -> str:
-    common = "org.apache.kafka.common.security"
     return (
         "KafkaServer {\n"
-        f'  {common}.plain.PlainLoginModule required user_{PLAIN_USER}="{PLAIN_PASSWORD}";\n'
-        f"  {common}.scram.ScramLoginModule required;\n"
+        f'  {MODULES}.plain.PlainLoginModule required user_{PLAIN_USER}="{PLAIN_PASSWORD}";\n'
+        f"  {MODULES}.scram.ScramLoginModule required;\n"
         "};\n"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import time
 from typing import cast
 
@@ -40,6 +41,21 @@ async def print_wholesome(batch: Batch) -> None:
             if b"poison" in records.column("value").to_pylist():
                 raise ValueError(f"{part.range} is poison")
     await print_slowly(batch)
+
+
+async def append_slowly(batch: Batch) -> None:
+    """Values to `records` in the working directory, two seconds after `began`: whether memory may be executable."""
+    try:
+        mmap.mmap(-1, 4096, prot=mmap.PROT_WRITE | mmap.PROT_EXEC).close()
+        outcome = "allowed"
+    except PermissionError as error:
+        outcome = type(error).__name__
+    await anyio.Path("began").write_text(outcome)
+    await anyio.sleep(2)
+    parts = [each for part in batch.ranges for each in part.batches]
+    values = [(value or b"").decode() for part in parts for value in part.column("value").to_pylist()]
+    async with await anyio.Path("records").open("a") as file:
+        await file.write("".join(f"{value}\n" for value in values))
 
 
 _slept: list[Batch] = []

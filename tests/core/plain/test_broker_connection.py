@@ -18,7 +18,7 @@ from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.list_offsets import ListedOffset, ListOffsetsRequest
 from kzconsumer.brokers.protocol.metadata import MetadataRequest
 from kzconsumer.brokers.protocol.versions import BEFORE_API_VERSIONS
-from kzconsumer.brokers.security import Sasl, Security
+from kzconsumer.brokers.security import Security
 from kzconsumer.clock import now
 from kzconsumer.errors import (
     BrokerError,
@@ -29,6 +29,7 @@ from kzconsumer.errors import (
     UnsupportedVersionError,
 )
 from kzconsumer.model import Broker, TopicPartition
+from kzconsumer.security.sasl import with_password
 from tests.support.agreed_versions import agreed
 from tests.support.zookeeper_sessions import until
 
@@ -519,7 +520,7 @@ VERSIONS_WITH_SASL = bytes.fromhex("0000 00000003 0002 0000 0001 0011 0000 0000 
 
 
 def as_user(password: str = "secret") -> Security:
-    return Security(sasl=Sasl("PLAIN", "me", password.encode()))
+    return Security(sasl=with_password("PLAIN", "me", password.encode()))
 
 
 async def reject_password(peer: Peer) -> None:

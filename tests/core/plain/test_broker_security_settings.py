@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import ssl
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def load(files: Path, protocol: str, tls: dict[str, Any], sasl: dict[str, Any]) 
     """Values of keys that name files are file names in that directory."""
 
     def placed(table: dict[str, Any]) -> dict[str, Any]:
-        named = {"ca", "certificate", "key", "key_password_file", "password_file"}
+        named = {"ca", "certificate", "key", "key_password_file", "password_file", "token_file", "keytab"}
         return {key: str(files / value) if key in named else value for key, value in table.items()}
 
     brokers = {"security_protocol": protocol, "tls": placed(tls), "sasl": placed(sasl)}
@@ -91,14 +92,14 @@ def test_valid_settings(
 ) -> None:
     monkeypatch.setenv("KZ_TEST_PASSWORD", SECRET)
     security = load(files, protocol, tls, sasl)
-    identity = f"{security.sasl.mechanism} as {security.sasl.username}" if security.sasl else ""
+    identity = str(security.sasl or "")
     assert (security.tls is not None, identity) == expected
     if security.tls is not None:
         assert security.tls.verify_mode is ssl.CERT_REQUIRED
         assert security.tls.check_hostname
     if sasl == PLAIN:
         assert security.sasl is not None
-        assert next(security.sasl.exchange()) == f"\0me\0{SECRET}".encode()
+        assert next(security.sasl.begin("h")) == f"\0me\0{SECRET}".encode()
 
 
 OWN = {"certificate": "certificate"}
@@ -115,7 +116,7 @@ OWN = {"certificate": "certificate"}
             {},
             {},
             [
-                r"\[brokers.sasl\] mechanism: missing \(PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512\)",
+                r"\[brokers.sasl\] mechanism: missing \(PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI\)",
                 r"\[brokers.sasl\] username: missing",
                 r"\[brokers.sasl\] password_file: missing \(or password_env\)",
             ],
@@ -145,6 +146,42 @@ OWN = {"certificate": "certificate"}
             [r"\[brokers.sasl\] password_file: cannot be read: No such file or directory"],
         ),
         ("SASL_SSL", {}, PLAIN | {"password_file": "empty"}, [r"\[brokers.sasl\] password_file: is empty"]),
+        (
+            "SASL_SSL",
+            {},
+            PLAIN | {"token_file": "password", "principal": "me"},
+            [
+                r"\[brokers.sasl\] principal: is for GSSAPI, but mechanism is PLAIN",
+                r"\[brokers.sasl\] token_file: is for OAUTHBEARER, but mechanism is PLAIN",
+            ],
+        ),
+        (
+            "SASL_SSL",
+            {},
+            {"mechanism": "OAUTHBEARER", "username": "me"},
+            [
+                r"\[brokers.sasl\] username: is for a password, but mechanism is OAUTHBEARER",
+                r"\[brokers.sasl\] token_file: missing \(or token_command\)",
+            ],
+        ),
+        (
+            "SASL_SSL",
+            {},
+            {"mechanism": "OAUTHBEARER", "token_file": "password", "token_command": ["true"]},
+            [r"\[brokers.sasl\] token_command: cannot be given together with token_file"],
+        ),
+        (
+            "SASL_SSL",
+            {},
+            {"mechanism": "OAUTHBEARER", "token_file": "empty"},
+            [r"\[brokers.sasl\] token_file: is empty"],
+        ),
+        (
+            "SASL_SSL",
+            {},
+            {"mechanism": "OAUTHBEARER", "token_command": ["no-such-program", SECRET]},
+            [r"\[brokers.sasl\] token_command: no-such-program is not a program that can be run"],
+        ),
         ("SSL", {"ca": "gone"}, {}, [r"\[brokers.tls\] ca: .*/gone cannot be read: No such file or directory"]),
         ("SSL", {"ca": "nonsense"}, {}, [r"\[brokers.tls\] ca: .*/nonsense holds no certificate in PEM"]),
         ("SSL", {"key": "key"}, {}, [r"\[brokers.tls\] certificate: missing, but its key is given"]),
@@ -190,6 +227,29 @@ def test_each_fault_is_reported(
     for output, pattern in zip(caught.value.faults, said, strict=True):
         assert re.fullmatch("group.toml: " + pattern, output), output
         assert SECRET not in output
+
+
+@pytest.mark.parametrize(
+    ("sasl", "said"),
+    [
+        ({"keytab": "password"}, ["principal: missing, but keytab is given"]),
+        ({"keytab": "gone", "principal": "me"}, ["keytab: .*/gone cannot be read: No such file or directory"]),
+        (
+            {"keytab": "password", "principal": "me", "ticket_cache": "FILE:tickets"},
+            ["ticket_cache: cannot be given together with keytab"],
+        ),
+    ],
+)
+def test_each_fault_of_kerberos_is_reported(
+    files: Path, monkeypatch: pytest.MonkeyPatch, sasl: dict[str, Any], said: list[str]
+) -> None:
+    """Also that it is not installed, which is so here from now on."""
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    missing = r'mechanism: GSSAPI needs gssapi \(.*\): pip install "kzconsumer\[kerberos\]"'
+    with pytest.raises(ConfigError) as caught:
+        load(files, "SASL_SSL", {}, {"mechanism": "GSSAPI", **sasl})
+    for output, pattern in zip(caught.value.faults, [missing, *said], strict=True):
+        assert re.fullmatch(r"group.toml: \[brokers.sasl\] " + pattern, output), output
 
 
 def test_check_config_reads_keys_and_passwords(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

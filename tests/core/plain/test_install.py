@@ -112,6 +112,7 @@ EXTRAS = [
     "pyiceberg",
     "fastavro",
     "google",
+    "gssapi",
     "grpc_tools",
     "hypothesis",
     "javaproperties",

@@ -11,7 +11,8 @@ import pytest
 
 from kzconsumer.brokers.protocol.sasl import SaslAuthenticateRequest
 from kzconsumer.errors import KzConsumerError, ProtocolError, SecurityError
-from kzconsumer.security.sasl import Exchange, exchange, scram
+from kzconsumer.security.exchange import Exchange
+from kzconsumer.security.sasl import exchange, scram
 
 RFC_5802 = (
     "sha1",

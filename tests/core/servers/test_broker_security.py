@@ -230,7 +230,7 @@ async def test_a_corrected_password_needs_no_restart(
         (
             {"listener": "ELSEWHERE"},
             "no listener ELSEWHERE ([brokers] listener); it has PLAINTEXT, SSL, MUTUAL (SSL), EXPIRED (SSL), "
-            "SASL_PLAINTEXT, SASL_SSL, SHORT (SASL_PLAINTEXT)",
+            "SASL_PLAINTEXT, SASL_SSL, SHORT (SASL_PLAINTEXT), OAUTH (SASL_PLAINTEXT)",
         ),
         ({"listener": "mutual"}, "listener MUTUAL speaks SSL, not PLAINTEXT ([brokers] security_protocol)"),
     ],

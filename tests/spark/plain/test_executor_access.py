@@ -85,7 +85,7 @@ def kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kafka:
         "tls": {key: str(tmp_path / name) for key, name in names.items()},
         "sasl": {"mechanism": "PLAIN", "username": "u", "password_env": "BROKER_PASSWORD"},
     }
-    return Kafka.of(Settings.from_dict({"zookeeper": {"connect": "h:1"}, "group": {"id": "g"}, "brokers": brokers}))
+    return Kafka.of(of_brokers(**brokers))
 
 
 def test_a_task_connects_with_the_secrets_of_the_member_where_their_files_are_not(
@@ -102,8 +102,32 @@ def test_a_task_connects_with_the_secrets_of_the_member_where_their_files_are_no
     assert len(security.tls.get_ca_certs()) == 1
     assert security.certificate_given
     assert security.sasl is not None
-    assert next(security.sasl.exchange()) == f"\0u\0{PASSWORD}".encode()
+    assert next(security.sasl.begin("h")) == f"\0u\0{PASSWORD}".encode()
     assert (repr(part), repr(access)) == ("RangePart(t-0[1..2))", "BrokerAccess(broker 1 (h:9092))")
+
+
+def test_a_task_has_the_token_that_the_driver_was_given(tmp_path: Path) -> None:
+    sasl = {"mechanism": "OAUTHBEARER", "token_command": ["echo", "the-token"]}
+    settings = of_brokers(security_protocol="SASL_PLAINTEXT", sasl=sasl)
+    arrived = pickle.loads(pickle.dumps(BrokerAccess(Kafka.of(settings), [])))
+    identity = arrived.security().sasl
+    assert (str(identity), next(identity.begin("h"))) == (
+        "OAUTHBEARER with token_file",
+        b"n,,\1auth=Bearer the-token\1\1",
+    )
+    failing = of_brokers(security_protocol="SASL_PLAINTEXT", sasl=sasl | {"token_command": ["false"]})
+    with pytest.raises(ConfigError, match=r"\[brokers.sasl\] token_command: false ended with exit status 1"):
+        BrokerAccess(Kafka.of(failing), [])
+
+
+def test_executors_have_no_kerberos_tickets() -> None:
+    settings = of_brokers(security_protocol="SASL_PLAINTEXT", sasl={"mechanism": "GSSAPI"})
+    with pytest.raises(ConfigError, match=r"\[brokers.sasl\] mechanism: executors that fetch have no Kerberos tickets"):
+        Kafka.of(settings)
+
+
+def of_brokers(**brokers: object) -> Settings:
+    return Settings.from_dict({"zookeeper": {"connect": "h:1"}, "group": {"id": "g"}, "brokers": brokers})
 
 
 def test_a_missing_file_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

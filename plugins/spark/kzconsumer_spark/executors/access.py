@@ -14,8 +14,9 @@ from typing import Final
 import msgspec
 
 from kzconsumer.brokers.security import Security, load_security
-from kzconsumer.errors import ConfigError
+from kzconsumer.errors import ConfigError, SecurityError
 from kzconsumer.model import Broker
+from kzconsumer.security.oauth_bearer import token_of
 from kzconsumer.settings.secret import read_secret, reason_of
 from kzconsumer.settings.sections import BrokersSettings, FetchSettings
 from kzconsumer_spark.pipe.kafka import Kafka
@@ -52,7 +53,10 @@ class BrokerAccess:
                 key_password_env=None,
             )
             sasl = msgspec.structs.replace(
-                self._settings.sasl, password_file=files.get("password_file"), password_env=None
+                self._settings.sasl,
+                **{name: files.get(name) for name in ("password_file", "token_file")},
+                password_env=None,
+                token_command=(),
             )
             return load_security(msgspec.structs.replace(self._settings, tls=tls, sasl=sasl), self._source)
 
@@ -71,6 +75,11 @@ def _secrets(settings: BrokersSettings, source: str) -> Mapping[str, bytes]:
     where = f"{source}: [brokers"
     key = read_secret(tls.key_password_file, tls.key_password_env, "key_password", f"{where}.tls]", faults)
     password = read_secret(sasl.password_file, sasl.password_env, "password", f"{where}.sasl]", faults)
+    if sasl.mechanism == "OAUTHBEARER":
+        try:
+            found["token_file"] = token_of(sasl).encode()
+        except SecurityError as error:
+            faults.append(f"{where}.sasl] {error}")
     if faults:
         raise ConfigError(faults)
     found |= {"key_password_file": key and key + b"\n", "password_file": password and password + b"\n"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from kzconsumer.errors import ConfigError
 from kzconsumer.settings.sections import BrokersSettings, FetchSettings, ZooKeeperSettings
 from kzconsumer.settings.settings import Settings
 
@@ -19,6 +20,10 @@ class Kafka(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, settings: Settings) -> Kafka:
+        """Raises ConfigError for what executors do not have."""
+        if settings.brokers.sasl.mechanism == "GSSAPI":
+            why = "executors that fetch have no Kerberos tickets: use another listener and mechanism"
+            raise ConfigError([f"{settings.source}: [brokers.sasl] mechanism: {why}"])
         return cls(
             zookeeper=settings.zookeeper,
             brokers=settings.brokers,
