@@ -13,7 +13,6 @@ from kzconsumer.sinks.reports import BadRecord, Preview
 from kzconsumer_tools.commands.sink import show_preview
 from kzconsumer_tools.tables.sink import preview_table
 
-
 PREVIEW = Preview(
     columns=(("id", "bigint"), ("note", "string"), ("lines", "array<struct<item:string,count:bigint>>")),
     rows=((1, "a\nb", [{"item": "x", "count": 2}]), (None, "é" * 100, [])),
