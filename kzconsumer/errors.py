@@ -137,6 +137,8 @@ class NodeExistsError(ZooKeeperError):
 
 
 class NotPermittedError(ZooKeeperError):
+    """ZooKeeper's access control refuses a node."""
+
     def __init__(self, path: str) -> None:
         super().__init__(
             path, "not permitted: the ACL there is for another user ([zookeeper.sasl], [zookeeper.digest])"

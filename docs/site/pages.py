@@ -32,6 +32,7 @@ READMES = {
 MADE = {
     "settings.md": reference.settings,
     "command-line.md": reference.command_line,
+    "json.md": reference.json_results,
     "python-api.md": reference.python_api,
     "plugin-api.md": reference.plugin_api,
     "log-events.md": reference.log_events,

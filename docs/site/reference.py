@@ -14,6 +14,9 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args, get_type_hints
+
+import msgspec
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -136,6 +139,52 @@ def plugin_api() -> str:
         page += [f"::: {module.__name__}.{each}" for each in names if each not in described]
         described |= {each: f"`kzconsumer.{name}`" for each in names if each not in described}
     return "\n\n".join(page) + "\n"
+
+
+RESULTS = {
+    "lag": "groups.lag:GroupLag",
+    "groups list": "groups.description:GroupSummary",
+    "groups describe": "groups.description:GroupDescription",
+    "groups doctor": "groups.diagnosis:Examined",
+    "groups plan": "groups.assignment_preview:AssignmentPreview",
+    "groups clean, delete, restore": "groups.leftovers:RepairResult",
+    "offsets show": "offsets.stored:GroupOffsets",
+    "offsets reset, import, clone, copy": "offsets.changes:ChangedOffsets",
+    "cluster describe": "cluster.description:ClusterDescription",
+    "topics list, describe": "cluster.description:TopicDescription",
+    "topics reassign": "cluster.requests:Reassigned",
+    "topics elect-preferred": "cluster.requests:Elected",
+    "topics delete": "cluster.requests:Deleted",
+    "topics config set": "cluster.topic_settings:Configured",
+    "sink verify": "sinks.findings:Proof",
+    "sink replay": "sinks.replay:Replayed",
+}
+"""Commands, and the type of what `-o json` prints; of a list, that of its items."""
+
+
+def json_results() -> str:
+    page = [
+        "# JSON of the commands",
+        "Generated from the types: the fields of `-o json`. `None` is null, a tuple a list.",
+    ]
+    for command, place in RESULTS.items():
+        module, _, name = place.partition(":")
+        page.append(f"## kzconsumer {command}")
+        page += _fields(getattr(importlib.import_module(f"kzconsumer_tools.{module}"), name), "")
+    return "\n\n".join(page) + "\n"
+
+
+def _fields(struct: type, of: str) -> Iterator[str]:
+    """One type and, after it, those of its fields; the types are as in the source."""
+    if of:
+        yield f"**{of}**"
+    if struct.__doc__:
+        yield _escaped(" ".join(struct.__doc__.split()))
+    yield "\n".join(f"- `{name}`: `{kind}`" for name, kind in struct.__annotations__.items())
+    for name, hint in get_type_hints(struct).items():
+        for inner in (hint, *get_args(hint)):
+            if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+                yield from _fields(inner, f"{of}.{name}".removeprefix("."))
 
 
 def log_events() -> str:

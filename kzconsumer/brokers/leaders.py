@@ -42,6 +42,8 @@ class Leaders:
         self._timeout = timeout
         self.unreachable_since: float | None = None
         """Since when no broker has answered; None after an answer."""
+        self.last: Mapping[TopicPartition, Broker | str] = {}
+        """The last result of `of`."""
 
     async def of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Broker | str]:
         """The leader of each, or why there is none.
@@ -57,6 +59,7 @@ class Leaders:
             error = (topic.error if topic else 0) or (about.error if about else 0)
             leader = metadata.brokers.get(about.leader) if about else None
             leaders[partition] = leader or (error_code(error).name if error else "not in the metadata")
+        self.last = leaders
         return leaders
 
     async def _ask(self, request: MetadataRequest) -> MetadataResponse:

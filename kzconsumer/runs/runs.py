@@ -41,6 +41,7 @@ from kzconsumer.registry.sessions import open_session
 from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.runs.losses import RunLosses
 from kzconsumer.settings.settings import Settings
+from kzconsumer.settings.tables import nearest
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import Node, ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
@@ -108,7 +109,7 @@ class Runs:
                     topics={},
                 )
             ends = await self._ends(found.stop_at)
-            self._require_topics(ends)
+            await self._require_topics(ends)
             found = msgspec.structs.replace(
                 found, subscriptions=(*found.subscriptions, key), topics={**ends, **found.topics}
             )
@@ -161,11 +162,13 @@ class Runs:
         _log_shortened(run, sooner)
         return sooner
 
-    def _require_topics(self, ends: Mapping[str, TopicEnds]) -> None:
+    async def _require_topics(self, ends: Mapping[str, TopicEnds]) -> None:
         listed = () if has_wildcard(self._registration) else self._registration.subscription
         if missing := sorted(name for name in listed if name not in ends):
             paths = ", ".join(map(nodes.topic, missing))
-            raise NotFoundError(f"{paths}: no such topic; a run reads what exists when it begins")
+            close = nearest(missing[0], await self._session.children(nodes.BROKER_TOPICS))
+            hint = f"did you mean {close}?" if close else "a run reads what exists when it begins"
+            raise NotFoundError(f"{paths}: no such topic; {hint}")
 
     async def _ends(self, stop_at: int) -> dict[str, TopicEnds]:
         """The ends of all existing topics that we subscribe to; repeated until all are known."""

@@ -9,12 +9,10 @@ import msgspec
 from kzconsumer.figures import count, plural
 from kzconsumer.status.judgement import Judgement
 from kzconsumer.status.report import Report
-from kzconsumer.status.track import Hindrance
 
 #: Partitions that a sentence names.
 MOST_NAMES = 5
 
-_BEHIND_SINK: tuple[Hindrance, ...] = ("collecting", "queue full")
 _JUDGED: dict[Judgement | None, str] = {
     "REWIND": "a committed offset decreased",
     "STALL": "committed offsets do not advance",
@@ -47,13 +45,10 @@ def _failing(report: Report) -> Iterator[Degraded]:
 
 
 def _stalled(report: Report) -> Iterator[Degraded]:
-    """What waits behind a batch that the sink does not write counts with it."""
     found: dict[str, list[str]] = {}
-    slow = any(each.hindrance == "sink slow" for each in report.stalled)
     for each in report.stalled:
         if each.hindrance is not None and each.hindrance != "paused":
-            reason = "sink slow" if slow and each.hindrance in _BEHIND_SINK else each.hindrance
-            found.setdefault(reason, []).append(f"{each.topic}-{each.partition}")
+            found.setdefault(each.hindrance, []).append(f"{each.topic}-{each.partition}")
     for hindrance, names in found.items():
         yield _of_partitions(hindrance, names, "stalled", hindrance)
 

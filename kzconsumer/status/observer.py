@@ -36,7 +36,7 @@ from kzconsumer.status.report import (
     SinkBatch,
     point,
 )
-from kzconsumer.status.track import INTERVAL, PartitionStatus, Track
+from kzconsumer.status.track import INTERVAL, PartitionStatus, Track, behind_sink
 from kzconsumer.version import __version__
 from kzconsumer.zookeeper.lease import Lease
 
@@ -124,7 +124,8 @@ class Observer:
         if self._sessions is None:
             return []
         held, after = self._lease.held, self.settings.status.stalled_after
-        return [track.status(at, now(), held, after) for at, track in self._tracked(self._sessions.positions())]
+        tracked = self._tracked(self._sessions.positions())
+        return behind_sink([track.status(at, now(), held, after) for at, track in tracked])
 
     def report(self) -> Report:
         sessions, runner = self._sessions, self._runner

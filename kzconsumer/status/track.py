@@ -171,6 +171,21 @@ def hindrance(at: Position, lease_held: bool) -> Hindrance:
     return "no records received"
 
 
+_BEHIND_SINK: tuple[Hindrance, ...] = ("collecting", "queue full")
+
+
+def behind_sink(partitions: list[PartitionStatus]) -> list[PartitionStatus]:
+    """What waits behind a batch that the sink does not write is "sink slow", too."""
+    if not any(each.stalled and each.hindrance == "sink slow" for each in partitions):
+        return partitions
+    return [
+        msgspec.structs.replace(each, hindrance="sink slow")
+        if each.stalled and each.hindrance in _BEHIND_SINK
+        else each
+        for each in partitions
+    ]
+
+
 def behind(at: Position, end: int | None) -> bool:
     """Something is left to process; without a leader, or after a failure, also while that is unknown."""
     if end is None:

@@ -103,6 +103,8 @@ async def test_a_sink_that_blocks(cluster: Cluster, unique: str, tmp_path: Path)
             await expect(page).to_have_title(f"(!) degraded · {name} · kzconsumer")
             await send(faulty, b"harmless", 1200)
             heads = page.locator("#partitions-table tbody th")
+            for place in range(2):
+                await expect(page.locator("#partitions-table tbody tr").nth(place)).to_contain_text(": sink slow")
             assert (await heads.all_text_contents())[:2] == [f"{name}-{each}" for each in faulty], "worst first"
             await assert_accessible(desk)
 

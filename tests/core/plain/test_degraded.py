@@ -14,7 +14,7 @@ from kzconsumer.registry.ownership import Blocked
 from kzconsumer.registry.registration import Registration
 from kzconsumer.status.degraded import Degraded, degraded
 from kzconsumer.status.report import BlockedClaim, Report
-from kzconsumer.status.track import PartitionStatus
+from kzconsumer.status.track import PartitionStatus, behind_sink
 from tests.core.plain.test_status_metrics import report
 from tests.core.plain.test_status_report import changed
 
@@ -53,9 +53,14 @@ def test_stalled_partitions_are_named_by_reason() -> None:
 
 
 def test_what_waits_behind_the_sink_counts_with_it() -> None:
-    found = of(stalled(0), stalled(1, "collecting"), stalled(2, "queue full"), stalled(3, "no leader"))
-    assert [each.partitions for each in found] == [["orders-0", "orders-1", "orders-2"], ["orders-3"]]
-    assert texts(of(stalled(1, "collecting"))) == ["1 partition stalled: orders-1 (collecting)"]
+    """In the sentence as in the table; what is not stalled keeps its state."""
+    waiting = [stalled(1, "collecting"), stalled(2, "queue full"), stalled(3, "no leader")]
+    waiting.append(partition(4, hindrance="collecting"))
+    shown = behind_sink([stalled(0), *waiting])
+    assert [each.hindrance for each in shown] == [*["sink slow"] * 3, "no leader", "collecting"]
+    assert [each.partitions for each in of(*shown)] == [["orders-0", "orders-1", "orders-2"], ["orders-3"]]
+    assert behind_sink(waiting) == waiting
+    assert texts(of(waiting[0])) == ["1 partition stalled: orders-1 (collecting)"]
 
 
 def test_a_partition_that_an_operator_has_paused_is_no_reason() -> None:

@@ -152,7 +152,7 @@ async def test_a_recreated_topic_is_not_part_of_the_run(cluster: Cluster, unique
 
 async def test_without_its_topic_there_is_no_run(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
-    with pytest.raises(NotFoundError, match=f"^/brokers/topics/{unique}-x: no such topic"):
+    with pytest.raises(NotFoundError, match=f"^/brokers/topics/{unique}-x: no such topic; did you mean {unique}\\?$"):
         await read(scheduled(cluster, unique), f"{unique}-x")
     assert await read(scheduled(cluster, unique), unique) == [], "the right one is not blocked"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kzconsumer.model import TopicPartition
+from kzconsumer.model import Broker, TopicPartition
 from kzconsumer_tools.groups.lag import GroupLag, LogRange, group_lag, partitions_of
 from kzconsumer_tools.groups.nodes import facts
 from tests.tools.plain.test_group_description import group, node
@@ -34,3 +34,14 @@ def test_an_offset_after_the_log_end_and_an_unknown_time_give_unknown_lags() -> 
     found = lag_of({0: 11, 1: 7}, {})
     assert [(each.lag, each.seconds) for each in found.partitions] == [(None, None), (3, None)]
     assert (found.lag, found.seconds, found.unknown) == (3, None, 1)
+
+
+def test_the_leader_and_the_owners_host() -> None:
+    """The host is part of the consumer ids that both consumers make, and unknown with one of the application."""
+    ids = ("g_a-b-1795282558531-b173380f", "g_fixed", "g_h_1-1795282558531-0000000f")
+    owners = {f"orders/{number}": node(f"{consumer}-0") for number, consumer in enumerate(ids)}
+    known = facts(group({}, owners, {f"orders/{number}": node("7") for number in range(4)}))
+    leaders = {TopicPartition("orders", 0): Broker(3, "::1", 9092)}
+    found = group_lag("g", known, partitions_of(known), {}, {}, NOW, leaders).partitions
+    assert [each.host for each in found] == ["a-b", None, "h_1", None]
+    assert [(each.leader, each.leader_address) for each in found] == [(3, "[::1]:9092"), *[(None, None)] * 3]

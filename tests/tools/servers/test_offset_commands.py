@@ -472,8 +472,10 @@ async def test_lag(
     assert shown.out.splitlines()[0].endswith("; 4 partitions, 2 unknown")
     assert ["3", "-", "10", "-", "-", topic] in [line.split() for line in shown.out.splitlines()]
     wide = [line.split() for line in (await kzconsumer("lag", unique, "-o", "wide")).out.splitlines()]
-    assert ["3", "-", "10", "-", "-", topic, "0", "-", "-"] in wide
-    assert ["1", "10", "10", "0", "0", "s", topic, "0", "0.0", "-"] in wide
+    leader = ["1", f"({filled[0].bootstrap})"]
+    assert ["3", "-", "10", "-", "-", topic, "0", "-", *leader, "-", "-"] in wide
+    assert ["1", "10", "10", "0", "0", "s", topic, "0", "0.0", *leader, "-", "-"] in wide
+    assert ["0", "8", "-", "-", "-", "gone", "-", "-", "-", "-", "-"] in wide
     for scope, output in (
         ("nosuch", "there is no topic nosuch"),
         (f"{topic}:7", f"{topic} has no partition 7 (it has 4)"),

@@ -53,6 +53,11 @@ async def test_there_and_back(
     assert await shown("kafka") == (12, 12, 7, 0)
     assert await shown("both") == (12, 12, 7, 0)
     assert await shown("zookeeper") == (7, None, 7, 0)
+    for form, more in (("table", []), ("wide", ["WRITTEN"])):
+        table = (await kzconsumer("offsets", "show", name, "--storage", "both", "-o", form)).out.splitlines()
+        assert table[2].split() == ["PARTITION", "STORED", "ZOOKEEPER", "BROKERS", "EPOCH", "PLAN", "TOPIC", *more]
+        number, *offsets, _, _, topic, written = [*table[3].split(), "-"][:8]
+        assert (number, offsets, topic, written[-1]) == ("0", ["12", "7", "12"], name, "Z" if more else "-")
 
     await copy(*TO_ZOOKEEPER, "--execute", "--undo", str(tmp_path / "second"))
     assert await both() == (12, 12)

@@ -93,7 +93,10 @@ class Workers:
             with anyio.fail_after(self._options.start_timeout):
                 self.worker = await WorkerProcess.open(start, self._environment, self._tasks)
         except TimeoutError as error:
-            raise WorkerDied(f"Spark was not ready within {self._options.start_timeout:g} s") from error
+            limit = f"{self._options.start_timeout:g} s"
+            raise WorkerDied(
+                f"Spark was not ready within {limit}: too little CPU? ([sink.options] start_timeout)"
+            ) from error
         _log.info(
             "spark ready",
             application=self.worker.ready.application,

@@ -94,10 +94,12 @@ async def read_lag(at: ClusterOption, group: str, scope: Scope | None) -> tuple[
             await partitions_in(access, view.nodes, scope)  # raises NotFoundError for a name that does not exist
         existing = [each for each in partitions if each in view.facts.existing]
         logs, reason = await access.known_logs(existing)
+        leaders = access.leaders()
         unknown = plural(len(existing) - len(logs), "log")
         failure = NotDoneError(f"the end of {unknown} is unknown: {reason}") if reason is not None else None
         written = await access.written(behind(view.facts, logs))
-        return group_lag(group, view.facts, partitions, logs, written, round(time.time() * 1000)), failure
+        now_ms = round(time.time() * 1000)
+        return group_lag(group, view.facts, partitions, logs, written, now_ms, leaders), failure
 
 
 def _interval(text: str) -> float:

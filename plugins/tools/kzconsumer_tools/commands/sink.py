@@ -58,13 +58,19 @@ def run_try(arguments: argparse.Namespace) -> int:
 
     from kzconsumer.cli.progress import progress
     from kzconsumer.logs import setup
-    from kzconsumer_tools.tables.sink import preview_table
 
     settings = Settings.of(layers)
     with layers.named(), progress("decoding records"):
         settings.require_daemon()
         setup.configure("warning", "auto")
         found = anyio.run(_preview, settings, arguments.records)
+    return show_preview(arguments, found)
+
+
+def show_preview(arguments: argparse.Namespace, found: Preview) -> int:
+    """Prints it; returns the exit status. JSON lines and CSV have the rows, with the columns' names."""
+    from kzconsumer_tools.tables.sink import preview_table
+
     status = 1 if found.bad else 0
     if arguments.output in ("jsonl", "csv"):
         names = [name for name, _ in found.columns]

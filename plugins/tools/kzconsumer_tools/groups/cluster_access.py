@@ -13,7 +13,7 @@ from kzconsumer.brokers.protocol.fetch import READ_UNCOMMITTED
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
 from kzconsumer.brokers.security import load_security
 from kzconsumer.errors import BrokersUnreachableError, KzConsumerError, NotDoneError
-from kzconsumer.model import TopicPartition
+from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.registry import paths
@@ -41,6 +41,7 @@ class ClusterAccess:
         self,
         connect: str,
         session: ZooKeeperSession,
+        leaders: Leaders,
         log_offsets: LogOffsets,
         record_times: RecordTimes,
         coordinators: Callable[[str], GroupCoordinator],
@@ -48,6 +49,7 @@ class ClusterAccess:
         self._connect = connect
         self._coordinators = coordinators
         self.session = session
+        self._leaders = leaders
         self._log_offsets = log_offsets
         self.written = record_times.written
 
@@ -118,6 +120,10 @@ class ClusterAccess:
                 missing = missing or next(each for each in (start, end) if isinstance(each, KzConsumerError))
         return found, missing
 
+    def leaders(self) -> dict[TopicPartition, Broker]:
+        """Of the partitions in the last question about logs, as far as they are known."""
+        return {partition: leader for partition, leader in self._leaders.last.items() if isinstance(leader, Broker)}
+
     async def at_time(self, partitions: Collection[TopicPartition], ms: int) -> dict[TopicPartition, int | None]:
         """The first offset at or after a time, None if all records are older.
 
@@ -152,6 +158,7 @@ async def cluster_access(
         yield ClusterAccess(
             zookeeper.connect,
             session,
+            leaders,
             LogOffsets(leaders, connections, TIMEOUT, READ_UNCOMMITTED),
             RecordTimes(leaders, connections, TIMEOUT),
             lambda group: GroupCoordinator(group, topics, connections, TIMEOUT),

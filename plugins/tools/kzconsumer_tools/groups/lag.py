@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 import msgspec
 
-from kzconsumer.model import TopicPartition
+from kzconsumer.model import Broker, TopicPartition
+from kzconsumer.zookeeper.connect_string import host_port
 from kzconsumer_tools.groups.nodes import GroupFacts
+
+_MADE_ID = re.compile(r"(.+)-\d{13}-[0-9a-f]{8}-\d+")
 
 
 class LogRange(msgspec.Struct, frozen=True):
@@ -24,7 +29,7 @@ class LogRange(msgspec.Struct, frozen=True):
 class PartitionLag(msgspec.Struct, frozen=True):
     """`lag`: offsets from the stored one to the log's end, as in Kafka's tools; None if either is unknown, or if the
     stored offset is after the end. `seconds`: since the next record to be read was written, by its timestamp; 0 if
-    there is none, None if unknown."""
+    there is none, None if unknown. `host`: the owner's, by its consumer id. `leader`: a broker."""
 
     topic: str
     partition: int
@@ -34,6 +39,9 @@ class PartitionLag(msgspec.Struct, frozen=True):
     log_end: int | None
     lag: int | None
     seconds: float | None
+    host: str | None = None
+    leader: int | None = None
+    leader_address: str | None = None
 
 
 class GroupLag(msgspec.Struct, frozen=True):
@@ -62,6 +70,12 @@ def partitions_of(known: GroupFacts) -> list[TopicPartition]:
     return sorted(wanted.union(known.offsets))
 
 
+def _host(thread: str, group: str) -> str | None:
+    """None if the application has chosen the consumer id."""
+    made = _MADE_ID.fullmatch(thread.removeprefix(f"{group}_"))
+    return made[1] if made else None
+
+
 def group_lag(
     group: str,
     known: GroupFacts,
@@ -69,6 +83,7 @@ def group_lag(
     logs: Mapping[TopicPartition, LogRange],
     written: Mapping[TopicPartition, int],
     now_ms: int,
+    leaders: Mapping[TopicPartition, Broker] = MappingProxyType({}),
 ) -> GroupLag:
     """`written`: the timestamp of the next record, in ms since 1970, of partitions where it is known."""
     rows = []
@@ -80,7 +95,7 @@ def group_lag(
             seconds = 0.0
         elif partition in written:
             seconds = max(0.0, round((now_ms - written[partition]) / 1000, 3))
-        owner = known.owners.get(partition)
+        owner, leader = known.owners.get(partition), leaders.get(partition)
         rows.append(
             PartitionLag(
                 topic=partition.topic,
@@ -91,6 +106,9 @@ def group_lag(
                 log_end=log.end if log else None,
                 lag=lag,
                 seconds=seconds,
+                host=_host(owner.thread, group) if owner else None,
+                leader=leader.id if leader else None,
+                leader_address=host_port(leader.host, leader.port) if leader else None,
             )
         )
     lags = [each.lag for each in rows if each.lag is not None]

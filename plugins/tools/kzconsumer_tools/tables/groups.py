@@ -152,14 +152,15 @@ def _verdict(group: GroupDescription) -> str:
 
 def lag_table(group: GroupLag, *, wide: bool = False) -> str:
     """A row for each partition, and the sum; `-` is unknown."""
-    rows = [("PARTITION", "STORED", "END", "LAG", "BEHIND", "TOPIC", "START", "SECONDS", "OWNER")]
+    rows = [("PARTITION", "STORED", "END", "LAG", "BEHIND", "TOPIC", "START", "SECONDS", "LEADER", "HOST", "OWNER")]
     for each in group.partitions:
+        leader = f"{each.leader} ({each.leader_address})" if each.leader_address else "-"
         offsets = str(each.partition), dash(each.stored), dash(each.log_end)
-        more = dash(each.log_start), dash(each.seconds), each.owner or "-"
+        more = dash(each.log_start), dash(each.seconds), leader, each.host or "-", each.owner or "-"
         rows.append((*offsets, count(each.lag), span(each.seconds), each.topic, *more))
     unknown = f", {group.unknown} unknown" if group.unknown else ""
     total = f"{plural(len(group.partitions), 'partition')}{unknown}"
     lines = [f"group {group.group}: lag {count(group.lag)}, behind {span(group.seconds)}; {total}"]
     if group.partitions:
-        lines += ["", *columns(rows, right={0, 1, 2, 3, 4, 6, 7}, wide=wide, more=3)]
+        lines += ["", *columns(rows, right={0, 1, 2, 3, 4, 6, 7}, wide=wide, more=5)]
     return "\n".join(lines)
