@@ -23,7 +23,7 @@ class Kafka(msgspec.Struct, frozen=True, kw_only=True):
         """Raises ConfigError for what executors do not have."""
         if settings.brokers.sasl.mechanism == "GSSAPI":
             why = "executors that fetch have no Kerberos tickets: use another listener and mechanism"
-            raise ConfigError([f"{settings.source}: [brokers.sasl] mechanism: {why}"])
+            raise ConfigError([f"[brokers.sasl] mechanism: {why}"])
         return cls(
             zookeeper=settings.zookeeper,
             brokers=settings.brokers,
