@@ -1,39 +1,88 @@
-"""The interface for applications: the docstrings, of which the reference of the site is made, describe all of it."""
+"""docs/python-interface.md and the code declare the same interface."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+import textwrap
+from pathlib import Path
+from typing import ForwardRef
 
 import pytest
 
 import kzconsumer
 from kzconsumer.errors import KzConsumerError
 
-CLASSES = [each for name in kzconsumer.__all__ if inspect.isclass(each := getattr(kzconsumer, name))]
-API = [kzconsumer.ConsumerConnector, kzconsumer.KafkaStream, kzconsumer.RebalanceListener]
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "python-interface.md").read_text()
+DECLARED = [node for block in re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE) for node in ast.parse(block).body]
+CLASSES = {node.name: node for node in DECLARED if isinstance(node, ast.ClassDef)}
+(CONNECT,) = (node for node in DECLARED if isinstance(node, ast.FunctionDef))
+ERRORS = set(re.findall(r"(?m)^\| `(\w+Error)` \|", PAGE))
+
+COMPILED = {
+    (owner.name, node.name): ast.unparse(node.returns)
+    for owner in ast.parse((ROOT / "kzconsumer/records/_native.pyi").read_text()).body
+    if isinstance(owner, ast.ClassDef)
+    for node in owner.body
+    if isinstance(node, ast.FunctionDef) and node.returns
+}
+
+# Methods that the member calls, and those that only tests of applications need.
+NOT_ON_THE_PAGE = {
+    "KafkaStream": {"checkpoint", "close", "drop", "error", "pause", "resume"},
+    "TopicPartition": {"of"},
+}
+# Tables and filters have more attributes than applications use.
+PARTLY_ON_THE_PAGE = {"Exclude", "Include", "Settings"}
 
 
-def documented(found: object) -> bool:
-    return bool((getattr(found, "__doc__", None) or "").strip())
+def signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    return f"({ast.unparse(node.args)}) -> {ast.unparse(node.returns) if node.returns else None}"
 
 
-@pytest.mark.parametrize("name", [name for name in kzconsumer.__all__ if name != "__version__"])
-def test_every_name_has_a_docstring(name: str) -> None:
-    assert documented(getattr(kzconsumer, name))
+def signature_in_code(function: object) -> str:
+    found = function.__func__ if isinstance(function, classmethod) else function
+    source = textwrap.dedent(inspect.getsource(inspect.unwrap(found)))  # type: ignore[arg-type]
+    (node,) = ast.parse(source).body
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    return signature(node)
 
 
-@pytest.mark.parametrize("owner", API, ids=lambda each: each.__name__)
-def test_every_method_has_a_docstring(owner: type) -> None:
-    methods = {name: each for name, each in vars(owner).items() if inspect.isfunction(each) and name[0] != "_"}
-    assert methods
-    assert [name for name, each in methods.items() if not documented(each)] == []
+def annotation_in_code(owner: type, field: str) -> str:
+    static = inspect.getattr_static(owner, field)
+    if (owner.__name__, field) in COMPILED:
+        return COMPILED[owner.__name__, field]
+    found = static.fget.__annotations__["return"] if isinstance(static, property) else owner.__annotations__[field]
+    return found.__forward_arg__ if isinstance(found, ForwardRef) else str(found)
 
 
-def test_every_error_has_the_base_class() -> None:
-    errors = [each for each in CLASSES if issubclass(each, Exception)]
-    assert len(errors) > 15
-    assert all(issubclass(each, KzConsumerError) and each.__name__.endswith("Error") for each in errors)
+def test_every_public_name_is_on_the_page() -> None:
+    assert {*CLASSES, *ERRORS, CONNECT.name} == set(kzconsumer.__all__)
+    assert all(issubclass(getattr(kzconsumer, name), KzConsumerError) for name in ERRORS)
+
+
+def test_connect_is_as_declared() -> None:
+    assert signature(CONNECT) == signature_in_code(kzconsumer.connect)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_class_is_as_declared(name: str) -> None:
+    found = getattr(kzconsumer, name)
+    declared = set()
+    for node in CLASSES[name].body:
+        if isinstance(node, ast.AnnAssign):
+            field = ast.unparse(node.target)
+            assert ast.unparse(node.annotation) == annotation_in_code(found, field), field
+        else:
+            assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            field = node.name
+            assert signature(node) == signature_in_code(inspect.getattr_static(found, field)), field
+        declared.add(field)
+    if name not in PARTLY_ON_THE_PAGE:
+        public = {each for each in vars(found) if not each.startswith("_")} - NOT_ON_THE_PAGE.get(name, set())
+        assert {each for each in declared if not each.startswith("_")} == public
 
 
 @pytest.mark.parametrize("name", ["ConsumerConnector", "KafkaStream", "connect"])
