@@ -21,7 +21,7 @@ from kzconsumer_sandbox.servers.ports import HOST, free_port
 from kzconsumer_sandbox.servers.server_process import ServerProcess
 from kzconsumer_sandbox.servers.versions import Artifact, JarSet
 
-Conditions: TypeAlias = Literal["all", "probes", "none"]
+Conditions: TypeAlias = Literal["all", "probes", "none", "lost"]
 _CLIENT = "2.35.4"  # that Hadoop 3.5.0 is built with
 _AMAZON = "software.amazon.awssdk"
 

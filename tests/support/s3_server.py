@@ -2,7 +2,8 @@
 
 By itself moto looks whether an object exists and puts it later, so two conditional puts at once may both succeed: here
 one request is answered after the other. CONDITIONS says which puts `If-None-Match` applies to: "all", "none", or
-"probes" (those by which a store is tested for it).
+"probes" (those by which a store is tested for it). With "lost" it applies to all, and the first conditional put of each
+object is answered with an error after it has succeeded.
 """
 
 from __future__ import annotations
@@ -28,12 +29,22 @@ class WholeRequests:
         self._app = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
         self._conditions = conditions
+        self._lost: set[str] = set()
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         is_probe = "/probe-" in environ["PATH_INFO"]
         if self._conditions == "none" or (self._conditions == "probes" and not is_probe):
             environ.pop("HTTP_IF_NONE_MATCH", None)
         with self._lock:
+            if (
+                self._conditions == "lost"
+                and "HTTP_IF_NONE_MATCH" in environ
+                and environ["PATH_INFO"] not in self._lost
+            ):
+                self._lost.add(environ["PATH_INFO"])
+                self._app(environ, lambda *ignored: None)
+                start_response("500 Internal Server Error", [("Content-Length", "0")])
+                return []
             answer: Iterable[bytes] = self._app(environ, start_response)
             return answer
 

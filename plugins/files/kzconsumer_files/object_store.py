@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from kzconsumer.errors import ConfigError, PluginError
-from kzconsumer.redaction import is_secret
+from kzconsumer.redaction import is_secret, redacted_text
 from kzconsumer_files.names import NotOurs
 
-_URI: Final = re.compile(r"([a-z][a-z0-9+.-]*)://(.+)")
+_URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)")
+# Of Azure's URIs a container is the user.
+_NOT_A_PLACE: Final = re.compile(r"[?#]|://[^/@]*:.*@")
+_ELSEWHERE: Final = re.compile("bucket(_name)?$|container_name$", re.IGNORECASE)
 _UNSAFE: Final = re.compile("unsafe|conditional_put|copy_if_not_exists", re.IGNORECASE)
 _SCHEMES: Final = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfss": "abfss"}
 # A call that takes longer fails, and is repeated with the batch.
@@ -49,10 +52,14 @@ def require_usable_options(path: str, options: Mapping[str, str]) -> None:
     """Raises ValueError for options that hold a secret, or that take conditional puts away."""
     if options and not is_object_store(path):
         raise ValueError(f"store_options go with a path such as s3://bucket/orders, which {path} is not")
-    for key in options:
+    if is_object_store(path) and _NOT_A_PLACE.search(path):
+        raise ValueError("path is a URI with a password, a ? or a #: only bucket and prefix belong into it")
+    for key, value in options.items():
+        if _ELSEWHERE.search(key):
+            raise ValueError(f"store_options.{key} is not supported: path names the bucket")
         if _UNSAFE.search(key):
             raise ValueError(f"store_options.{key} is not supported: a range is published by conditional puts")
-        if is_secret(key) or "sas" in key.lower():
+        if is_secret(key) or "sas" in key.lower() or redacted_text(value) != value:
             raise ValueError(
                 f"store_options.{key} is not for a file that others read: credentials come from the environment"
                 " (AWS_ACCESS_KEY_ID and so on) or from the machine's role"
@@ -108,7 +115,8 @@ class ObjectStore:
         """Raises NotOurs if the store replaces an object where it was asked to create one; OSError."""
         name = f"{below}/probe-{uuid.uuid4().hex}"
         try:
-            if not self.create(name, b"1") or self.create(name, b"2") or self.read(name) != b"1":
+            self.create(name, b"1")  # False if the reply to a first try was lost, or was an error
+            if self.create(name, b"2") or self.read(name) != b"1":
                 raise NotOurs(
                     f"{self.uri}: this store does not honour conditional writes (If-None-Match: *), without which two"
                     " members could publish one range: use a store that does"

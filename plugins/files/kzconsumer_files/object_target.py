@@ -62,7 +62,7 @@ class ObjectTarget(MarkedPlace):
         super().__init__(store, StateObjects(store, _STATE))
         self._store = store
         self.attempts = local_attempts()
-        self._spans: dict[str, list[Span]] = {}  # of settled ranges, by line
+        self._spans: dict[str, list[Span]] = {}  # of settled ranges, by line; those without a gap are one
         self._listed: dict[str, str] = {}  # by line, the last of their names
 
     def claim(self, owner: Owner) -> str:
@@ -237,9 +237,12 @@ class ObjectTarget(MarkedPlace):
         found = {}
         for part in parts:
             line = named(range_name(part)).line
-            others = [*self._settled(line), *(each.span for each in decided if each is not None and each.line == line)]
+            settled = self._settled(line)
             try:
-                require_apart(part, others)
+                require_apart(part, [each.span for each in decided if each is not None and each.line == line])
+                other = next((each for each in settled if each.first < part.until and part.first < each.until), None)
+                if other is not None and not self.has(part):
+                    raise Overlap(part, other, settled[-1].until)
             except Overlap as error:
                 found[part] = error
         return found
@@ -249,7 +252,10 @@ class ObjectTarget(MarkedPlace):
         spans, below = self._spans.setdefault(line, []), f"{_STATE}/ledger/{line}"
         for each in self._store.listed(below, after=self._listed.get(line)):
             first, until = os.path.basename(each.name).removesuffix(".json").split("+")
-            spans.append(Span(int(first), int(until)))
+            if spans and spans[-1].until == int(first):
+                spans[-1] = Span(spans[-1].first, int(until))
+            else:
+                spans.append(Span(int(first), int(until)))
             self._listed[line] = each.name
         return spans
 

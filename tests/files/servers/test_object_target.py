@@ -156,6 +156,18 @@ def test_a_late_decision_is_void(server: ObjectStore, tmp_path: Path, monkeypatc
     assert not [name for name in server.objects() if "/publishing/" in name or "/attempts/" in name]
 
 
+def test_lost_replies_of_conditional_puts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client repeats a put that has succeeded, and is answered that there is such an object."""
+    with started(tmp_path, monkeypatch, "lost") as store:
+        target = target_in(store, monkeypatch, tmp_path / "a")
+        attempt = PrivateDirectory(target.attempts).path / "1"
+        attempt.mkdir()
+        assert not Place("s3://bucket", store.options).create("control", b"")
+        assert target.publish([staged(attempt, spooled(0), "one", "")], attempt, free) == 1
+        assert list(target.visible()) == [data_file(spooled(0))]
+        assert not [name for name in store.objects() if "/publishing/" in name or "/attempts/" in name]
+
+
 @pytest.mark.timeout(3600)
 def test_one_of_two_writers_wins(server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = faults_of_races(server, lambda name: target_in(server, monkeypatch, tmp_path / name), extent(25, 1000))
@@ -232,7 +244,8 @@ def test_overlapping_ranges_are_refused(server: ObjectStore, tmp_path: Path, mon
 
     assert [publish(one, 0, 10), publish(other, 10, 20), publish(one, 20, 30)] == [1, 1, 1]
     for target in (one, other):
-        for first, until in ((5, 15), (5, 8), (25, 40)):
+        assert publish(target, 10, 20) == (target is other and 0)
+        for first, until in ((5, 15), (5, 8), (25, 40), (0, 20), (0, 30)):
             with pytest.raises(Overlap, match=r"overlaps \[\d+, \d+\), which is"):
                 publish(target, first, until)
     assert len(list(one.visible())) == 3
@@ -261,6 +274,15 @@ def test_a_decided_range_is_published_by_the_next_process(
     assert sorted(other.visible()) == [f"day=1/{data_file(spooled(0))}", f"day=a%2Fb é/{data_file(spooled(0))}"]
     assert [each.rows for each in files(other, "parquet", True).ranges] == [2]
     assert one.publish([staged(attempt, spooled(0), "again", "day=1", "day=a%2Fb é")], attempt, free) == 1
+
+
+async def test_what_is_known_of_published_ranges_does_not_grow(server: ObjectStore) -> None:
+    async with made(server) as sink:
+        for first in range(0, 9, 3):
+            await sink.write(Batch((range_data("t", 0, first, first + 3),)))
+        target = sink._destination.target
+        assert isinstance(target, ObjectTarget)
+        assert [len(each) for each in target._spans.values()] == [1]
 
 
 @pytest.mark.parametrize("key", ["aws_secret_access_key", "AWS_ACCESS_KEY_ID", "azure_storage_sas_key", "aws_token"])

@@ -1,0 +1,42 @@
+"""Options of a place in an object store that name another place, or hold a password, are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from kzconsumer.errors import ConfigError
+from kzconsumer.testing.sink_contract import contract_context
+from kzconsumer_files.object_store import require_usable_options
+from kzconsumer_files.parquet.sink import ParquetSink
+
+
+@pytest.mark.parametrize(
+    "path", ["s3://key:my-own-key@bucket/x", "s3://key:my-own/key@bucket", "s3://bucket/x?key=my-own-key", "s3://b/x#2"]
+)
+def test_a_uri_is_a_bucket_and_a_prefix(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"path is a URI with a password, a \? or a #: only bucket and") as caught:
+        ParquetSink({"path": path}, contract_context())
+    assert "my-own" not in str(caught.value)
+
+
+def test_a_container_of_azure_is_no_password() -> None:
+    require_usable_options("abfss://container@account.dfs.core.windows.net/lake", {})
+
+
+@pytest.mark.parametrize("key", ["aws_bucket", "bucket", "azure_container_name", "GOOGLE_BUCKET_NAME"])
+def test_the_path_names_the_bucket(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"store_options.{key} is not supported: path names the bucket"):
+        ParquetSink({"path": "s3://bucket/lake", "store_options": {key: "other"}}, contract_context())
+
+
+def test_an_endpoint_has_no_password() -> None:
+    options = {"aws_endpoint": "https://me:my-own-key@objects.example"}
+    with pytest.raises(ConfigError, match=r"store_options\.aws_endpoint is not for a file that others read") as caught:
+        ParquetSink({"path": "s3://bucket/lake", "store_options": options}, contract_context())
+    assert "my-own-key" not in str(caught.value)
+
+
+def test_schemes_are_in_small_letters() -> None:
+    """Not a directory of that name in the working directory."""
+    with pytest.raises(ConfigError, match='path: "S3://x/y" is not a directory, nor a URI with s3, s3a, gs, abfss'):
+        ParquetSink({"path": "S3://x/y"}, contract_context())
