@@ -16,6 +16,7 @@ _NAMES_ONE = re.compile(r"_(file|env)$")
 # A password may hold "/" and "@", though it should not: up to the last "@", rather too much than too little.
 _IN_TEXT = re.compile(
     r"(?<=://)\S+(?=@)|(?i:(?<=password=)|(?<=secret=)|(?<=token=))[^&;\s]+"
+    r"|(?i:(?<=\bbearer ))\S+|\beyJ[\w-]+\.[\w.-]+"
     r"|(?s:-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z))"
 )
 
@@ -38,5 +39,7 @@ def redacted(value: Any) -> Any:
 
 
 def redacted_text(text: str) -> str:
-    """The text with HIDDEN for users and passwords of URLs, values after `password=` and the like, and private keys."""
+    """The text with HIDDEN for users and passwords of URLs, values after `password=` and the like,
+    JSON Web Tokens and private keys.
+    """
     return _IN_TEXT.sub(HIDDEN, text)

@@ -164,8 +164,11 @@ class BrokerConnection:
 
     @property
     def worn_out(self) -> bool:
-        """Its SASL session expires soon, and the broker ends the connection then (KIP-368): open another."""
-        return now() >= self._good_until
+        """Its SASL session expires soon, and the broker ends the connection then (KIP-368): open another.
+
+        Not while a call is in flight: closing the connection would lose it.
+        """
+        return now() >= self._good_until and not self._transport.in_flight
 
     def close(self) -> None:
         """Close at once: calls in flight raise ConnectionLostError."""

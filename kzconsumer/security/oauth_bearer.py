@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 from typing import Final
@@ -50,17 +52,24 @@ def token_of(settings: SaslSettings, token: bytes | None = None) -> str:
 
 
 def _printed(command: Sequence[str]) -> bytes:
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_LIMIT)
-    except subprocess.TimeoutExpired:
-        raise SecurityError(f"token_command: {command[0]} did not end within {_COMMAND_LIMIT:g} s") from None
+        # In a session of its own: what a script has started is ended with it.
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
+        ) as running:
+            try:
+                output, errors = running.communicate(timeout=_COMMAND_LIMIT)
+            except subprocess.TimeoutExpired:
+                os.killpg(running.pid, signal.SIGKILL)
+                raise SecurityError(f"token_command: {command[0]} did not end within {_COMMAND_LIMIT:g} s") from None
     except OSError as error:
         raise SecurityError(f"token_command: {command[0]}: {error.strerror}") from None
-    if done.returncode:
-        lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+    if running.returncode:
+        lines = [line.strip() for line in errors.decode(errors="replace").splitlines() if line.strip()]
         last = f": {redacted_text(lines[-1])[:_SHOWN]}" if lines else ""
-        raise SecurityError(f"token_command: {command[0]} ended with exit status {done.returncode}{last}")
-    return done.stdout.strip()
+        raise SecurityError(f"token_command: {command[0]} ended with exit status {running.returncode}{last}")
+    return output.strip()
 
 
 def _exchange(settings: SaslSettings, token: bytes | None) -> Exchange:

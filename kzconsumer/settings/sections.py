@@ -66,13 +66,16 @@ class KerberosSettings(UserSettings, frozen=True, kw_only=True):
 
     def faults(self) -> list[str]:
         """Keys that are for another mechanism."""
-        used = {"GSSAPI": ("principal", "keytab", "ticket_cache"), "OAUTHBEARER": ("token_file", "token_command")}
-        mine = self.mechanism if self.mechanism in used else "a password"
+        used: dict[str, tuple[str, ...]] = {"GSSAPI": ("principal", "keytab", "ticket_cache", "service_name")}
+        used["OAUTHBEARER"] = ("token_file", "token_command")
+        mine, unset = self.mechanism if self.mechanism in used else "a password", type(self)()
         return [
             f"{key}: is for {mechanism}, but mechanism is {self.mechanism}"
             for mechanism, keys in {**used, "a password": ("username", "password_file", "password_env")}.items()
             for key in keys
-            if self.mechanism is not None and mechanism != mine and getattr(self, key, None)
+            if self.mechanism is not None
+            and mechanism != mine
+            and getattr(self, key, None) != getattr(unset, key, None)
         ]
 
 

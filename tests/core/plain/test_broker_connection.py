@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from kzconsumer.brokers import connection as connection_module
 from kzconsumer.brokers import pool as brokers_module
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.pool import Brokers
@@ -550,6 +551,35 @@ async def test_a_broker_that_rejects_the_password_is_not_retried_at_once(monkeyp
         with pytest.raises(SecurityError, match="PLAIN as me: the broker hung up"):
             await brokers.connection(broker)
         assert connections == 2
+
+
+async def test_a_connection_is_not_replaced_while_a_call_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its SASL session of 100 s is nearly over: the call is answered, and the next caller gets another connection."""
+    answer_now = asyncio.Event()
+
+    async def serve(peer: Peer) -> None:
+        _, correlation = await peer.request()
+        peer.answer(
+            correlation, bytes.fromhex("0000 00000004 0002 0000 0001 0011 0000 0001 0012 0000 0003 0024 0000 0001")
+        )
+        _, correlation = await peer.request()
+        peer.answer(correlation, bytes.fromhex("0000 00000001 0005 504c41494e"))
+        _, correlation = await peer.request()
+        peer.answer(correlation, bytes.fromhex("0000 ffff 00000000") + (100_000).to_bytes(8, "big"))
+        _, correlation = await peer.request()
+        await answer_now.wait()
+        peer.answer(correlation, listed(peer.number))
+        await peer.reader.read()
+
+    async with listening(serve) as broker, Brokers(client_id="test", timeout=10, security=as_user) as brokers:
+        first = await brokers.connection(broker)
+        call = first.send(REQUEST, timeout=10)
+        monkeypatch.setattr(connection_module, "now", lambda: now() + 81)
+        assert await brokers.connection(broker) is first
+        answer_now.set()
+        assert await call == {T0: ListedOffset(0, 1, -1)}
+        assert await brokers.connection(broker) is not first
+        assert first.closed
 
 
 async def test_credential_files_that_have_become_unreadable_fail_the_attempt() -> None:

@@ -182,6 +182,12 @@ OWN = {"certificate": "certificate"}
             {"mechanism": "OAUTHBEARER", "token_command": ["no-such-program", SECRET]},
             [r"\[brokers.sasl\] token_command: no-such-program is not a program that can be run"],
         ),
+        (
+            "SASL_SSL",
+            {},
+            PLAIN | {"service_name": "kafka-of-ours"},
+            [r"\[brokers.sasl\] service_name: is for GSSAPI, but mechanism is PLAIN"],
+        ),
         ("SSL", {"ca": "gone"}, {}, [r"\[brokers.tls\] ca: .*/gone cannot be read: No such file or directory"]),
         ("SSL", {"ca": "nonsense"}, {}, [r"\[brokers.tls\] ca: .*/nonsense holds no certificate in PEM"]),
         ("SSL", {"key": "key"}, {}, [r"\[brokers.tls\] certificate: missing, but its key is given"]),
