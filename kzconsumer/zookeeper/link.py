@@ -110,7 +110,8 @@ class Link(asyncio.Protocol):
                     await link._authenticate()
                 return link, answer
         except TimeoutError:
-            what = "not authenticated" if link._hello.done() else "no answer"
+            greeted = link._hello.done() and not link._hello.cancelled()
+            what = "not authenticated" if greeted else "no answer"
             link.abort(what)
             raise ConnectionLostError(f"{link.where}: {what} within {timeout:.1f} s") from None
         except ssl.SSLError as error:

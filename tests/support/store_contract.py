@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +15,7 @@ from tests.support.extent import extent
 from tests.support.object_store import ObjectStore
 from tests.support.sink_contract import OurSinkContract
 
-_ENDPOINT = "endpoint"
+_ACCESS = "access.json"
 
 
 class StoreContract(OurSinkContract):
@@ -34,8 +36,9 @@ class StoreContract(OurSinkContract):
         for key, value in cls.store.environment.items():
             patch.setenv(key, value)
         super().setup_class()
-        # Not in the environment: processes of members may have that of an earlier class.
-        (cls.group.directory / _ENDPOINT).write_text(cls.store.endpoint)
+        # Processes of members may have the environment of an earlier class.
+        access = {"endpoint": cls.store.endpoint, "environment": cls.store.environment}
+        (cls.group.directory / _ACCESS).write_text(json.dumps(access))
 
     @classmethod
     def teardown_class(cls) -> None:
@@ -44,5 +47,7 @@ class StoreContract(OurSinkContract):
 
     @staticmethod
     def options(directory: Path) -> dict[str, str]:
-        """How a member reaches the store. `directory` is the contract's."""
-        return {"aws_endpoint": (directory / _ENDPOINT).read_text(), "aws_region": "us-east-1"}
+        """How a member reaches the store, in whose process this is called. `directory` is the contract's."""
+        access = json.loads((directory / _ACCESS).read_text())
+        os.environ |= access["environment"]
+        return {"aws_endpoint": access["endpoint"], "aws_region": "us-east-1"}

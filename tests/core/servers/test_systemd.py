@@ -53,7 +53,7 @@ class Unit:
         self.status = f"{HOST}:{free_port()}"
         self.state = folder / "kzconsumer" / name
         self.text = (
-            f'zookeeper = {{ connect = "{cluster.connect}", session_timeout = "2s" }}\n'
+            f'zookeeper = {{ connect = "{cluster.connect}", session_timeout = "6s" }}\n'
             f'group.id = "{name}"\nsubscription.topics = {{ {name} = 1 }}\n'
             'sink = { plugin = "callable", options = { function = "tests.support.sinks:append_slowly" } }\n'
             f'status.listen = "{self.status}"\n'
