@@ -87,6 +87,7 @@ class ObjectStore(ServerProcess):
             endpoint_override=self.endpoint,
             region="us-east-1",
             allow_bucket_creation=allow_bucket_creation,
+            request_timeout=30,  # 3 seconds unless it is said: too short for a loaded machine
         )
 
 

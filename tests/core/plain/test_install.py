@@ -117,6 +117,7 @@ EXTRAS = [
     "hypothesis",
     "javaproperties",
     "logging_journald",
+    "obstore",
     "prometheus_client",
     "psycopg",
     "pytest",
