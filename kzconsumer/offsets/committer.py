@@ -157,22 +157,18 @@ class Committer:
         tracker.close()
         self._notify(f"lost {tracker.topic_partition}")
 
-    def _doubt(self, tracker: OffsetTracker) -> OffsetWrite | None:
-        position = self._positions.get(tracker)
-        return position.in_doubt if position else None
-
     def _plan_of(self, tracker: OffsetTracker) -> Plan | None:
         position = self._positions.get(tracker)
         return position.committed.record.plan if position else None
 
     async def _write_due(self, trackers: Collection[OffsetTracker], *, again: bool = False) -> None:
         due = {}
-        doubted = {tracker: write for tracker in trackers if (write := self._doubt(tracker)) is not None}
+        doubted = {each for each in trackers if each in self._positions and _in_doubt(self._positions[each])}
         await self._settle(trackers)
         for tracker in trackers:
             if (position := self._positions.get(tracker)) is None or tracker.retired:
                 continue
-            if _is_due(position, tracker.processed, doubted.get(tracker)):
+            if _is_due(position, tracker.processed, doubted=tracker in doubted):
                 due[tracker] = tracker.processed
             elif again and (stored := position.committed.offset) is not None:
                 due[tracker] = stored
@@ -265,18 +261,23 @@ class Committer:
             position.in_doubt = None
 
 
-def _is_due(position: _Position, processed: int, doubted: OffsetWrite | None) -> bool:
+def _is_due(position: _Position, processed: int, *, doubted: bool) -> bool:
     """Whether there is an offset to store, or a plan to remove whose write was executed unnoticed.
 
-    `doubted` was looked up just now. A plan that only got a step stays: its range may be half written. A start that was
-    stored unnoticed (a reset that was cancelled) stays, too: the tracker does not know of it.
+    `doubted`: it was in doubt until it was looked up just now. A start that was stored unnoticed (a reset that was
+    cancelled) stays: the tracker does not know of it.
     """
     at = position.committed
     if position.moved:
-        return at.offset != processed or (doubted is not None and not _keeps_plan(doubted))
+        return at.offset != processed or doubted
     if at.offset is None or at.offset > processed:
         return False
-    return at.offset < processed or (at.record.plan is not None and doubted is not None and not _keeps_plan(doubted))
+    return at.offset < processed or (doubted and at.record.plan is not None)
+
+
+def _in_doubt(position: _Position) -> bool:
+    """Not for a step of a plan, which was there before and stays: its range may be half written."""
+    return position.in_doubt is not None and not _keeps_plan(position.in_doubt)
 
 
 def _keeps_plan(write: OffsetWrite) -> bool:

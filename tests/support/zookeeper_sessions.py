@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
+from kzconsumer.errors import ConnectionLostError
 from kzconsumer.zookeeper import wire, wire_frames
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 
@@ -72,3 +73,13 @@ async def received_by_session(host: str, port: int) -> dict[int, int]:
 
 def _frame(content: bytes) -> bytes:
     return struct.pack("!i", len(content)) + content
+
+
+async def readable(session: ZooKeeperSession, path: str) -> None:
+    """The node can be read, if necessary on the next connection."""
+    while True:
+        try:
+            await session.get(path)
+        except ConnectionLostError:
+            continue
+        return

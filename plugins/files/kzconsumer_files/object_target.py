@@ -4,7 +4,7 @@ A process cannot tell whether another one is alive, so each step can be repeated
 
 1. The files of a range are put under a unique name in `attempts/`.
 2. The decision, which names them, is put into `publishing/`: the first writer wins.
-3. Whoever finds a decision copies its files to their final names. All copy the same objects.
+3. Each process that finds a decision copies its files to their final names. All copy the same objects.
 4. The decision is put into `ledger/`, also by the first one. Then the staged files and the decision are removed.
 
 State is in `_kzconsumer/`, which readers skip. A ledger entry is an object, and entries are not folded.

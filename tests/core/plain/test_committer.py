@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
 import anyio
 
 from kzconsumer.model import ConsumerThreadId, TopicPartition
@@ -17,6 +20,7 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from tests.support.plans import plan_of
 from tests.support.simulated.clients import Clients
 
+T = TypeVar("T")
 PATHS = GroupPaths("g")
 PARTITION = TopicPartition("orders", 0)
 INCARNATION = 0x2A
@@ -106,71 +110,77 @@ def test_nothing_is_written_of_a_claim_that_is_lost() -> None:
     clients.play(script)
 
 
-def test_a_commit_does_not_move_back_what_a_cancelled_reset_stored() -> None:
-    """The member leaves while the reset waits for ZooKeeper: its tracker still is where the claim began."""
+Read = Callable[[], bytes | None]
+Once = Callable[[ZooKeeperSession, Read, float], Awaitable[T]]
+
+
+def at_each_moment(once: Once[T]) -> set[T]:
+    """What `once` returns for each of the moments. It gets a session, what is stored then, and the seconds."""
     clients = Clients()
+    found: set[T] = set()
 
     async def script(session: ZooKeeperSession) -> None:
-        found = set()
         for seconds in CANCELLED_AFTER:
-            claim = Claim(session)
-            tracker = await claim.open()
-            with anyio.move_on_after(seconds):
-                await claim.committer.store_start(tracker, 7)
-                tracker.restart(7)
-            await session.sync()
-            stored = clients.ensemble.tree.data(PATHS.offset(PARTITION))
-            found.add(stored)
-            assert await claim.close(tracker)
-            assert clients.ensemble.tree.data(PATHS.offset(PARTITION)) == stored
-        assert found == {b"0", b"7"}, "some were executed, and some were not"
+            found.add(await once(session, lambda: clients.ensemble.tree.data(PATHS.offset(PARTITION)), seconds))
 
     clients.play(script)
+    return found
+
+
+def test_a_commit_does_not_move_back_what_a_cancelled_reset_stored() -> None:
+    """The member leaves while the reset waits for ZooKeeper: its tracker still is where the claim began."""
+
+    async def once(session: ZooKeeperSession, stored: Read, seconds: float) -> bytes | None:
+        claim = Claim(session)
+        tracker = await claim.open()
+        with anyio.move_on_after(seconds):
+            await claim.committer.store_start(tracker, 7)
+            tracker.restart(7)
+        await session.sync()
+        before = stored()
+        assert await claim.close(tracker)
+        assert stored() == before
+        return before
+
+    assert at_each_moment(once) == {b"0", b"7"}, "some were executed, and some were not"
 
 
 def test_a_reset_after_a_seek_is_not_moved_back_when_it_is_cancelled() -> None:
-    clients = Clients()
+    async def once(session: ZooKeeperSession, stored: Read, seconds: float) -> tuple[bool, bytes | None]:
+        claim = Claim(session)
+        old, sought = await claim.open(), OffsetTracker(PARTITION, 2, incarnation=INCARNATION)
+        claim.committer.replace(old, sought)
+        with anyio.move_on_after(seconds):
+            await claim.committer.store_start(sought, 7)
+            sought.restart(7)
+        await session.sync()
+        executed = stored() == b"7"
+        await claim.committer.commit()
+        committed = stored()
+        assert await claim.close(sought)
+        return executed, committed
 
-    async def script(session: ZooKeeperSession) -> None:
-        found = set()
-        for seconds in CANCELLED_AFTER:
-            claim = Claim(session)
-            old, sought = await claim.open(), OffsetTracker(PARTITION, 2, incarnation=INCARNATION)
-            claim.committer.replace(old, sought)
-            with anyio.move_on_after(seconds):
-                await claim.committer.store_start(sought, 7)
-                sought.restart(7)
-            await session.sync()
-            executed = clients.ensemble.tree.data(PATHS.offset(PARTITION)) == b"7"
-            await claim.committer.commit()
-            found.add((executed, clients.ensemble.tree.data(PATHS.offset(PARTITION))))
-            assert await claim.close(sought)
-        assert found == {(False, b"2"), (True, b"7")}
-
-    clients.play(script)
+    assert at_each_moment(once) == {(False, b"2"), (True, b"7")}
 
 
 def test_a_seek_back_is_stored_though_an_earlier_one_was_cancelled() -> None:
     """Whether the first was executed or not, the second decides."""
-    clients = Clients()
 
-    async def script(session: ZooKeeperSession) -> None:
-        executed = set()
-        for seconds in CANCELLED_AFTER:
-            claim = Claim(session)
-            trackers = [await claim.open(), *(OffsetTracker(PARTITION, at, incarnation=INCARNATION) for at in (7, 2))]
-            claim.committer.replace(trackers[0], trackers[1])
-            with anyio.move_on_after(seconds):
-                await claim.committer.store_start(trackers[1], 7)
-            await session.sync()
-            executed.add(clients.ensemble.tree.data(PATHS.offset(PARTITION)))
-            claim.committer.replace(trackers[1], trackers[2])
-            await claim.committer.commit()
-            assert clients.ensemble.tree.data(PATHS.offset(PARTITION)) == b"2"
-            assert await claim.close(trackers[2])
-        assert executed == {b"0", b"7"}, "some were executed, and some were not"
+    async def once(session: ZooKeeperSession, stored: Read, seconds: float) -> bytes | None:
+        claim = Claim(session)
+        trackers = [await claim.open(), *(OffsetTracker(PARTITION, at, incarnation=INCARNATION) for at in (7, 2))]
+        claim.committer.replace(trackers[0], trackers[1])
+        with anyio.move_on_after(seconds):
+            await claim.committer.store_start(trackers[1], 7)
+        await session.sync()
+        executed = stored()
+        claim.committer.replace(trackers[1], trackers[2])
+        await claim.committer.commit()
+        assert stored() == b"2"
+        assert await claim.close(trackers[2])
+        return executed
 
-    clients.play(script)
+    assert at_each_moment(once) == {b"0", b"7"}, "some were executed, and some were not"
 
 
 def test_an_offset_of_the_epoch_before_is_not_committed_in_a_new_one() -> None:

@@ -29,7 +29,7 @@ from tests.support.flow import flow
 from tests.support.kerberos import KerberosZooKeeper, Realm, kerberos_cluster, realm
 from tests.support.producing import produce
 from tests.support.servers import Servers
-from tests.support.zookeeper_sessions import until
+from tests.support.zookeeper_sessions import readable, until
 
 LIMIT = 30.0
 
@@ -215,21 +215,11 @@ async def test_zookeeper(zookeeper: KerberosZooKeeper, kdc: Realm, unique: str) 
         zookeeper.start()
         await anyio.to_thread.run_sync(zookeeper.wait_ready)
         with anyio.fail_after(LIMIT):
-            await read(owner, f"/consumers/{unique}")
+            await readable(owner, f"/consumers/{unique}")
     stranger = sasl | {"principal": "stranger", "keytab": kdc.principal("stranger")}
     async with session(table | {"sasl": stranger}) as other:
         with pytest.raises(NotPermittedError):
             await other.get(f"/consumers/{unique}")
-
-
-async def read(session: ZooKeeperSession, path: str) -> None:
-    """If necessary on the next connection."""
-    while True:
-        try:
-            await session.get(path)
-        except ConnectionLostError:
-            continue
-        return
 
 
 async def test_what_zookeeper_refuses(zookeeper: KerberosZooKeeper, keytab: str, kdc: Realm) -> None:

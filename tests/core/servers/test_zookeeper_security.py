@@ -39,7 +39,7 @@ from tests.support.proxy import FaultProxy
 from tests.support.secured import PLAIN_PASSWORD, Secured
 from tests.support.secured_zookeeper import PASSWORDS, SecuredZooKeeper, secured_zookeeper
 from tests.support.servers import Servers
-from tests.support.zookeeper_sessions import until
+from tests.support.zookeeper_sessions import readable, until
 
 LIMIT = 30.0
 ALL_PASSWORDS = (PLAIN_PASSWORD, *PASSWORDS.values())
@@ -230,7 +230,7 @@ async def test_a_session_authenticates_first_on_every_connection(
                     accepted = proxy.accepted
                     proxy.reset()
                     with anyio.fail_after(LIMIT):
-                        await kept(session, f"{path}-{scheme}")
+                        await readable(session, f"{path}-{scheme}")
                     assert proxy.accepted > accepted
         table = secure.table(user="bob", connect=proxy.connect)
         password = tmp_path / "password"
@@ -244,17 +244,7 @@ async def test_a_session_authenticates_first_on_every_connection(
             await until(lambda: any("wrong name or password?" in each for each in session.refusals), LIMIT)
             password.write_text(PASSWORDS["bob"])
             with anyio.fail_after(LIMIT):
-                await kept(session, "/")
-
-
-async def kept(session: ZooKeeperSession, path: str) -> None:
-    """The node can be read, if necessary on the next connection."""
-    while True:
-        try:
-            await session.get(path)
-        except ConnectionLostError:
-            continue
-        return
+                await readable(session, "/")
 
 
 async def test_a_group_that_other_users_cannot_read(

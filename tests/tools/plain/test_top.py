@@ -196,7 +196,7 @@ def test_the_worst_come_first_and_names_cannot_move_the_cursor() -> None:
 
 
 def test_a_degraded_daemon_comes_first_with_its_reasons() -> None:
-    """The exit status is the same as without --group: a member that owns no stalled partition is healthy."""
+    """`--group` does not change the exit status: a member is healthy if its own partitions are."""
     reasons = [{"reason": "x", "partitions": [], "text": "commits fail: \x1b no coordinator"},
                {"reason": "y", "partitions": ["a-1"], "text": "1 partition judged STOP: a-1 (no commits)"}]  # fmt: skip
     degraded = feed(stalled=0, group="later", degraded=reasons)
