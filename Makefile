@@ -17,7 +17,7 @@ QUICK := $(wildcard tests/*/plain)
 # Test processes and the hundreds of programs that they start share compiled modules, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo dist docs quick test nightly thorough collect test-install test-spark-versions test-admin fuzz chaos-stop chaos-spark chaos-spark-control soak simulate interop mutants audit lint bench bench-group bench-scale bench-spark lock
+.PHONY: help demo dist docs quick test nightly thorough collect test-install test-spark-versions test-admin fuzz chaos-stop chaos-spark chaos-spark-control chaos-source soak simulate interop mutants audit lint bench bench-group bench-scale bench-spark lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3 with venv; brings a Java if there is none)"
@@ -33,6 +33,7 @@ help:
 	@echo "make chaos-stop  fifty stops at random moments, and fifty without ZooKeeper"
 	@echo "make chaos-spark  thirty faults at random moments under two Sparks, into Parquet and into PostgreSQL: every record is there once (35 minutes; DESTINATION=parquet, executors, postgresql, delta or iceberg: that one; executors: into Parquet what they fetch themselves)"
 	@echo "make chaos-spark-control  the same with a sink that appends and plans nothing: records are there twice"
+	@echo "make chaos-source  thirty faults of streaming queries, into a Delta and into an Iceberg table with tokens: every record is there once; without tokens some are there twice"
 	@echo "make soak   an hour of 20,000 records a second and a fault every minute; nothing missing, nothing grows (MINUTES=5: shorter)"
 	@echo "make simulate  an hour of random faults in simulated groups; prints the seed that fails (MINUTES=5: shorter)"
 	@echo "make interop  original, kafka-node and our members in one group, under random faults of members, ZooKeeper and brokers (MINUTES=5, SEED=n)"
@@ -94,6 +95,9 @@ chaos-spark: $(READY)
 chaos-spark-control: $(READY)
 	KZCONSUMER_CHAOS_CONTROL=1 $(BIN)/pytest -s -k doubles tests/spark/spark/test_chaos_spark.py
 
+chaos-source: $(READY)
+	KZCONSUMER_CHAOS=30 $(BIN)/pytest -s tests/spark/spark/test_chaos_source.py
+
 soak: $(READY)
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
@@ -134,6 +138,7 @@ bench-scale: $(READY)
 
 bench-spark: $(READY)
 	$(BIN)/python -m tests.bench.spark
+	$(BIN)/python -m tests.bench.spark --part source --size 100
 
 lock: $(READY)
 	$(BIN)/pip install --quiet uv

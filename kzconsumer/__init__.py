@@ -5,7 +5,7 @@
         async for message in streams["orders"][0]:
             ...
 
-`__all__` is the interface for applications (docs/python-interface.md). Plugin authors also use `kzconsumer.sinks`,
+`__all__` is the interface for applications (examples: docs/python.md). Plugin authors also use `kzconsumer.sinks`,
 `kzconsumer.assignors`, `kzconsumer.settings`, `kzconsumer.cli`, `kzconsumer.testing` and the modules `errors`, `model`,
 `clock` and `durable_files`. Everything else may change between releases.
 """

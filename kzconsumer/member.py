@@ -43,11 +43,11 @@ from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.kafka_storage import KafkaOffsetStorage
 from kzconsumer.offsets.storage import OffsetStorage
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
+from kzconsumer.registry.cluster_topics import ClusterTopics
 from kzconsumer.registry.members import ConsumerRegistry
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.registration import Registration
-from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.runs.end_offsets import EndOffsets, owned_finished, run_finished
 from kzconsumer.runs.runs import Runs
 from kzconsumer.settings.settings import Settings
@@ -103,10 +103,10 @@ class Member:
         trigger = RebalanceTrigger()
         watches = Watches(session, trigger.fire)
         consumers = ConsumerRegistry(session, watches, paths)
-        topics = TopicRegistry(session, watches, settings.brokers)
+        topics = ClusterTopics(session, watches, settings, brokers, trigger.fire)
         self._topics, self._brokers = topics, brokers
         fingerprint = destination.fingerprint if destination is not None else ""
-        owners = OwnerRegistry(session, paths, group.assignor, fingerprint, settings.fetch.isolation)
+        owners = OwnerRegistry(session, paths, group.assignor, fingerprint, settings.fetch.isolation, topics=topics)
         isolation, timeout = ISOLATION_LEVELS[settings.fetch.isolation], settings.fetch.request_timeout
         authority = Authority.of(settings.offsets, replayable=destination is not None)
         nodes = ZooKeeperOffsetStorage(session, paths)
@@ -187,6 +187,7 @@ class Member:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._fetch)
                 tasks.start_soon(self._join)
+                tasks.start_soon(self._topics.poll)
                 tasks.start_soon(self._commit_periodically)
                 tasks.start_soon(self._raise_on_expiry)
                 if self._end_offsets is not None:

@@ -24,7 +24,7 @@ _EXTRAS = {
     COMMANDS: {
         **dict.fromkeys(("demo", "sandbox"), "sandbox"),
         **dict.fromkeys(("cluster", "completion", "config", "consume", "context", "groups"), "tools"),
-        **dict.fromkeys(("lag", "manual", "offsets", "sink", "top", "topics"), "tools"),
+        **dict.fromkeys(("exporter", "lag", "manual", "offsets", "sink", "top", "topics"), "tools"),
     },
 }
 

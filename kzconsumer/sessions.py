@@ -39,10 +39,10 @@ from kzconsumer.offsets.position import Position
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.plugins import ASSIGNORS, described, load_chosen
 from kzconsumer.registry.claim_record import Plan
+from kzconsumer.registry.cluster_topics import ClusterTopics
 from kzconsumer.registry.registration import Registration
 from kzconsumer.registry.run_record import GroupRun
 from kzconsumer.registry.sessions import open_session
-from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.rejected.rejects import rejects_of
 from kzconsumer.runs.end_offsets import EndOffsets
 from kzconsumer.settings.settings import Settings
@@ -280,7 +280,7 @@ class Sessions:
         """Whether a broker accepts a connection; checked only after a time away."""
         if not self._hold_down.seconds:
             return True
-        topics = TopicRegistry(session, Watches(session), self.settings.brokers)
+        topics = ClusterTopics(session, Watches(session), self.settings, self._brokers)
         reason = await unreachable(topics, self._brokers)
         if reason is not None:
             log.warning("no broker is reachable, staying out of the group", reason=reason)

@@ -1,7 +1,7 @@
 """Fixtures for every test, hypothesis' profiles, and the order in which several processes take the files.
 
-The servers are real. Each is started once, when the first test needs it, and runs until the end. Without Java or the
-jars, tests that need servers fail.
+The servers are real. Each is started when a test needs it, and ends with the file, or with the chain of files; one
+ZooKeeper and one broker stay until the end. Without Java or the jars, tests that need servers fail.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ settings.register_profile("nightly", max_examples=1000, deadline=None, print_blo
 settings.register_profile("thorough", max_examples=5000, deadline=None, suppress_health_check=QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", extent("fast", "nightly")))
 
+SERVERS = pytest.StashKey[Servers]()
+
 # A shell without job control starts a background process with SIGINT ignored, which the programs that tests start and
 # interrupt would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -78,6 +80,7 @@ CHAINS = {
         "tests/spark/spark/test_spark_cluster.py",
         "tests/spark/spark/test_executors_fetch.py",
         "tests/spark/spark/test_group_source.py",
+        "tests/spark/spark/test_source_tokens.py",
         "tests/spark/spark/test_batch_source.py",
         "tests/spark/spark/test_notebook.py",
         "tests/spark/spark/test_spark_object_store.py",
@@ -91,6 +94,11 @@ def file_of(nodeid: str) -> str:
     return nodeid.partition("::")[0]
 
 
+def chain_of(nodeid: str) -> str:
+    """The chain of the test's file; a file of no chain is one by itself."""
+    return CHAIN_OF.get(file_of(nodeid), file_of(nodeid))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Chains begin first, in their order: they take longest."""
     items.sort(key=lambda item: ORDER.get(file_of(item.nodeid), len(ORDER)))
@@ -100,7 +108,7 @@ class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]
     """With several processes: the tests of a file run in one of them, and so do those of a chain."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return CHAIN_OF.get(file_of(nodeid), file_of(nodeid))
+        return chain_of(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesTogether | None:
@@ -113,6 +121,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs"):
         for program in mark.args:
             need(program)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """After all fixtures of the last test of a chain."""
+    yield
+    if (
+        (running := item.config.stash.get(SERVERS, None))
+        and nextitem
+        and chain_of(item.nodeid) != chain_of(nextitem.nodeid)
+    ):
+        running.end_of_files()
 
 
 def pytest_report_header() -> str | None:
@@ -183,11 +203,11 @@ def events_in_the_captured_output() -> None:
 
 
 @pytest.fixture(scope="session")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """Everything that runs for this test run, and the means to run more: `servers.cluster(...)`."""
+def servers(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """What runs for this file, or for all, and the means to run more: `servers.cluster(...)`."""
     archives = cache_folder() / "class-archives"
     archives.mkdir(parents=True, exist_ok=True)
-    running = Servers(tmp_path_factory.mktemp("servers"), archives)
+    running = pytestconfig.stash[SERVERS] = Servers(tmp_path_factory.mktemp("servers"), archives)
     yield running
     running.kill()
 

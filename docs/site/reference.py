@@ -206,7 +206,7 @@ def log_events() -> str:
     page = [
         "# Log events",
         "Generated from the log calls in the source: the `event` of a line, its `level` and its own fields. "
-        "Fields that every line has: [Logs](logs.md). What to do about a warning or an error: "
+        "Fields that every line has: [Logs](service.md#logs). What to do about a warning or an error: "
         "[Troubleshooting](troubleshooting.md).",
         "\n".join(
             [

@@ -51,7 +51,7 @@ class Leaders:
         Raises BrokersUnreachableError if no broker answers, ConnectionLostError, ZooKeeperError if they cannot be
         looked up.
         """
-        metadata = await self._ask(MetadataRequest(tuple(sorted({partition.topic for partition in partitions}))))
+        metadata = await self.ask(MetadataRequest(tuple(sorted({partition.topic for partition in partitions}))))
         leaders: dict[TopicPartition, Broker | str] = {}
         for partition in partitions:
             topic = metadata.topics.get(partition.topic)
@@ -62,8 +62,8 @@ class Leaders:
         self.last = leaders
         return leaders
 
-    async def _ask(self, request: MetadataRequest) -> MetadataResponse:
-        """The first answer, asking the brokers in random order."""
+    async def ask(self, request: MetadataRequest) -> MetadataResponse:
+        """The first answer, asking the brokers in random order. Raises as `of`."""
         brokers = await self._known.brokers()
         reasons = [f"broker {number}: {reason}" for number, reason in self._known.unusable.items()]
         for broker in random.sample(brokers, len(brokers)):

@@ -72,6 +72,17 @@ def whole_number(what: str, least: int = 0, most: float = float("inf")) -> Calla
     return read
 
 
+def seconds(text: str) -> float:
+    """An argument type: from a tenth of a second to a day."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.1 <= number <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return number
+
+
 def inner_parsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
     """Those of its verbs or actions."""
     actions = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]

@@ -35,6 +35,7 @@ from kzconsumer.fetcher.looking import readable_end
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.records.forms import Records
+from kzconsumer.registry.cluster_topics import ClusterTopics
 from kzconsumer.registry.nodes import Topic
 from kzconsumer.registry.sessions import LIMIT, open_session, unreachable
 from kzconsumer.registry.topics import TopicRegistry
@@ -227,10 +228,10 @@ async def range_reader(settings: Settings) -> AsyncIterator[ClusterReader]:
             await exits.enter_async_context(session)
         if patience.cancelled_caught:
             raise unreachable(session, settings.zookeeper, LIMIT)
-        topics = TopicRegistry(session, Watches(session), settings.brokers)
         brokers = await exits.enter_async_context(
             Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout, security=security)
         )
+        topics = ClusterTopics(session, Watches(session), settings, brokers)
         try:
             yield ClusterReader(settings, topics, brokers)
         except BrokersUnreachableError as error:

@@ -17,6 +17,7 @@ from kzconsumer.assignors.interface import Assignor
 from kzconsumer.clock import now
 from kzconsumer.counters import Rebalance, RebalanceCounters, RebalanceOutcome
 from kzconsumer.errors import (
+    BrokersUnreachableError,
     ConnectionLostError,
     CoordinatorError,
     GroupUnreadableError,
@@ -113,7 +114,7 @@ class Rebalancer:
                 retry = 0.0 if complete else longer(retry)
             except NotPermittedError:
                 raise  # waiting does not help, and meanwhile our partitions would have no owner
-            except (ConnectionLostError, CoordinatorError, ZooKeeperError) as error:
+            except (ConnectionLostError, CoordinatorError, BrokersUnreachableError, ZooKeeperError) as error:
                 log.warning("rebalance interrupted", reason=str(error))
                 retry = longer(retry)
 
@@ -121,7 +122,7 @@ class Rebalancer:
         began = now()
         try:
             return await self._rebalance(reasons, began)
-        except (ConnectionLostError, ZooKeeperError):
+        except (ConnectionLostError, BrokersUnreachableError, ZooKeeperError):
             self._count(began, reasons, "interrupted")
             raise
 

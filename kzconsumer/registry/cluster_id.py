@@ -2,41 +2,56 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Final
+
 import anyio
 
-from kzconsumer.errors import ConnectionLostError, SessionExpiredError
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.security import load_security
+from kzconsumer.errors import BrokersUnreachableError, ConnectionLostError, SessionExpiredError
 from kzconsumer.logs.logger import get_logger
+from kzconsumer.registry.cluster_topics import ClusterTopics
 from kzconsumer.registry.sessions import open_session
-from kzconsumer.registry.topics import TopicRegistry
-from kzconsumer.settings.sections import ZooKeeperSettings
+from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 
 log = get_logger("kzconsumer.zookeeper")
 
+PAUSE: Final = 1.0
+"""Seconds until brokers that did not answer are asked again."""
 
-async def cluster_identity(zookeeper: ZooKeeperSettings) -> str:
+
+async def cluster_identity(settings: Settings) -> str:
     """The cluster's id; before Kafka 0.10.1, which has none, the connect string with sorted hosts.
 
     Waits until ZooKeeper answers and a broker is registered, since only then a missing id means an older
-    cluster. Raises ConfigError if all servers refuse the session.
+    cluster. Without the cluster's nodes in ZooKeeper it waits for a broker that answers. Raises ConfigError if all
+    servers refuse the session.
     """
-    connect_string = ConnectString.parse(zookeeper.connect)
-    while True:
-        try:
-            async with open_session(zookeeper, brief=True) as session:
-                return await _identity(session, connect_string)
-        except (ConnectionLostError, SessionExpiredError):
-            continue
+    security = partial(load_security, settings.brokers, settings.source)
+    timeout = settings.fetch.request_timeout
+    async with Brokers(client_id=settings.group.id, timeout=timeout, security=security) as brokers:
+        while True:
+            try:
+                async with open_session(settings.zookeeper, brief=True) as session:
+                    return await _identity(session, settings, brokers)
+            except (ConnectionLostError, SessionExpiredError):
+                continue
+            except BrokersUnreachableError as error:
+                log.warning("no broker answers", reason=str(error), again=True)
+                await anyio.sleep(PAUSE)
 
 
-async def _identity(session: ZooKeeperSession, connect: ConnectString) -> str:
+async def _identity(session: ZooKeeperSession, settings: Settings, brokers: Brokers) -> str:
+    connect = ConnectString.parse(settings.zookeeper.connect)
     changed = anyio.Event()
 
     def notify(reason: str) -> None:
         changed.set()
 
-    registry = TopicRegistry(session, Watches(session, notify))
+    registry = ClusterTopics(session, Watches(session, notify), settings, brokers)
     warned = False
     while True:
         found = await registry.cluster_id()

@@ -26,7 +26,7 @@ from kzconsumer.registry.claim_record import CLAIM_RECORD_VERSION, ClaimRecord, 
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.registry.ownership import Blocked, Claimed, Fence, OwnerNode, Refused, refusal
 from kzconsumer.registry.paths import GroupPaths, is_number
-from kzconsumer.registry.topics import incarnations
+from kzconsumer.registry.topics import TopicRegistry, incarnations
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import Check, Create, Delete, Node, SetData, Stat, ZooKeeperSession
 
@@ -37,9 +37,20 @@ class OwnerRegistry:
     """Reads and writes of `owners`, `claims` and (reads only) `offsets` on one session."""
 
     def __init__(
-        self, session: ZooKeeperSession, paths: GroupPaths, assignor: str, fingerprint: str = "", isolation: str = ""
+        self,
+        session: ZooKeeperSession,
+        paths: GroupPaths,
+        assignor: str,
+        fingerprint: str = "",
+        isolation: str = "",
+        *,
+        topics: TopicRegistry | None = None,
     ) -> None:
-        """`fingerprint`: of a replayable sink's destination; `isolation`: with which its ranges are read."""
+        """`fingerprint`: of a replayable sink's destination; `isolation`: with which its ranges are read.
+
+        `topics` says which topics exist; None: the cluster's nodes.
+        """
+        self._topics = topics
         self._session = session
         self._paths = paths
         self._assignor = assignor
@@ -154,7 +165,7 @@ class OwnerRegistry:
 
     async def incarnations(self, topics: Iterable[str]) -> dict[str, int]:
         """The incarnations of those topics that exist, readable or not."""
-        return await incarnations(self._session, topics)
+        return await (self._topics.incarnations(topics) if self._topics else incarnations(self._session, topics))
 
     async def _synced(self, path: str) -> Node | None:
         await self._session.sync(path)

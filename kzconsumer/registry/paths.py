@@ -1,6 +1,7 @@
 """The paths of nodes in ZooKeeper, below the chroot.
 
-The layout is the original consumer's (`kafka.utils.ZkUtils`, `ZKGroupDirs`, 1.1.1), with `claims` and `run` added.
+The layout is the original consumer's (`kafka.utils.ZkUtils`, `ZKGroupDirs`, 1.1.1), with `claims`, `run`, `topics` and
+`brokers` added.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ CONSUMERS = "/consumers"
 BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
 CLUSTER_ID = "/cluster/id"
+MIGRATION = "/migration"
 
 
 def broker(broker_id: int | str) -> str:
@@ -41,6 +43,8 @@ class GroupPaths:
         self.offsets = f"{self.root}/offsets"
         self.claims = f"{self.root}/claims"
         self.run = f"{self.root}/run"
+        self.topics = f"{self.root}/topics"
+        self.brokers = f"{self.root}/brokers"
 
     def member(self, consumer: str) -> str:
         return f"{self.ids}/{consumer}"
@@ -53,6 +57,9 @@ class GroupPaths:
 
     def claim_record(self, partition: TopicPartition) -> str:
         return f"{self.claims}/{partition.topic}/{partition.partition}"
+
+    def topic(self, name: str) -> str:
+        return f"{self.topics}/{name}"
 
     def containers(self, topic: str) -> tuple[str, str, str]:
         """The parents of a topic's owner, offset and claim nodes."""

@@ -96,6 +96,10 @@ class TopicRegistry:
         listener = choose(listeners, self._settings.listener, self._settings.security_protocol)
         return Broker(number, listener.host, listener.port)
 
+    async def incarnations(self, topics: Iterable[str]) -> dict[str, int]:
+        """The incarnations of those topics that exist, readable or not."""
+        return await incarnations(self._session, topics)
+
     async def cluster_id(self) -> str:
         """The cluster's id; empty before 0.10.1. Raises ZooKeeperError if it is unreadable."""
         node = await self._session.find(paths.CLUSTER_ID)

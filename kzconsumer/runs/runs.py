@@ -33,12 +33,12 @@ from kzconsumer.errors import (
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths as nodes
+from kzconsumer.registry.cluster_topics import ClusterTopics
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.registration import Registration, has_wildcard, registered, subscribed_topics
 from kzconsumer.registry.run_record import GroupRun, TopicEnds, decode_group_run, encode_group_run
 from kzconsumer.registry.sessions import open_session
-from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.runs.losses import RunLosses
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.tables import nearest
@@ -70,6 +70,7 @@ class Runs:
         assert settings.subscription.stop_at is not None
         fetch, offsets = settings.fetch, settings.offsets
         self._session = session
+        self._topics = partial(ClusterTopics, session, Watches(session), settings, brokers)
         self._paths = GroupPaths(settings.group.id)
         self._registration = registration
         isolation = ISOLATION_LEVELS[fetch.isolation]
@@ -166,7 +167,7 @@ class Runs:
         listed = () if has_wildcard(self._registration) else self._registration.subscription
         if missing := sorted(name for name in listed if name not in ends):
             paths = ", ".join(map(nodes.topic, missing))
-            close = nearest(missing[0], await self._session.children(nodes.BROKER_TOPICS))
+            close = nearest(missing[0], await self._topics().all_topics())
             hint = f"did you mean {close}?" if close else "a run reads what exists when it begins"
             raise NotFoundError(f"{paths}: no such topic; {hint}")
 
@@ -174,7 +175,7 @@ class Runs:
         """The ends of all existing topics that we subscribe to; repeated until all are known."""
         while True:
             try:
-                registry = TopicRegistry(self._session, Watches(self._session))
+                registry = self._topics()
                 members = {"": self._registration}
                 all_topics = tuple(await registry.all_topics()) if has_wildcard(self._registration) else ()
                 topics = await registry.topics(subscribed_topics(members, all_topics))
@@ -275,6 +276,6 @@ async def _look(runs: Runs, is_ours: Callable[[GroupRun], bool]) -> bool:
 
 
 def _runs(session: ZooKeeperSession, settings: Settings, brokers: Brokers, *, replayable: bool) -> Runs:
-    topics = TopicRegistry(session, Watches(session), settings.brokers)
+    topics = ClusterTopics(session, Watches(session), settings, brokers)
     leaders = Leaders(topics, brokers, settings.fetch.request_timeout)
     return Runs(session, settings, registered(settings.subscription), leaders, brokers, replayable=replayable)

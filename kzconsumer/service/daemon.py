@@ -13,7 +13,6 @@ from pathlib import Path
 
 import anyio
 
-from kzconsumer.clock import now
 from kzconsumer.consumer import ConsumerConnector, subscribe
 from kzconsumer.errors import sole_cause
 from kzconsumer.logs.logger import facts, get_logger
@@ -131,7 +130,7 @@ class Daemon:
         context = SinkContext(
             group=settings.group.id,
             member=settings.group.id,
-            cluster=await cluster_identity(settings.zookeeper),
+            cluster=await cluster_identity(settings),
             safe_until=lambda: self._lease.safe_until,
         )
         sink = configured_sink(settings, context)
@@ -191,7 +190,7 @@ class Daemon:
                 await self._lease.wait()
             if waiting.cancelled_caught:
                 break
-            await anyio.sleep(self._lease.safe_until - now())
+            await self._lease.wait_lost()
         await runner.stop(0)
 
     async def _stop_when_finished(self, sessions: Sessions) -> None:

@@ -1,7 +1,4 @@
-"""The tables of the group's file: frozen structs.
-
-Durations are in seconds, sizes in bytes. Every key is explained in config/group.reference.toml.
-"""
+"""The tables of the group's file (config/group.reference.toml), frozen; durations in seconds, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ from kzconsumer.settings.tables import Table
 from kzconsumer.settings.topic_filter import Exclude, Include, TopicFilter
 from kzconsumer.settings.values import (
     AtLeastOne,
+    BrokerAddress,
     Connect,
     FetchSize,
     Listen,
@@ -108,8 +106,10 @@ class SaslSettings(KerberosSettings, frozen=True, kw_only=True):
 
 
 class BrokersSettings(Table, frozen=True, kw_only=True):
-    """`[brokers]`: which of a broker's listeners to use; `brokers/security` checks that the keys fit together."""
+    """`[brokers]`: where brokers are, and which of their listeners to use; `brokers/security` checks the keys."""
 
+    bootstrap: tuple[BrokerAddress, ...] = ()
+    metadata_interval: PositiveDuration = 5.0
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     listener: ListenerName | None = None
     tls: TlsSettings = TlsSettings()

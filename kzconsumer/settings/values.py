@@ -61,8 +61,15 @@ def read_listen(value: object) -> str:
     raise ValueError('is not an address such as "127.0.0.1:9308", "[::1]:9308" or "unix:/run/kzconsumer/status.sock"')
 
 
+def read_broker(value: object) -> str:
+    """A broker's host and port."""
+    if isinstance(value, str) and _LISTEN.fullmatch(value) and 0 < host_and_port(value)[1] < 65536:
+        return value
+    raise ValueError('is not a host and a port such as "kafka1:9092"')
+
+
 def host_and_port(listen: str) -> tuple[str, int]:
-    """Of an address from `read_listen` that is not a unix socket."""
+    """Of an address from `read_broker`, or one from `read_listen` that is not a unix socket."""
     host, _, port = listen.rpartition(":")
     return host.strip("[]"), int(port)
 
@@ -158,6 +165,7 @@ def show_stop(stop: int) -> str:
 
 
 Connect = Annotated[str, reader(read_connect)]
+BrokerAddress = Annotated[str, reader(read_broker)]
 Listen = Annotated[str, reader(read_listen)]
 StopAt = Annotated[int, reader(read_stop, show_stop)]
 Name = Annotated[str, reader(read_name)]

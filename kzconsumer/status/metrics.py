@@ -1,6 +1,6 @@
 """Prometheus metrics, made of a report and the counters at each scrape.
 
-Unknown values have no sample. docs/monitoring.md lists all metrics with the corresponding MBeans.
+Unknown values have no sample. docs/monitoring.md has the metrics in place of the original's MBeans.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Samples = Iterable[tuple[tuple[object, ...], float]]
 def families(
     report: Report, counters: Counters, batches: BatchCounters, troubles: Iterable[Trouble]
 ) -> Iterator[Metric]:
-    make = _Families(report.group)
+    make = Families("group", report.group)
     yield from _of_member(make, report)
     yield from _of_partitions(make, report.partitions)
     yield from _of_work(make, counters)
@@ -44,47 +44,48 @@ def families(
     )
 
 
-class _Families:
-    """Every sample has the group as its first label."""
+class Families:
+    """Every sample has this label first, with this value."""
 
-    def __init__(self, group: str) -> None:
-        self._group = group
+    def __init__(self, label: str, value: str) -> None:
+        self._label = label
+        self._value = value
 
     def gauge(self, name: str, about: str, labels: tuple[str, ...], samples: Samples) -> Metric:
-        return self._filled(GaugeMetricFamily(PREFIX + name, about, labels=("group", *labels)), samples)
+        return self._filled(GaugeMetricFamily(PREFIX + name, about, labels=(self._label, *labels)), samples)
 
     def counter(self, name: str, about: str, labels: tuple[str, ...], samples: Samples) -> Metric:
-        return self._filled(CounterMetricFamily(PREFIX + name, about, labels=("group", *labels)), samples)
+        return self._filled(CounterMetricFamily(PREFIX + name, about, labels=(self._label, *labels)), samples)
 
     def histogram(self, name: str, about: str, label: str | None, timings: Mapping[Any, Timing]) -> Metric:
-        labels = ("group",) if label is None else ("group", label)
+        labels = (self._label,) if label is None else (self._label, label)
         family = HistogramMetricFamily(PREFIX + name, about, labels=labels)
         for of, timing in timings.items():
             buckets, below = [], 0
             for bound, inside in zip((*BOUNDS, "+Inf"), timing.buckets, strict=True):
                 below += inside
                 buckets.append((str(bound), below))
-            values = [self._group] if label is None else [self._group, str(of)]
+            values = [self._value] if label is None else [self._value, str(of)]
             family.add_metric(values, buckets, sum_value=timing.total)
         return family
 
     def info(self, name: str, about: str, values: dict[str, str]) -> Metric:
-        family = InfoMetricFamily(PREFIX + name, about, labels=("group",))
-        family.add_metric([self._group], values)
+        family = InfoMetricFamily(PREFIX + name, about, labels=(self._label,))
+        family.add_metric([self._value], values)
         return family
 
     def states(self, name: str, about: str, states: dict[str, bool]) -> Metric:
-        family = StateSetMetricFamily(PREFIX + name, about, labels=("group",))
-        family.add_metric([self._group], states)
+        family = StateSetMetricFamily(PREFIX + name, about, labels=(self._label,))
+        family.add_metric([self._value], states)
         return family
 
     def _filled(self, family: GaugeMetricFamily | CounterMetricFamily, samples: Samples) -> Metric:
         for labels, value in samples:
-            family.add_metric([self._group, *map(str, labels)], value)
+            family.add_metric([self._value, *map(str, labels)], value)
         return family
 
 
-def _of_member(make: _Families, report: Report) -> Iterator[Metric]:
+def _of_member(make: Families, report: Report) -> Iterator[Metric]:
     yield make.info("build", "Version of kzconsumer", {"version": report.version})
     if report.member is not None:
         yield make.info("member", "Its id in the group", {"member": report.member})
@@ -131,7 +132,7 @@ _BY_STATE: tuple[tuple[str, str, str, Callable[[PartitionStatus], str | None]], 
 )
 
 
-def _of_partitions(make: _Families, partitions: list[PartitionStatus]) -> Iterator[Metric]:
+def _of_partitions(make: Families, partitions: list[PartitionStatus]) -> Iterator[Metric]:
     keys = ("topic", "partition")
     owned: dict[str, int] = {}
     for each in partitions:
@@ -156,7 +157,7 @@ def _of_partitions(make: _Families, partitions: list[PartitionStatus]) -> Iterat
         yield make.gauge("max_fetch_lag_records", "Largest fetch lag of a partition", (), [((), max(fetch_lags))])
 
 
-def _of_work(make: _Families, counters: Counters) -> Iterator[Metric]:
+def _of_work(make: Families, counters: Counters) -> Iterator[Metric]:
     yield make.counter("records", "Records fetched", ("topic",), (((t,), n) for t, n in counters.records.items()))
     yield make.counter(
         "bytes", "Bytes fetched, as brokers sent them", ("topic",), (((t,), n) for t, n in counters.bytes.items())
@@ -189,7 +190,7 @@ def _of_work(make: _Families, counters: Counters) -> Iterator[Metric]:
     yield make.histogram("rebalance_seconds", "Duration of rebalances", None, {None: counters.rebalances.seconds})
 
 
-def _of_sink(make: _Families, batches: BatchCounters) -> Iterator[Metric]:
+def _of_sink(make: Families, batches: BatchCounters) -> Iterator[Metric]:
     yield make.counter("sink_records", "Records written by the sink", (), [((), batches.records)])
     yield make.counter(
         "sink_unwritten_batches", "Batches dropped, or not written as a whole", (), [((), batches.unwritten)]

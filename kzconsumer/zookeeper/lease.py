@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import anyio
 
+from kzconsumer import clock
 from kzconsumer.errors import SessionExpiredError
 from kzconsumer.zookeeper.session import ZooKeeperSession
 
@@ -43,3 +44,11 @@ class Lease:
             except SessionExpiredError:
                 pass  # the connector sets the next session, or none
             await changed.wait()
+
+    async def wait_lost(self) -> None:
+        """Wait until the lease is not held."""
+        while True:
+            left = self.safe_until - clock.now()  # read once: doubt makes it 0 at any moment
+            if left <= 0:
+                return
+            await anyio.sleep(left)

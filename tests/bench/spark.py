@@ -8,6 +8,8 @@ processor time of the whole tree of processes. Then both sides' records are comp
 and rounds before the first that counts warm the JVMs. The sink `parquet`, which needs no Spark, follows in rounds of
 its own.
 
+`--part source` measures a streaming query of `GroupSource` beside Spark's own source in the same way.
+
 `--part cluster` measures our sink alone, on a standalone master with two workers: with a spool, and with executors that
 fetch, in rounds of their own. The processes of the cluster are counted.
 """
@@ -38,7 +40,7 @@ from kzconsumer_sandbox.servers.sandbox import Sandbox
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.bench.process_tree import processor_seconds
 from tests.bench.spark_report import Report, Run, Section, section, table
-from tests.bench.spark_sides import Round, Side, on_cluster, ours, theirs
+from tests.bench.spark_sides import Round, Side, on_cluster, ours, source, theirs
 from tests.bench.spark_source import JARS
 from tests.support.spark_cluster import spark_cluster
 
@@ -47,7 +49,8 @@ PARTITIONS = 4
 TUNING = ("-XX:+UseSerialGC",)
 #: Our rate and processor time, as multiples of theirs, by bytes of a value.
 GOALS: Mapping[int, tuple[float, float]] = {100: (3.0, 0.45), 1024: (1.15, 0.95)}
-SPARK, PARQUET = "the sink spark", "the sink parquet"
+SOURCE_GOALS: Mapping[int, tuple[float, float]] = {100: (1.5, 0.8)}
+SPARK, PARQUET, SOURCE = "the sink spark", "the sink parquet", "GroupSource"
 THEIRS, THEIRS_AT_ONCE = "Spark's own source, batches as ours", "Spark's own source, one batch"
 SPOOL, EXECUTORS = "spool", "executors"
 #: Those with a topic of their own: their rounds are not shared.
@@ -84,7 +87,9 @@ async def _run(args: argparse.Namespace) -> Report:
     await anyio.to_thread.run_sync(lambda: resolve_jars(JARS, find_java()))
     sections = []
     console = Console(stderr=True)
-    sides = 2 if args.ours_alone or args.part == "cluster" else 4
+    sides = {"local": 4, "source": 3, "cluster": 2}[args.part]
+    if args.ours_alone:
+        sides = 1 if args.part == "source" else 2
     steps = len(args.size) * (args.repetitions + args.warm) * sides
     with tempfile.TemporaryDirectory(prefix="kzconsumer-bench-") as folder, Progress(console=console) as progress:
         task = progress.add_task("starting", total=steps)
@@ -161,6 +166,20 @@ def _local(rounds: Rounds, topic: str, folder: Path) -> Section:
     return rounds.section(SPARK, THEIRS, GOALS.get(rounds.size))
 
 
+def _source(rounds: Rounds, topic: str, folder: Path) -> Section:
+    folder.mkdir()
+    sandbox, args = rounds.sandbox, rounds.args
+    with (
+        source(folder / "source", sandbox.zookeeper_connect, topic, args.settings) as ours_,
+        theirs(folder / "theirs", sandbox.bootstrap) as at_once,
+    ):
+        sides: dict[str, Side] = {SOURCE: ours_}
+        if not args.ours_alone:
+            sides |= {THEIRS: at_once.in_batches(ours_.batch_records), THEIRS_AT_ONCE: at_once}
+        rounds.measure(topic, sides)
+    return rounds.section(SOURCE, THEIRS, SOURCE_GOALS.get(rounds.size))
+
+
 def _cluster(rounds: Rounds, topic: str, folder: Path) -> Section:
     folder.mkdir()
     connect, settings = rounds.sandbox.zookeeper_connect, rounds.args.settings
@@ -173,7 +192,7 @@ def _cluster(rounds: Rounds, topic: str, folder: Path) -> Section:
 
 
 #: The ways to measure a size.
-PARTS: Mapping[str, Callable[[Rounds, str, Path], Section]] = {"local": _local, "cluster": _cluster}
+PARTS: Mapping[str, Callable[[Rounds, str, Path], Section]] = {"local": _local, "source": _source, "cluster": _cluster}
 
 
 def _run_side(side: Side, round: Round, writer: TransactionalWriter) -> Run:

@@ -6,6 +6,7 @@ is in Parquet files. The cost of a process is read from outside (`process_tree`)
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -97,6 +98,51 @@ class Ours:
         return (self._out / "_kzconsumer").glob("*+*.json")
 
 
+class Source:
+    """A query of `GroupSource`, a member of its group, which reads new records by itself."""
+
+    def __init__(self, process: subprocess.Popen[bytes], out: Path, log: Path) -> None:
+        self._process = process
+        self._out = out
+        self._log = log
+        self._checkpoint = Path(f"{out}.checkpoint")
+        self._batches = 0
+        self.pids = (process.pid,)
+
+    def read(self, round: Round) -> None:
+        """Written means that the batch is in the checkpoint's log of commits."""
+        deadline = time.monotonic() + _LIMIT
+        before = self._last()
+        while not self._has(round):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise TimeoutError(f"the query has not written {round}:\n{self._log.read_text()[-3000:]}")
+            time.sleep(_LOOK)
+        self._batches = self._last() - before
+
+    def take(self, round: Round) -> pa.Table:
+        files = list(self._out.glob("*.parquet"))
+        table = _read(files)
+        for file in files:
+            file.unlink()
+        return table
+
+    def batch_records(self, round: Round) -> int:
+        """How many records a batch of the last round had, on average."""
+        return round.records // self._batches
+
+    def _last(self) -> int:
+        """The number of the last batch, or -1."""
+        names = (file.name for file in (self._checkpoint / "commits").glob("*"))
+        return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+    def _has(self, round: Round) -> bool:
+        if (last := self._last()) < 0:
+            return False
+        offset = (self._checkpoint / "offsets" / str(last)).read_text().splitlines()[-1]
+        reached: list[list[int]] = list(json.loads(offset)["reached"].values())
+        return sum(until >= round.until for _, _, until in reached) == round.partitions
+
+
 class Theirs:
     """A Spark session that runs one query for each round, in one batch or in batches of a size."""
 
@@ -175,6 +221,26 @@ def on_cluster(
     options = f'master = "{cluster.master}"\nread = "{read}"\n{spool}[sink.options.conf]\n{conf}'
     with ours(folder, zookeeper, topic, "spark", tables, options, cluster.pids) as side:
         yield side
+
+
+@contextmanager
+def source(folder: Path, zookeeper: str, topic: str, tables: str) -> Iterator[Source]:
+    """`tables`: as for `ours`."""
+    (folder / "scratch").mkdir(parents=True)
+    config, log, out = folder / "group.toml", folder / "log", folder / "out"
+    config.write_text(
+        f'zookeeper.connect = "{zookeeper}"\ngroup.id = "{topic}-source"\nsubscription.topics."{topic}" = 1\n'
+        f'fetch.isolation = "read_committed"\n{tables}\n'
+    )
+    command = ["-m", "tests.bench.spark_group_source", str(folder / "scratch"), str(config), str(out)]
+    with (
+        log.open("wb") as output,
+        _process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output) as process,
+    ):
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise RuntimeError(f"the query has not started:\n{log.read_text()[-3000:]}")
+        yield Source(process, out, log)
 
 
 @contextmanager

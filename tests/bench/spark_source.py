@@ -8,6 +8,7 @@ is returned. Started by `tests.bench.spark_sides`.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import BinaryIO
 
 import msgspec
@@ -47,18 +48,11 @@ class Read(msgspec.Struct, frozen=True):
 def main() -> None:
     scratch, jars = sys.argv[1:]
     commands, answers = take_pipes()
-    to = ToFunction(function="")
-    conf = {"spark.jars": jars}
-    start = Start(scratch=scratch, master="local[2]", conf=conf, destination=to, next_batch=0, safe_until=0.0)
-    builder = SparkSession.builder
-    for key, value in settings(start).items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    _answer(answers)
+    session = session_in(scratch, {"spark.jars": jars})
+    answer(answers)
     for line in commands:
         _run(session, msgspec.json.decode(line, type=Read))
-        _answer(answers)
+        answer(answers)
     session.stop()
 
 
@@ -82,7 +76,16 @@ def _run(session: SparkSession, read: Read) -> None:
     query.awaitTermination()
 
 
-def _answer(answers: BinaryIO) -> None:
+def session_in(scratch: str, conf: Mapping[str, str]) -> SparkSession:
+    """With our worker's settings."""
+    to = ToFunction(function="")
+    start = Start(scratch=scratch, master="local[2]", conf=dict(conf), destination=to, next_batch=0, safe_until=0.0)
+    session = SparkSession.builder.config(map={**settings(start)}).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def answer(answers: BinaryIO) -> None:
     answers.write(b"\n")
     answers.flush()
 

@@ -25,6 +25,7 @@ WIDTHS = {
     "timedelta_i32": 4,
     "int64": 8,
     "timedelta_i64": 8,
+    "uuid": 16,
 }
 BYTES = ("bytes", "records")
 NUMBERS = (-1, 0, 0, 1, 3, 77, 1 << 30)

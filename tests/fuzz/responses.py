@@ -5,6 +5,7 @@ Each lies directly before inaccessible memory. The decoders raise ProtocolError 
 
 from __future__ import annotations
 
+import base64
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -70,6 +71,11 @@ def listed(tree: Tree) -> dict[TopicPartition, ListedOffset]:
     return answer
 
 
+def as_text(topic_id: int | None) -> str:
+    """As Kafka writes an id; zero is none."""
+    return base64.urlsafe_b64encode(topic_id.to_bytes(16, "big", signed=True)).decode()[:22] if topic_id else ""
+
+
 def metadata(tree: Tree) -> MetadataResponse:
     return MetadataResponse(
         {each["node_id"]: Broker(each["node_id"], each["host"], each["port"]) for each in tree["brokers"]},
@@ -82,9 +88,11 @@ def metadata(tree: Tree) -> MetadataResponse:
                     )
                     for part in topic["partitions"]
                 },
+                as_text(topic.get("topic_id")),
             )
             for topic in tree["topics"]
         },
+        tree.get("cluster_id"),
     )
 
 

@@ -10,15 +10,20 @@ from dataclasses import dataclass, field
 PROCESSES = 2
 CHAOS = (
     "tests/core/servers/test_stop.py",
+    "tests/files/servers/test_parquet_sink.py",
     "tests/core/ensemble/test_networks.py",
     "tests/spark/spark/test_chaos_spark.py",
+    "tests/spark/spark/test_chaos_source.py",
     "tests/spark/spark/test_executors_outage.py",
     "tests/spark/spark/test_docs_functions.py",
     "tests/tools/spark/test_sink_verify.py",
 )
 VERSIONS = (
+    "tests/core/original",
     "tests/sandbox/servers/test_sandbox_servers.py",
     "tests/core/servers/test_broker_connection.py",
+    "tests/core/servers/test_kraft.py",
+    "tests/core/servers/test_kraft_migration.py",
     "tests/core/servers/test_transactions.py",
     "tests/tools/servers/test_admin_controllers.py",
     "tests/spark/spark/test_spark_versions.py",

@@ -9,7 +9,7 @@ _FOR_CONNECTING = {API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE}
 
 
 def agreed(versions: Versions) -> str:
-    """Such as `Fetch 12, ListOffsets 5, Metadata 8`."""
+    """Such as `Fetch 12, ListOffsets 5, Metadata 10`."""
     return ", ".join(
         f"{SPOKEN[api_key].name} {_chosen(versions, api_key)}"
         for api_key in SPOKEN

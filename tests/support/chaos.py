@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
-from typing import Protocol
+from typing import Protocol, Self
 
 import anyio
 import pyarrow.parquet as pq
@@ -140,7 +139,7 @@ class DaemonGroup:
     """Members named by letters, all with the sink of `tables`. The group is named like its topic."""
 
     def __init__(
-        self, three: Ensemble, cluster: Cluster, topic: str, partitions: int, folder: Path, tables: str
+        self, three: Ensemble | None, cluster: Cluster, topic: str, partitions: int, folder: Path, tables: str
     ) -> None:
         self.three = three
         self.cluster = cluster
@@ -149,6 +148,12 @@ class DaemonGroup:
         self._tables = tables
         self._folder = folder
         self._members: dict[str, Daemon] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill_all()
 
     def start(self, name: str) -> None:
         if name not in self._members:
@@ -238,10 +243,16 @@ class DaemonGroup:
 
 
 class SparkGroup(DaemonGroup):
-    """Made by `spark_group`."""
+    """Each member has a Spark. All that runs is killed when the block ends."""
 
     def __init__(
-        self, three: Ensemble, cluster: Cluster, topic: str, partitions: int, folder: Path, destination: Destination
+        self,
+        three: Ensemble | None,
+        cluster: Cluster,
+        topic: str,
+        partitions: int,
+        folder: Path,
+        destination: Destination,
     ) -> None:
         super().__init__(three, cluster, topic, partitions, folder, destination.tables)
         self.destination = destination
@@ -258,17 +269,6 @@ class SparkGroup(DaemonGroup):
         rows = await anyio.to_thread.run_sync(self.destination.rows)
         missing = [(p, offset) for p, until in enumerate(committed) for offset in range(until) if not rows[p, offset]]
         return missing, [row for row, times in rows.items() if times > 1]
-
-
-@contextmanager
-def spark_group(
-    three: Ensemble, cluster: Cluster, topic: str, partitions: int, folder: Path, destination: Destination
-) -> Iterator[SparkGroup]:
-    group = SparkGroup(three, cluster, topic, partitions, folder, destination)
-    try:
-        yield group
-    finally:
-        group.kill_all()
 
 
 # -- faults. Each leaves members a and b running, or about to run.
@@ -311,6 +311,7 @@ async def freeze(group: DaemonGroup, name: str, chance: Random) -> None:
 
 
 async def kill_leader(group: DaemonGroup, name: str, chance: Random) -> None:
+    assert group.three is not None
     leader = group.three.leader
     leader.kill()
     await anyio.sleep(chance.uniform(0.0, 3.0))

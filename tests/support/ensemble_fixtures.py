@@ -1,4 +1,4 @@
-"""Three ZooKeeper servers and a Kafka cluster on them, started when a test first needs them."""
+"""Three ZooKeeper servers and a Kafka cluster on them, for the tests of a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.ensemble import Ensemble, ensemble
 from tests.support.servers import Servers
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def running(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     with ensemble(tmp_path_factory.mktemp("ensemble"), servers.java, resolve_jars(NEWEST.jars, servers.java)) as three:
         yield three
@@ -31,7 +31,7 @@ def three(running: Ensemble) -> Iterator[Ensemble]:
     running.wait_ready()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster_of_three(
     running: Ensemble, servers: Servers, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:

@@ -18,12 +18,13 @@ from typing import NamedTuple
 import anyio
 
 from kzconsumer_sandbox.servers.cluster import Cluster
+from tests.support.extent import extent
 from tests.support.java_program import JavaProgram
 from tests.support.servers import Servers
 
 NEWEST_ORIGINAL = "1.1.1"
-ORIGINALS = ("0.10.2.2", NEWEST_ORIGINAL)
-"""The last with the text forms of the older releases, and the last of all."""
+ORIGINALS = extent((NEWEST_ORIGINAL,), ("0.10.2.2", NEWEST_ORIGINAL))
+"""The last of all, and nightly the last with the text forms of the older releases."""
 
 PROPERTIES: Mapping[str, object] = {
     "zookeeper.session.timeout.ms": 6000,

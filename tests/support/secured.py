@@ -55,16 +55,13 @@ class Secured:
     def __init__(self, servers: Servers, folder: Path) -> None:
         self.folder = folder
         self._servers = servers
-        self._clusters: dict[str, Cluster] = {}
         self.ca = trustme.CA()
         self.other_ca = trustme.CA()
         self.ca_file = self._file("ca.pem", self.ca.cert_pem.bytes())
         self.other_ca_file = self._file("other-ca.pem", self.other_ca.cert_pem.bytes())
 
     def cluster_of(self, version: str) -> Cluster:
-        if version not in self._clusters:
-            self._clusters[version] = self.cluster(f"secured-{version}", version)
-        return self._clusters[version]
+        return self._servers.shared(f"secured-{version}", lambda name: self.cluster(name, version))
 
     def cluster(self, name: str, version: str, zookeeper: ZooKeeperServer | None = None) -> Cluster:
         """A cluster of one's own, of one broker, under the chroot `/<name>` of a ZooKeeper's plain port."""

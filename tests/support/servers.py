@@ -5,7 +5,7 @@ The fixtures in conftest provide it. Logs stay in the run's temporary directory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -23,7 +23,8 @@ from tests.support.server_training import train_broker
 
 
 class Servers:
-    """Everything started here ends with `kill`, or with the test process.
+    """Everything started here ends with `kill`, or with the test process; what only some files use ends after them
+    (`end_of_files`): a broker that does nothing takes a hundredth of a processor.
 
     `archives` is where archives of classes are kept, with which brokers and tools start in half the time; None: they
     start without.
@@ -33,9 +34,10 @@ class Servers:
         self.folder = folder
         self._archives = archives
         self._archived: dict[str, ClassArchive] = {}
-        self._zookeepers: list[ZooKeeperServer] = []
+        self._running: list[Cluster | ZooKeeperServer] = []
+        self._for_all: list[Cluster | ZooKeeperServer] = []
         self._shared: dict[str, Cluster] = {}
-        self._clusters: list[Cluster] = []
+        self._shares = 0
         self._tools: dict[str, KafkaTools] = {}
 
     @cached_property
@@ -44,21 +46,35 @@ class Servers:
 
     @cached_property
     def zookeeper(self) -> ZooKeeperServer:
-        return self.own_zookeeper("zookeeper")
+        server = self.own_zookeeper("zookeeper")
+        self._for_all.append(server)
+        return server
 
     def own_zookeeper(self, name: str) -> ZooKeeperServer:
         """Another ZooKeeper, which may be stopped and broken."""
         server = ZooKeeperServer(self.folder / name, self.java, resolve_jars(NEWEST.jars, self.java))
-        self._zookeepers.append(server)
+        self._running.append(server)
         server.start()
         server.wait_ready()
         return server
 
     def cluster_of(self, version: str) -> Cluster:
         """The cluster of that version which all tests share; no test stops its broker."""
-        if version not in self._shared:
-            self._shared[version] = self.cluster(f"shared-{version}", version)
-        return self._shared[version]
+        cluster = self.shared(f"shared-{version}", lambda name: self.cluster(name, version))
+        if version == NEWEST.number and cluster not in self._for_all:
+            self._for_all.append(cluster)
+        return cluster
+
+    def shared(self, name: str, start: Callable[[str], Cluster]) -> Cluster:
+        """The cluster that goes by that name among tests. It is started, under a new name, if none runs."""
+        if name not in self._shared:
+            self._shares += 1
+            self._shared[name] = start(f"{name}-{self._shares}")
+        return self._shared[name]
+
+    def end_of_files(self) -> None:
+        """Ends what the next file may not need: all but the ZooKeeper and the cluster of the newest version."""
+        self._end(self._for_all)
 
     def cluster(
         self,
@@ -71,10 +87,11 @@ class Servers:
         config: Mapping[str, object] | None = None,
         listeners: Mapping[str, str] | None = None,
         tuning: tuple[str, ...] = QUICK_START,
+        kraft: bool = False,
     ) -> Cluster:
         """A cluster of one's own under the chroot `/<name>`, ready to use."""
         kind = kafka_version(version)
-        if archive := self._archive(version):
+        if kind.zookeeper and (archive := self._archive(version)):
             tuning = (*tuning, *archive.made(partial(self._train, version)))
         cluster = Cluster(
             (zookeeper or self.zookeeper).connect,
@@ -88,8 +105,9 @@ class Servers:
             config=config,
             listeners=listeners,
             tuning=tuning,
+            kraft=kraft,
         )
-        self._clusters.append(cluster)
+        self._running.append(cluster)
         cluster.start()
         cluster.wait_ready()
         return cluster
@@ -124,9 +142,14 @@ class Servers:
         train_broker(self.zookeeper.connect, kind, self.folder / f"training-{version}", self.java, jars, archive)
 
     def kill(self) -> None:
+        self._end(())
+
+    def _end(self, kept: Collection[Cluster | ZooKeeperServer]) -> None:
         for tools in self._tools.values():
             tools.kill()
-        for cluster in self._clusters:
-            cluster.kill()
-        for zookeeper in self._zookeepers:
-            zookeeper.kill()
+        self._tools.clear()
+        for server in self._running:
+            if server not in kept:
+                server.kill()
+        self._running = [server for server in self._running if server in kept]
+        self._shared = {name: cluster for name, cluster in self._shared.items() if cluster in kept}

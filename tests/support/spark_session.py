@@ -20,11 +20,13 @@ from kzconsumer_spark.ranges.spool_reader import read_spool
 from kzconsumer_spark.worker.session import build_session, start_java
 
 
-def into_parquet(scratch: Path, path: str = "", conf: Mapping[str, str] | None = None) -> Start:
+def into_parquet(
+    scratch: Path, path: str = "", conf: Mapping[str, str] | None = None, master: str = "local[2]"
+) -> Start:
     """The configuration of a worker that writes Parquet."""
     return Start(
         scratch=str(scratch),
-        master="local[2]",
+        master=master,
         conf=dict(conf or {}),
         destination=ToFiles(path=path, format="parquet"),
         next_batch=1,
@@ -33,13 +35,15 @@ def into_parquet(scratch: Path, path: str = "", conf: Mapping[str, str] | None =
 
 
 @contextmanager
-def spark_session(scratch: Path, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+def spark_session(
+    scratch: Path, conf: Mapping[str, str] | None = None, master: str = "local[2]"
+) -> Iterator[SparkSession]:
     """About ten seconds. The JVM ends with the block, which PySpark alone would not ensure."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in worker_environment({}).items():
             patch.setenv(name, value)
         scratch.mkdir(parents=True, exist_ok=True)
-        start = into_parquet(scratch, conf=conf)
+        start = into_parquet(scratch, conf=conf, master=master)
         session = build_session(start, start_java(start))
         session.sparkContext.setLogLevel("ERROR")
         gateway = session.sparkContext._gateway

@@ -23,9 +23,9 @@ class StoreContract(OurSinkContract):
 
     stack: ClassVar[ExitStack]
     store: ClassVar[ObjectStore]
-    kills = extent(4, 40, quick=2)
-    zombies = extent(2, 20, quick=1)
-    races = extent(3, 40, quick=2)
+    kills = extent(2, 40)
+    zombies = extent(1, 20)
+    races = extent(2, 40)
 
     @classmethod
     def setup_class(cls) -> None:

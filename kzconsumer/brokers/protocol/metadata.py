@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import msgspec
 
-from kzconsumer.brokers.protocol.primitives import INT32, Reader, string
-from kzconsumer.brokers.protocol.versions import METADATA, response
+from kzconsumer.brokers.protocol.primitives import Reader
+from kzconsumer.brokers.protocol.versions import METADATA, encoding_of, response
 from kzconsumer.model import Broker
 
 
@@ -26,11 +26,15 @@ class PartitionMetadata(msgspec.Struct, frozen=True):
 class TopicMetadata(msgspec.Struct, frozen=True):
     error: int
     partitions: dict[int, PartitionMetadata]
+    id: str = ""
+    """In base64; empty before version 10, and if brokers have given it none (Kafka 2.8)."""
 
 
 class MetadataResponse(msgspec.Struct, frozen=True):
     brokers: dict[int, Broker]
     topics: dict[str, TopicMetadata]
+    cluster_id: str | None = None
+    """None before version 2 (Kafka 0.10.1)."""
 
 
 class MetadataRequest(msgspec.Struct, frozen=True):
@@ -40,15 +44,18 @@ class MetadataRequest(msgspec.Struct, frozen=True):
     api_key: ClassVar[int] = METADATA
 
     def encode(self, version: int) -> bytes:
+        code = encoding_of(METADATA, version)
         # Version 0 has no null: there the empty list means all topics, and `decode` drops what was not asked for.
         if self.topics is None:
-            parts = [INT32.pack(0 if version == 0 else -1)]
+            parts = [code.array(0 if version == 0 else -1)]
         else:
-            parts = [INT32.pack(len(self.topics)), *map(string, self.topics)]
+            no_id = bytes(16 if version >= 10 else 0)
+            parts = [code.array(len(self.topics)), *(no_id + code.string(each) + code.tags for each in self.topics)]
         if version >= 4:
             parts.append(b"\0")  # allow_auto_topic_creation
         if version >= 8:
             parts.append(b"\0\0")  # include_cluster_authorized_operations, include_topic_authorized_operations
+        parts.append(code.tags)
         return b"".join(parts)
 
     def decode(self, version: int, body: memoryview) -> MetadataResponse:
@@ -56,32 +63,34 @@ class MetadataRequest(msgspec.Struct, frozen=True):
             if version >= 3:
                 reader.int32()  # throttle_time_ms
             brokers = dict(_broker(reader, version) for _ in range(reader.count()))
-            if version >= 2:
-                reader.nullable_string()  # cluster_id
+            cluster_id = reader.nullable_string() if version >= 2 else None
             if version >= 1:
                 reader.int32()  # controller_id
             topics = dict(_topic(reader, version) for _ in range(reader.count()))
             if version >= 8:
                 reader.int32()  # cluster_authorized_operations
-            return MetadataResponse(brokers, {} if self.topics == () else topics)
+            return MetadataResponse(brokers, {} if self.topics == () else topics, cluster_id)
 
 
 def _broker(reader: Reader, version: int) -> tuple[int, Broker]:
     broker = Broker(reader.int32(), reader.string(), reader.int32())
     if version >= 1:
         reader.nullable_string()  # rack
+    reader.tags()
     return broker.id, broker
 
 
 def _topic(reader: Reader, version: int) -> tuple[str, TopicMetadata]:
     error = reader.int16()
     name = reader.string()
+    topic_id = reader.topic_id() if version >= 10 else ""
     if version >= 1:
         reader.int8()  # is_internal
     partitions = dict(_partition(reader, version) for _ in range(reader.count()))
     if version >= 8:
         reader.int32()  # topic_authorized_operations
-    return name, TopicMetadata(error, partitions)
+    reader.tags()
+    return name, TopicMetadata(error, partitions, topic_id)
 
 
 def _partition(reader: Reader, version: int) -> tuple[int, PartitionMetadata]:
@@ -93,4 +102,5 @@ def _partition(reader: Reader, version: int) -> tuple[int, PartitionMetadata]:
     reader.skip_int32s()  # isr_nodes
     if version >= 5:
         reader.skip_int32s()  # offline_replicas
+    reader.tags()
     return partition, PartitionMetadata(error, leader, leader_epoch)

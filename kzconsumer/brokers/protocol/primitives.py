@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -122,6 +123,11 @@ class Reader:
     def data(self) -> bytes:
         """BYTES: four bytes of length, then a copy of what follows."""
         return bytes(self._take(self.int32()))
+
+    def topic_id(self) -> str:
+        """A UUID as Kafka writes it, in base64; empty if it is zero."""
+        data = bytes(self._take(16))
+        return base64.urlsafe_b64encode(data).rstrip(b"=").decode() if any(data) else ""
 
     def count(self) -> int:
         """The number of elements of the ARRAY that follows, 0 for null."""

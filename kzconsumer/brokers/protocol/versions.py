@@ -33,12 +33,12 @@ class Api(NamedTuple):
     """The first version in the compact encoding of KIP-482, supported or not."""
 
 
-# Fetch from 13 on names topics by id, OffsetFetch from 8 on has several groups. Every broker that knows ApiVersions
-# accepts its version 0.
+# Fetch from 13 on names topics by id, Metadata from 11 on adds nothing, OffsetFetch from 8 on has several groups.
+# Every broker that knows ApiVersions accepts its version 0.
 SPOKEN: Final[Mapping[int, Api]] = {
     FETCH: Api("Fetch", 0, 12, 12),
     LIST_OFFSETS: Api("ListOffsets", 0, 5, 6),
-    METADATA: Api("Metadata", 0, 8, 9),
+    METADATA: Api("Metadata", 0, 10, 9),
     OFFSET_COMMIT: Api("OffsetCommit", 0, 8, 8),
     OFFSET_FETCH: Api("OffsetFetch", 0, 7, 6),
     FIND_COORDINATOR: Api("FindCoordinator", 0, 4, 3),

@@ -5,6 +5,7 @@ All calls of the package `obstore` are here. They block, and raise OSError with 
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,13 @@ _NOT_A_PLACE: Final = re.compile(r"[?#]|://[^/@]*:.*@")
 _ELSEWHERE: Final = re.compile("bucket(_name)?$|container_name$", re.IGNORECASE)
 _UNSAFE: Final = re.compile("unsafe|conditional_put|copy_if_not_exists", re.IGNORECASE)
 _SCHEMES: Final = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfss": "abfss"}
+_CREDENTIALS: Final = {
+    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+    "gs": ("GOOGLE_APPLICATION_CREDENTIALS",),
+    "abfss": ("AZURE_STORAGE_ACCOUNT_KEY",),
+}
+# What a client asks the machine for, if it has been given no credentials.
+_ROLE: Final = re.compile("latest/(api/token|meta-data)|computeMetadata|metadata/identity")
 # A call that takes longer fails, and is repeated with the batch.
 _CLIENT: Final = {"timeout": "30s", "connect_timeout": "5s"}
 _RETRIES: Final = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
@@ -196,9 +204,17 @@ class ObjectStore:
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{self.uri}: {_one_line(error)}") from None
         except self._calls.exceptions.GenericError as error:
-            raise StoreUnavailable(f"{self.uri}: {_one_line(error)}") from None
+            raise StoreUnavailable(f"{self.uri}: {self._missing(str(error))}{_one_line(error)}") from None
         except (self._calls.exceptions.BaseError, ValueError, PermissionError) as error:
             raise OSError(f"{self.uri}: {_one_line(error)}") from None
+
+    def _missing(self, error: str) -> str:
+        """What to set, if the error is that of a machine without a role."""
+        if _ROLE.search(error) is None:
+            return ""
+        known = _CREDENTIALS[self.uri.partition("://")[0]]
+        names = " and ".join(name for name in known if name not in os.environ)
+        return f"no credentials: set {names or 'others'} in the environment, or give this machine a role; "
 
 
 class _Reading(RawIOBase):

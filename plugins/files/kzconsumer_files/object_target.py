@@ -16,6 +16,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from io import BufferedIOBase
 from itertools import chain
 from pathlib import Path
@@ -23,7 +24,6 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from kzconsumer.durable_files import make_directory
 from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer_files.fold_plan import Span
 from kzconsumer_files.ledger import Contents
@@ -39,9 +39,9 @@ from kzconsumer_files.names import (
     parsed,
     range_name,
 )
-from kzconsumer_files.object_store import ObjectStore
+from kzconsumer_files.object_store import ObjectStore, StoreUnavailable
 from kzconsumer_files.overlap import Overlap, require_apart
-from kzconsumer_files.private_directory import local_attempts, sweep
+from kzconsumer_files.private_directory import local_attempts, make_local_attempts, sweep
 from kzconsumer_files.publication import KeptAside, StagedRange, log_blocked, require_none
 from kzconsumer_files.state_files import StateObjects
 
@@ -64,10 +64,11 @@ class ObjectTarget(MarkedPlace):
         self.attempts = local_attempts()
         self._spans: dict[str, list[Span]] = {}  # of settled ranges, by line; those without a gap are one
         self._listed: dict[str, str] = {}  # by line, the last of their names
+        self._put: list[LedgerEntry] = []  # with objects that this process has staged, and not removed
 
     def claim(self, owner: Owner) -> str:
         """Mark the place as `owner`'s and return its permanent id. Raises NotOurs, also for an unsuitable store."""
-        make_directory(self.attempts)
+        make_local_attempts()
         self._store.require_conditional_puts(_STATE)
         names = sorted(chain(*self._store.tops()))
         if self._files.read(MARKER) is None:
@@ -81,6 +82,8 @@ class ObjectTarget(MarkedPlace):
 
     def missing(self, ranges: Sequence[_Range]) -> list[_Range]:
         """As `Target.missing`."""
+        # Not before their ranges are settled: a put of a decision that seemed to fail may still arrive.
+        self._all(self._remove_staged, [each for each in self._put if self.has(each.identity)])
         unknown = self._unsettled(ranges)
         log_blocked(self._finish([range_name(part) for part in unknown]))
         return self._unsettled(unknown)
@@ -189,6 +192,8 @@ class ObjectTarget(MarkedPlace):
     def _upload(self, staged: StagedRange, attempt: str) -> LedgerEntry:
         names = tuple(name for _, name in staged.files)
         entry = ledger_entry(staged.part, staged.rows, staged.quarantined, names, attempt)
+        if names:
+            self._put.append(entry)
         for number, (file, _) in enumerate(staged.files):
             self._store.upload(file, _staged(entry, number))
         return entry
@@ -197,7 +202,7 @@ class ObjectTarget(MarkedPlace):
         self._store.create(_decision(range_name(entry.identity)), msgspec.json.encode(entry))
 
     def _finish(self, names: Sequence[str]) -> dict[OffsetRange, OSError]:
-        """Carry out the decisions for these ranges; returns those for which that is not possible, with the reason."""
+        """Carry out the decisions for these ranges; returns those that cannot be, with the reason. Raises OSError."""
         reasons = self._all(self._finish_one, names)
         return {
             _range(named(name).identity): each for name, each in zip(names, reasons, strict=True) if each is not None
@@ -213,6 +218,8 @@ class ObjectTarget(MarkedPlace):
                 self._reveal(name, entry)
             self._remove_staged(entry)
             self._store.remove([_decision(name)])
+        except StoreUnavailable:
+            raise  # says nothing about this range
         except OSError as error:
             return error
         return None
@@ -222,13 +229,16 @@ class ObjectTarget(MarkedPlace):
             for number, file in enumerate(entry.files):
                 self._store.copy(_staged(entry, number), file)
         except FileNotFoundError as error:
-            if not self._store.exists(_entry(name)):
-                raise FileNotFoundError(f"{error}: {_decision(name)} says that it is published") from None
-        else:
-            self._store.create(_entry(name), msgspec.json.encode(entry))
+            if self._store.exists(_entry(name)):
+                return
+            way_out = f"stop the group, remove the objects that {_decision(name)} names, then it, and start the group"
+            raise FileNotFoundError(f"{error}: staged objects are gone, perhaps expired: {way_out}") from None
+        self._store.create(_entry(name), msgspec.json.encode(entry))
 
     def _remove_staged(self, entry: LedgerEntry) -> None:
         self._store.remove([_staged(entry, number) for number in range(len(entry.files))])
+        with suppress(ValueError):
+            self._put.remove(entry)
 
     def _overlaps(self, parts: Sequence[RangeIdentity]) -> dict[RangeIdentity, Overlap]:
         """Those that overlap a range that is published, set aside or decided for."""

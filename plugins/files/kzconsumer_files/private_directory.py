@@ -9,9 +9,11 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from kzconsumer.durable_files import make_directory
@@ -24,7 +26,20 @@ class PrivateDirectory:
     """A directory of our own under `parent`, made at once. `remove` deletes it; dying leaves it to `sweep`."""
 
     def __init__(self, parent: Path) -> None:
-        make_directory(parent)
+        self._make(parent)
+
+    def entries(self) -> list[Path]:
+        """What is in it. In the system's temporary directory it is made again if a clean-up has removed it."""
+        if self.path.parent == local_attempts() and not self.path.exists():
+            self.remove()
+            self._make(self.path.parent)
+        return sorted(self.path.iterdir())
+
+    def _make(self, parent: Path) -> None:
+        if parent == local_attempts():
+            make_local_attempts()
+        else:
+            make_directory(parent)
         self._lock = -1
         while self._lock < 0:
             self.path = parent / uuid.uuid4().hex
@@ -84,6 +99,18 @@ def abandoned(parent: Path) -> list[Path]:
 def local_attempts() -> Path:
     """The parent of private directories for files that are uploaded from this machine."""
     return Path(tempfile.gettempdir(), f"kzconsumer-files-{os.getuid()}")
+
+
+def make_local_attempts() -> None:
+    """Raises PermissionError where it is another user's, who could change files before they are uploaded."""
+    path = local_attempts()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise PermissionError(f"{path} is not a directory of this user: remove it, or set TMPDIR to another directory")
+    path.chmod(0o700)
 
 
 def dead_attempts(attempts: Path) -> Iterator[str]:

@@ -47,7 +47,7 @@ class TargetWriter:
 
         Raises KeptAside, OSError, and what `stage` and `require_lease` raise.
         """
-        for failed in sorted(self._staging.path.iterdir()):
+        for failed in self._staging.entries():
             self._target.discard(failed)
         missing = self._target.missing(ranges)
         unpublished = {identity_of(part) for part in missing}

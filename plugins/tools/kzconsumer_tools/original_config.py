@@ -172,7 +172,7 @@ def _dual(value: str, file: Mapping[str, str]) -> Translated:
         return None, "left_out", "applies to offsets.storage=kafka only"
     if _truth(value):
         return True, "same", ""
-    return False, "unsafe", "only safe if all members have committed to both before (docs/offset-storage.md)"
+    return False, "unsafe", "only safe if all members have committed to both before (docs/migration.md)"
 
 
 _NEVER_READ = "not read by the original either"

@@ -35,7 +35,7 @@ def topic_config(name: str) -> str:
 def partition_of(leaf: str) -> TopicPartition:
     """The partition of a group's owner, offset or claim node. Raises ValueError for another name."""
     name = leaf.rpartition("/")[2]
-    if not is_number(name):
+    if not is_number(name) or name != str(int(name)):  # no member uses 00 for 0
         raise ValueError(f"{name!r} is not a partition's number")
     return TopicPartition(topic_of(leaf), int(name))
 

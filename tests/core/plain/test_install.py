@@ -68,6 +68,7 @@ PLUGINS = {
         "config",
         "consume",
         "context",
+        "exporter",
         "groups",
         "lag",
         "manual",
@@ -126,7 +127,7 @@ EXTRAS = [
     "urllib3",
 ]
 IN_NEED_OF_EXTRAS = {
-    *(f"kzconsumer.status.{each}" for each in ("connections", "events", "metrics", "server")),
+    *(f"kzconsumer.status.{each}" for each in ("connections", "events", "metrics", "server", "web_server")),
     *(f"kzconsumer.testing.{each}" for each in ("assignor_contract", "sink_contract", "sink_group")),
     *(f"kzconsumer_spark.{table}.{each}" for table in ("delta", "iceberg") for each in ("holdings", "log", "target")),
     "kzconsumer_spark.iceberg.columns",

@@ -84,7 +84,6 @@ TO_BE_RUN = ("console", "ini", "sh")
 RUN_BY = {
     ("README.md", "console"): "core/spark/test_tutorial.py",
     ("README.md", "sh"): "core/spark/test_tutorial.py",
-    ("docs/cluster.md", "console"): "tools/servers/test_docs_commands.py",
     ("docs/consume.md", "console"): "tools/servers/test_docs_commands.py",
     ("docs/groups.md", "console"): "tools/servers/test_docs_commands.py",
     ("docs/installation.md", "sh"): "core/plain/test_install.py",

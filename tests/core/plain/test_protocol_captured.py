@@ -74,7 +74,11 @@ def check(broker: str, api: str, version: int, answer: Any) -> None:
         assert answer == {PARTITION: ListedOffset(NONE, end, -1)}
     elif api == "Metadata":
         leader = PartitionMetadata(NONE, 1, 0 if version >= 7 else -1)
-        assert answer == MetadataResponse({1: where}, {"captured": TopicMetadata(NONE, {0: leader})})
+        captured = answer.topics["captured"]
+        assert len(captured.id) == (22 if version >= 10 else 0)
+        topics = {"captured": TopicMetadata(NONE, {0: leader}, captured.id)}
+        assert answer == MetadataResponse({1: where}, topics, answer.cluster_id)
+        assert bool(answer.cluster_id) == (version >= 2)
     elif api == "FindCoordinator":
         assert (answer.error, answer.broker) == (NONE, where)
         assert answer.message in (None, "", "NONE")

@@ -91,6 +91,7 @@ def test_metadata() -> None:
     assert MetadataRequest(()).encode(1) == bytes.fromhex("00000000")
     assert MetadataRequest(("t",)).encode(4) == bytes.fromhex("00000001 0001 74 00")
     assert MetadataRequest(("t",)).encode(8) == bytes.fromhex("00000001 0001 74 00 00 00")
+    assert MetadataRequest(("t",)).encode(10) == bytes.fromhex("02" + "00" * 16 + "02 74 00 00 00 00 00")
 
 
 def test_metadata_of_no_topic_is_empty_even_if_the_broker_only_returns_all() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import datetime
 import importlib
 import io
 from itertools import groupby
 from typing import Any
+from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
@@ -40,6 +42,7 @@ from kzconsumer.brokers.protocol.versions import (
     is_flexible,
 )
 from kzconsumer.model import Broker, TopicPartition
+from tests.support.extent import extent
 
 ZERO = datetime.timedelta(0)
 
@@ -48,6 +51,8 @@ int16s = st.integers(-(2**15), 2**15 - 1)
 int32s = st.integers(-(2**31), 2**31 - 1)
 int64s = st.integers(-(2**63), 2**63 - 1)
 millis = st.integers(0, 2**31 - 1)
+OF_EACH_VERSION = extent(30, 1000)
+"""Whole responses take long to make."""
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
 errors = st.sampled_from(sorted(int(code) for code in ErrorCode))
 partitions = st.builds(TopicPartition, names, int32s)
@@ -126,6 +131,7 @@ def test_fetch_request(version: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("version", versions_of(FETCH))
+@settings(max_examples=OF_EACH_VERSION)
 @given(data=st.data())
 def test_fetch_response(version: int, data: st.DataObject) -> None:
     error, throttle = data.draw(errors), data.draw(millis)
@@ -195,7 +201,9 @@ def test_fetch_response(version: int, data: st.DataObject) -> None:
 @given(topics=st.none() | st.lists(names, max_size=5))
 def test_metadata_request(version: int, topics: list[str] | None) -> None:
     kio = schema("metadata", version, "request")
-    wanted = None if topics is None else tuple(kio.MetadataRequestTopic(name=name) for name in topics)
+    wanted = (
+        None if topics is None else tuple(make(kio.MetadataRequestTopic, name=name, topic_id=None) for name in topics)
+    )
     expected = make(
         kio.MetadataRequest,
         topics=() if wanted is None and version == 0 else wanted,
@@ -207,12 +215,15 @@ def test_metadata_request(version: int, topics: list[str] | None) -> None:
 
 
 @pytest.mark.parametrize("version", versions_of(METADATA))
+@settings(max_examples=OF_EACH_VERSION)
 @given(data=st.data())
 def test_metadata_response(version: int, data: st.DataObject) -> None:
     brokers = data.draw(st.lists(st.builds(Broker, int32s, names, int32s), max_size=4, unique_by=lambda each: each.id))
     replicas = st.lists(int32s, max_size=3).map(tuple)
     part = st.tuples(errors, int32s, int32s, replicas, replicas, replicas)
-    topics = data.draw(st.dictionaries(names, st.tuples(errors, st.dictionaries(int32s, part, max_size=4)), max_size=4))
+    topic = st.tuples(errors, st.none() | st.uuids(), st.dictionaries(int32s, part, max_size=4))
+    topics = data.draw(st.dictionaries(names, topic, max_size=4))
+    cluster = data.draw(st.none() | names)
     kio = schema("metadata", version, "response")
     response = make(
         kio.MetadataResponse,
@@ -221,13 +232,14 @@ def test_metadata_response(version: int, data: st.DataObject) -> None:
             make(kio.MetadataResponseBroker, node_id=b.id, host=b.host, port=b.port, rack=data.draw(st.none() | names))
             for b in brokers
         ),
-        cluster_id=data.draw(st.none() | names),
+        cluster_id=cluster,
         controller_id=data.draw(int32s),
         topics=tuple(
             make(
                 kio.MetadataResponseTopic,
                 error_code=ErrorCode(error),
                 name=name,
+                topic_id=identity,
                 is_internal=data.draw(st.booleans()),
                 partitions=tuple(
                     make(
@@ -243,7 +255,7 @@ def test_metadata_response(version: int, data: st.DataObject) -> None:
                     for index, (code, leader, epoch, nodes, isr, offline) in parts.items()
                 ),
             )
-            for name, (error, parts) in topics.items()
+            for name, (error, identity, parts) in topics.items()
         ),
     )
     read = MetadataRequest(None).decode(version, memoryview(written(response)))
@@ -255,9 +267,17 @@ def test_metadata_response(version: int, data: st.DataObject) -> None:
                 index: PartitionMetadata(code, leader, epoch if version >= 7 else -1)
                 for index, (code, leader, epoch, *_) in parts.items()
             },
+            as_kafka_writes(identity) if version >= 10 else "",
         )
-        for name, (error, parts) in topics.items()
+        for name, (error, identity, parts) in topics.items()
     }
+    assert read.cluster_id == (cluster if version >= 2 else None)
+
+
+def as_kafka_writes(topic_id: UUID | None) -> str:
+    return (
+        base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=") if topic_id is not None and topic_id.int else ""
+    )
 
 
 @pytest.mark.parametrize("version", versions_of(LIST_OFFSETS))

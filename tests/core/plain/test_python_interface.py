@@ -1,4 +1,4 @@
-"""docs/python-interface.md and the code declare the same interface."""
+"""python_interface.txt and the code declare the same interface, so that none of it changes unnoticed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ import kzconsumer
 from kzconsumer.errors import KzConsumerError
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "python-interface.md").read_text()
-DECLARED = [node for block in re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE) for node in ast.parse(block).body]
-CLASSES = {node.name: node for node in DECLARED if isinstance(node, ast.ClassDef)}
+DECLARED = ast.parse(Path(__file__).with_name("python_interface.txt").read_text()).body
+CLASSES = {node.name: node for node in DECLARED if isinstance(node, ast.ClassDef) and not node.name.endswith("Error")}
 (CONNECT,) = (node for node in DECLARED if isinstance(node, ast.FunctionDef))
-ERRORS = set(re.findall(r"(?m)^\| `(\w+Error)` \|", PAGE))
+ERRORS = {node.name for node in DECLARED if isinstance(node, ast.ClassDef)} - set(CLASSES)
 
 COMPILED = {
     (owner.name, node.name): ast.unparse(node.returns)
@@ -30,12 +29,12 @@ COMPILED = {
 }
 
 # Methods that the member calls, and those that only tests of applications need.
-NOT_ON_THE_PAGE = {
+NOT_DECLARED = {
     "KafkaStream": {"checkpoint", "close", "drop", "error", "pause", "resume"},
     "TopicPartition": {"of"},
 }
 # Tables and filters have more attributes than applications use.
-PARTLY_ON_THE_PAGE = {"Exclude", "Include", "Settings"}
+PARTLY_DECLARED = {"Exclude", "Include", "Settings"}
 
 
 def signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
@@ -58,7 +57,7 @@ def annotation_in_code(owner: type, field: str) -> str:
     return found.__forward_arg__ if isinstance(found, ForwardRef) else str(found)
 
 
-def test_every_public_name_is_on_the_page() -> None:
+def test_every_public_name_is_declared() -> None:
     assert {*CLASSES, *ERRORS, CONNECT.name} == set(kzconsumer.__all__)
     assert all(issubclass(getattr(kzconsumer, name), KzConsumerError) for name in ERRORS)
 
@@ -80,8 +79,8 @@ def test_a_class_is_as_declared(name: str) -> None:
             field = node.name
             assert signature(node) == signature_in_code(inspect.getattr_static(found, field)), field
         declared.add(field)
-    if name not in PARTLY_ON_THE_PAGE:
-        public = {each for each in vars(found) if not each.startswith("_")} - NOT_ON_THE_PAGE.get(name, set())
+    if name not in PARTLY_DECLARED:
+        public = {each for each in vars(found) if not each.startswith("_")} - NOT_DECLARED.get(name, set())
         assert {each for each in declared if not each.startswith("_")} == public
 
 

@@ -27,13 +27,14 @@ from kzconsumer.errors import CannotListenError
 from kzconsumer.service.sd_notify import Manager
 from kzconsumer.service.systemd import ServiceReport
 from kzconsumer.settings.settings import Settings
-from kzconsumer.status import connections, events, server
+from kzconsumer.status import connections, events, web_server
 from kzconsumer.status.documents import DOCUMENTS
 from kzconsumer.status.health import Health
 from kzconsumer.status.observer import Observer
 from kzconsumer.status.page import page
 from kzconsumer.status.report import point
-from kzconsumer.status.server import ROUTES, _listen, serving
+from kzconsumer.status.server import ROUTES, serving
+from kzconsumer.status.web_server import listening_socket
 from kzconsumer.zookeeper.lease import Lease
 
 
@@ -104,27 +105,27 @@ def test_only_a_stale_socket_is_replaced(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     with (
-        _listen(f"unix:{path}", "group.toml"),
+        listening_socket(f"unix:{path}", "group.toml"),
         pytest.raises(CannotListenError, match=r"^group.toml: \[status\] listen: "),
     ):
-        _listen(f"unix:{path}", "group.toml")
+        listening_socket(f"unix:{path}", "group.toml")
     file = tmp_path / "file"
     file.write_text("precious")
     with pytest.raises(CannotListenError, match="in use"):
-        _listen(f"unix:{file}", "group.toml")
+        listening_socket(f"unix:{file}", "group.toml")
     assert file.read_text() == "precious"
 
 
 def test_a_port_that_is_taken() -> None:
-    with _listen("127.0.0.1:0", "group.toml") as taken:
+    with listening_socket("127.0.0.1:0", "group.toml") as taken:
         port = taken.getsockname()[1]
         with pytest.raises(CannotListenError, match=f"cannot listen at 127.0.0.1:{port}: Address already in use"):
-            _listen(f"127.0.0.1:{port}", "group.toml")
+            listening_socket(f"127.0.0.1:{port}", "group.toml")
 
 
 def test_an_unknown_host() -> None:
     with pytest.raises(CannotListenError, match=r"cannot listen at nowhere\.invalid:1: "):
-        _listen("nowhere.invalid:1", "group.toml")
+        listening_socket("nowhere.invalid:1", "group.toml")
 
 
 async def texts(answer: aiohttp.ClientResponse) -> AsyncIterator[str]:
@@ -271,7 +272,7 @@ async def test_incomplete_requests_take_few_descriptors_and_block_no_client(tmp_
 
 async def test_a_connection_with_an_unfinished_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """So is an idle connection: neither is kept until its place is needed."""
-    monkeypatch.setattr(server, "IDLE", 0.2)
+    monkeypatch.setattr(web_server, "IDLE", 0.2)
     address = f"127.0.0.1:{free_port()}"
     async with asyncio.timeout(30), serving(observer(address)):
         with half_a_request(address) as half:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -22,12 +24,14 @@ from kzconsumer.testing.sink_contract import contract_context
 from kzconsumer_files.holdings import files
 from kzconsumer_files.names import Owner, data_file
 from kzconsumer_files.object_store import ObjectStore as Place
+from kzconsumer_files.object_store import StoreUnavailable
 from kzconsumer_files.object_target import ObjectTarget
 from kzconsumer_files.overlap import Overlap
 from kzconsumer_files.parquet.sink import ParquetSink
-from kzconsumer_files.private_directory import PrivateDirectory
-from kzconsumer_files.publication import StagedRange
+from kzconsumer_files.private_directory import PrivateDirectory, local_attempts
+from kzconsumer_files.publication import NotPublished, StagedRange
 from kzconsumer_files.segments.sink import SegmentsSink
+from kzconsumer_sandbox.servers.ports import HOST, free_port
 from kzconsumer_spark.pipe.messages import SpooledRange
 from tests.support.extent import extent
 from tests.support.object_store import Conditions, ObjectStore
@@ -170,14 +174,14 @@ def test_lost_replies_of_conditional_puts(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.timeout(3600)
 def test_one_of_two_writers_wins(server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = faults_of_races(server, lambda name: target_in(server, monkeypatch, tmp_path / name), extent(25, 1000))
+    found = faults_of_races(server, lambda name: target_in(server, monkeypatch, tmp_path / name), extent(12, 1000))
     assert found == []
 
 
 def test_without_conditional_puts_races_have_two_winners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: this store ignores the condition, except where it is tested for it."""
     with started(tmp_path, monkeypatch, "probes") as store:
-        found = faults_of_races(store, lambda name: target_in(store, monkeypatch, tmp_path / name), 60)
+        found = faults_of_races(store, lambda name: target_in(store, monkeypatch, tmp_path / name), extent(15, 60))
     assert any("rows of both" in each or "won by 2" in each or "its entry says" in each for each in found), found
 
 
@@ -330,3 +334,100 @@ def test_segment_files_are_not_for_stores() -> None:
 def test_other_schemes_are_refused() -> None:
     with pytest.raises(ConfigError, match='path: "ftp://x/y" is not a directory, nor a URI with s3, s3a, gs, abfss'):
         ParquetSink({"path": "ftp://x/y"}, contract_context())
+
+
+def test_a_store_that_ends_between_decision_and_copy(
+    server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch fails at once: the outage is not a fault of each of its ranges."""
+    target = target_in(server, monkeypatch, tmp_path / "a")
+    attempt = PrivateDirectory(target.attempts).path / "1"
+    attempt.mkdir()
+    batch = [staged(attempt, spooled(number), "x", "") for number in range(40)]
+    looks = iter([lambda: None, server.kill])
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable):
+        target.publish(batch, attempt, lambda: next(looks)())
+    assert time.monotonic() - began < 30, "each range was tried"
+
+
+def test_staged_objects_that_are_gone(server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names the way out, which is taken here."""
+    target = target_in(server, monkeypatch, tmp_path / "a")
+    attempt = PrivateDirectory(target.attempts).path / "1"
+    attempt.mkdir()
+
+    def expire() -> None:
+        if next(looks):
+            server.filesystem.delete_dir_contents("lake/_kzconsumer/attempts")
+
+    looks = iter([False, True])
+    with pytest.raises(NotPublished, match=r"t-0\[0\.\.3\) .*: staged objects are gone, .*: stop the group, remove"):
+        target.publish([staged(attempt, spooled(0), "x", "")], attempt, expire)
+    (decision,) = target.decisions()
+    (place,) = (name for name in server.objects() if "/publishing/" in name)
+    server.filesystem.delete_file(place)
+    looks = iter([False, False])
+    assert target.publish([staged(attempt, spooled(0), "y", "")], attempt, expire) == 1
+    assert list(target.visible()) == list(decision.files)
+
+
+def test_staged_objects_of_a_failed_attempt_are_removed_once_the_range_is_published(
+    server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = target_in(server, monkeypatch, tmp_path / "a")
+    own = PrivateDirectory(target.attempts).path
+
+    def publish(number: int, require_lease: Callable[[], None]) -> None:
+        attempt = own / str(number)
+        attempt.mkdir()
+        target.publish([staged(attempt, spooled(0), "x", "")], attempt, require_lease)
+
+    def lost() -> None:
+        raise TimeoutError
+
+    def left() -> list[str]:
+        return [name.split("/")[-2] for name in server.objects() if "/attempts/" in name]
+
+    with pytest.raises(TimeoutError):
+        publish(1, lost)
+    assert target.missing([spooled(0)]) == [spooled(0)]
+    assert left() == ["1"]  # its decision may still arrive
+    publish(2, free)
+    assert target.missing([spooled(0)]) == []
+    assert left() == []
+
+
+async def test_a_staging_directory_that_a_clean_up_removed(
+    server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    async with made(server) as sink:
+        shutil.rmtree(tmp_path / "tmp")
+        part = range_data("t", 0, 0, 3)
+        await sink.write(Batch((part,)))
+        assert await sink.has([part.identity]) == [part.identity]
+
+
+async def test_a_staging_directory_of_others(
+    server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link may be another user's; our own directory becomes one that others cannot enter."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "theirs").mkdir()
+    local_attempts().symlink_to(tmp_path / "theirs")
+    with pytest.raises(ConfigError, match=r"kzconsumer-files-\d+ is not a directory of this user: remove"):
+        async with made(server):
+            pass
+    local_attempts().unlink()
+    local_attempts().mkdir(mode=0o755)
+    async with made(server):
+        assert local_attempts().stat().st_mode & 0o777 == 0o700
+
+
+def test_missing_credentials_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    options = {"aws_region": "us-east-1", "aws_metadata_endpoint": f"http://{HOST}:{free_port()}"}
+    with pytest.raises(StoreUnavailable, match="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the env"):
+        Place("s3://bucket/lake", options).read("x")

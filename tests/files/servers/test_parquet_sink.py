@@ -15,6 +15,7 @@ from pyarrow import fs
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.command_line import CommandLine
+from tests.support.extent import only_nightly
 from tests.support.members import daemon, stored_offsets
 from tests.support.object_store import ObjectStore
 from tests.support.producing import Sent, produce
@@ -44,7 +45,7 @@ class Lake(NamedTuple):
             return []
 
 
-@pytest.fixture(params=["directory", "store"])
+@pytest.fixture(params=["directory", pytest.param("store", marks=only_nightly)])
 def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
     if request.param == "directory":
         yield Lake(f'path = "{tmp_path}/lake"\n', str(tmp_path / "lake"))

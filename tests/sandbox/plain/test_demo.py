@@ -6,12 +6,14 @@ import io
 import tomllib
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from rich.console import Console, RenderableType
 
 from kzconsumer.settings.settings import Settings
 from kzconsumer_sandbox.demo.board import Board, MemberRow, MemberState, Reported, partition_rows
-from kzconsumer_sandbox.demo.count import Counted
+from kzconsumer_sandbox.demo.count import Counted, count
 from kzconsumer_sandbox.demo.group_view import member_name
 from kzconsumer_sandbox.demo.members import configuration
 from kzconsumer_sandbox.demo.producing import Allowance, value
@@ -142,3 +144,19 @@ def test_a_slow_takeover_and_odd_offsets_are_noted() -> None:
 
 def test_the_clock() -> None:
     assert [since(seconds) for seconds in (0.9, 65.0, 600.0)] == ["0:00", "1:05", "10:00"]
+
+
+async def test_the_count_finds_lost_and_duplicated_records(tmp_path: Path) -> None:
+    """The negative control: 7 is lost, 3 and 4 are duplicated (4 at two offsets), 100 was never produced."""
+    numbers = [number for number in range(100) if number != 7] + [100, 3, 4]
+    offsets = [number // 8 for number in numbers[:-1]] + [99]
+    table = pa.table(
+        {
+            "value": pa.array([value(number) for number in numbers], pa.binary()),
+            "partition": pa.array([number % 8 for number in numbers], pa.int32()),
+            "offset": pa.array(offsets, pa.int64()),
+        }
+    )
+    parquet.write_table(table, tmp_path / "records.parquet")
+    counted = await count(tmp_path / "records.parquet", 100)
+    assert counted == Counted(rows=102, distinct=99, elsewhere=1)

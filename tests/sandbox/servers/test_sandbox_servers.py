@@ -16,7 +16,7 @@ from kzconsumer_sandbox.servers.versions import VERSIONS as ALL
 from tests.support.extent import extent
 from tests.support.producing import Sent, compatibility, produce
 
-VERSIONS = extent(("0.8.2.2", "1.1.1", "3.9.1"), tuple(ALL))
+VERSIONS = extent(("0.8.2.2", "1.1.1", "3.9.1"), tuple(number for number, version in ALL.items() if version.zookeeper))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import anyio
@@ -13,6 +14,9 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.registry.sessions import short_session
+from kzconsumer.settings.sections import ZooKeeperSettings
+from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from kzconsumer_spark import GroupSource
@@ -34,8 +38,16 @@ def reader_of(connect: str, group: str, topic: str) -> GroupStreamReader:
 
 
 async def test_offsets_are_committed_when_spark_asks_for_the_next_batch_and_not_before(
-    cluster: Cluster, unique: str
+    cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The tasks of a batch are made with one session."""
+    sessions: list[ZooKeeperSettings] = []
+
+    def counted(zookeeper: ZooKeeperSettings) -> AbstractAsyncContextManager[ZooKeeperSession]:
+        sessions.append(zookeeper)
+        return short_session(zookeeper)
+
+    monkeypatch.setattr("kzconsumer_spark.worker.kafka_registry.short_session", counted)
     await create_topic(cluster.connect, unique, 1)
     sent = [Sent(0, None, b"%d" % n) for n in range(10)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
@@ -51,6 +63,7 @@ async def test_offsets_are_committed_when_spark_asks_for_the_next_batch_and_not_
                 pass
         parts = await asyncio.to_thread(reader.partitions, start, end)
         (part,) = parts
+        assert len(sessions) == 1
         (rows,) = await asyncio.to_thread(list, reader.read(part))
         assert rows.to_pylist() == [{"offset": n, "value": b"%d" % n} for n in range(10)]
         assert await following(start) == end  # asked again

@@ -102,6 +102,8 @@ async def test_every_range_that_is_fetched_must_be_of_its_topic(zookeeper: ZooKe
             known.require_planned([planned("a", there[0]), planned("b", there[1], 1), planned("b", 1)])
         with pytest.raises(TopicRecreatedError, match=r"topic c was deleted, its ranges were planned when it was 0x5$"):
             known.require_planned([planned("c", 5)])
+        with pytest.raises(TopicRecreatedError, match="topic b is"):
+            known.brokers([planned("b", 1)])
         lost = TopicsLease(Lease(clock.now() - 1, patience=0.05), known)
         with pytest.raises(LeaseLost):
             lost.require()

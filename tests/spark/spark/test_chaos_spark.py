@@ -31,8 +31,8 @@ from tests.support.chaos import (
     appended,
     kill_daemon,
     published,
-    spark_group,
 )
+from tests.support.chaos_rounds import play
 from tests.support.ensemble import Ensemble
 from tests.support.extent import NIGHTLY, extent
 from tests.support.flow import flow
@@ -46,18 +46,6 @@ CONTROL = os.environ.get("KZCONSUMER_CHAOS_CONTROL")
 PARTITIONS = 4
 
 pytestmark = pytest.mark.timeout(500 + 200 * ROUNDS)
-
-
-async def one_round(group: SparkGroup, seed: int) -> str:
-    """One fault while records flow; returns its name once both members are at work again."""
-    chance = Random(seed)
-    fault, name = FAULTS[seed % len(FAULTS)], chance.choice("ab")
-    await group.whole(2)
-    await group.past([at + 1 for at in await group.committed()])
-    await anyio.sleep(chance.uniform(0.0, 1.5))
-    await fault(group, name, chance)
-    await group.past([at + 1 for at in await group.committed()])
-    return f"{fault.__name__} {name}"
 
 
 DESTINATIONS = [
@@ -85,23 +73,11 @@ async def test_every_record_is_written_exactly_once(
     three: Ensemble, cluster_of_three: Cluster, unique: str, tmp_path: Path, target: Destination
 ) -> None:
     await create_topic(cluster_of_three.connect, unique, PARTITIONS)
-    print(f"\n{ROUNDS} rounds from seed {SEED}")
     with (
-        spark_group(three, cluster_of_three, unique, PARTITIONS, tmp_path, target) as group,
+        SparkGroup(three, cluster_of_three, unique, PARTITIONS, tmp_path, target) as group,
         flow(cluster_of_three, unique, PARTITIONS) as sent,
     ):
-        group.start("a")
-        group.start("b")
-        for number in range(ROUNDS):
-            began = time.monotonic()
-            what = await one_round(group, SEED + number)
-            missing, twice = await group.verdict()
-            print(
-                f"round {number + 1} of {ROUNDS}, seed {SEED + number}: {what}, {time.monotonic() - began:.0f} s; "
-                f"{sum(sent.sent.values())} records sent, {len(missing)} missing, {len(twice)} twice",
-                flush=True,
-            )
-            assert (missing, twice) == ([], [])
+        await play(group, sent, ROUNDS, SEED, FAULTS)
         await asyncio.to_thread(sent.end)
         ends = [sent.sent[partition] for partition in range(PARTITIONS)]
         await group.past(ends)
@@ -121,7 +97,7 @@ async def test_appending_without_a_plan_doubles_records(
     target = appended(tmp_path)
     await create_topic(cluster_of_three.connect, unique, PARTITIONS)
     with (
-        spark_group(three, cluster_of_three, unique, PARTITIONS, tmp_path, target) as group,
+        SparkGroup(three, cluster_of_three, unique, PARTITIONS, tmp_path, target) as group,
         flow(cluster_of_three, unique, PARTITIONS),
     ):
         group.start("a")

@@ -1,4 +1,4 @@
-"""The commands in docs/offsets.md, groups.md, cluster.md and consume.md, run as printed, and their output.
+"""The commands in docs/offsets.md, groups.md and consume.md, run as printed, and their output.
 
 In the order of their page; those about groups on a cluster of their own. What varies (times, ages) is compared by its
 form.
@@ -40,8 +40,7 @@ def billed(servers: Servers) -> Iterator[Cluster]:
     cluster.kill()
 
 
-# The page that counts topics precedes the one that copies offsets to the brokers, which create a topic for them.
-@pytest.mark.parametrize("page", ["docs/cluster.md", "docs/offsets.md", "docs/groups.md"])
+@pytest.mark.parametrize("page", ["docs/offsets.md", "docs/groups.md"])
 async def test_the_output_on_a_page_is_that_of_its_commands(
     billed: Cluster, page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

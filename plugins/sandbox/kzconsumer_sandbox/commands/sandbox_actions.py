@@ -120,8 +120,11 @@ def _produce(place: StateFile, name: str, number: int | None) -> int:
 def _create(state: SandboxState, topic: str, partitions: int, config: Mapping[str, str]) -> bool:
     """Whether the topic was created; False if it exists."""
     from kzconsumer.logs import setup
-    from kzconsumer_sandbox.servers.topics import create_topic
+    from kzconsumer_sandbox.servers.topics import create_topic, create_topic_in_kraft
+    from kzconsumer_sandbox.servers.versions import kafka_version
 
+    if not kafka_version(state.kafka_version).zookeeper:
+        return create_topic_in_kraft(state.bootstrap, topic, partitions, config)
     setup.configure("warning", "auto")
     try:
         anyio.run(create_topic, state.zookeeper_connect, topic, partitions, config)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kzconsumer.figures import plural
 from kzconsumer_sandbox.servers.state_file import KCAT_CONFIG, SandboxState, ServerState, StateFile, default_path
+from kzconsumer_sandbox.servers.versions import kafka_version
 
 
 def described(state: SandboxState, faults: Mapping[ServerState, str]) -> str:
@@ -33,5 +34,8 @@ def next_steps(place: StateFile) -> list[str]:
 def shell_variables(state: SandboxState) -> Iterator[str]:
     """Commands for bash, zsh and other shells of POSIX."""
     yield f"export KZCONSUMER__ZOOKEEPER__CONNECT={shlex.quote(state.zookeeper_connect)}"
+    if not kafka_version(state.kafka_version).zookeeper:
+        addresses = ", ".join(f'"{each}"' for each in state.bootstrap.split(","))
+        yield f"export KZCONSUMER__BROKERS__BOOTSTRAP={shlex.quote(f'[{addresses}]')}"
     yield f"export BOOTSTRAP_SERVERS={shlex.quote(state.bootstrap)}"
     yield f"export KCAT_CONFIG={shlex.quote(str(Path(state.folder, KCAT_CONFIG)))}"

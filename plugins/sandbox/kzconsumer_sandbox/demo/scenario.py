@@ -57,7 +57,7 @@ class Scenario:
         return f"<Scenario {self._board.committed} of {self._messages} committed, members {self.members}>"
 
     async def run(self) -> tuple[float, Counted]:
-        """The seconds the takeover took, and what Spark counted. Raises DemoFailed, SandboxError."""
+        """The seconds the takeover took, and what the files hold. Raises DemoFailed, SandboxError."""
         show = self._screen.show
         show("starting a ZooKeeper and a Kafka")
         async with Sandbox(self._folder / "servers") as sandbox:
@@ -66,8 +66,8 @@ class Scenario:
             self.members = [self._member(f"member-{number}", sandbox.zookeeper_connect) for number in (1, 2, 3)]
             async with self._watching(sandbox) as (view, production):
                 takeover = await self._consume(view, production)
-        show("servers are down; Spark reads the Parquet files back and counts")
-        return takeover, await count(self.path, self._messages, self._folder / "counting")
+        show("servers are down; counting the records in the Parquet files")
+        return takeover, await count(self.path, self._messages)
 
     async def _consume(self, view: GroupView, production: Production) -> float:
         """Everything from the first member's start to the last one's end."""

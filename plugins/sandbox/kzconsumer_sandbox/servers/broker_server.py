@@ -18,6 +18,7 @@ from kzconsumer_sandbox.servers.configuration import (
 )
 from kzconsumer_sandbox.servers.jars import classpath
 from kzconsumer_sandbox.servers.ports import HOST, free_port
+from kzconsumer_sandbox.servers.quorum import Quorum
 from kzconsumer_sandbox.servers.readiness import ephemeral_nodes, known_brokers
 from kzconsumer_sandbox.servers.server_process import START_LIMIT, ServerProcess
 from kzconsumer_sandbox.servers.versions import KafkaVersion
@@ -26,7 +27,9 @@ from kzconsumer_sandbox.servers.versions import KafkaVersion
 class BrokerServer(ServerProcess):
     """`zookeeper` is its connect string with the chroot, which the broker makes if it is missing.
 
-    Without a port it takes any free one. `listeners` are those besides the plain one: name -> security protocol.
+    With a `quorum` it is in KRaft mode; while `migrating` it is in ZooKeeper mode, and knows the quorum already. Both
+    may be changed before a restart. Without a port it takes any free one. `listeners` are those besides the plain one:
+    name -> security protocol.
     """
 
     def __init__(
@@ -43,11 +46,14 @@ class BrokerServer(ServerProcess):
         config: Mapping[str, object],
         listeners: Mapping[str, str],
         tuning: tuple[str, ...] = QUICK_START,
+        quorum: Quorum | None = None,
     ) -> None:
         super().__init__(f"broker {broker} ({version.number})", folder)
         self.id = broker
         self.host = HOST
         self.port = port or free_port()
+        self.quorum = quorum
+        self.migrating = False
         self.listeners = {name: Listener(protocol, free_port()) for name, protocol in listeners.items()}
         self._version = version
         self._zookeeper = ConnectString.parse(zookeeper)
@@ -57,23 +63,56 @@ class BrokerServer(ServerProcess):
         self._config = dict(config)
         self._tuning = tuning
 
+    def upgrade(self, version: KafkaVersion, jars: Path) -> None:
+        """From the next start on it is of that version."""
+        self._version, self._jars = version, jars
+
     def command(self) -> list[str]:
         file = self.folder / "server.properties"
-        properties = broker_properties(
-            self._version, self.folder, self.id, self.port, str(self._zookeeper), self._config, self.listeners
-        )
+        properties = self._properties()
         file.write_text(as_text(properties))
         (self.folder / "log4j.properties").write_text(LOG4J)
         flags = java_flags(self.folder, self._heap, self._tuning)
         return [str(self._java), *flags, "-cp", classpath(self._jars), "kafka.Kafka", str(file)]
 
+    def _properties(self) -> dict[str, object]:
+        quorum, zookeeper = self.quorum, "" if self.quorum and not self.migrating else str(self._zookeeper)
+        listeners = dict(self.listeners)
+        roles = "broker"
+        if quorum is not None and quorum.node == self.id:
+            roles = "broker,controller"
+            listeners["CONTROLLER"] = Listener("PLAINTEXT", quorum.port)
+        properties = broker_properties(
+            self._version, self.folder, self.id, self.port, zookeeper, self._config, listeners
+        )
+        if quorum is None:
+            return properties
+        protocols = ",".join(
+            f"{name}:{protocol}"
+            for name, protocol in {
+                "PLAINTEXT": "PLAINTEXT",
+                "CONTROLLER": "PLAINTEXT",
+                **{name: each.protocol for name, each in self.listeners.items()},
+            }.items()
+        )
+        properties["listener.security.protocol.map"] = protocols
+        if self.migrating:
+            return properties | quorum.voters() | {"zookeeper.metadata.migration.enable": "true"}
+        quorum.format(self.folder / "data", self.id)
+        return properties | quorum.properties(self.id, roles)
+
     def serves(self) -> bool:
-        """True when it answers Metadata requests and is registered in ZooKeeper."""
+        """True when it answers Metadata requests and is registered."""
         known = known_brokers(self.host, self.port)
         return known is not None and (self.id in known or (not self._version.idle_metadata and self.registered()))
 
     def registered(self) -> bool:
-        """True while ZooKeeper has its node: also for some seconds after a kill -9, until the session expires."""
+        """True while ZooKeeper has its node: also for some seconds after a kill -9, until the session expires.
+
+        False in KRaft mode.
+        """
+        if self.quorum is not None and not self.migrating:
+            return False
         (host, port), *_ = self._zookeeper.hosts
         return f"{self._zookeeper.chroot}/brokers/ids/{self.id}" in ephemeral_nodes(host, port)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.broker_server import BrokerServer
 from kzconsumer_sandbox.servers.configuration import QUICK_START
+from kzconsumer_sandbox.servers.quorum import new_quorum
 from kzconsumer_sandbox.servers.readiness import known_brokers
 from kzconsumer_sandbox.servers.server_process import START_LIMIT
 from kzconsumer_sandbox.servers.versions import KafkaVersion
@@ -21,6 +22,8 @@ class Cluster:
 
     `heap` is each broker's, as Java writes it. `config` is added to every server.properties. `listeners` are
     those of every broker besides the plain one, name -> security protocol. `tuning` are Java flags.
+
+    With `kraft`, as always from Kafka 4 on, broker 1 is the controller, too, and ZooKeeper is for consumer groups only.
     """
 
     def __init__(
@@ -38,10 +41,13 @@ class Cluster:
         config: Mapping[str, object] | None = None,
         listeners: Mapping[str, str] | None = None,
         tuning: tuple[str, ...] = QUICK_START,
+        kraft: bool = False,
     ) -> None:
         self.version = version.number
         self.chroot = version.chroot if chroot is None else chroot
         self.connect = zookeeper + self.chroot
+        self.kraft = kraft or not version.zookeeper
+        quorum = new_quorum(1) if self.kraft else None
         self.brokers = {
             broker: BrokerServer(
                 broker,
@@ -55,6 +61,7 @@ class Cluster:
                 config=config or {},
                 listeners=listeners or {},
                 tuning=tuning,
+                quorum=quorum,
             )
             for broker, port in enumerate(ports or (0,) * brokers, 1)
         }

@@ -72,6 +72,8 @@ def broker_properties(
 ) -> dict[str, object]:
     """server.properties; `extra` overrides. No automatic topic creation, and no retention.
 
+    Without `zookeeper` nothing is said of where the cluster's state is: see `quorum`.
+
     `port` is the plain listener's, which the brokers use among themselves; `listeners`, by name, are those besides it
     (0.10.2 and later).
     """
@@ -83,6 +85,11 @@ def broker_properties(
             where["listener.security.protocol.map"] = protocols
     else:
         where = {"host.name": HOST, "advertised.host.name": HOST, "port": str(port)}
+    registered = {
+        "broker.id": broker,
+        "zookeeper.connect": zookeeper,
+        "zookeeper.session.timeout.ms": 6000,
+    }
     transactions = {
         "group.initial.rebalance.delay.ms": 0,
         "transaction.state.log.replication.factor": 1,
@@ -90,11 +97,9 @@ def broker_properties(
         "transaction.state.log.num.partitions": 2,
     }
     return {
-        "broker.id": broker,
         **where,
         "log.dirs": folder / "data",
-        "zookeeper.connect": zookeeper,
-        "zookeeper.session.timeout.ms": 6000,
+        **(registered if zookeeper else {}),
         "auto.create.topics.enable": "false",
         "delete.topic.enable": "true",
         "offsets.topic.replication.factor": 1,

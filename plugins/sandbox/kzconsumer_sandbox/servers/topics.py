@@ -1,13 +1,19 @@
-"""Creates topics by writing the nodes that Kafka's own tool writes, which the controllers of all versions accept."""
+"""Creates topics: by writing the nodes that Kafka's own tool writes, which the controllers of all versions accept that
+read ZooKeeper; in KRaft mode with librdkafka.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import anyio
 import anyio.to_thread
 import msgspec
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from kzconsumer.zookeeper.session import ConnectString, Create, ZooKeeperSession
 from kzconsumer_sandbox.errors import SandboxError
@@ -38,6 +44,28 @@ async def create_topic(
             ]
         )
         await _wait_led(session, topic, partitions, brokers)
+
+
+def create_topic_in_kraft(
+    bootstrap: str, topic: str, partitions: int, config: Mapping[str, object] | None = None, *, limit: float = 30.0
+) -> bool:
+    """Create the topic, and block until every broker knows every leader; False if it exists. Raises SandboxError."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    settings = {key: str(value) for key, value in (config or {}).items()}
+    try:
+        admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result(limit)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return False
+        raise SandboxError(f"topic {topic} was not created: {error}") from None
+    deadline = time.monotonic() + limit
+    for address in bootstrap.split(","):
+        host, _, port = address.rpartition(":")
+        while len(led_partitions(host, int(port), topic)) < partitions:
+            if time.monotonic() > deadline:
+                raise SandboxError(f"partitions without leader after {limit:.0f} s at {address}")
+            time.sleep(0.02)
+    return True
 
 
 async def add_partitions(connect: str, topic: str, partitions: int, *, limit: float = 30.0) -> None:

@@ -47,12 +47,14 @@ class KafkaVersion(msgspec.Struct, frozen=True):
     `listeners`: configured by `listeners` (0.9 and later) instead of `host.name` and `port`.
     `idle_metadata`: its Metadata response has brokers before the first topic exists (0.9 and later).
     `transactions`: has transactions and the group's first-rebalance delay (0.11 and later).
+    `zookeeper`: keeps the cluster's state in ZooKeeper (up to 3.9; from 3.3 on it need not).
     """
 
     jars: JarSet
     listeners: bool = True
     idle_metadata: bool = True
     transactions: bool = True
+    zookeeper: bool = True
 
     @property
     def number(self) -> str:
@@ -82,6 +84,7 @@ VERSIONS = {
         KafkaVersion(_kafka("1.1.1", "2.11", 16, _LOGGING)),
         KafkaVersion(_kafka("2.8.2", "2.13", 38, _LOGGING)),
         KafkaVersion(_kafka("3.9.1", "2.13", 56, _LOGGING)),
+        KafkaVersion(_kafka("4.2.0", "2.13", 60, _LOGGING), zookeeper=False),
     )
 }
 NEWEST = VERSIONS["3.9.1"]

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from kzconsumer.durable_files import make_directory, sync_directory, sync_file
 from kzconsumer_files.object_store import ObjectStore, client_options, is_object_store
-from kzconsumer_files.private_directory import local_attempts
+from kzconsumer_files.private_directory import local_attempts, make_local_attempts
 from kzconsumer_files.state_files import StateDirectory, StateFiles, StateObjects
 from kzconsumer_spark.pipe.messages import ToDelta
 
@@ -79,7 +79,7 @@ class DeltaStore:
         self.attempts = local_attempts()
 
     def make(self) -> None:
-        make_directory(self.attempts)
+        make_local_attempts()
         self._store.require_conditional_puts(_STATE)
 
     def names(self) -> list[str]:

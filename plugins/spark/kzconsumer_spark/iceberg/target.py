@@ -28,7 +28,7 @@ from kzconsumer_files.names import (
     range_name,
     scope,
 )
-from kzconsumer_files.private_directory import local_attempts
+from kzconsumer_files.private_directory import local_attempts, make_local_attempts
 from kzconsumer_files.publication import KeptAside, StagedRange
 from kzconsumer_spark.iceberg.log import History, IcebergLog, TableFile, is_local, local
 from kzconsumer_spark.pipe.messages import ToIceberg
@@ -67,7 +67,10 @@ class IcebergTarget:
 
     def claim(self, owner: Owner) -> None:
         """Make the namespace and the table, if need be. Raises NotOurs for a table that cannot be written to."""
-        self._take(owner, self._log.make())
+        table = self._log.make()
+        if not is_local(table.location()):
+            make_local_attempts()
+        self._take(owner, table)
 
     def find(self, owner: Owner) -> None:
         table = self._log.open()

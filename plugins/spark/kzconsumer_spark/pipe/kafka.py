@@ -24,6 +24,9 @@ class Kafka(msgspec.Struct, frozen=True, kw_only=True):
         if settings.brokers.sasl.mechanism == "GSSAPI":
             why = "executors that fetch have no Kerberos tickets: use another listener and mechanism"
             raise ConfigError([f"[brokers.sasl] mechanism: {why}"])
+        if settings.brokers.bootstrap:
+            why = "executors that fetch read brokers and topics in ZooKeeper: have the member fetch"
+            raise ConfigError([f"[brokers] bootstrap: {why}"])
         return cls(
             zookeeper=settings.zookeeper,
             brokers=settings.brokers,

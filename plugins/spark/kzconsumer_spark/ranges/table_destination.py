@@ -62,7 +62,7 @@ class TableDestination(Generic[_Table]):
         self._staging = PrivateDirectory(attempts)
 
     def write(self, batch: SparkBatch) -> Written:
-        for failed in sorted(self._staging.path.iterdir()):
+        for failed in self._staging.entries():
             shutil.rmtree(failed)
         table = self._target.open()
         missing = self._target.missing(table, batch.ranges)

@@ -77,8 +77,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         ranges = StreamOffset.of_json(end, self._settings.group.id).ranges
         registry = KafkaRegistry(Kafka.of(self._settings))
-        registry.require_planned(ranges)
-        access = BrokerAccess(registry.kafka, registry.brokers())
+        access = BrokerAccess(registry.kafka, registry.brokers(ranges))
         spans = [OffsetRange(part.topic, part.partition, part.first, part.until) for part in ranges]
         return [RangePart(part, access) for part in split(spans, self._tasks)]
 

@@ -6,7 +6,8 @@ records are there: if a topic is still the one whose ranges were planned, so it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 import anyio
 
@@ -18,6 +19,8 @@ from kzconsumer.zookeeper.watches import Watches
 from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.pipe.messages import SpooledRange
 from kzconsumer_spark.ranges.lease import Permission
+
+_Planned: TypeAlias = list[tuple[str, int]]
 
 
 class TopicRecreatedError(Exception):
@@ -31,31 +34,45 @@ class KafkaRegistry:
         self.kafka = kafka
         self._known: tuple[Broker, ...] = ()
 
-    def brokers(self) -> tuple[Broker, ...]:
-        """Those that are registered; if ZooKeeper does not answer, those that were registered at the last call."""
+    def brokers(self, ranges: Iterable[SpooledRange | RangeIdentity] = ()) -> tuple[Broker, ...]:
+        """Those that are registered, with the check of `require_planned` in the same session.
+
+        Without ranges, if ZooKeeper does not answer, those that were registered at the last call.
+        """
+        planned = _planned(ranges)
         try:
-            self._known = tuple(anyio.run(self._brokers))
+            found, self._known = anyio.run(self._look, planned)
         except ZooKeeperUnreachableError:
-            if not self._known:
+            if planned or not self._known:
                 raise
+        else:
+            _require(planned, found)
         return self._known
 
     def require_planned(self, ranges: Iterable[SpooledRange | RangeIdentity]) -> None:
         """Raises TopicRecreatedError unless the topic of each range is of the range's incarnation."""
-        planned = sorted({(part.topic, part.incarnation) for part in ranges})
-        found = anyio.run(self._incarnations, {topic for topic, _ in planned}) if planned else {}
-        for topic, incarnation in planned:
-            if found.get(topic) != incarnation:
-                what = f"is {found[topic]:#x} now" if topic in found else "was deleted"
-                raise TopicRecreatedError(f"topic {topic} {what}, its ranges were planned when it was {incarnation:#x}")
+        if planned := _planned(ranges):
+            _require(planned, anyio.run(self._incarnations, planned))
 
-    async def _brokers(self) -> list[Broker]:
+    async def _look(self, planned: _Planned) -> tuple[dict[str, int], tuple[Broker, ...]]:
         async with short_session(self.kafka.zookeeper) as session:
-            return await TopicRegistry(session, Watches(session), self.kafka.brokers).brokers()
+            found = await incarnations(session, {topic for topic, _ in planned})
+            return found, tuple(await TopicRegistry(session, Watches(session), self.kafka.brokers).brokers())
 
-    async def _incarnations(self, topics: Iterable[str]) -> dict[str, int]:
+    async def _incarnations(self, planned: _Planned) -> dict[str, int]:
         async with short_session(self.kafka.zookeeper) as session:
-            return await incarnations(session, topics)
+            return await incarnations(session, {topic for topic, _ in planned})
+
+
+def _planned(ranges: Iterable[SpooledRange | RangeIdentity]) -> _Planned:
+    return sorted({(part.topic, part.incarnation) for part in ranges})
+
+
+def _require(planned: _Planned, found: Mapping[str, int]) -> None:
+    for topic, incarnation in planned:
+        if found.get(topic) != incarnation:
+            what = f"is {found[topic]:#x} now" if topic in found else "was deleted"
+            raise TopicRecreatedError(f"topic {topic} {what}, its ranges were planned when it was {incarnation:#x}")
 
 
 class TopicsLease:

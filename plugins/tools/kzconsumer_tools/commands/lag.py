@@ -9,6 +9,7 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kzconsumer.cli.parser import seconds
 from kzconsumer.errors import NotDoneError
 from kzconsumer.figures import plural
 from kzconsumer_tools.commands.answer import as_text, ask
@@ -44,7 +45,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     add_group(lag)
     add_topics(lag)
     lag.add_argument("--watch", action="store_true", help="repeat until interrupted")
-    lag.add_argument("--interval", metavar="SECONDS", type=_interval, default=5.0, help="of --watch; default: 5")
+    lag.add_argument("--interval", metavar="SECONDS", type=seconds, default=5.0, help="of --watch; default: 5")
     add_storage(lag)
     add_cluster_option(lag)
     lag.set_defaults(run=run)
@@ -100,13 +101,3 @@ async def read_lag(at: ClusterOption, group: str, scope: Scope | None) -> tuple[
         written = await access.written(behind(view.facts, logs))
         now_ms = round(time.time() * 1000)
         return group_lag(group, view.facts, partitions, logs, written, now_ms, leaders), failure
-
-
-def _interval(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return seconds

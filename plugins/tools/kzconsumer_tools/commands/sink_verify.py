@@ -85,7 +85,7 @@ async def accountable(settings: Settings, group: str, safe_until: Callable[[], f
 
     cluster = None
     with anyio.move_on_after(LIMIT):
-        cluster = await cluster_identity(settings.zookeeper)
+        cluster = await cluster_identity(settings)
     if cluster is None:
         raise ZooKeeperUnreachableError(f"{settings.zookeeper.connect}: no broker has registered within {LIMIT:.0f} s")
     context = SinkContext(group=group, member="", cluster=cluster, safe_until=safe_until)

@@ -26,6 +26,7 @@ SymptomKind = (
         "different_assignors",
         "offset_after_log",
         "offset_before_log",
+        "original_member",
         "owner_not_as_computed",
         "recreated_topic",
         "topic_missing",
@@ -80,12 +81,22 @@ def examine(
     group = GroupPaths(nodes.group)
     symptoms = [Symptom(each.kind, each.path, each.reason) for each in known.findings]
     symptoms += _without_owner(known, group)
-    symptoms += [
-        Symptom("topic_missing", paths.topic(topic), "a member subscribes to it, and the cluster has no such topic")
-        for topic in sorted(_subscribed(known).difference(nodes.topics))
-    ]
+    if nodes.from_brokers:
+        cannot = (
+            "an original member cannot follow the cluster to KRaft: stop it before the first broker changes its mode"
+        )
+        symptoms += [
+            Symptom("original_member", group.member(name), cannot)
+            for name, member in known.members.items()
+            if not member.ours
+        ]
+    else:
+        symptoms += [
+            Symptom("topic_missing", paths.topic(topic), "a member subscribes to it, and the cluster has no such topic")
+            for topic in sorted(_subscribed(known).difference(nodes.topics))
+        ]
+        symptoms += _recreated(nodes)
     symptoms += _outside_log(known, group, logs)
-    symptoms += _recreated(nodes)
     symptoms += _other_owners(nodes, known, group, assignors)
     return sorted(set(symptoms))
 

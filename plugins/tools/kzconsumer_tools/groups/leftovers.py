@@ -91,7 +91,8 @@ def leftovers(nodes: GroupNodes) -> list[Leftover]:
         for consumer, node in sorted(nodes.registrations.items())
         if not node.stat.ephemeral_owner
     ]
-    if not any(node.stat.ephemeral_owner for node in (*nodes.registrations.values(), *nodes.owners.values())):
+    present = any(node.stat.ephemeral_owner for node in (*nodes.registrations.values(), *nodes.owners.values()))
+    if not present and not nodes.from_brokers:
         found += [
             Leftover(path, "topic_gone", "the cluster has no such topic")
             for path in sorted((*nodes.offsets, *nodes.claims))

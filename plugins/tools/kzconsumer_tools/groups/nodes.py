@@ -48,7 +48,10 @@ _WRONG_OWNERS: Mapping[OwnerKind, tuple[FindingKind, str]] = {
 
 
 class GroupNodes(msgspec.Struct, frozen=True):
-    """As read: registrations by consumer id, topics by name; owners, offsets and claims by path; the last run."""
+    """As read: registrations by consumer id, topics by name; owners, offsets and claims by path; the last run.
+
+    `from_brokers`: the cluster migrates to KRaft, or has: its topics need not be in ZooKeeper, or be up to date there.
+    """
 
     group: str
     registrations: Mapping[str, Node]
@@ -58,6 +61,7 @@ class GroupNodes(msgspec.Struct, frozen=True):
     all_topics: tuple[str, ...]
     topics: Mapping[str, Node]
     run: Node | None = None
+    from_brokers: bool = False
 
 
 class Finding(msgspec.Struct, frozen=True, order=True):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
 
 import msgspec
 
@@ -31,6 +32,16 @@ from kzconsumer_tools.paths import BROKERS, partition_of
 
 # If members join or leave while the nodes are read, owners look unregistered: the nodes are read again.
 _READINGS = 5
+
+NO_CLUSTER: Final = f"no Kafka cluster is registered there (neither {BROKERS} nor {paths.CONSUMERS} exists)"
+
+
+class NodeReads(Protocol):
+    """What a session is needed for here; `children` may return none for a node that does not exist."""
+
+    async def find(self, path: str) -> Node | None: ...
+
+    async def children(self, path: str) -> list[str]: ...
 
 
 class LiveGroup(msgspec.Struct, frozen=True):
@@ -87,7 +98,7 @@ async def require_group(session: ZooKeeperSession, connect: str, group: str) -> 
         raise NotFoundError(f"{connect}: there is no group {group}; {hint}")
 
 
-async def nodes_of(session: ZooKeeperSession, group: str) -> GroupNodes:
+async def nodes_of(session: NodeReads, group: str) -> GroupNodes:
     """All nodes of the group and of its topics; none if it does not exist."""
     for _ in range(_READINGS):
         nodes = await _nodes(session, group)
@@ -117,8 +128,7 @@ async def _groups(session: ZooKeeperSession, connect: str) -> list[str]:
         return await session.children(paths.CONSUMERS)
     except NoNodeError:
         if await session.exists(BROKERS) is None:
-            reason = f"no Kafka cluster is registered there (neither {BROKERS} nor {paths.CONSUMERS} exists)"
-            raise NotFoundError(f"{connect}: {reason}") from None
+            raise NotFoundError(f"{connect}: {NO_CLUSTER}") from None
         return []
 
 
@@ -131,8 +141,9 @@ async def _summary(session: ZooKeeperSession, group: str) -> GroupSummary:
     return summarise(group, registrations, len(owners), topics)
 
 
-async def _nodes(session: ZooKeeperSession, group: str) -> GroupNodes:
+async def _nodes(session: NodeReads, group: str) -> GroupNodes:
     at = GroupPaths(group)
+    signs = await together([session.find(path) for path in (paths.MIGRATION, at.brokers, at.topics)])
     nodes = GroupNodes(
         group=group,
         registrations=await _registrations(session, at),
@@ -142,31 +153,32 @@ async def _nodes(session: ZooKeeperSession, group: str) -> GroupNodes:
         all_topics=tuple(await _children(session, paths.BROKER_TOPICS)),
         topics={},
         run=await session.find(at.run),
+        from_brokers=any(signs),
     )
     topics = await _found(session, map(paths.topic, sorted(topics_in(nodes))))
     return msgspec.structs.replace(nodes, topics={path.rpartition("/")[2]: node for path, node in topics.items()})
 
 
-async def _registrations(session: ZooKeeperSession, group: GroupPaths) -> dict[str, Node]:
+async def _registrations(session: NodeReads, group: GroupPaths) -> dict[str, Node]:
     nodes = await _found(session, map(group.member, await _children(session, group.ids)))
     return {path.rpartition("/")[2]: node for path, node in nodes.items()}
 
 
-async def _leaves(session: ZooKeeperSession, root: str) -> list[str]:
+async def _leaves(session: NodeReads, root: str) -> list[str]:
     """The existing paths `<root>/<topic>/<partition>`."""
     topics = [f"{root}/{topic}" for topic in await _children(session, root)]
     names = await together([_children(session, topic) for topic in topics])
     return [f"{topic}/{name}" for topic, leaves in zip(topics, names, strict=True) for name in leaves]
 
 
-async def _found(session: ZooKeeperSession, wanted: Iterable[str]) -> dict[str, Node]:
+async def _found(session: NodeReads, wanted: Iterable[str]) -> dict[str, Node]:
     """Path -> node, of those that exist."""
     asked = list(wanted)
     nodes = await together([session.find(path) for path in asked])
     return {path: node for path, node in zip(asked, nodes, strict=True) if node is not None}
 
 
-async def _children(session: ZooKeeperSession, path: str) -> list[str]:
+async def _children(session: NodeReads, path: str) -> list[str]:
     """The children, sorted; empty if the node does not exist."""
     try:
         return await session.children(path)

@@ -10,7 +10,7 @@ from anyio import to_thread
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.fetch import FetchedPartition, FetchPosition, FetchRequest
-from kzconsumer.errors import BrokerError, ConnectionLostError, KzConsumerError
+from kzconsumer.errors import KzConsumerError
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.records.decode import decode
 
@@ -50,7 +50,7 @@ class RecordTimes:
                         # Only the first partition has its batch whatever the size; the others are asked again.
                         del part[next(iter(part))]
                         part = {each: offset for each, offset in part.items() if each not in times}
-                except (ConnectionLostError, BrokerError):
+                except KzConsumerError:
                     break
         return found
 

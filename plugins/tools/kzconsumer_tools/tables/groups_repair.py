@@ -23,6 +23,7 @@ ADVICE: dict[SymptomKind, str] = {
     "persistent_registration": "Registrations that no session holds: `groups clean` removes them",
     "planned_range": "Planned ranges without owner: start a member with that destination",
     "recreated_topic": "Recreated topics: offsets may be of the earlier topic; `offsets reset` changes them",
+    "original_member": "Original members, which stop when the cluster leaves ZooKeeper: replace them first",
     "topic_missing": "Topics that are subscribed to and do not exist",
     "unknown_claim_record": "Claim records that this version cannot read: written by a newer one",
     "unknown_node": "Nodes that belong to no partition",

@@ -1,0 +1,123 @@
+"""Topics from Metadata responses that disagree, are incomplete or have no ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import anyio
+import pytest
+
+import kzconsumer
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
+from kzconsumer.errors import KzConsumerError, ZooKeeperError
+from kzconsumer.model import Broker
+from kzconsumer.registry.cluster_topics import ClusterTopics
+from kzconsumer.registry.paths import GroupPaths, topic
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.watches import Watches
+from tests.support.simulated.clients import Clients
+
+PATHS = GroupPaths("g")
+ADDRESSES = {number: Broker(number, f"kafka{number}", 9092) for number in (1, 2, 3)}
+
+
+class Cluster:
+    """Three brokers; `ids` has the topic ids that each of them reports."""
+
+    def __init__(self, **ids: str) -> None:
+        self.ids: dict[int, Mapping[str, str]] = {}
+        self.report(**ids)
+        self.notified: list[str] = []
+
+    def report(self, **ids: str) -> None:
+        self.ids = dict.fromkeys(ADDRESSES, ids)
+
+    async def connection(self, broker: Broker, purpose: str) -> Answering:
+        number = next(each.id for each in ADDRESSES.values() if each.host == broker.host)
+        return Answering(self.ids[number])
+
+    def topics(self, session: ZooKeeperSession, bootstrap: str = "kafka1:9092") -> ClusterTopics:
+        settings = kzconsumer.Settings.from_dict(
+            {
+                "zookeeper": {"connect": "zk0:2181"},
+                "group": {"id": "g"},
+                "brokers": {"bootstrap": [bootstrap] if bootstrap else [], "metadata_interval": "1s"},
+            }
+        )
+        return ClusterTopics(session, Watches(session), settings, cast("Brokers", self), self.notified.append)
+
+
+class Answering:
+    def __init__(self, ids: Mapping[str, str]) -> None:
+        self._ids = ids
+
+    async def call(self, request: MetadataRequest, *, timeout: float) -> MetadataResponse:
+        wanted = self._ids if request.topics is None else request.topics
+        partitions = {0: PartitionMetadata(0, 1, 0)}
+        found = {name: TopicMetadata(0, partitions, self._ids[name]) for name in wanted if name in self._ids}
+        return MetadataResponse(ADDRESSES, found)
+
+
+def test_a_topic_that_is_created_later_is_noticed() -> None:
+    cluster = Cluster()
+
+    async def script(session: ZooKeeperSession) -> None:
+        topics = cluster.topics(session)
+        assert await topics.topics(["orders"]) == {}
+        with anyio.move_on_after(3):
+            await topics.poll()
+        assert cluster.notified == []
+        cluster.report(orders="A")
+        with anyio.move_on_after(1.5):
+            await topics.poll()
+        assert cluster.notified == ["topic orders"]
+
+    Clients().play(script)
+
+
+@pytest.mark.parametrize("recorded", ["A", "B"], ids=["former id recorded", "only the present one recorded"])
+def test_a_former_id_of_a_stale_broker_does_not_hide_the_topic(recorded: str) -> None:
+    cluster = Cluster(orders=recorded)
+
+    async def script(session: ZooKeeperSession) -> None:
+        topics = cluster.topics(session)
+        first = (await topics.topics(["orders"]))["orders"].incarnation
+        cluster.ids = {1: {"orders": "A"}, 2: {"orders": "B"}, 3: {"orders": "B"}}
+        for _ in range(20):  # the brokers are asked in random order
+            await topics.topics(["orders"])
+        cluster.report(orders="B")
+        present = (await topics.topics(["orders"]))["orders"].incarnation
+        assert (present == first) == (recorded == "B")
+
+    Clients().play(script)
+
+
+def test_a_topic_without_id_is_identified_by_its_node() -> None:
+    """Brokers in ZooKeeper mode with an old inter.broker.protocol.version, when the controllers of KRaft start."""
+    cluster = Cluster(orders="")
+
+    async def script(session: ZooKeeperSession) -> None:
+        topics = cluster.topics(session)
+        with pytest.raises(ZooKeeperError, match="without an id"):
+            await topics.topics(["orders"])
+        await session.ensure(topic("orders"))
+        await session.set(topic("orders"), b'{"version":1,"partitions":{"0":[1]}}', -1)
+        node = await session.get(topic("orders"))
+        assert (await topics.topics(["orders"]))["orders"].incarnation == node.stat.czxid
+        cluster.report(orders="A")
+        assert (await topics.topics(["orders"]))["orders"].incarnation == node.stat.czxid
+
+    Clients().play(script)
+
+
+@pytest.mark.parametrize("content", [b'["kafka1"]', b'[":9092"]', b"kafka1:9092", b'{"a":1}'])
+def test_unreadable_addresses_of_the_group_are_an_error_that_names_the_node(content: bytes) -> None:
+    async def script(session: ZooKeeperSession) -> None:
+        await session.ensure(PATHS.brokers)
+        await session.set(PATHS.brokers, content, -1)
+        with pytest.raises(KzConsumerError, match=PATHS.brokers):
+            await Cluster().topics(session, bootstrap="").brokers()
+
+    Clients().play(script)

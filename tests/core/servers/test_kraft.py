@@ -1,0 +1,70 @@
+"""A group in ZooKeeper whose cluster has none: topics and brokers come from Metadata requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic_in_kraft
+from tests.support.extent import extent
+from tests.support.members import Reader, Tables, reader, settings, stored_offsets
+from tests.support.producing import Sent, produce
+from tests.support.servers import Servers
+from tests.support.zookeeper_sessions import session, until
+
+PARTITIONS = 4
+
+
+@pytest.fixture(scope="module", params=extent(("4.2.0",), ("3.9.1", "4.2.0")))
+def kraft(request: pytest.FixtureRequest, servers: Servers) -> Cluster:
+    return servers.cluster(f"kraft-{request.param}", request.param, kraft=True)
+
+
+def tables(cluster: Cluster) -> Tables:
+    return {"brokers": {"bootstrap": [cluster.bootstrap], "metadata_interval": "200ms"}}
+
+
+async def send(cluster: Cluster, topic: str, first: int, number: int, partitions: int = PARTITIONS) -> None:
+    records = [Sent(n % partitions, b"%d" % n, b"value %d" % n) for n in range(first, first + number)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
+
+
+def values(*members: Reader) -> Counter[bytes | None]:
+    return Counter(message.value for member in members for message in member.messages)
+
+
+async def test_every_record_is_delivered_once_while_members_join_and_leave(kraft: Cluster, unique: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kraft.bootstrap})
+    async with session(kraft.connect.partition("/")[0]) as zookeeper:
+        await zookeeper.ensure(kraft.chroot)  # brokers without ZooKeeper create no chroot
+    await asyncio.to_thread(create_topic_in_kraft, kraft.bootstrap, unique, PARTITIONS)
+    configured = settings(kraft.connect, unique, **tables(kraft))
+    await send(kraft, unique, 0, 2_000)
+    async with reader(configured, {unique: 1}) as first:
+        async with reader(configured, {unique: 1}) as second:
+            await until(lambda: len(first.owned) == len(second.owned) == PARTITIONS // 2)
+            await send(kraft, unique, 2_000, 2_000)
+            await until(lambda: len(first.messages) + len(second.messages) >= 4_000)
+        await until(lambda: len(first.owned) == PARTITIONS)
+        await send(kraft, unique, 4_000, 400)
+        await until(lambda: len(first.messages) + len(second.messages) >= 4_400)
+        # A new partition is found by polling alone.
+        grown = admin.create_partitions([NewPartitions(unique, PARTITIONS + 1)])
+        await asyncio.to_thread(grown[unique].result, 30)
+        await until(lambda: len(first.owned) == PARTITIONS + 1)
+    assert values(first, second) == Counter(b"value %d" % n for n in range(4_400))
+    assert await stored_offsets(kraft.connect, unique, unique, PARTITIONS) == [1_100] * PARTITIONS
+
+    # The offsets of a deleted topic do not count for a new one of its name.
+    await asyncio.to_thread(admin.delete_topics([unique])[unique].result, 30)
+    await until(lambda: unique not in admin.list_topics(timeout=10).topics)
+    await asyncio.to_thread(create_topic_in_kraft, kraft.bootstrap, unique, PARTITIONS)
+    await send(kraft, unique, 10_000, 2_000)
+    async with reader(configured, {unique: 1}) as third:
+        await until(lambda: len(third.messages) >= 2_000)
+    assert values(third) == Counter(b"value %d" % n for n in range(10_000, 12_000))

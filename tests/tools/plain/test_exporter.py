@@ -1,0 +1,243 @@
+"""What the exporter makes of its readings, and what a reading costs ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.core import Metric
+
+from kzconsumer.model import TopicPartition
+from kzconsumer.registry import paths
+from kzconsumer.settings.settings import Settings
+from kzconsumer.status.judgement import WINDOW
+from kzconsumer.zookeeper.operations import Create, Node, Stat
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer_tools.exporter import burrow
+from kzconsumer_tools.exporter.exporter import Exporter, Reading
+from kzconsumer_tools.exporter.metrics import families
+from kzconsumer_tools.exporter.nodes import WatchedNodes
+from kzconsumer_tools.exporter.pictures import Histories, SeenGroup
+from kzconsumer_tools.groups.nodes import GroupNodes
+from kzconsumer_tools.groups.reader import nodes_of
+from tests.support.simulated.clients import Clients
+from tests.tools.plain.test_group_description import group, node, ours, topic
+
+MONITORING = Path(__file__).parents[3] / "monitoring"
+INTERVAL = 30.0
+P = [TopicPartition("orders", number) for number in range(4)]
+
+
+def stored(**offsets: tuple[int, float]) -> dict[str, Node]:
+    """Partition `p0` -> offset, and when it was stored."""
+    return {
+        f"orders/{name[1:]}": Node(b"%d" % offset, Stat(1, 1, 0, 0, 0, 0, 0, int(at * 1000)))
+        for name, (offset, at) in offsets.items()
+    }
+
+
+def follow(
+    *readings: tuple[GroupNodes, Mapping[TopicPartition, int]],
+    written: Mapping[tuple[TopicPartition, int], float] = MappingProxyType({}),
+) -> SeenGroup:
+    histories = Histories(INTERVAL)
+    for number, (nodes, ends) in enumerate(readings):
+        seen = histories.look({"g": nodes}, ends, written, INTERVAL * number)
+    return seen["g"]
+
+
+def test_a_stalled_a_rewound_and_a_slow_partition() -> None:
+    """Judged as Burrow would; `standing` counts from the first observation, `seconds` by the growth of the log."""
+    readings = []
+    for number in range(5):
+        at = INTERVAL * number - 1
+        offsets = stored(p0=(5, -1), p1=(50 - number, at), p2=(8 + number, at), p3=(20 + number, at))
+        ends = {P[0]: 10 + number, P[1]: 60, P[2]: 10 + number, P[3]: 20 + number}
+        readings.append((group({}, {}, offsets), ends))
+    seen = follow(*readings)
+    judged = [(each.judgement, each.lag, each.standing) for each in seen.partitions]
+    assert judged == [("OK", 9, 120.0), ("REWIND", 14, 0.0), ("WARN", 2, 0.0), ("OK", 0, 0.0)]
+    assert [each.seconds for each in seen.partitions] == [None, None, 60.0, 0.0]
+    assert (seen.lag, seen.seconds, seen.unknown, seen.members) == (25, None, 0, 0)
+    assert burrow.group_status(seen) == "ERR"
+    silent = readings + [readings[-1]] * WINDOW
+    later = follow(*silent)
+    assert [each.judgement for each in later.partitions] == ["STOP", "STOP", "STOP", "OK"]
+
+
+def test_offsets_that_are_no_numbers_and_nodes_of_no_partition() -> None:
+    """An unreadable offset makes the sum unknown; `00` is no partition; 2147483647 makes no list of that length."""
+    nodes = stored(p0=(10, 0.0), p2147483647=(5, 0.0)) | {"orders/1": node("x"), "orders/00": node("7")}
+    seen = follow((group({}, {}, nodes), {P[0]: 10, P[1]: 10}))
+    assert [(each.partition, each.stored) for each in seen.partitions] == [(0, 10), (1, None), (2**31 - 1, 5)]
+    assert (seen.lag, seen.seconds, seen.unknown, burrow.group_status(seen)) == (None, None, 2, "UNKNOWN")
+    unreadable = burrow.status("c", "g", seen, whole=True)["partitions"][1]
+    assert (unreadable["status"], unreadable["start"], unreadable["current_lag"]) == ("UNKNOWN", None, None)
+    assert len(burrow.consumer(seen)["orders"]) == 2
+
+
+def test_a_partition_is_not_stalled_before_its_first_commit() -> None:
+    first = group({"m": ours(orders=2)}, {"orders/0": node("m-0", 0x11)}, {})
+    readings = [(first, {P[0]: 10})] * 20
+    seen = follow(*readings, (group({"m": ours(orders=2)}, {}, stored(p0=(5, 600.0))), {P[0]: 10}))
+    assert (seen.partitions[0].lag, seen.partitions[0].standing) == (5, 0.0)
+
+
+@given(st.dictionaries(st.sampled_from(P), st.integers(0, 100)), st.lists(st.integers(0, 100), min_size=4, max_size=4))
+def test_unknown_is_never_zero(ends: dict[TopicPartition, int], offsets: list[int]) -> None:
+    """Without an end, or with one before the offset, there is no lag, no sum, no age and no judgement but UNKNOWN."""
+    known = stored(**{f"p{number}": (offset, 0.0) for number, offset in enumerate(offsets)})
+    seen = follow((group({}, {}, known), ends))
+    for each, offset in zip(seen.partitions, offsets, strict=True):
+        end = ends.get(TopicPartition("orders", each.partition))
+        assert each.lag == (end - offset if end is not None and end >= offset else None)
+        if each.lag is None:
+            assert (each.seconds, each.standing, each.judgement) == (None, None, None)
+    lags = [each.lag for each in seen.partitions]
+    status = burrow.status("c", "g", seen, whole=True)
+    assert status["totallag"] == seen.lag == (None if None in lags else sum(filter(None, lags)))
+    assert [each["current_lag"] for each in status["partitions"]] == lags
+    assert (status["status"] == "OK") == (None not in lags)
+    samples = {sample.name for metric in exported(seen, ends) for sample in metric.samples}
+    assert ("kzconsumer_group_lag_records" in samples) == (None not in lags)
+
+
+def exported(seen: SeenGroup, ends: Mapping[TopicPartition, int]) -> list[Metric]:
+    settings = Settings.from_dict({"zookeeper": {"connect": "zk1:2181/kafka"}, "group": {"id": "unused"}})
+    exporter = Exporter(settings, "c", INTERVAL, 60.0)
+    down = {sample.name for metric in families(exporter) for sample in metric.samples}
+    assert down == {"kzconsumer_exporter_up", "kzconsumer_exporter_complete"}
+    fresh = Reading(10.0**12, 0.1, {"g": seen}, {"orders": (0, 1, 2, 3)}, ends)
+    exporter._last = fresh
+    return list(families(exporter))
+
+
+def busy_group() -> tuple[SeenGroup, dict[TopicPartition, int]]:
+    """One of which every metric has a sample."""
+    member = {"m": ours(orders=2)}
+    readings = []
+    for number in range(4):
+        offsets = stored(p0=(5, -1), p1=(number, INTERVAL * number))
+        owners = {"orders/0": node("m-0", 0x11)}
+        readings.append((group(member, owners, offsets), {P[0]: 10 + number, P[1]: 6}))
+    return follow(*readings, written={(P[0], 5): 2.0, (P[1], 3): 50.0}), {P[0]: 13, P[1]: 6}
+
+
+def test_rules_and_dashboard_use_existing_metrics_and_the_page_lists_them() -> None:
+    seen, ends = busy_group()
+    known = {sample.name for metric in exported(seen, ends) for sample in metric.samples}
+    board = (MONITORING / "exporter-dashboard.json").read_text()
+    rules = "".join(re.findall(r"expr: .*", (MONITORING / "exporter-alerts.yml").read_text()))
+    used = set(re.findall(r"\bkzconsumer_[a-z_]+", json.dumps(json.loads(board)["panels"]) + rules))
+    assert used
+    assert used - known == set()
+    page = (MONITORING.parent / "docs" / "exporter.md").read_text()
+    assert {name for name in known if f"`{name.removeprefix('kzconsumer_')}`" not in page} == set()
+
+
+def test_documents_have_the_fields_of_burrow() -> None:
+    """Names and types as in `core/protocol` of Burrow 1.9."""
+    seen, ends = busy_group()
+    status: dict[str, Any] = json.loads(msgspec.json.encode(burrow.status("c", "g", seen, whole=False)))
+    offset = {"offset": int, "timestamp": int, "observedAt": int, "lag": int}
+    of_group = {"cluster": str, "group": str, "status": str, "complete": float, "partitions": list}
+    of_group |= {"partition_count": int, "maxlag": dict, "totallag": int}
+    of_partition = {"topic": str, "partition": int, "owner": str, "client_id": str, "status": str}
+    of_partition |= {"start": dict, "end": dict, "current_lag": int, "complete": float}
+    assert {key: type(value) for key, value in status.items()} == of_group
+    assert {key: type(value) for key, value in status["maxlag"].items()} == of_partition
+    assert {key: type(value) for key, value in status["maxlag"]["end"].items()} == offset
+    assert seen.seconds == 88.0, "of the older one"
+    assert status["partitions"] == [], "only those that are not OK"
+    assert (status["maxlag"]["owner"], status["maxlag"]["current_lag"], status["totallag"]) == ("m-0", 8, 11)
+    topics = burrow.consumer(seen)
+    assert set(topics) == {"orders"}
+    first, second = topics["orders"]
+    assert first is not None
+    assert second is not None
+    assert (first["offsets"][:-1], len(second["offsets"])) == ([None] * (WINDOW - 1), WINDOW)
+    assert set(first) == {"offsets", "owner", "client_id", "current-lag"}
+    missing = burrow.status("c", "other", None, whole=True)
+    assert (missing["status"], missing["partitions"], missing["maxlag"]) == ("NOTFOUND", [], None)
+    assert burrow.topic_offsets(ends, "orders", (0, 1, 2)) == [13, 6, None]
+    assert burrow.consumers_of({"g": seen}, "orders") == ["g"]
+
+
+GROUPS, PARTITIONS = 4, 500
+
+
+class Counted:
+    """A session that counts its reads."""
+
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self._session = session
+        self.reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._session, name)
+
+        async def counted(path: str) -> Any:
+            self.reads += 1
+            return await call(path)
+
+        return counted
+
+
+def test_a_group_that_is_gone_leaves_no_watches() -> None:
+    async def script(session: ZooKeeperSession) -> None:
+        await session.ensure(paths.BROKER_TOPICS)
+        nodes = WatchedNodes(session)
+        left = []
+        for name in ("g1", "g2"):
+            for path in (f"/consumers/{name}/ids", f"/consumers/{name}/offsets/orders"):
+                await session.ensure(path)
+            await nodes.children(paths.CONSUMERS)
+            await nodes_of(nodes, name)
+            for path in ("ids", "offsets/orders", "offsets", ""):
+                await session.delete(f"/consumers/{name}/{path}".rstrip("/"), -1)
+            await nodes.children(paths.CONSUMERS)
+            nodes.forget(name)
+            left.append([path for _, path in nodes._watches._armed if f"/consumers/{name}" in path])
+        assert left == [[], []]
+
+    Clients().play(script, 600)
+
+
+def test_a_reading_costs_what_has_changed() -> None:
+    """2,000 partitions: every node once, then nothing, then the nodes that changed, however often they did."""
+
+    async def script(session: ZooKeeperSession) -> None:
+        await session.ensure(paths.BROKER_TOPICS)
+        await session.create(paths.topic("orders"), topic(PARTITIONS).data)
+        for number in range(GROUPS):
+            root = f"/consumers/g{number}/offsets/orders"
+            await session.ensure(root)
+            for first in range(0, PARTITIONS, 100):
+                await session.multi([Create(f"{root}/{n}", b"1") for n in range(first, first + 100)])
+        counted: Any = Counted(session)
+        nodes = WatchedNodes(counted)
+
+        async def read() -> tuple[int, list[GroupNodes]]:
+            counted.reads = 0
+            groups = [await nodes_of(nodes, name) for name in await nodes.children(paths.CONSUMERS)]
+            return counted.reads, groups
+
+        first, groups = await read()
+        assert GROUPS * PARTITIONS <= first <= GROUPS * (PARTITIONS + 20) + 10
+        assert [len(each.offsets) for each in groups] == [PARTITIONS] * GROUPS
+        assert (await read())[0] <= 2 * GROUPS, "nothing has changed"
+        for offset in range(2, 5):
+            for number in range(50):
+                await session.set(f"/consumers/g1/offsets/orders/{number}", b"%d" % offset, -1)
+        again, groups = await read()
+        assert 50 <= again <= 50 + 2 * GROUPS
+        assert groups[1].offsets["/consumers/g1/offsets/orders/49"].data == b"4"
+
+    Clients().play(script, 600)
