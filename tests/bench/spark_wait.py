@@ -39,7 +39,7 @@ PAUSE = (0.3, 1.3)
 
 
 def main() -> int:
-    arguments = argparse.ArgumentParser(prog="python -m tests.bench.spark_wait", description="An idle query, and waits.")
+    arguments = argparse.ArgumentParser(prog="python -m tests.bench.spark_wait", description="An idle query, and waits")
     arguments.add_argument("--seconds", type=int, default=60, help="without records (60)")
     arguments.add_argument("--batches", type=int, default=100, help="of one record (100)")
     args = arguments.parse_args()
