@@ -20,7 +20,8 @@ from tests.support.servers import Servers
 from tests.support.static_original import static_original
 from tests.support.zookeeper_sessions import until
 
-MORE = 5
+MORE = RECORDS
+"""So that each batch of both partitions is full, and none waits for its time."""
 
 
 async def filled(cluster: Cluster, topic: str, first: int, end: int) -> None:
@@ -91,7 +92,8 @@ async def test_an_original_takes_a_planned_partition_over_and_gives_it_back(
     slow = Slow(target, held=True)
     with capture_logs() as logs:
         async with asyncio.TaskGroup() as members:
-            members.create_task(consume(cluster, unique, slow, over.is_set, group={"consumer_id": "a"}))
+            full = consume(cluster, unique, slow, over.is_set, 2 * RECORDS, max_time="20s", group={"consumer_id": "a"})
+            members.create_task(full)
             await until(slow.writing.is_set, LIMIT)
             if takes == RECORDS:
                 await tools_agree(servers, cluster, unique)

@@ -259,6 +259,23 @@ def test_the_whole_heap_is_used_from_the_start_unless_it_is_larger_or_other_opti
 
 
 @pytest.mark.parametrize(
+    ("destination", "conf", "master", "plain"),
+    [
+        (FILES, {}, "local[2]", True),
+        (FILES, {"spark.eventLog.dir": "file:///var/log"}, "local[2]", True),
+        (FILES, {"spark.eventLog.dir": "s3a://b/log"}, "local[2]", False),
+        (FILES, {}, "spark://h:7077", False),
+        (ToFunction(function="m:f"), {}, "local[2]", False),
+    ],
+)
+def test_local_files_have_no_checksums_where_nothing_else_could_need_them(
+    destination: To, conf: dict[str, str], master: str, plain: bool
+) -> None:
+    made = settings(start(destination, conf, master))
+    assert (made.get("spark.hadoop.fs.file.impl") == "org.apache.hadoop.fs.RawLocalFileSystem") == plain
+
+
+@pytest.mark.parametrize(
     ("given", "enabled", "port"), [(False, "false", None), (True, "true", None), (8080, "true", "8080")]
 )
 def test_sparks_pages_are_served_on_request(given: bool | int, enabled: str, port: str | None) -> None:
