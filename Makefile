@@ -31,7 +31,7 @@ help:
 	@echo "make test-spark-versions  every broker version into Parquet, every record compared; every PySpark (1 GB, once)"
 	@echo "make test-admin  what controllers of four versions are asked for, and do (1 minute)"
 	@echo "make chaos-stop  fifty stops at random moments, and fifty without ZooKeeper"
-	@echo "make chaos-spark  thirty faults at random moments under two Sparks, into Parquet and into PostgreSQL: every record is there once (35 minutes; DESTINATION=parquet, executors, postgresql, delta or iceberg: that one; executors: into Parquet what they fetch themselves)"
+	@echo "make chaos-spark  thirty faults at random moments under two Sparks, into Parquet and into PostgreSQL: every record is there once (35 minutes; DESTINATION=parquet, executors, postgresql, delta, iceberg or store: that one; executors: into Parquet what they fetch themselves)"
 	@echo "make chaos-spark-control  the same with a sink that appends and plans nothing: records are there twice"
 	@echo "make chaos-source  thirty faults of streaming queries, into a Delta and into an Iceberg table with tokens: every record is there once; without tokens some are there twice"
 	@echo "make soak   an hour of 20,000 records a second and a fault every minute; nothing missing, nothing grows (MINUTES=5: shorter)"

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import anyio
 import pyarrow.parquet as pq
@@ -24,6 +24,7 @@ from kzconsumer.errors import KzConsumerError
 from kzconsumer_sandbox.servers.cluster import Cluster
 from tests.support.ensemble import Ensemble
 from tests.support.members import Daemon, owners, stored_offsets
+from tests.support.object_store import ObjectStore
 from tests.support.postgres import Postgres, driver_jar
 from tests.support.processes import exists, session_of
 from tests.support.zookeeper_sessions import session
@@ -60,15 +61,33 @@ class ParquetFiles:
 
     def __init__(self, path: Path, options: str) -> None:
         self._path = path
-        self._read: dict[Path, list[Row]] = {}
+        self._read: dict[str, list[Row]] = {}
         self.tables = spark_sink(options)
 
     def rows(self) -> Counter[Row]:
-        for file in self._path.glob("*.parquet"):
-            if file not in self._read:
-                table = pq.read_table(file, columns=["partition", "offset"], partitioning=None)
-                self._read[file] = [(row["partition"], row["offset"]) for row in table.to_pylist()]
+        filesystem, names = self._files()
+        for name in names:
+            if name not in self._read:
+                table = pq.read_table(name, columns=["partition", "offset"], partitioning=None, filesystem=filesystem)
+                self._read[name] = [(row["partition"], row["offset"]) for row in table.to_pylist()]
         return Counter(row for rows in self._read.values() for row in rows)
+
+    def _files(self) -> tuple[Any, list[str]]:
+        return None, [str(each) for each in self._path.glob("*.parquet")]
+
+
+class StoredFiles(ParquetFiles):
+    """The same in an object store, which daemons reach with the credentials in their environment."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        given = ", ".join(f'{name} = "{value}"' for name, value in store.options.items())
+        path = f'path = "s3://{store.bucket}/out"\nstore_options = {{ {given} }}'
+        super().__init__(Path("out"), f'destination = "parquet"\n{path}')
+        self._store = store
+
+    def _files(self) -> tuple[Any, list[str]]:
+        objects = map(Path, self._store.objects())
+        return self._store.filesystem, [str(each) for each in objects if each.match("out/*.parquet")]
 
 
 class PostgresTable:

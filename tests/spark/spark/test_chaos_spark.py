@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -28,6 +29,7 @@ from tests.support.chaos import (
     IcebergFiles,
     PostgresTable,
     SparkGroup,
+    StoredFiles,
     appended,
     kill_daemon,
     published,
@@ -36,6 +38,7 @@ from tests.support.chaos_rounds import play
 from tests.support.ensemble import Ensemble
 from tests.support.extent import NIGHTLY, extent
 from tests.support.flow import flow
+from tests.support.object_store import ObjectStore
 from tests.support.postgres import Postgres
 from tests.support.spark_functions import FUNCTION_DIRECTORY
 
@@ -50,8 +53,14 @@ pytestmark = pytest.mark.timeout(500 + 200 * ROUNDS)
 
 DESTINATIONS = [
     pytest.param(name, marks=pytest.mark.skipif(not ROUNDS, reason=f"make chaos-spark DESTINATION={name}"))
-    for name in ("postgresql", "parquet", "executors", "delta", "iceberg")
+    for name in ("postgresql", "parquet", "executors", "delta", "iceberg", "store")
 ]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ObjectStore]:
+    with ObjectStore.running(tmp_path / "store") as server:
+        yield server
 
 
 @pytest.fixture(params=DESTINATIONS)
@@ -64,6 +73,11 @@ def target(request: pytest.FixtureRequest, unique: str, tmp_path: Path, monkeypa
         return DeltaFiles(tmp_path / "out")
     if request.param == "iceberg":
         return IcebergFiles(tmp_path / "out")
+    if request.param == "store":
+        store: ObjectStore = request.getfixturevalue("store")
+        for name, value in store.environment.items():
+            monkeypatch.setenv(name, value)
+        return StoredFiles(store)
     database: Postgres = request.getfixturevalue("database")
     monkeypatch.setenv(PASSWORD, database.password)
     return PostgresTable(database, unique)
