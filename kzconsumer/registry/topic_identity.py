@@ -88,7 +88,7 @@ class TopicIdentities:
             known = read_object(node.data).get("topic_id")
             return f"{node.stat.czxid:#x}" if known in (None, topic_id) else ""
         # The cluster's nodes are gone. Nothing says that this is another topic than the one that was consumed.
-        # Partitions that nobody has claimed since an earlier recreation have records of an earlier topic.
+        # Partitions that no member has claimed since an earlier recreation have records of an earlier topic.
         claims = self._group.containers(topic)[2]
         try:
             partitions = await self._session.children(claims)

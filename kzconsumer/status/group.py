@@ -114,7 +114,7 @@ class GroupView:
     def _rates(self, committed: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
         at = now()
         if self._committed and at - self._committed[-1][0] > 3 * INTERVAL:
-            self._committed.clear()  # nobody has asked for a while
+            self._committed.clear()  # no client has asked for a while
         self._committed.append((at, committed))
         since, first = self._committed[0]
         if at == since:

@@ -146,7 +146,7 @@ class ObjectStore:
         return True
 
     def upload(self, file: Path, name: str) -> None:
-        """Put a file under a name that nobody else uses."""
+        """Put a file under a name of its own."""
         with self._errors():
             self._calls.put(self._store, name, file)
 

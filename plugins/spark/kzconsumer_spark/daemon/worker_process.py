@@ -117,7 +117,7 @@ class WorkerProcess:
             raise WorkerDied("the Spark worker process died") from error
 
     async def _read_events(self) -> None:
-        """Until the worker ends; Progress comes at any time, also when nobody waits for an event."""
+        """Until the worker ends; Progress comes at any time, also if no caller waits for an event."""
         with self._arrived, contextlib.suppress(*_NO_MORE):
             while True:
                 event = decode_event(await self._events.receive_until(b"\n", _MAX_LINE))

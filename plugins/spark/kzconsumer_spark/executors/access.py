@@ -40,7 +40,7 @@ class BrokerAccess:
         return f"BrokerAccess({', '.join(map(str, self.brokers))})"
 
     def security(self) -> Security:
-        """From a directory that exists meanwhile, and that nobody else can read. Raises ConfigError."""
+        """From a directory that exists meanwhile, and that other users cannot read. Raises ConfigError."""
         with TemporaryDirectory(prefix="kzconsumer-") as directory:
             files: dict[str, str] = {}
             for name, content in self._secrets.items():
