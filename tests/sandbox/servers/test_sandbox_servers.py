@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from kzconsumer.errors import NodeExistsError
+from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.readiness import known_brokers
+from kzconsumer_sandbox.servers.jars import resolve_jars
+from kzconsumer_sandbox.servers.readiness import known_brokers, zookeeper_serves
+from kzconsumer_sandbox.servers.sandbox import start_server
 from kzconsumer_sandbox.servers.topics import add_partitions, create_topic
+from kzconsumer_sandbox.servers.versions import NEWEST
 from kzconsumer_sandbox.servers.versions import VERSIONS as ALL
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.extent import extent
 from tests.support.producing import Sent, compatibility, produce
+from tests.support.servers import Servers
 
 VERSIONS = extent(("0.8.2.2", "1.1.1", "3.9.1"), tuple(number for number, version in ALL.items() if version.zookeeper))
 
@@ -48,6 +55,18 @@ async def test_partitions_are_added(cluster_of: Callable[[str], Cluster], versio
     await add_partitions(cluster.connect, unique, 3)
     offsets = await asyncio.to_thread(produce, cluster.bootstrap, version, unique, [Sent(2, None, b"new")])
     assert offsets == [0]
+
+
+async def test_the_answer_of_another_server_on_its_port_is_not_its_own(servers: Servers, tmp_path: Path) -> None:
+    """Two sandboxes that start at once may choose the same port."""
+    port = servers.zookeeper.port
+    late = ZooKeeperServer(tmp_path, servers.java, resolve_jars(NEWEST.jars, servers.java), port=port)
+    try:
+        with pytest.raises(SandboxError, match="^zookeeper: another program has taken its port; start again"):
+            await start_server(late)
+    finally:
+        late.kill()
+    assert zookeeper_serves(late.host, port)
 
 
 def _read(cluster: Cluster, topic: str, partition: int, count: int) -> list[bytes | None]:

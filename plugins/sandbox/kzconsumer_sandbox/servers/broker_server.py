@@ -19,7 +19,7 @@ from kzconsumer_sandbox.servers.configuration import (
 from kzconsumer_sandbox.servers.jars import classpath
 from kzconsumer_sandbox.servers.ports import HOST, free_port
 from kzconsumer_sandbox.servers.quorum import Quorum
-from kzconsumer_sandbox.servers.readiness import ephemeral_nodes, known_brokers
+from kzconsumer_sandbox.servers.readiness import ephemeral_nodes, known_brokers, listens
 from kzconsumer_sandbox.servers.server_process import START_LIMIT, ServerProcess
 from kzconsumer_sandbox.servers.versions import KafkaVersion
 
@@ -103,7 +103,7 @@ class BrokerServer(ServerProcess):
 
     def serves(self) -> bool:
         """True when it answers Metadata requests and is registered."""
-        known = known_brokers(self.host, self.port)
+        known = known_brokers(self.host, self.port) if listens(self.pid, self.port) else None
         return known is not None and (self.id in known or (not self._version.idle_metadata and self.registered()))
 
     def registered(self) -> bool:

@@ -1,11 +1,12 @@
 """Checks whether a server serves, with blocking requests on a new connection each.
 
 It uses Kafka's Metadata version 0, which every broker version answers, and ZooKeeper's four-letter words. An open port
-is not enough: brokers up to 2.8 listen before they have registered.
+is not enough: brokers up to 2.8 listen before they have registered, and another program may have taken the port.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from kzconsumer_sandbox.servers.state_file import SandboxState, ServerState
 
 _TIMEOUT = 2.0
+_LISTEN = "0A"  # the state in /proc/net/tcp
 _METADATA_V0 = struct.pack(">hhih", 3, 0, 1, -1)  # api key, version, correlation id, no client id
 
 
@@ -116,6 +118,18 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
             raise ConnectionError("closed in the middle of a response")
         data += chunk
     return data
+
+
+def listens(pid: int, port: int) -> bool:
+    """Whether that process listens on the port, so that no other program's answer counts as its own."""
+    try:
+        open_files = {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()}
+        tables = [Path(f"/proc/{pid}/net/{each}").read_text() for each in ("tcp", "tcp6")]
+    except OSError:  # it has ended, or a descriptor was closed
+        return False
+    rows = [line.split() for table in tables for line in table.splitlines()]
+    listening = {row[9] for row in rows if row[3] == _LISTEN and row[1].endswith(f":{port:04X}")}
+    return not open_files.isdisjoint(f"socket:[{inode}]" for inode in listening)
 
 
 def find_faults(state: SandboxState) -> dict[ServerState, str]:

@@ -112,6 +112,8 @@ class ServerProcess(ABC):
         return "\n".join(text.splitlines()[-count:])
 
     def _failure(self, what: str) -> str:
+        if "Address already in use" in self.last_lines(1000):
+            return f"{self.name}: another program has taken its port; start again ({self.log})"
         return f"{self.name} {what}; the end of {self.log}:\n{self.last_lines()}"
 
     def __repr__(self) -> str:

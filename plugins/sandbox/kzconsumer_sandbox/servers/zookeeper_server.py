@@ -7,7 +7,7 @@ from pathlib import Path
 from kzconsumer_sandbox.servers.configuration import LOG4J, as_text, java_flags, zookeeper_properties
 from kzconsumer_sandbox.servers.jars import classpath
 from kzconsumer_sandbox.servers.ports import HOST, free_port
-from kzconsumer_sandbox.servers.readiness import zookeeper_serves
+from kzconsumer_sandbox.servers.readiness import listens, zookeeper_serves
 from kzconsumer_sandbox.servers.server_process import ServerProcess
 
 
@@ -44,4 +44,4 @@ class ZooKeeperServer(ServerProcess):
         ]
 
     def serves(self) -> bool:
-        return zookeeper_serves(self.host, self.port)
+        return listens(self.pid, self.port) and zookeeper_serves(self.host, self.port)
