@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 import kzconsumer  # noqa: E402
 from kzconsumer.cli.main import whole_parser  # noqa: E402
 from kzconsumer.service.reload import LIVE  # noqa: E402
+from kzconsumer_tools.tables.groups_repair import ADVICE  # noqa: E402
 
 _KEY = re.compile(r"^#?([a-z_]+) = ")
 
@@ -171,6 +172,16 @@ def json_results() -> str:
         module, _, name = place.partition(":")
         page.append(f"## kzconsumer {command}")
         page += _fields(getattr(importlib.import_module(f"kzconsumer_tools.{module}"), name), "")
+        if command == "groups doctor":
+            page.append(
+                "\n".join(
+                    [
+                        "| kind | |",
+                        "|---|---|",
+                        *(f"| `{kind}` | {_escaped(advice)} |" for kind, advice in sorted(ADVICE.items())),
+                    ]
+                )
+            )
     return "\n\n".join(page) + "\n"
 
 

@@ -22,6 +22,7 @@ from kzconsumer.errors import ConnectionLostError, SecurityError
 from kzconsumer.model import Broker
 from kzconsumer.security import tls_failures
 from kzconsumer.security.exchange import Sasl
+from kzconsumer.settings.secret import reason_of
 
 R = TypeVar("R")
 
@@ -94,7 +95,7 @@ class BrokerConnection:
             raise SecurityError(f"{broker}: {why}") from error
         except (OSError, ValueError, OverflowError) as error:  # the last two: no possible host name or port
             hung_up = security.tls is not None and isinstance(error, _HANG_UPS)
-            why = "connection refused" if isinstance(error, ConnectionRefusedError) else str(error)
+            why = "connection refused" if isinstance(error, ConnectionRefusedError) else reason_of(error)
             raise ConnectionLostError(f"{broker}: {tls_failures.BROKER.hung_up if hung_up else why}") from error
         return cls(transport)
 

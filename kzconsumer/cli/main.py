@@ -105,6 +105,8 @@ def _parser_of(verb: str) -> argparse.ArgumentParser:
     if verb not in _VERBS:
         from kzconsumer.errors import UnknownPluginError
 
+        if verb.endswith(".toml"):
+            parser.error(f"{verb} is not a command; `kzconsumer run {verb}` runs it")
         try:
             _add_command(subparsers, verb)
         except UnknownPluginError as error:

@@ -17,7 +17,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, formatter_class=_Help, **kwargs)
         self.register("action", "parsers", _Verbs)
         self._examples = examples
 
@@ -50,6 +50,15 @@ class Parser(argparse.ArgumentParser):
             if near is not None:
                 error.message += f"; did you mean {near!r}"
             raise
+
+
+class _Help(argparse.HelpFormatter):
+    """Without the line of a placeholder above the verbs."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if isinstance(action, argparse._SubParsersAction):
+            return "".join(map(super()._format_action, action._get_subactions()))
+        return super()._format_action(action)
 
 
 class _Verbs(argparse._SubParsersAction):  # type: ignore[type-arg]  # it has none at run time

@@ -209,7 +209,8 @@ class ClusterReader(RangeReader):
         if not found:
             close = nearest(next(iter(wanted.topics), ""), there)
             hint = f"did you mean {close}?" if close else f"there are {', '.join(sorted(there)[:5]) or 'none'}"
-            raise NotFoundError(f"none of the topics subscribed to exists; {hint}")
+            named = ", ".join(wanted.topics)
+            raise NotFoundError(f"{f'there is no topic {named}' if named else 'no topic matches'}; {hint}")
         return found
 
 

@@ -35,5 +35,5 @@ def read_secret(file: str | None, variable: str | None, name: str, where: str, f
 
 
 def reason_of(error: Exception) -> str:
-    """Why a file cannot be read, in words."""
+    """Why a file cannot be read, or a server cannot be reached, in words."""
     return (isinstance(error, OSError) and error.strerror) or str(error)

@@ -17,6 +17,7 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.security.exchange import Sasl
 from kzconsumer.security.next_token import next_token
 from kzconsumer.security.tls_failures import ZOOKEEPER, explain
+from kzconsumer.settings.secret import reason_of
 from kzconsumer.zookeeper import wire, wire_frames
 from kzconsumer.zookeeper.access import Access
 from kzconsumer.zookeeper.connect_string import host_port
@@ -133,7 +134,7 @@ class Link(asyncio.Protocol):
             raise SecurityError(f"{link.where}: {link.refused}") from error
         except (OSError, UnicodeError) as error:  # UnicodeError: a host name no DNS label can hold
             link.abort(str(error))
-            why = "connection refused" if isinstance(error, ConnectionRefusedError) else str(error)
+            why = "connection refused" if isinstance(error, ConnectionRefusedError) else reason_of(error)
             raise ConnectionLostError(f"{link.where}: {why}") from error
         except BaseException as error:
             link.abort(str(error))

@@ -253,6 +253,7 @@ def test_without_a_word_the_help_is_printed() -> None:
     done = kzconsumer()
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == kzconsumer("--help").stdout
+    assert "\nverbs:\n  run " in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -275,6 +276,7 @@ def test_a_mistyped_word_is_one_line_with_the_nearest_one(words: tuple[str, ...]
         (["run"], "no configuration file given"),
         (["check-config"], "no configuration file given"),
         (["run", "a.toml", "--config", "b.toml"], "not allowed with argument FILE"),
+        (["orders.toml"], "orders.toml is not a command; `kzconsumer run orders.toml` runs it"),
         (["consume-all"], 'did you mean "consume"?'),
         (["check-confg"], 'did you mean "check-config"? installed are '),
         (["sandbox", "up", "--brokers", "0"], "argument --brokers: '0' is not a whole number, at least 1"),

@@ -67,7 +67,9 @@ def test_the_reference_has_all_verbs_and_all_names(site: Path) -> None:
     assert verbs
     assert all(f'id="kzconsumer-{verb}"' in command_line for verb in verbs)
     results = (site / "json.html").read_text()
-    assert all(f"<code>{field}</code>" in results for field in ("leader_address", "records_in", "isr"))
+    assert all(
+        f"<code>{field}</code>" in results for field in ("leader_address", "records_in", "isr", "recreated_topic")
+    )
     python = (site / "python-api.html").read_text()
     assert all(f".{name}</" in python or f">{name}<" in python for name in kzconsumer.__all__ if name[0] != "_")
     events = (site / "log-events.html").read_text()

@@ -62,7 +62,7 @@ async def test_the_answer_of_another_server_on_its_port_is_not_its_own(servers: 
     port = servers.zookeeper.port
     late = ZooKeeperServer(tmp_path, servers.java, resolve_jars(NEWEST.jars, servers.java), port=port)
     try:
-        with pytest.raises(SandboxError, match="^zookeeper: another program has taken its port; start again"):
+        with pytest.raises(SandboxError, match=r"^zookeeper: another program has taken its port; start again"):
             await start_server(late)
     finally:
         late.kill()

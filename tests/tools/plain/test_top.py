@@ -121,7 +121,10 @@ async def test_a_single_screen(tmp_path: Path) -> None:
     assert done.stdout.startswith("1 of 1 reached")
     gone = await asyncio.to_thread(once, f"{tmp_path}/a")
     assert gone.returncode == 3
+    assert gone.stdout.startswith("0 of 1 reached\n"), "lag and stalled partitions are unknown"
     assert "No such file or directory" in gone.stdout
+    refused = await asyncio.to_thread(once, "127.0.0.1:1")
+    assert re.search(r": connection refused: check \[status\] listen$", refused.stdout.strip()), refused.stdout
 
 
 @pytest.mark.parametrize(

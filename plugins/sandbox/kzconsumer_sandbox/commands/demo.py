@@ -42,6 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
     from kzconsumer_sandbox.servers.versions import NEWEST
 
     setup.configure("error", "auto")
-    with progress("fetching Kafka") as fetched:
+    with progress("Kafka's jars, found and loaded") as fetched:
         prepare(NEWEST, fetched)
     return run_demo(arguments.records, as_json=arguments.output == "json", keep=arguments.keep)

@@ -26,7 +26,7 @@ def up(place: StateFile, args: argparse.Namespace) -> int:
         what = f"Kafka {known.kafka_version}, process {known.pid}" if known else "starting"
         raise SandboxError(f"a sandbox is running already ({what}); `kzconsumer sandbox down` stops it")
     ports = Ports.chosen(args.zookeeper_port, args.port, args.brokers)
-    with progress("fetching Kafka") as fetched:
+    with progress("Kafka's jars, found and loaded") as fetched:
         prepare(version, fetched)
     if args.foreground:
         anyio.run(supervise, place, version.number, ports, partial(_show_foreground, place, args))

@@ -103,6 +103,8 @@ async def _print(arguments: argparse.Namespace, settings: Settings, wanted: Want
 
     if arguments.group is not None and arguments.begin is not None:
         await _refuse_stored(settings)
+    if arguments.group is not None and arguments.topics:
+        await _require_topics(settings, [topic for topic, _ in arguments.topics])
     return await print_records(
         settings,
         wanted,
@@ -128,6 +130,14 @@ async def _refuse_stored(settings: Settings) -> None:
             f"group {group} has stored offsets and continues there; leave out --from, or change them with "
             "kzconsumer offsets reset"
         )
+
+
+async def _require_topics(settings: Settings, names: list[str]) -> None:
+    """Of topics that are given by name, one has to exist; those of --include may be created later."""
+    from kzconsumer.fetcher.range_reader import range_reader
+
+    async with range_reader(settings) as reader:
+        await reader.topics(SubscriptionSettings(topics=dict.fromkeys(names, 1)))
 
 
 async def _progress(printer: Printer) -> None:

@@ -36,7 +36,7 @@ SymptomKind = (
 
 
 class Symptom(msgspec.Struct, frozen=True, order=True):
-    """One problem and the node that shows it. The kinds: docs/groups.md."""
+    """One problem and the node that shows it. The kinds: `groups_repair.ADVICE`."""
 
     kind: SymptomKind
     path: str

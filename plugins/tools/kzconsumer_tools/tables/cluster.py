@@ -22,7 +22,7 @@ def cluster_table(cluster: ClusterDescription, *, wide: bool = False) -> str:
     controller = f"broker {cluster.controller}{since}" if cluster.controller is not None else "none"
     lines.append(f"controller: {controller}; epoch {dash(cluster.controller_epoch)}")
     if cluster.brokers:
-        head = ("BROKER", "VERSION", "RACK", "SINCE", "LISTENERS", "SECURITY")
+        head = ("BROKER", "FORMAT", "RACK", "SINCE", "LISTENERS", "SECURITY")
         lines += ["", *columns([head, *map(_broker, cluster.brokers)], right={0, 1}, wide=wide, more=1)]
     asked = {
         "deleted": cluster.deleting,

@@ -43,8 +43,11 @@ def _health(each: DaemonFeed) -> tuple[bool, bool, bool]:
 
 def _together(daemons: Sequence[DaemonFeed]) -> Text:
     reached = [each.status for each in daemons if each.lost is None and each.status]
+    how_many = f"{len(reached)} of {len(daemons)} reached"
+    if not reached:
+        return _line(how_many, style="bold")
     return _line(
-        f"{len(reached)} of {len(daemons)} reached",
+        how_many,
         f"{sum(now.get('owned', 0) for now in reached)} partitions",
         f"lag {count(_sum(reached, 'lag'))}",
         rate(_sum(reached, "rate")),
