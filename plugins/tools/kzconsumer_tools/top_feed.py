@@ -118,5 +118,5 @@ def _reason(error: Exception) -> str:
     """The system's error message, without the address, which is shown beside it."""
     cause = getattr(error, "os_error", None) or error
     if isinstance(cause, ConnectionRefusedError):
-        return "connection refused: check [status] listen"
+        return "refused: check [status] listen"
     return getattr(cause, "strerror", None) or str(error) or type(error).__name__
