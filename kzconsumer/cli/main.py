@@ -28,7 +28,7 @@ EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
 
 # The core's own verbs, with their lines of `--help`.
 _VERBS = {
-    "run": ("kzconsumer.cli.run", "consume as a member of the group (the default)"),
+    "run": ("kzconsumer.cli.run", "consume as a member of the group"),
     "check-config": ("kzconsumer.cli.check_config", "check a configuration file and the sink's options"),
     "plugins": ("kzconsumer.cli.plugins", "list installed assignors, sinks and commands"),
 }

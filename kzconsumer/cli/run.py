@@ -25,9 +25,9 @@ LAST_WAIT = 1.0
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "run",
-        help="consume as a member of the group (the default)",
-        description="Join the group and hand its records to the sink until SIGTERM or SIGINT; a second one means now. "
-        "SIGHUP reads the configuration again.",
+        help="consume as a member of the group",
+        description="Join the group and write its records to the sink until SIGTERM or SIGINT; a second signal stops at "
+        "once. SIGHUP reads the configuration again.",
         examples=("orders.toml", "orders.toml --set log.level=debug", "nightly.toml --run 2026-01-31"),
     )
     add_configuration(parser)
