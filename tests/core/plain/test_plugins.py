@@ -113,4 +113,4 @@ def test_a_broken_command_is_listed_and_leaves_the_help(site: Path) -> None:
     install(site, "broken-command", COMMANDS, "broken = broken:add\nrun = broken:add")
     text = " ".join(whole_parser().format_help().split())
     assert 'broken (command "broken" (broken:add, from broken-command 1.0) cannot be loaded' in text
-    assert "run consume as a member of the group (the default)" in text
+    assert "run consume as a member of the group check-config" in text
