@@ -26,8 +26,8 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = subparsers.add_parser(
         "run",
         help="consume as a member of the group",
-        description="Join the group and write its records to the sink until SIGTERM or SIGINT; a second signal stops at "
-        "once. SIGHUP reads the configuration again.",
+        description="Join the group and write its records to the sink until SIGTERM or SIGINT; a second signal stops "
+        "at once. SIGHUP reads the configuration again.",
         examples=("orders.toml", "orders.toml --set log.level=debug", "nightly.toml --run 2026-01-31"),
     )
     add_configuration(parser)
