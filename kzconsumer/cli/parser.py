@@ -17,7 +17,8 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
-        super().__init__(*args, formatter_class=_Help, **kwargs)
+        kwargs.setdefault("formatter_class", _Help)
+        super().__init__(*args, **kwargs)
         self.register("action", "parsers", _Verbs)
         self._examples = examples
 
