@@ -173,8 +173,8 @@ async def test_misspelt_names(cluster: Cluster, unique: str, capsys: pytest.Capt
         (("offsets", "reset", unique, "--topic", wrong, "--to-latest"), topic),
     ):
         assert await run(*words) == (1, "", f"kzconsumer: {line}\n")
-    for words in (("-e",), ("--group", unique, "-c", "1")):  # a member would wait for the topic
-        consumed = await kzconsumer("consume", wrong, *words, "--zookeeper", cluster.connect)
+    for mode in (("-e",), ("--group", unique, "-c", "1")):  # a member would wait for the topic
+        consumed = await kzconsumer("consume", wrong, *mode, "--zookeeper", cluster.connect)
         assert consumed == (1, "", f"kzconsumer: {topic}\n")
 
 
