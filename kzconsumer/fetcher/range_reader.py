@@ -6,10 +6,10 @@ recover, as a member does.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 from anyio import to_thread
@@ -46,6 +46,8 @@ from kzconsumer.zookeeper.watches import Watches
 
 if TYPE_CHECKING:
     import pyarrow as pa  # loaded by `read`
+
+T = TypeVar("T")
 
 
 class RangeReader:
@@ -197,15 +199,23 @@ class ClusterReader(RangeReader):
         self._topics = topics
 
     async def partitions(self, wanted: SubscriptionSettings) -> list[TopicPartition]:
-        """The partitions of all topics that `wanted` selects. Raises as `topics`."""
-        found = await self.topics(wanted)
-        return [TopicPartition(name, number) for name, topic in found.items() for number in topic.partitions]
+        """The partitions of all topics that `wanted` selects. Changes nothing. Raises as `topics`."""
+        found = await self._selected(wanted, self._topics.partitions)
+        return [TopicPartition(name, number) for name, numbers in found.items() for number in numbers]
 
     async def topics(self, wanted: SubscriptionSettings) -> dict[str, Topic]:
-        """The topics that `wanted` selects. Raises NotFoundError if there is none, ZooKeeperError."""
+        """The topics that `wanted` selects. Raises NotFoundError if there is none, ZooKeeperError.
+
+        If brokers report topics, the settings' group identifies them (`TopicIdentities.incarnation`).
+        """
+        return await self._selected(wanted, self._topics.topics)
+
+    async def _selected(
+        self, wanted: SubscriptionSettings, look: Callable[[list[str]], Awaitable[dict[str, T]]]
+    ) -> dict[str, T]:
         there = await self._topics.all_topics()
         allowed = wanted.filter.allows if wanted.filter is not None else wanted.topics.__contains__
-        found = await self._topics.topics([name for name in there if allowed(name)])
+        found = await look([name for name in there if allowed(name)])
         if not found:
             close = nearest(next(iter(wanted.topics), ""), there)
             hint = f"did you mean {close}?" if close else f"there are {', '.join(sorted(there)[:5]) or 'none'}"

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 import anyio
 
 from kzconsumer.brokers.connection import BrokerConnection
+from kzconsumer.brokers.leaders import KnownBrokers
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.brokers.protocol.error_codes import broker_error
@@ -28,7 +29,6 @@ from kzconsumer.errors import (
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.authority import WithBrokers
-from kzconsumer.registry.topics import TopicRegistry
 
 log = get_logger("kzconsumer.offsets")
 
@@ -59,9 +59,9 @@ class GroupCoordinator:
     broker-coordinated group, with the brokers' retention.
     """
 
-    def __init__(self, group: str, topics: TopicRegistry, brokers: Brokers, timeout: float) -> None:
+    def __init__(self, group: str, known: KnownBrokers, brokers: Brokers, timeout: float) -> None:
         self._group = group
-        self._topics = topics
+        self._known = known
         self._brokers = brokers
         self._timeout = timeout
         self._coordinator: Broker | None = None
@@ -172,7 +172,7 @@ class GroupCoordinator:
 
     async def _find(self) -> Broker:
         """Ask any broker, in random order as `ClientUtils.channelToOffsetManager` (1.1.1)."""
-        brokers = await self._topics.brokers()
+        brokers = await self._known.brokers()
         reason: KzConsumerError = ConnectionLostError("no broker is up")
         for broker in random.sample(brokers, len(brokers)):
             try:

@@ -57,6 +57,24 @@ class TopicIdentities:
         except ValueError as error:
             raise ZooKeeperError(path, str(error)) from error
 
+    async def known(self, topic: str, topic_id: str) -> int | None:
+        """The incarnation of the topic if it is one that the group has consumed, or may have. Records nothing.
+
+        None for an id that would get a new incarnation, and for a former one. An empty id is that of a topic without
+        (`TopicMetadata`). Raises as `incarnation`.
+        """
+        path = self._group.topic(topic)
+        node = await self._watches.data(path, f"topic {topic}")
+        try:
+            if node is not None:
+                return incarnation_of(node, topic_id) if topic_id else last_incarnation(node)
+            before = await self._known_before(topic, topic_id)
+        except LookupError:
+            return None
+        except ValueError as error:
+            raise ZooKeeperError(path, str(error)) from error
+        return int(before, 16) if before else None
+
     async def last(self, topic: str) -> int | None:
         """The incarnation of the topic that was seen last; None if there was none. Raises as `incarnation`."""
         path = self._group.topic(topic)

@@ -43,6 +43,10 @@ class TopicRegistry:
                     log.error("topic node unreadable", path=paths.topic(name), reason=str(error))
         return found
 
+    async def partitions(self, names: list[str]) -> dict[str, tuple[int, ...]]:
+        """The partition numbers of those topics that exist, ascending. Changes nothing."""
+        return {name: topic.partitions for name, topic in (await self.topics(names)).items()}
+
     async def require(self, partitions: Collection[TopicPartition]) -> None:
         """Raises NotFoundError if one does not exist. Sets no watch; a topic whose node is unreadable may have it."""
         if await self._missing(partitions) is not None:

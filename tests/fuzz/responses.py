@@ -21,6 +21,15 @@ from kzconsumer.brokers.protocol.group_offsets import (
     StoredOffset,
     StoredOffsets,
 )
+from kzconsumer.brokers.protocol.group_state import (
+    ConsumerGroupDescribeRequest,
+    DescribeGroupsRequest,
+    GroupListing,
+    GroupMember,
+    GroupState,
+    ListedGroup,
+    ListGroupsRequest,
+)
 from kzconsumer.brokers.protocol.list_offsets import ListedOffset, ListOffsetsRequest
 from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
 from kzconsumer.brokers.protocol.sasl import (
@@ -130,6 +139,68 @@ def stored(tree: Tree) -> StoredOffsets:
     return StoredOffsets(tree.get("error_code", 0), offsets)
 
 
+def groups_listed(tree: Tree) -> GroupListing:
+    groups = [
+        ListedGroup(each["group_id"], each["protocol_type"], each.get("group_type", "")) for each in tree["groups"]
+    ]
+    return GroupListing(tree["error_code"], tuple(groups))
+
+
+def groups_described(tree: Tree) -> dict[str, GroupState]:
+    return {
+        each["group_id"]: GroupState(each["error_code"], each["group_state"], tuple(map(member, each["members"])))
+        for each in tree["groups"]
+    }
+
+
+def member(tree: Tree) -> GroupMember:
+    topics, owned = topics_in(tree["member_metadata"]), partitions_in(tree["member_assignment"])
+    return GroupMember(tree["member_id"], tree["client_id"], tree["client_host"], topics, owned)
+
+
+def topics_in(data: bytes) -> tuple[str, ...]:
+    """Nothing if it is malformed."""
+    reader = Reader(data, flexible=False)
+    try:
+        reader.number(2)
+        names = [reader.one("string") for _ in range(reader.length(4))]
+    except Bad:
+        return ()
+    return () if None in names else tuple(names)
+
+
+def partitions_in(data: bytes) -> tuple[TopicPartition, ...]:
+    reader = Reader(data, flexible=False)
+    found: list[TopicPartition] = []
+    try:
+        reader.number(2)
+        for _ in range(reader.length(4)):
+            topic = reader.one("string")
+            if topic is None:
+                raise Bad
+            found += [TopicPartition(topic, reader.number(4)) for _ in range(reader.length(4))]
+    except Bad:
+        return ()
+    return tuple(found)
+
+
+def newer_groups(tree: Tree) -> dict[str, GroupState]:
+    return {
+        each["group_id"]: GroupState(each["error_code"], each["group_state"], tuple(map(newer_member, each["members"])))
+        for each in tree["groups"]
+    }
+
+
+def newer_member(tree: Tree) -> GroupMember:
+    owned = [
+        TopicPartition(each["topic_name"], number)
+        for each in tree["assignment"]["topic_partitions"]
+        for number in each["partitions"]
+    ]
+    topics = tuple(tree["subscribed_topic_names"])
+    return GroupMember(tree["member_id"], tree["client_id"], tree["client_host"], topics, tuple(owned))
+
+
 def handshaken(tree: Tree) -> SaslHandshakeResponse:
     return SaslHandshakeResponse(tree["error_code"], tuple(tree["mechanisms"]))
 
@@ -155,6 +226,9 @@ APIS = (
     Api("find_coordinator", FindCoordinatorRequest("g"), coordinator),
     Api("offset_commit", OffsetCommitRequest("g", {}), committed),
     Api("offset_fetch", OffsetFetchRequest("g", ()), stored),
+    Api("list_groups", ListGroupsRequest(), groups_listed),
+    Api("describe_groups", DescribeGroupsRequest(()), groups_described),
+    Api("consumer_group_describe", ConsumerGroupDescribeRequest(()), newer_groups),
     Api("sasl_handshake", SaslHandshakeRequest("PLAIN"), handshaken),
     Api("sasl_authenticate", SaslAuthenticateRequest(b""), authenticated),
 )

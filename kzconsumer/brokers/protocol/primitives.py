@@ -178,6 +178,9 @@ class CompactReader(Reader):
         size = self._unsigned_varint() - 1
         return None if size == -1 else str(self._take(size), "utf-8")
 
+    def data(self) -> bytes:
+        return bytes(self._take(self._unsigned_varint() - 1))
+
     def count(self) -> int:
         return max(self._unsigned_varint() - 1, 0)
 

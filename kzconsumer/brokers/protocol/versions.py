@@ -18,9 +18,12 @@ METADATA: Final = 3
 OFFSET_COMMIT: Final = 8
 OFFSET_FETCH: Final = 9
 FIND_COORDINATOR: Final = 10
+DESCRIBE_GROUPS: Final = 15
+LIST_GROUPS: Final = 16
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 SASL_AUTHENTICATE: Final = 36
+CONSUMER_GROUP_DESCRIBE: Final = 69
 
 
 class Api(NamedTuple):
@@ -42,9 +45,12 @@ SPOKEN: Final[Mapping[int, Api]] = {
     OFFSET_COMMIT: Api("OffsetCommit", 0, 8, 8),
     OFFSET_FETCH: Api("OffsetFetch", 0, 7, 6),
     FIND_COORDINATOR: Api("FindCoordinator", 0, 4, 3),
+    DESCRIBE_GROUPS: Api("DescribeGroups", 0, 5, 5),
+    LIST_GROUPS: Api("ListGroups", 0, 5, 3),
     API_VERSIONS: Api("ApiVersions", 0, 0, 3),
     SASL_HANDSHAKE: Api("SaslHandshake", 0, 1, None),
     SASL_AUTHENTICATE: Api("SaslAuthenticate", 0, 1, 2),
+    CONSUMER_GROUP_DESCRIBE: Api("ConsumerGroupDescribe", 0, 0, 0),
 }
 _PRODUCE_WITH_HEADERS: Final = 3
 

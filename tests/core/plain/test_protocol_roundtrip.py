@@ -29,8 +29,11 @@ from kzconsumer.brokers.protocol.sasl import (
 )
 from kzconsumer.brokers.protocol.versions import (
     API_VERSIONS,
+    CONSUMER_GROUP_DESCRIBE,
+    DESCRIBE_GROUPS,
     FETCH,
     FIND_COORDINATOR,
+    LIST_GROUPS,
     LIST_OFFSETS,
     METADATA,
     OFFSET_COMMIT,
@@ -66,6 +69,9 @@ APIS = [
     ("find_coordinator", FIND_COORDINATOR),
     ("offset_commit", OFFSET_COMMIT),
     ("offset_fetch", OFFSET_FETCH),
+    ("describe_groups", DESCRIBE_GROUPS),
+    ("list_groups", LIST_GROUPS),
+    ("consumer_group_describe", CONSUMER_GROUP_DESCRIBE),
     ("sasl_handshake", SASL_HANDSHAKE),
     ("sasl_authenticate", SASL_AUTHENTICATE),
 ]

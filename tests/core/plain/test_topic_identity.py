@@ -93,6 +93,28 @@ def test_the_topic_is_the_latest_that_the_group_consumed() -> None:
     Clients().play(script)
 
 
+def test_readers_know_the_incarnation_that_a_member_would_record_and_record_nothing() -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        created = await make_topic(session, topic_id="A")
+        assert await identities(session).known("orders", "A") == created
+        assert await identities(session).known("orders", "B") is None, "another one than that of the node"
+        assert PATHS.root not in clients.ensemble.tree.nodes
+        assert await identities(session).incarnation("orders", "A") == created
+        before = dict(clients.ensemble.tree.nodes)
+        assert (
+            await identities(session).known("orders", "A") == await identities(session).known("orders", "") == created
+        )
+        assert await identities(session).known("orders", "B") is None
+        assert clients.ensemble.tree.nodes == before
+        second = await identities(session).incarnation("orders", "B")
+        assert await identities(session).known("orders", "B") == second
+        assert await identities(session).known("orders", "A") is None, "a former one"
+
+    clients.play(script)
+
+
 def test_members_that_see_a_new_topic_at_once_agree() -> None:
     clients = Clients()
 

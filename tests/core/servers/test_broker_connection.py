@@ -50,10 +50,14 @@ ClusterOf = Callable[[str], Cluster]
 
 AGREED = {
     "0.8.2.2": "Fetch 0, ListOffsets 0, Metadata 0, OffsetCommit 1, OffsetFetch 1, FindCoordinator 0",
-    "0.10.2.2": "Fetch 3, ListOffsets 1, Metadata 2, OffsetCommit 2, OffsetFetch 2, FindCoordinator 0",
-    "1.1.1": "Fetch 7, ListOffsets 2, Metadata 5, OffsetCommit 3, OffsetFetch 3, FindCoordinator 1",
-    "2.8.2": "Fetch 12, ListOffsets 5, Metadata 10, OffsetCommit 8, OffsetFetch 7, FindCoordinator 3",
-    "3.9.1": "Fetch 12, ListOffsets 5, Metadata 10, OffsetCommit 8, OffsetFetch 7, FindCoordinator 4",
+    "0.10.2.2": "Fetch 3, ListOffsets 1, Metadata 2, OffsetCommit 2, OffsetFetch 2, FindCoordinator 0, "
+    "DescribeGroups 0, ListGroups 0",
+    "1.1.1": "Fetch 7, ListOffsets 2, Metadata 5, OffsetCommit 3, OffsetFetch 3, FindCoordinator 1, "
+    "DescribeGroups 1, ListGroups 1",
+    "2.8.2": "Fetch 12, ListOffsets 5, Metadata 10, OffsetCommit 8, OffsetFetch 7, FindCoordinator 3, "
+    "DescribeGroups 5, ListGroups 4",
+    "3.9.1": "Fetch 12, ListOffsets 5, Metadata 10, OffsetCommit 8, OffsetFetch 7, FindCoordinator 4, "
+    "DescribeGroups 5, ListGroups 5",
 }
 # The three others speak every version of a request that these speak.
 VERSIONS = [version for version in AGREED if version not in extent(("0.10.2.2", "2.8.2"), ())]

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from kzconsumer import clock
 from kzconsumer.errors import ZooKeeperUnreachableError
-from kzconsumer.model import Broker
+from kzconsumer.model import Broker, OffsetRange
+from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_files.names import Owner
@@ -18,12 +20,17 @@ from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.target import Target
 from kzconsumer_files.writer import TargetWriter, Written
 from kzconsumer_sandbox.servers.ports import free_port
+from kzconsumer_sandbox.servers.topics import create_topic_in_kraft
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from kzconsumer_spark.executors.access import BrokerAccess
+from kzconsumer_spark.executors.fetching import fetched
 from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.pipe.messages import SpooledRange
 from kzconsumer_spark.ranges.lease import Lease, LeaseLost
 from kzconsumer_spark.worker.kafka_registry import KafkaRegistry, TopicRecreatedError, TopicsLease
-from tests.support.zookeeper_sessions import session
+from tests.support.producing import Sent, produce
+from tests.support.servers import Servers
+from tests.support.zookeeper_sessions import session, until
 
 
 async def create(zookeeper: ZooKeeperSession, path: str) -> int:
@@ -126,3 +133,35 @@ async def test_the_brokers_that_were_known_are_used_while_zookeeper_is_away(
     assert await asyncio.to_thread(known.brokers) == found
     with pytest.raises(ZooKeeperUnreachableError):
         await asyncio.to_thread(away.brokers)
+
+
+async def test_a_cluster_without_zookeeper(servers: Servers, unique: str) -> None:
+    """A task fetches from the brokers that Metadata requests name, and a topic of another id is another one."""
+    cluster = servers.cluster(f"kraft-{unique}", "4.2.0", kraft=True)
+    async with session(cluster.connect.partition("/")[0]) as above:
+        await above.ensure(cluster.chroot)
+    settings = {"zookeeper": {"connect": cluster.connect}, "group": {"id": "g"}}
+    kafka = Kafka.of(Settings.from_dict({**settings, "brokers": {"bootstrap": [cluster.bootstrap]}}))
+    known = KafkaRegistry(kafka)
+
+    async def make() -> None:
+        await asyncio.to_thread(create_topic_in_kraft, cluster.bootstrap, "t", 1)
+        records = [Sent(0, None, b"%d" % n) for n in range(3)]
+        await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, "t", records)
+
+    await make()
+    with pytest.raises(TopicRecreatedError, match="topic t is"):
+        await asyncio.to_thread(known.require_planned, [planned("t", 1)])
+    async with session(cluster.connect) as connected:
+        part = planned("t", (await connected.get(GroupPaths("g").topic("t"))).stat.mzxid)
+    brokers = await asyncio.to_thread(known.brokers, [part])
+    assert cluster.bootstrap in [f"{each.host}:{each.port}" for each in brokers]
+    access = BrokerAccess(kafka, brokers)
+    rows = await asyncio.to_thread(lambda: [*fetched(OffsetRange("t", 0, 0, 3), access)])
+    assert [value for batch in rows for value in batch.column("value").to_pylist()] == [b"0", b"1", b"2"]
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    await asyncio.to_thread(admin.delete_topics(["t"])["t"].result, 30)
+    await until(lambda: "t" not in admin.list_topics(timeout=10).topics)
+    await make()
+    with pytest.raises(TopicRecreatedError, match="topic t is"):
+        await asyncio.to_thread(known.require_planned, [part])

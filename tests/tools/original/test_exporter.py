@@ -58,11 +58,11 @@ class Exported:
 
 
 @asynccontextmanager
-async def exporter(connect: str, folder: Path) -> AsyncIterator[Exported]:
+async def exporter(connect: str, folder: Path, *more: str) -> AsyncIterator[Exported]:
     """The command itself, as a process."""
     address = f"127.0.0.1:{free_port()}"
     words = ["exporter", "--zookeeper", connect, "--listen", address, "--cluster", "test"]
-    words += ["--interval", str(INTERVAL), "--stalled-after", "1", "--set", "zookeeper.session_timeout=4s"]
+    words += ["--interval", str(INTERVAL), "--stalled-after", "1", "--set", "zookeeper.session_timeout=4s", *more]
     with (folder / "exporter.log").open("wb") as log:
         process = await anyio.open_process([sys.executable, "-m", "kzconsumer", *words], stderr=log, stdout=log)
         try:

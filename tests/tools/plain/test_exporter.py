@@ -24,9 +24,10 @@ from kzconsumer_tools.exporter import burrow
 from kzconsumer_tools.exporter.exporter import Exporter, Reading
 from kzconsumer_tools.exporter.metrics import families
 from kzconsumer_tools.exporter.nodes import WatchedNodes
-from kzconsumer_tools.exporter.pictures import Histories, SeenGroup
+from kzconsumer_tools.exporter.pictures import Histories, SeenGroup, group_of_nodes
 from kzconsumer_tools.groups.nodes import GroupNodes
 from kzconsumer_tools.groups.reader import nodes_of
+from kzconsumer_tools.groups.topics import NodeTopics
 from tests.support.simulated.clients import Clients
 from tests.tools.plain.test_group_description import group, node, ours, topic
 
@@ -49,7 +50,7 @@ def follow(
 ) -> SeenGroup:
     histories = Histories(INTERVAL)
     for number, (nodes, ends) in enumerate(readings):
-        seen = histories.look({"g": nodes}, ends, written, INTERVAL * number)
+        seen = histories.look({"g": group_of_nodes(nodes)}, ends, written, INTERVAL * number)
     return seen["g"]
 
 
@@ -199,12 +200,12 @@ def test_a_group_that_is_gone_leaves_no_watches() -> None:
             for path in (f"/consumers/{name}/ids", f"/consumers/{name}/offsets/orders"):
                 await session.ensure(path)
             await nodes.children(paths.CONSUMERS)
-            await nodes_of(nodes, name)
+            await nodes_of(nodes, NodeTopics(nodes), name)
             for path in ("ids", "offsets/orders", "offsets", ""):
                 await session.delete(f"/consumers/{name}/{path}".rstrip("/"), -1)
             await nodes.children(paths.CONSUMERS)
             nodes.forget(name)
-            left.append([path for _, path in nodes._watches._armed if f"/consumers/{name}" in path])
+            left.append([path for _, path in nodes.watches._armed if f"/consumers/{name}" in path])
         assert left == [[], []]
 
     Clients().play(script, 600)
@@ -226,7 +227,7 @@ def test_a_reading_costs_what_has_changed() -> None:
 
         async def read() -> tuple[int, list[GroupNodes]]:
             counted.reads = 0
-            groups = [await nodes_of(nodes, name) for name in await nodes.children(paths.CONSUMERS)]
+            groups = [await nodes_of(nodes, NodeTopics(nodes), name) for name in await nodes.children(paths.CONSUMERS)]
             return counted.reads, groups
 
         first, groups = await read()

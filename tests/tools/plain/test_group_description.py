@@ -9,7 +9,7 @@ from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
 from kzconsumer.registry.registration import encode_registration
 from kzconsumer.zookeeper.operations import Node, Stat
 from kzconsumer_tools.groups.description import GroupSummary, IdleStream, describe, summarise
-from kzconsumer_tools.groups.nodes import GroupNodes
+from kzconsumer_tools.groups.nodes import GroupNodes, topic_of_node
 from kzconsumer_tools.tables.groups import describe_table, list_table
 from kzconsumer_tools.tables.text import WIDTH, runs
 from tests.support.plans import plan_of
@@ -56,7 +56,7 @@ def group(
         offsets=below["offsets"],
         claims=below["claims"],
         all_topics=tuple(topics),
-        topics=topics,
+        topics={name: topic_of_node(each) for name, each in topics.items()},
     )
 
 

@@ -16,8 +16,8 @@ import pytest
 from kzconsumer.zookeeper.session import Create, Delete, ZooKeeperSession
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_tools.groups.cluster_access import read_nodes
 from kzconsumer_tools.groups.description import describe
-from kzconsumer_tools.groups.reader import read_nodes
 from tests.support.members import owners, reader, settings
 from tests.support.original import console_consumer
 from tests.support.ownership import by_range, watched
@@ -215,7 +215,7 @@ PAUSE = 0.1  # several readings, also on a busy machine: a change in each of fiv
 async def test_members_that_join_and_leave_are_no_findings(cluster: Cluster, unique: str) -> None:
     """A member and its owner node appear and disappear together; inconsistent readings are repeated."""
     await create_topic(cluster.connect, unique, 1)
-    configured = settings(cluster.connect, unique).zookeeper
+    configured = settings(cluster.connect, unique)
     member, owner = f"/consumers/{unique}/ids/{unique}_m", f"/consumers/{unique}/owners/{unique}/0"
     registration = b'{"version":1,"subscription":{"%s":1},"pattern":"static"}' % unique.encode()
     seen = []

@@ -25,6 +25,7 @@ from kzconsumer_sandbox.servers.topics import create_topic
 from kzconsumer_tools.commands.cluster_option import ClusterOption
 from kzconsumer_tools.groups.apply import apply_changes
 from kzconsumer_tools.groups.reader import nodes_of, tree_of
+from kzconsumer_tools.groups.topics import NodeTopics
 from kzconsumer_tools.offsets.changes import OffsetChange
 from kzconsumer_tools.offsets.prepare import OffsetChanges, nodes_at
 from tests.support.command_line import CommandLine
@@ -254,7 +255,7 @@ async def test_changes_between_plan_and_execution(
     await zookeeper.ensure(f"{root}/owners/{topic}")
     target = ClusterOption(ZooKeeperSettings(connect=cluster.connect), BrokersSettings(), unique, "test")
     async with target.access() as access:
-        nodes = await nodes_of(access.session, unique)
+        nodes = await access.nodes(unique)
         moves = [OffsetChange(nodes_at(nodes, TopicPartition(topic, number)), b"9") for number in range(3)]
         match what:
             case "member":
@@ -280,7 +281,7 @@ async def test_a_reply_that_is_lost(zookeeper: ZooKeeperSession, cluster: Cluste
     group = GroupPaths(unique)
     # The session is long, so that the next reply is the transaction's.
     async with FaultProxy(host, int(port)) as proxy, session(f"{proxy.connect}/{chroot}", 40) as cut:
-        nodes = await nodes_of(cut, unique)
+        nodes = await nodes_of(cut, NodeTopics(cut), unique)
         moves = [OffsetChange(nodes_at(nodes, TopicPartition("t", number)), b"9") for number in range(2)]
         proxy.cut_reply_after = 0
         await apply_changes(cut, group, [move.changed(group) for move in moves], with_members=True)

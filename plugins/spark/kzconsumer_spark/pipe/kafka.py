@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.settings.sections import BrokersSettings, FetchSettings, ZooKeeperSettings
+from kzconsumer.settings.sections import BrokersSettings, FetchSettings, GroupSettings, ZooKeeperSettings
 from kzconsumer.settings.settings import Settings
 
 
@@ -24,13 +24,20 @@ class Kafka(msgspec.Struct, frozen=True, kw_only=True):
         if settings.brokers.sasl.mechanism == "GSSAPI":
             why = "executors that fetch have no Kerberos tickets: use another listener and mechanism"
             raise ConfigError([f"[brokers.sasl] mechanism: {why}"])
-        if settings.brokers.bootstrap:
-            why = "executors that fetch read brokers and topics in ZooKeeper: have the member fetch"
-            raise ConfigError([f"[brokers] bootstrap: {why}"])
         return cls(
             zookeeper=settings.zookeeper,
             brokers=settings.brokers,
             fetch=settings.fetch,
             client=settings.group.id,
             source=settings.source,
+        )
+
+    def settings(self) -> Settings:
+        """Those that are here, of a member of the same group."""
+        return Settings(
+            zookeeper=self.zookeeper,
+            brokers=self.brokers,
+            fetch=self.fetch,
+            group=GroupSettings(id=self.client),
+            source=self.source,
         )

@@ -1,4 +1,4 @@
-"""What the worker reads in ZooKeeper when executors fetch: the brokers, and whether topics are those that were planned.
+"""What the worker reads of the cluster when executors fetch: brokers, and whether topics are those that were planned.
 
 A fetch request names a topic, and does not say which one of that name. So the incarnations are compared once the
 records are there: if a topic is still the one whose ranges were planned, so it was while they were fetched.
@@ -6,15 +6,19 @@ records are there: if a topic is still the one whose ranges were planned, so it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import TypeAlias
 
 import anyio
 
-from kzconsumer.errors import ZooKeeperUnreachableError
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.security import load_security
+from kzconsumer.errors import BrokersUnreachableError, ZooKeeperUnreachableError
 from kzconsumer.model import Broker, RangeIdentity
+from kzconsumer.registry.cluster_topics import ClusterTopics
 from kzconsumer.registry.sessions import short_session
-from kzconsumer.registry.topics import TopicRegistry, incarnations
 from kzconsumer.zookeeper.watches import Watches
 from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.pipe.messages import SpooledRange
@@ -28,21 +32,24 @@ class TopicRecreatedError(Exception):
 
 
 class KafkaRegistry:
-    """Opens a session for each call, which blocks. Raises ZooKeeperError, ZooKeeperUnreachableError, ConfigError."""
+    """Opens a session for each call, which blocks.
+
+    Raises ZooKeeperError, ZooKeeperUnreachableError, BrokersUnreachableError, ConfigError.
+    """
 
     def __init__(self, kafka: Kafka) -> None:
         self.kafka = kafka
         self._known: tuple[Broker, ...] = ()
 
     def brokers(self, ranges: Iterable[SpooledRange | RangeIdentity] = ()) -> tuple[Broker, ...]:
-        """Those that are registered, with the check of `require_planned` in the same session.
+        """Those of the cluster, with the check of `require_planned` in the same session.
 
-        Without ranges, if ZooKeeper does not answer, those that were registered at the last call.
+        Without ranges, if ZooKeeper or the brokers do not answer, those of the last call.
         """
         planned = _planned(ranges)
         try:
             found, self._known = anyio.run(self._look, planned)
-        except ZooKeeperUnreachableError:
+        except (ZooKeeperUnreachableError, BrokersUnreachableError):
             if planned or not self._known:
                 raise
         else:
@@ -55,13 +62,23 @@ class KafkaRegistry:
             _require(planned, anyio.run(self._incarnations, planned))
 
     async def _look(self, planned: _Planned) -> tuple[dict[str, int], tuple[Broker, ...]]:
-        async with short_session(self.kafka.zookeeper) as session:
-            found = await incarnations(session, {topic for topic, _ in planned})
-            return found, tuple(await TopicRegistry(session, Watches(session), self.kafka.brokers).brokers())
+        async with self._topics() as topics:
+            found = await topics.incarnations({topic for topic, _ in planned})
+            return found, tuple(await topics.brokers())
 
     async def _incarnations(self, planned: _Planned) -> dict[str, int]:
-        async with short_session(self.kafka.zookeeper) as session:
-            return await incarnations(session, {topic for topic, _ in planned})
+        async with self._topics() as topics:
+            return await topics.incarnations({topic for topic, _ in planned})
+
+    @asynccontextmanager
+    async def _topics(self) -> AsyncIterator[ClusterTopics]:
+        kafka = self.kafka
+        security = partial(load_security, kafka.brokers, kafka.source)
+        async with (
+            short_session(kafka.zookeeper) as session,
+            Brokers(client_id=kafka.client, timeout=kafka.fetch.request_timeout, security=security) as brokers,
+        ):
+            yield ClusterTopics(session, Watches(session), kafka.settings(), brokers)
 
 
 def _planned(ranges: Iterable[SpooledRange | RangeIdentity]) -> _Planned:

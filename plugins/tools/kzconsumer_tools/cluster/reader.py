@@ -189,4 +189,7 @@ async def _counts_of_0_7(reader: _Reader, path: str) -> dict[int, int]:
 async def require_cluster(session: ZooKeeperSession, zookeeper: ZooKeeperSettings) -> None:
     """Raises NotFoundError if there is no cluster."""
     if await session.exists(BROKERS) is None:
-        raise NotFoundError(f"{zookeeper.connect}: there is no Kafka cluster; is the chroot right?")
+        raise NotFoundError(
+            f"{zookeeper.connect}: there is no Kafka cluster; is the chroot right? "
+            "For one that has left ZooKeeper use Kafka's own tools"
+        )

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from kzconsumer_tools.groups.cluster_access import ClusterAccess
+    from kzconsumer_tools.groups.nodes import GroupNodes
     from kzconsumer_tools.offsets.view import GroupView
 
 
@@ -42,24 +43,37 @@ class ClusterOption(NamedTuple):
     def access(self) -> AbstractAsyncContextManager[ClusterAccess]:
         from kzconsumer_tools.groups.cluster_access import cluster_access
 
-        return cluster_access(self.zookeeper, self.brokers, self.source)
+        return cluster_access(self.zookeeper, self.brokers, self.source, self.group)
+
+    async def nodes(self, group: str) -> GroupNodes:
+        """As `read_nodes`."""
+        from kzconsumer_tools.groups.cluster_access import read_nodes
+
+        return await read_nodes(self, group)
 
     async def view(self, group: str) -> GroupView:
         """The group with its effective offsets; brokers are asked only if they store offsets of it."""
-        from kzconsumer_tools.groups.reader import nodes_of, read_nodes, require_group
-        from kzconsumer_tools.offsets.view import read_view, view_of
+        from kzconsumer_tools.groups.reader import require_group
+        from kzconsumer_tools.offsets.view import read_view
 
-        if self.storage == "zookeeper":
-            return view_of(await read_nodes(self.zookeeper, group))
         async with self.access() as access:
             await require_group(access.session, self.zookeeper.connect, group)
-            return await read_view(access, await nodes_of(access.session, group), self.storage)
+            return await read_view(access, await access.nodes(group), self.storage)
 
 
 def add_cluster_option(action: argparse.ArgumentParser, *, output: bool = True) -> None:
     """`--zookeeper`, `--config` and `--context`, and `--output` unless the verb has its own."""
     action.add_argument(
         "--zookeeper", metavar="CONNECT", type=connect_string, help="the cluster, such as zk1:2181,zk2:2181/kafka"
+    )
+    action.add_argument(
+        "--bootstrap",
+        metavar="BROKERS",
+        action="append",
+        dest="flags_of_verb",
+        type=_bootstrap,
+        default=[],
+        help="brokers to ask for topics, such as kafka1:9092,kafka2:9092, of a cluster that has left ZooKeeper",
     )
     add_config(action, "or a group's TOML file")
     action.add_argument("--context", metavar="CONTEXT", help="or a context; default: the current one")
@@ -134,6 +148,11 @@ def cluster_flags(arguments: argparse.Namespace) -> str:
 
 def required_group(arguments: argparse.Namespace, at: ClusterOption) -> str:
     return at.group or arguments.misused("no group named; give GROUP, or --config FILE")
+
+
+def _bootstrap(text: str) -> str:
+    """As a flag: `[brokers] bootstrap`."""
+    return f"brokers.bootstrap={toml_value(text.split(','))}"
 
 
 def connect_string(text: str) -> str:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kzconsumer.cli.main import AddArguments
-    from kzconsumer.settings.sections import ZooKeeperSettings
+    from kzconsumer_tools.commands.cluster_option import ClusterOption
 
 SHELLS = "bash", "zsh", "fish"
 KINDS = "groups", "topics", "contexts"
@@ -59,7 +59,6 @@ def names(kind: str, line: str) -> list[str]:
     import anyio
 
     from kzconsumer.logs import setup
-    from kzconsumer.registry import paths
     from kzconsumer_tools import contexts
     from kzconsumer_tools.commands.cluster_option import add_cluster_option, cluster_option
 
@@ -71,19 +70,21 @@ def names(kind: str, line: str) -> list[str]:
     setup.configure("critical", "line")
     try:
         at = cluster_option(parser.parse_known_args(shlex.split(line))[0])
-        return anyio.run(_children, at.zookeeper, paths.CONSUMERS if kind == "groups" else paths.BROKER_TOPICS)
+        return anyio.run(_names, at, kind)
     except (Exception, SystemExit):  # a line that is wrong, a server that is down: a shell shows nothing
         return []
 
 
-async def _children(zookeeper: ZooKeeperSettings, path: str) -> list[str]:
+async def _names(at: ClusterOption, kind: str) -> list[str]:
     import anyio
 
-    from kzconsumer.registry.sessions import short_session
+    from kzconsumer.registry import paths
 
     with anyio.move_on_after(LIMIT):
-        async with short_session(zookeeper) as session:
-            return await session.children(path)
+        async with at.access() as access:
+            return await (
+                access.session.children(paths.CONSUMERS) if kind == "groups" else (await access.topics()).names()
+            )
     return []
 
 

@@ -117,12 +117,12 @@ async def _print(arguments: argparse.Namespace, settings: Settings, wanted: Want
 
 async def _refuse_stored(settings: Settings) -> None:
     """`--from` is for groups without stored offsets, as in the original console consumer."""
-    from kzconsumer_tools.groups.reader import read_nodes
+    from kzconsumer_tools.groups.cluster_access import read_nodes
 
     group, topics = settings.group.id, settings.subscription.filter
     assert topics is not None
     try:
-        stored = stored_offsets(await read_nodes(settings.zookeeper, group))
+        stored = stored_offsets(await read_nodes(settings, group))
     except NotFoundError:
         return
     if any(topics.allows(each.topic) for each in stored):

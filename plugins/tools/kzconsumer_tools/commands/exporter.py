@@ -37,6 +37,11 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         default=300.0,
         help="a partition is stalled if it is behind and has not advanced for so long: 300",
     )
+    parser.add_argument(
+        "--kafka-groups",
+        action="store_true",
+        help="with the groups that brokers coordinate, of Kafka's newer consumers",
+    )
     add_cluster_option(parser, output=False)
     parser.set_defaults(run=run)
 
@@ -52,7 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.flags_of_verb.append(f"status.token_file={toml_value(arguments.token_file)}")
     settings = cluster_settings(arguments)
     configure(settings.log.level, settings.log.format)
-    exporter = Exporter(settings, arguments.cluster, arguments.interval, arguments.stalled_after)
+    exporter = Exporter(
+        settings,
+        arguments.cluster,
+        arguments.interval,
+        arguments.stalled_after,
+        kafka_groups=arguments.kafka_groups,
+    )
     anyio.run(_serve, exporter, settings)
     return 0
 

@@ -38,7 +38,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "describe",
         help="one group: members, owners, stored offsets, problems",
         description="Show the members, partitions, owners and stored offsets of a group, and every invalid node. "
-        "Changes nothing. Brokers are contacted only for offsets that they store.",
+        "Changes nothing. Brokers are asked only for what ZooKeeper does not have.",
         examples=("orders", "--config orders.toml", "orders --storage kafka -o json"),
     )
     add_group(describing)

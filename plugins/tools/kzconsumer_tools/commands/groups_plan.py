@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from kzconsumer.cli.progress import progress
     from kzconsumer.logs import setup
-    from kzconsumer_tools.groups.reader import read_group
+    from kzconsumer_tools.groups.live_group import read_group
 
     settings = Settings.of(layers)
     setup.configure("warning", "line")  # an ignored registration changes the result

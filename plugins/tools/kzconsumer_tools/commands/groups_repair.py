@@ -47,7 +47,7 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "verify",
         help="whether every partition has a registered owner, as kafka.tools.VerifyConsumerRebalance",
         description="Check that every partition of every subscribed topic has an owner that is a registered thread, "
-        "as kafka.tools.VerifyConsumerRebalance does; exit status 3 if not. Reads ZooKeeper only; changes nothing.",
+        "as kafka.tools.VerifyConsumerRebalance does; exit status 3 if not. Changes nothing.",
         examples=("orders", "orders --context prod"),
     )
     doctor = actions.add_parser(
@@ -91,11 +91,9 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run_verify(arguments: argparse.Namespace) -> int:
-    from kzconsumer_tools.groups.reader import read_nodes
-
     at = cluster_option(arguments)
     group = required_group(arguments, at)
-    symptoms = verify(ask(read_nodes, at.zookeeper, group))
+    symptoms = verify(ask(at.nodes, group))
     return _show_symptoms(arguments, group, symptoms, "every partition has an owner that is a registered thread")
 
 
@@ -118,12 +116,12 @@ async def _examine(at: ClusterOption, group: str) -> tuple[list[Symptom], int]:
     """The symptoms, and the number of stored offsets that no leader's answer could be compared with."""
     import anyio
 
-    from kzconsumer_tools.groups.reader import nodes_of, require_group
+    from kzconsumer_tools.groups.reader import require_group
 
     assignors = _assignors()
 
     async def look(access: ClusterAccess) -> tuple[list[Symptom], int]:
-        nodes = await nodes_of(access.session, group)
+        nodes = await access.nodes(group)
         known = facts(nodes)
         wanted = known.existing.intersection(known.offsets)
         logs, _ = await access.known_logs(wanted)
@@ -162,11 +160,11 @@ def run_delete(arguments: argparse.Namespace) -> int:
 
 async def _delete(arguments: argparse.Namespace, at: ClusterOption, group: str) -> RepairResult:
     from kzconsumer_tools.groups.apply import apply_changes, single
-    from kzconsumer_tools.groups.reader import nodes_of, require_group, tree_of
+    from kzconsumer_tools.groups.reader import require_group, tree_of
 
     async with at.access() as access:
         await require_group(access.session, at.zookeeper.connect, group)
-        nodes = await nodes_of(access.session, group)
+        nodes = await access.nodes(group)
         changes = deletion(await tree_of(access.session, GroupPaths(group).root), arguments.topic)
         if not changes:
             raise NotFoundError(f"group {group} has no nodes of topic {arguments.topic}")
@@ -186,11 +184,11 @@ def run_clean(arguments: argparse.Namespace) -> int:
 
 async def _clean(arguments: argparse.Namespace, at: ClusterOption, group: str) -> RepairResult:
     from kzconsumer_tools.groups.apply import apply_changes, single
-    from kzconsumer_tools.groups.reader import nodes_of, require_group
+    from kzconsumer_tools.groups.reader import require_group
 
     async with at.access() as access:
         await require_group(access.session, at.zookeeper.connect, group)
-        nodes = await nodes_of(access.session, group)
+        nodes = await access.nodes(group)
         found = leftovers(nodes)
         unheld = removal(nodes, [each for each in found if each.kind != "topic_gone"])
         rest = removal(nodes, [each for each in found if each.kind == "topic_gone"])
@@ -221,10 +219,10 @@ async def _restore(
     arguments: argparse.Namespace, at: ClusterOption, group: str, saved: Sequence[SavedNode]
 ) -> RepairResult:
     from kzconsumer_tools.groups.apply import apply_changes, make_parents, single
-    from kzconsumer_tools.groups.reader import nodes_of, tree_of
+    from kzconsumer_tools.groups.reader import tree_of
 
     async with at.access() as access:
-        nodes = await nodes_of(access.session, group)
+        nodes = await access.nodes(group)
         try:
             changes = restoration(saved, await tree_of(access.session, GroupPaths(group).root))
         except ValueError as error:

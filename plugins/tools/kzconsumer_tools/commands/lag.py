@@ -83,13 +83,13 @@ async def read_lag(at: ClusterOption, group: str, scope: Scope | None) -> tuple[
     """The lag, and why a log's end is missing in it."""
     import time
 
-    from kzconsumer_tools.groups.reader import nodes_of, require_group
+    from kzconsumer_tools.groups.reader import require_group
     from kzconsumer_tools.offsets.prepare import partitions_in, within
     from kzconsumer_tools.offsets.view import read_view
 
     async with at.access() as access:
         await require_group(access.session, at.zookeeper.connect, group)
-        view = await read_view(access, await nodes_of(access.session, group), at.storage)
+        view = await read_view(access, await access.nodes(group), at.storage)
         partitions = [each for each in partitions_of(view.facts) if within(each, scope)]
         if scope is not None and not partitions:
             await partitions_in(access, view.nodes, scope)  # raises NotFoundError for a name that does not exist

@@ -70,7 +70,7 @@ def _add_show(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "show",
         help="the stored offsets of a group, and when they were written",
         description="Show the stored offsets of a group, when each was last written, and the epoch and plan of its "
-        "claim record. Changes nothing. Brokers are contacted only for offsets that they store.",
+        "claim record. Changes nothing. Brokers are asked only for what ZooKeeper does not have.",
         examples=("orders", "orders --topic orders:0", "orders --storage both"),
     )
     add_group(showing)
@@ -172,12 +172,11 @@ def run_show(arguments: argparse.Namespace) -> int:
 
 
 def run_export(arguments: argparse.Namespace) -> int:
-    from kzconsumer_tools.groups.reader import read_nodes
     from kzconsumer_tools.offsets.prepare import within
 
     at = cluster_option(arguments)
     group, scope = required_group(arguments, at), chosen_topics(arguments.topic)
-    nodes = ask(read_nodes, at.zookeeper, group)
+    nodes = ask(at.nodes, group)
     saved = [(GroupPaths(group).offset(p), data) for p, data in stored_offsets(nodes).items() if within(p, scope)]
     for path, data in offsets_of_0_7(nodes).items():
         left = partition_of_0_7(path)

@@ -17,7 +17,7 @@ from kzconsumer_tools.commands.cluster_option import ClusterOption
 from kzconsumer_tools.commands.execute_option import write_undo
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
 from kzconsumer_tools.groups.members_present import members_present, require_no_members
-from kzconsumer_tools.groups.reader import nodes_of, require_group
+from kzconsumer_tools.groups.reader import require_group
 from kzconsumer_tools.offsets.changes import ChangedGroup, ChangedOffsets, DescribedChange, Reset
 from kzconsumer_tools.offsets.coordinator_changes import CoordinatorChange, SavedCoordinatorOffset
 from kzconsumer_tools.offsets.copy_to_coordinator import CoordinatorChanges, prepare_copy
@@ -82,7 +82,7 @@ async def reset(
 ) -> Sequence[OffsetChanges]:
     if scope is None:
         await require_group(access.session, connect, group)
-    nodes = await nodes_of(access.session, group)
+    nodes = await access.nodes(group)
     partitions = await partitions_in(access, nodes, scope)
     return [OffsetChanges(nodes, await prepare_reset(access, nodes, partitions, to))]
 
@@ -93,7 +93,7 @@ async def import_offsets(
     """`group` is that of offsets without one in the file."""
     prepared = []
     for name in sorted({each.group or group or "" for each in saved}):
-        nodes = await nodes_of(access.session, name)
+        nodes = await access.nodes(name)
         offsets = {each.partition: each.data for each in saved if (each.group or group) == name}
         prepared.append(OffsetChanges(nodes, await prepare_import(access, nodes, offsets, verbatim=verbatim)))
     return prepared
@@ -103,7 +103,7 @@ async def clone(
     connect: str, source: str, group: str, scope: Scope | None, access: ClusterAccess
 ) -> Sequence[OffsetChanges]:
     await require_group(access.session, connect, source)
-    original, nodes = await nodes_of(access.session, source), await nodes_of(access.session, group)
+    original, nodes = await access.nodes(source), await access.nodes(group)
     return [OffsetChanges(nodes, await prepare_clone(access, original, nodes, scope))]
 
 
@@ -129,7 +129,7 @@ async def undo_copy(saved: Sequence[SavedCoordinatorOffset], access: ClusterAcce
         before = {each.topic_partition: each.stored for each in saved if each.group == group}
         present = await access.coordinator_offsets(group, before)
         changes = [CoordinatorChange(where, present.get(where), after) for where, after in sorted(before.items())]
-        prepared.append(CoordinatorChanges(await nodes_of(access.session, group), changes))
+        prepared.append(CoordinatorChanges(await access.nodes(group), changes))
     return prepared
 
 
@@ -138,7 +138,7 @@ async def _offsets_in(
 ) -> tuple[GroupView, dict[TopicPartition, int]]:
     """The start offsets of members with that storage. Raises NotFoundError if there are none in the scope."""
     await require_group(access.session, connect, group)
-    view = await read_view(access, await nodes_of(access.session, group), storage)
+    view = await read_view(access, await access.nodes(group), storage)
     offsets = {
         each: offset
         for each, offset in view.facts.offsets.items()

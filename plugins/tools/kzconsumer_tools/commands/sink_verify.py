@@ -59,16 +59,16 @@ async def verify(settings: Settings) -> Proof:
     from anyio import to_thread
 
     from kzconsumer.sinks.quarantine import kept_ranges
-    from kzconsumer_tools.groups.reader import read_nodes
+    from kzconsumer_tools.groups.cluster_access import read_nodes
     from kzconsumer_tools.sinks.proof import gaps, prove
 
     group, aside = settings.group.id, settings.require_daemon().quarantine
-    nodes = await read_nodes(settings.zookeeper, group)
+    nodes = await read_nodes(settings, group)
     before = progress_of(nodes)
     sink = await accountable(settings, group)
     kept = await to_thread.run_sync(kept_ranges, Path(aside)) if aside is not None else []
     holdings = await sink.holdings(count_rows=True)
-    after = progress_of(await read_nodes(settings.zookeeper, group))
+    after = progress_of(await read_nodes(settings, group))
     missing = gaps(before, holdings, kept)
     return prove(group, before, holdings, after, kept, await _in_log(settings, missing, incarnations(nodes)))
 
@@ -117,8 +117,8 @@ def progress_of(nodes: GroupNodes) -> dict[TopicPartition, GroupProgress]:
 
 
 def incarnations(nodes: GroupNodes) -> dict[str, int]:
-    """Topic -> incarnation, of the topics that exist."""
-    return {topic: node.stat.czxid for topic, node in nodes.topics.items()}
+    """Topic -> incarnation, of the topics that exist and that the group has consumed."""
+    return {name: topic.incarnation for name, topic in nodes.topics.items() if topic.incarnation is not None}
 
 
 async def _in_log(

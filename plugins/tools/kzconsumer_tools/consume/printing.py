@@ -29,7 +29,7 @@ from kzconsumer_tools.consume.format_string import Format
 from kzconsumer_tools.consume.lines import render
 from kzconsumer_tools.consume.places import ENDLESS, Place, offset_at, ranges
 from kzconsumer_tools.consume.record_filter import RecordFilter
-from kzconsumer_tools.groups.reader import read_nodes
+from kzconsumer_tools.groups.cluster_access import read_nodes
 from kzconsumer_tools.offsets.prepare import Scope, by_topic, choose
 from kzconsumer_tools.offsets.stored import stored_offsets
 
@@ -185,7 +185,7 @@ async def _without_group(settings: Settings, printer: Printer, wanted: Wanted, s
     """Nothing is joined or stored."""
     stored: dict[TopicPartition, int] = {}
     if wanted.begin.group is not None:
-        stored = _readable(stored_offsets(await read_nodes(settings.zookeeper, wanted.begin.group)))
+        stored = _readable(stored_offsets(await read_nodes(settings, wanted.begin.group)))
     if wanted.count is not None and wanted.count <= FEW and wanted.filter == RecordFilter():
         settings = msgspec.structs.replace(settings, fetch=msgspec.structs.replace(settings.fetch, max_bytes=LITTLE))
     async with range_reader(settings) as reader:

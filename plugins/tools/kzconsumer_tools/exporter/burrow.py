@@ -54,7 +54,7 @@ def consumer(group: SeenGroup) -> dict[str, list[Document | None]]:
         partitions[each.partition] = {
             "offsets": [*[None] * (WINDOW - len(each.commits)), *_offsets(each)],
             "owner": each.owner or "",
-            "client_id": "",
+            "client_id": each.client,
             "current-lag": each.lag,
         }
     return topics
@@ -90,7 +90,7 @@ def _partition(each: SeenPartition) -> Document:
         "topic": each.topic,
         "partition": each.partition,
         "owner": each.owner or "",
-        "client_id": "",
+        "client_id": each.client,
         "status": _status(each),
         "start": offsets[0] if offsets else None,
         "end": offsets[-1] if offsets else None,

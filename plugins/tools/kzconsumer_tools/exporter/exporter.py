@@ -21,15 +21,15 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.registry.sessions import open_session
-from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.watches import Watches
+from kzconsumer_tools.exporter.kafka_groups import KafkaGroups, merged, read_kafka_groups
 from kzconsumer_tools.exporter.nodes import WatchedNodes
-from kzconsumer_tools.exporter.pictures import Histories, SeenGroup
-from kzconsumer_tools.groups.nodes import GroupNodes, facts
+from kzconsumer_tools.exporter.pictures import Histories, ReadGroup, SeenGroup, group_of_nodes
+from kzconsumer_tools.groups.cluster_access import metadata_of
 from kzconsumer_tools.groups.reader import NO_CLUSTER, nodes_of
 from kzconsumer_tools.groups.record_times import PARTITIONS_OF_REQUEST, RecordTimes
+from kzconsumer_tools.groups.topics import Topics, topics_now
 from kzconsumer_tools.paths import BROKERS
 
 log = get_logger("kzconsumer.exporter")
@@ -55,7 +55,16 @@ class Reading(msgspec.Struct, frozen=True):
 class Exporter:
     """`run` keeps `present` up to date."""
 
-    def __init__(self, settings: Settings, cluster: str, interval: float, stalled_after: float) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: str,
+        interval: float,
+        stalled_after: float,
+        *,
+        kafka_groups: bool = False,
+    ) -> None:
+        """`kafka_groups`: with the groups that brokers coordinate."""
         self.cluster = cluster
         self.interval = interval
         self.stalled_after = stalled_after
@@ -63,6 +72,7 @@ class Exporter:
         self.failure: str | None = "nothing has been read yet"
         """Why the last reading failed, or why ends are missing in it."""
         self._settings = settings
+        self._kafka_groups = kafka_groups
         self._session: ZooKeeperSession | None = None
         self._histories = Histories(interval)
         self._last: Reading | None = None
@@ -91,58 +101,65 @@ class Exporter:
                     async with self._session as session:
                         await self._follow(session, brokers)
                 except SessionExpiredError as error:
-                    self._failed(error)
+                    self._settle(error)
 
     async def _follow(self, session: ZooKeeperSession, brokers: Brokers) -> None:
         nodes = WatchedNodes(session)
-        leaders = Leaders(TopicRegistry(session, Watches(session), self._settings.brokers), brokers, TIMEOUT)
+        metadata = metadata_of(session, nodes.watches, self._settings.brokers, brokers)
+        leaders = Leaders(metadata, brokers, TIMEOUT)
         log_offsets = LogOffsets(leaders, brokers, TIMEOUT, READ_UNCOMMITTED)
         record_times = RecordTimes(leaders, brokers, TIMEOUT)
         while True:
             began = now()
             try:
                 await session.sync()  # without an answer, what is known may be out of date
-                groups = await self._groups(nodes)
-                existing = sorted({each for nodes in groups.values() for each in facts(nodes).existing})
-                ends = await self._ends(log_offsets, existing)
+                topics = await topics_now(nodes, metadata)
+                groups = await self._groups(nodes, topics)
+                unread: KzConsumerError | None = None
+                if self._kafka_groups:
+                    kafka, unread = await _with_partitions(await read_kafka_groups(metadata, brokers, TIMEOUT), topics)
+                    groups = merged(groups, kafka)
+                existing = sorted({each for group in groups.values() for each in group.existing})
+                ends, unknown = await self._ends(log_offsets, existing)
                 await self._times(record_times, groups, ends)
-                self._look(groups, existing, ends, now() - began)
+                self._look(groups, existing, ends, now() - began, complete=unread is None)
+                self._settle(unread or unknown)
             except SessionExpiredError:
                 raise
             except KzConsumerError as error:
-                self._failed(error)
+                self._settle(error)
             await anyio.sleep(max(0.1, self.interval - (now() - began)))
 
-    async def _groups(self, nodes: WatchedNodes) -> dict[str, GroupNodes]:
+    async def _groups(self, nodes: WatchedNodes, topics: Topics) -> dict[str, ReadGroup]:
         names = await nodes.children(paths.CONSUMERS)
-        if not names and not [path for path in (paths.CONSUMERS, BROKERS) if await nodes.find(path) is not None]:
+        there = names or topics.from_brokers
+        if not there and not [path for path in (paths.CONSUMERS, BROKERS) if await nodes.find(path) is not None]:
             raise NotFoundError(NO_CLUSTER)
         for group in self._known.difference(names):
             nodes.forget(group)
         self._known = set(names)
-        return {group: await nodes_of(nodes, group) for group in names}
+        return {group: group_of_nodes(await nodes_of(nodes, topics, group)) for group in names}
 
-    async def _ends(self, log_offsets: LogOffsets, existing: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Those that are known. Only partitions that exist are asked for: old brokers create a topic that is named."""
+    async def _ends(
+        self, log_offsets: LogOffsets, existing: Sequence[TopicPartition]
+    ) -> tuple[dict[TopicPartition, int], KzConsumerError | None]:
+        """Those that are known, and why one is not.
+
+        Only partitions that exist are asked for: old brokers create a topic that is named.
+        """
         if not existing:
-            self.failure = None
-            return {}
+            return {}, None
         try:
             found = await log_offsets.once(dict.fromkeys(existing, LATEST))
         except SessionExpiredError:
             raise
         except KzConsumerError as error:
-            self._failed(error)
-            return {}
+            return {}, error
         missing = next((each for each in found.values() if not isinstance(each, ListedOffset)), None)
-        if missing is not None:
-            self._failed(missing)
-        else:
-            self.failure = None
-        return {partition: at.offset for partition, at in found.items() if isinstance(at, ListedOffset)}
+        return {partition: at.offset for partition, at in found.items() if isinstance(at, ListedOffset)}, missing
 
     async def _times(
-        self, record_times: RecordTimes, groups: Mapping[str, GroupNodes], ends: Mapping[TopicPartition, int]
+        self, record_times: RecordTimes, groups: Mapping[str, ReadGroup], ends: Mapping[TopicPartition, int]
     ) -> None:
         """Look up records that are older than the first observation of their log, a few in each interval."""
         unknown = self._histories.age_unknown(groups, ends)
@@ -158,18 +175,37 @@ class Exporter:
 
     def _look(
         self,
-        groups: Mapping[str, GroupNodes],
+        groups: Mapping[str, ReadGroup],
         existing: Sequence[TopicPartition],
         ends: Mapping[TopicPartition, int],
         took: float,
+        *,
+        complete: bool,
     ) -> None:
         topics: dict[str, list[int]] = {}
         for topic, number in existing:
             topics.setdefault(topic, []).append(number)
         at = time.time()
-        seen = self._histories.look(groups, ends, self._written, at)
+        unread = () if complete or self._last is None else self._last.groups.keys() - groups.keys()
+        seen = self._histories.look(groups, ends, self._written, at, unread)
         self._last = Reading(at, took, seen, {topic: tuple(each) for topic, each in topics.items()}, ends)
 
-    def _failed(self, error: KzConsumerError) -> None:
-        self.failure = str(error)
-        log.info("reading the cluster failed", reason=self.failure)
+    def _settle(self, error: KzConsumerError | None) -> None:
+        self.failure = str(error) if error is not None else None
+        if error is not None:
+            log.info("reading the cluster failed", reason=self.failure)
+
+
+async def _with_partitions(found: KafkaGroups, topics: Topics) -> tuple[dict[str, ReadGroup], KzConsumerError | None]:
+    names = {name for group in found.groups.values() for name in group.topics}
+    there = await topics.found(sorted(names), "")
+    existing = {
+        name: [
+            TopicPartition(each, number)
+            for each in sorted(group.topics)
+            if each in there
+            for number in there[each].partitions
+        ]
+        for name, group in found.groups.items()
+    }
+    return {name: group.read(existing[name]) for name, group in found.groups.items()}, found.failure

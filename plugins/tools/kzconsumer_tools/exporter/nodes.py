@@ -22,23 +22,23 @@ class WatchedNodes:
     """The nodes of one session, for `groups.reader.nodes_of`. Raises as the session does."""
 
     def __init__(self, session: ZooKeeperSession) -> None:
-        self._watches = Watches(session)
+        self.watches = Watches(session)
         self._limit = anyio.Semaphore(AT_ONCE)
 
     async def find(self, path: str) -> Node | None:
-        return await self._limited(self._watches.data(path, ""))
+        return await self._limited(self.watches.data(path, ""))
 
     async def children(self, path: str) -> list[str]:
         """None if the node is missing, which its watch remembers."""
-        if await self._limited(self._watches.exists(path, "")) is None:
+        if await self._limited(self.watches.exists(path, "")) is None:
             return []
-        return await self._limited(self._watches.children(path, ""))
+        return await self._limited(self.watches.children(path, ""))
 
     def forget(self, group: str) -> None:
         """Drop the watches of a group that was deleted."""
         at = GroupPaths(group)
         for path in (at.ids, at.owners, at.offsets, at.claims, at.run, at.topics, at.brokers):
-            self._watches.forget(path)
+            self.watches.forget(path)
 
     async def _limited(self, read: Awaitable[T]) -> T:
         async with self._limit:

@@ -14,8 +14,49 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.status.judgement import WINDOW, Commit, Judgement, judge
 from kzconsumer.status.track import LogGrowth
-from kzconsumer_tools.groups.description import DescribedPartition, describe
-from kzconsumer_tools.groups.nodes import GroupNodes
+from kzconsumer_tools.groups.description import describe
+from kzconsumer_tools.groups.nodes import GroupNodes, facts
+
+
+class ReadPartition(msgspec.Struct, frozen=True):
+    """`committed`: when `stored` was written, None if that is not known; `unreadable`: the offset is no number."""
+
+    topic: str
+    partition: int
+    owner: str | None
+    unowned: bool
+    stored: int | None
+    committed: float | None = None
+    unreadable: bool = False
+    client: str = ""
+
+    @property
+    def place(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+class ReadGroup(msgspec.Struct, frozen=True):
+    """A group as it was read. `existing`: the partitions of its topics that the cluster has."""
+
+    members: int
+    partitions: tuple[ReadPartition, ...]
+    existing: frozenset[TopicPartition]
+
+
+def group_of_nodes(nodes: GroupNodes) -> ReadGroup:
+    known = facts(nodes)
+    described = describe(nodes, known)
+    unreadable = {each.path for each in described.findings if each.kind == "unreadable_offset"}
+    rows = []
+    for each in described.partitions:
+        path = GroupPaths(nodes.group).offset(TopicPartition(each.topic, each.partition))
+        committed = nodes.offsets[path].stat.mtime / 1000 if each.stored is not None else None
+        rows.append(
+            ReadPartition(
+                each.topic, each.partition, each.owner, each.unowned, each.stored, committed, path in unreadable
+            )
+        )
+    return ReadGroup(len(described.members), tuple(rows), known.existing)
 
 
 class SeenPartition(msgspec.Struct, frozen=True):
@@ -37,6 +78,7 @@ class SeenPartition(msgspec.Struct, frozen=True):
     judgement: Judgement | None
     commits: tuple[Commit, ...]
     seen: tuple[float, ...]
+    client: str = ""
 
     @property
     def has_offset(self) -> bool:
@@ -76,36 +118,37 @@ class Histories:
 
     def look(
         self,
-        groups: Mapping[str, GroupNodes],
+        groups: Mapping[str, ReadGroup],
         ends: Mapping[TopicPartition, int],
         written: Mapping[tuple[TopicPartition, int], float],
         now: float,
+        unread: Collection[str] = (),
     ) -> dict[str, SeenGroup]:
-        """`ends`: those that are known; `written`: the time of the record at an offset, where it was looked up."""
+        """`ends`: those that are known; `written`: the time of the record at an offset, where it was looked up.
+
+        `unread`: groups that could not be read, and keep their histories.
+        """
         for partition, end in ends.items():
             self._of_logs.setdefault(partition, _LogHistory()).saw(end, now)
-        described = {group: describe(nodes) for group, nodes in groups.items()}
-        present = {(name, _place(each)) for name, group in described.items() for each in group.partitions}
+        present = {(name, each.place) for name, group in groups.items() for each in group.partitions}
+        present.update(key for key in self._of_groups if key[0] in unread)
         self._of_groups = {key: history for key, history in self._of_groups.items() if key in present}
         logs = {partition for _, partition in present}
         self._of_logs = {partition: history for partition, history in self._of_logs.items() if partition in logs}
         seen = {}
-        for name, group in described.items():
-            unreadable = {each.path for each in group.findings if each.kind == "unreadable_offset"}
-            partitions = [
-                self._partition(groups[name], each, unreadable, ends, written, now) for each in group.partitions
-            ]
-            seen[name] = SeenGroup(name, len(group.members), tuple(partitions))
+        for name, group in groups.items():
+            partitions = [self._partition(name, each, ends, written, now) for each in group.partitions]
+            seen[name] = SeenGroup(name, group.members, tuple(partitions))
         return seen
 
     def age_unknown(
-        self, groups: Mapping[str, GroupNodes], ends: Mapping[TopicPartition, int]
+        self, groups: Mapping[str, ReadGroup], ends: Mapping[TopicPartition, int]
     ) -> set[tuple[TopicPartition, int]]:
         """Partitions and offsets of records that were written before the first observation of their log."""
         found = set()
-        for nodes in groups.values():
-            for each in describe(nodes).partitions:
-                partition, end = _place(each), ends.get(_place(each))
+        for group in groups.values():
+            for each in group.partitions:
+                partition, end = each.place, ends.get(each.place)
                 if end is not None and each.stored is not None and each.stored < end:
                     history = self._of_logs.get(partition)
                     if history is None or history.growth.reached(each.stored) is None:
@@ -114,22 +157,19 @@ class Histories:
 
     def _partition(
         self,
-        nodes: GroupNodes,
-        each: DescribedPartition,
-        unreadable: Collection[str],
+        group: str,
+        each: ReadPartition,
         ends: Mapping[TopicPartition, int],
         written: Mapping[tuple[TopicPartition, int], float],
         now: float,
     ) -> SeenPartition:
-        partition, stored = _place(each), each.stored
+        partition, stored = each.place, each.stored
         end = ends.get(partition)
         lag = end - stored if end is not None and stored is not None and stored <= end else None
-        history = self._of_groups.setdefault((nodes.group, partition), _CommitHistory(now))
+        history = self._of_groups.setdefault((group, partition), _CommitHistory(now))
         log = self._of_logs.get(partition) or _LogHistory()
-        path = GroupPaths(nodes.group).offset(partition)
         if stored is not None:
-            node = nodes.offsets[path]
-            history.saw(node.stat.mtime / 1000, stored, lag, now)
+            history.saw(each.committed, stored, lag, now)
         since = None if stored is None else log.growth.reached(stored) or written.get((partition, stored))
         age = None if lag is None else 0.0 if lag == 0 else None if since is None else max(0.0, now - since)
         return SeenPartition(
@@ -138,13 +178,14 @@ class Histories:
             owner=each.owner,
             unowned=each.unowned,
             stored=stored,
-            unreadable=path in unreadable,
+            unreadable=each.unreadable,
             lag=lag,
             seconds=age,
             standing=None if lag is None else 0.0 if lag == 0 else now - history.advanced,
             judgement=judge(history.commits, lag, now, log.ends, self._alone),
             commits=tuple(history.commits),
             seen=tuple(history.seen),
+            client=each.client,
         )
 
 
@@ -164,15 +205,13 @@ class _CommitHistory:
         self.seen: deque[float] = deque(maxlen=WINDOW)
         self.advanced = now
 
-    def saw(self, at: float, stored: int, lag: int | None, now: float) -> None:
-        """The offset stored at the time `at`."""
+    def saw(self, at: float | None, stored: int, lag: int | None, now: float) -> None:
+        """The offset stored at the time `at`; None if that is unknown: then only another offset is another commit."""
         last = self.commits[-1] if self.commits else None
+        if at is None:
+            at = last.at if last is not None and last.offset == stored else now
         if last is None or (last.at, last.offset) != (at, stored):
             self.commits.append(Commit(at, stored, lag))
             self.seen.append(now)
         if lag == 0 or last is None or last.offset != stored:
             self.advanced = now
-
-
-def _place(each: DescribedPartition) -> TopicPartition:
-    return TopicPartition(each.topic, each.partition)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Protocol
 
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.log_offsets import LogOffsets
@@ -17,8 +18,10 @@ from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.registry import paths
-from kzconsumer.registry.nodes import decode_topic
+from kzconsumer.registry.cluster_metadata import ClusterMetadata
+from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.sessions import short_session
+from kzconsumer.registry.topic_identity import TopicIdentities
 from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.settings.sections import BrokersSettings, ZooKeeperSettings
 from kzconsumer.zookeeper.round_trips import together
@@ -26,7 +29,10 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 from kzconsumer_tools.cluster.reader import no_topic
 from kzconsumer_tools.groups.lag import LogRange
+from kzconsumer_tools.groups.nodes import GroupNodes
+from kzconsumer_tools.groups.reader import nodes_of, require_group
 from kzconsumer_tools.groups.record_times import RecordTimes
+from kzconsumer_tools.groups.topics import Topics, topics_now
 
 # Seconds for each broker's response: below the limit of the session, so that an error names the broker.
 TIMEOUT = 5.0
@@ -34,13 +40,27 @@ TIMEOUT = 5.0
 OFFSETS_TOPIC = "__consumer_offsets"
 
 
+class ChosenCluster(Protocol):
+    """`Settings`, and the cluster of a command line."""
+
+    @property
+    def zookeeper(self) -> ZooKeeperSettings: ...
+
+    @property
+    def brokers(self) -> BrokersSettings: ...
+
+    @property
+    def source(self) -> str: ...
+
+
 class ClusterAccess:
-    """Reads a cluster for one command."""
+    """Reads a cluster for one command. Commands do not know whether topics and brokers come from znodes or brokers."""
 
     def __init__(
         self,
         connect: str,
         session: ZooKeeperSession,
+        metadata: ClusterMetadata,
         leaders: Leaders,
         log_offsets: LogOffsets,
         record_times: RecordTimes,
@@ -48,30 +68,51 @@ class ClusterAccess:
     ) -> None:
         self._connect = connect
         self._coordinators = coordinators
+        self._metadata = metadata
         self.session = session
         self._leaders = leaders
         self._log_offsets = log_offsets
         self.written = record_times.written
 
+    async def topics(self) -> Topics:
+        """The topics as they are now. Raises BrokersUnreachableError."""
+        return await topics_now(self.session, self._metadata, self._identities)
+
+    async def nodes(self, group: str) -> GroupNodes:
+        """As `nodes_of`. Raises BrokersUnreachableError."""
+        return await nodes_of(self.session, await self.topics(), group)
+
     async def partitions(self, topics: Collection[str]) -> dict[str, tuple[int, ...]]:
         """The partition numbers of the topics that exist. Raises NotDoneError for an unreadable topic node."""
-        nodes = await together([self.session.find(paths.topic(topic)) for topic in topics])
-        found = {}
-        for topic, node in zip(topics, nodes, strict=True):
-            if node is not None:
-                try:
-                    found[topic] = decode_topic(node.data)
-                except ValueError as error:
-                    raise NotDoneError(f"{paths.topic(topic)}: {error}; nothing was changed") from None
-        return found
+        return await _partitions(await self.topics(), topics)
 
     async def required(self, topics: Collection[str]) -> dict[str, tuple[int, ...]]:
         """As `partitions`; raises NotFoundError for a topic that does not exist."""
-        found = await self.partitions(topics)
+        there = await self.topics()
+        found = await _partitions(there, topics)
         for topic in topics:
             if topic not in found:
-                raise no_topic(topic, await self.session.children(paths.BROKER_TOPICS))
+                raise no_topic(topic, await there.names())
         return found
+
+    async def identify(self, group: str, topics: Collection[str]) -> None:
+        """Record in the group which topics these are, before offsets of them are stored, if brokers report topics.
+
+        A member takes an offset that is older than this record for one of an earlier topic, and drops it.
+        Raises NotDoneError if the brokers do not agree.
+        """
+        if not await self._metadata.asks_brokers():
+            return
+        described = {name: topic for name, topic in (await self._metadata.described(topics)).items() if topic.id}
+        agreed = await self._metadata.agreed(described)
+        for name, topic_id in agreed.items():
+            if not topic_id:
+                raise NotDoneError(f"the brokers report different topics {name}; nothing was changed, try again")
+        identities = self._identities(group)
+        await together([identities.incarnation(name, topic_id) for name, topic_id in agreed.items()])
+
+    def _identities(self, group: str) -> TopicIdentities:
+        return TopicIdentities(self.session, Watches(self.session), GroupPaths(group))
 
     def coordinator(self, group: str) -> GroupCoordinator:
         """The coordinator that stores the group's offsets."""
@@ -84,7 +125,7 @@ class ClusterAccess:
 
         Without the offsets topic brokers are not asked: the request alone would create it. Raises CoordinatorError.
         """
-        if await self.session.exists(paths.topic(OFFSETS_TOPIC)) is None:
+        if not await (await self.topics()).found([OFFSETS_TOPIC], group):
             return {}
         return await self.coordinator(group).stored(partitions, others=True)
 
@@ -107,7 +148,7 @@ class ClusterAccess:
             starts = await self._log_offsets.once(dict.fromkeys(partitions, EARLIEST))
             ends = await self._log_offsets.once(dict.fromkeys(partitions, LATEST))
         except BrokersUnreachableError as error:
-            return {}, self._unreachable(error)
+            return {}, _unreachable(self._connect, error)
         except KzConsumerError as error:
             return {}, error
         found = {}
@@ -133,33 +174,68 @@ class ClusterAccess:
         return {partition: at.offset if at.offset >= 0 else None for partition, at in found.items()}
 
     async def _look_up(self, partitions: Collection[TopicPartition], at: int) -> dict[TopicPartition, ListedOffset]:
-        try:
-            return await self._log_offsets.look_up(dict.fromkeys(partitions, at))
-        except BrokersUnreachableError as error:
-            raise self._unreachable(error) from None
+        return await self._log_offsets.look_up(dict.fromkeys(partitions, at))
 
-    def _unreachable(self, error: BrokersUnreachableError) -> BrokersUnreachableError:
-        return BrokersUnreachableError(f"{self._connect}: no broker answers: {error}")
+
+async def _partitions(topics: Topics, names: Collection[str]) -> dict[str, tuple[int, ...]]:
+    # Incarnations do not matter here, so neither does the group.
+    found = await topics.found(names, "")
+    for name, topic in found.items():
+        if topic.fault:
+            raise NotDoneError(f"{paths.topic(name)}: {topic.fault}; nothing was changed")
+    return {name: topic.partitions for name, topic in found.items()}
+
+
+def _unreachable(connect: str, error: BrokersUnreachableError) -> BrokersUnreachableError:
+    return BrokersUnreachableError(f"{connect}: no broker answers: {error}")
 
 
 @asynccontextmanager
 async def cluster_access(
-    zookeeper: ZooKeeperSettings, brokers: BrokersSettings, source: str
+    zookeeper: ZooKeeperSettings, brokers: BrokersSettings, source: str, group: str | None = None
 ) -> AsyncIterator[ClusterAccess]:
-    """Raises ZooKeeperUnreachableError if the block exceeds the session's limit, ConfigError for unreadable keys."""
+    """`group`: the one that the command is about, if it is about one.
+
+    Raises ZooKeeperUnreachableError if the block exceeds the session's limit, BrokersUnreachableError, ConfigError for
+    unreadable keys.
+    """
     security = partial(load_security, brokers, source)
     security()
     async with (
         short_session(zookeeper) as session,
         Brokers(client_id="kzconsumer", timeout=TIMEOUT, security=security) as connections,
     ):
-        topics = TopicRegistry(session, Watches(session), brokers)
-        leaders = Leaders(topics, connections, TIMEOUT)
-        yield ClusterAccess(
-            zookeeper.connect,
-            session,
-            leaders,
-            LogOffsets(leaders, connections, TIMEOUT, READ_UNCOMMITTED),
-            RecordTimes(leaders, connections, TIMEOUT),
-            lambda group: GroupCoordinator(group, topics, connections, TIMEOUT),
-        )
+        metadata = metadata_of(session, Watches(session), brokers, connections, group)
+        leaders = Leaders(metadata, connections, TIMEOUT)
+        try:
+            yield ClusterAccess(
+                zookeeper.connect,
+                session,
+                metadata,
+                leaders,
+                LogOffsets(leaders, connections, TIMEOUT, READ_UNCOMMITTED),
+                RecordTimes(leaders, connections, TIMEOUT),
+                lambda name: GroupCoordinator(name, metadata, connections, TIMEOUT),
+            )
+        except BrokersUnreachableError as error:
+            raise _unreachable(zookeeper.connect, error) from None
+
+
+def metadata_of(
+    session: ZooKeeperSession, watches: Watches, settings: BrokersSettings, pool: Brokers, group: str | None = None
+) -> ClusterMetadata:
+    """Asks brokers if members of the group would, and if none is registered, if members of any group would."""
+    registered = TopicRegistry(session, watches, settings)
+
+    async def groups() -> list[str]:
+        own = [group] if group is not None else []
+        return own if await registered.broker_ids() else own + await watches.children(paths.CONSUMERS, "groups")
+
+    return ClusterMetadata(registered, watches, settings, pool, TIMEOUT, groups)
+
+
+async def read_nodes(chosen: ChosenCluster, group: str) -> GroupNodes:
+    """All nodes of the group, and its topics. Raises NotFoundError if it does not exist, and as `cluster_access`."""
+    async with cluster_access(chosen.zookeeper, chosen.brokers, chosen.source, group) as access:
+        await require_group(access.session, chosen.zookeeper.connect, group)
+        return await access.nodes(group)

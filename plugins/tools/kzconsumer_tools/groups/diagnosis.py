@@ -81,6 +81,11 @@ def examine(
     group = GroupPaths(nodes.group)
     symptoms = [Symptom(each.kind, each.path, each.reason) for each in known.findings]
     symptoms += _without_owner(known, group)
+    symptoms += [
+        Symptom("topic_missing", paths.topic(topic), "a member subscribes to it, and the cluster has no such topic")
+        for topic in sorted(_subscribed(known).difference(nodes.topics))
+    ]
+    symptoms += _recreated(nodes)
     if nodes.from_brokers:
         cannot = (
             "an original member cannot follow the cluster to KRaft: stop it before the first broker changes its mode"
@@ -90,12 +95,6 @@ def examine(
             for name, member in known.members.items()
             if not member.ours
         ]
-    else:
-        symptoms += [
-            Symptom("topic_missing", paths.topic(topic), "a member subscribes to it, and the cluster has no such topic")
-            for topic in sorted(_subscribed(known).difference(nodes.topics))
-        ]
-        symptoms += _recreated(nodes)
     symptoms += _outside_log(known, group, logs)
     symptoms += _other_owners(nodes, known, group, assignors)
     return sorted(set(symptoms))
@@ -139,9 +138,12 @@ def _recreated(nodes: GroupNodes) -> Iterator[Symptom]:
             record = decode_claim_record(node.data)
         except ValueError:
             continue  # reported as unknown_claim_record
-        if topic is not None and record.incarnation != f"{topic.stat.czxid:#x}":
+        if topic is None:
+            continue
+        present = f"{topic.incarnation:#x}" if topic.incarnation is not None else "new to the group"
+        if record.incarnation != present:
             was = f"the offset may be of an earlier topic of that name ({record.incarnation})"
-            yield Symptom("recreated_topic", path, f"{was}; the present one is {topic.stat.czxid:#x}")
+            yield Symptom("recreated_topic", path, f"{was}; the present one is {present}")
 
 
 def _other_owners(
@@ -159,10 +161,7 @@ def _other_owners(
     snapshot = GroupSnapshot(
         known.members,
         nodes.all_topics,
-        {
-            name: Topic(tuple(sorted(p.partition for p in known.existing if p.topic == name)), node.stat.czxid)
-            for name, node in nodes.topics.items()
-        },
+        {name: Topic(topic.partitions, topic.incarnation or 0) for name, topic in nodes.topics.items()},
     )
     if len(known.streams) < len(nodes.registrations):
         return  # no member can compute an assignment; reported as unreadable_registration or unusable_pattern

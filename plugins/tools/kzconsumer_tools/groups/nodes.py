@@ -47,10 +47,21 @@ _WRONG_OWNERS: Mapping[OwnerKind, tuple[FindingKind, str]] = {
 }
 
 
+class KnownTopic(msgspec.Struct, frozen=True):
+    """A topic that exists. `partitions` ascend; `fault`: why they cannot be read from the topic's node.
+
+    `incarnation`: None if brokers report another topic than those of that name that the group has consumed.
+    """
+
+    partitions: tuple[int, ...]
+    incarnation: int | None
+    fault: str = ""
+
+
 class GroupNodes(msgspec.Struct, frozen=True):
     """As read: registrations by consumer id, topics by name; owners, offsets and claims by path; the last run.
 
-    `from_brokers`: the cluster migrates to KRaft, or has: its topics need not be in ZooKeeper, or be up to date there.
+    `from_brokers`: the topics come from Metadata requests: the cluster is in KRaft mode, or migrates to it.
     """
 
     group: str
@@ -59,7 +70,7 @@ class GroupNodes(msgspec.Struct, frozen=True):
     offsets: Mapping[str, Node]
     claims: Mapping[str, Node]
     all_topics: tuple[str, ...]
-    topics: Mapping[str, Node]
+    topics: Mapping[str, KnownTopic]
     run: Node | None = None
     from_brokers: bool = False
 
@@ -112,6 +123,13 @@ def topics_in(nodes: GroupNodes) -> set[str]:
     return {topic for of_member in streams.values() for topic in of_member}.union(map(paths.topic_of, leaves))
 
 
+def topic_of_node(node: Node) -> KnownTopic:
+    try:
+        return KnownTopic(decode_topic(node.data), node.stat.czxid)
+    except ValueError as error:
+        return KnownTopic((), node.stat.czxid, str(error))
+
+
 def owner_of(node: Node) -> str:
     """An owner node's text; bytes that are not UTF-8 are replaced."""
     return node.data.decode("utf-8", "replace")
@@ -139,11 +157,10 @@ def _streams(
 
 
 def _existing(nodes: GroupNodes, findings: list[Finding]) -> Iterator[TopicPartition]:
-    for topic, node in nodes.topics.items():
-        try:
-            yield from [TopicPartition(topic, number) for number in decode_topic(node.data)]
-        except ValueError as error:
-            findings.append(Finding("unreadable_topic", paths.topic(topic), str(error)))
+    for name, topic in nodes.topics.items():
+        yield from [TopicPartition(name, number) for number in topic.partitions]
+        if topic.fault:
+            findings.append(Finding("unreadable_topic", paths.topic(name), topic.fault))
 
 
 def _owners(nodes: GroupNodes, findings: list[Finding]) -> Iterator[tuple[TopicPartition, Owner]]:

@@ -14,7 +14,6 @@ from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
 from kzconsumer_tools.groups.members_present import members_present, require_no_members
 from kzconsumer_tools.groups.nodes import GroupNodes
-from kzconsumer_tools.groups.reader import nodes_of
 from kzconsumer_tools.offsets.coordinator_changes import NO_OFFSET, CoordinatorChange, undo_file
 from kzconsumer_tools.offsets.prepare import nodes_at, require_partitions
 
@@ -35,7 +34,7 @@ class CoordinatorChanges(NamedTuple):
         after = {change.partition: change.after for change in self.changes if change.changes}
         if not after:
             return
-        require_no_members(await nodes_of(access.session, group))
+        require_no_members(await access.nodes(group))
         coordinator = access.coordinator(group)
         present = await coordinator.stored(after)
         if any(present.get(where) != expected for where, expected in before.items()):
@@ -51,7 +50,7 @@ class CoordinatorChanges(NamedTuple):
             raise NotDoneError(
                 f"the brokers have {present.get(wrong[0])} for {wrong[0]}: another client stores offsets of the group"
             )
-        if (reason := members_present(await nodes_of(access.session, group))) is not None:
+        if (reason := members_present(await access.nodes(group))) is not None:
             raise NotDoneError(f"group {group} {reason}; it joined meanwhile and may have begun at the earlier offsets")
 
 

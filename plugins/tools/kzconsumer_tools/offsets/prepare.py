@@ -34,8 +34,9 @@ class OffsetChanges(NamedTuple):
         """Raises GroupInUseError or NotDoneError, as `apply_changes`."""
         group = GroupPaths(self.nodes.group)
         units = [changed for change in self.changes if (changed := change.changed(group))]
-        await make_parents(access.session, [change for unit in units for change in unit])
         topics = {change.nodes.partition.topic for change in self.changes if change.changes}
+        await access.identify(self.nodes.group, sorted(topics))
+        await make_parents(access.session, [change for unit in units for change in unit])
         await apply_changes(access.session, group, units, topics=topics)
 
 

@@ -9,8 +9,6 @@ import msgspec
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import Storage, WithBrokers
-from kzconsumer.registry import paths
-from kzconsumer.zookeeper.round_trips import together
 from kzconsumer_tools.groups.nodes import GroupFacts, GroupNodes, facts
 from kzconsumer_tools.offsets.stored import effective_offsets
 
@@ -39,8 +37,8 @@ async def read_view(access: ClusterAccess, nodes: GroupNodes, storage: Storage) 
     zookeeper = view.facts.offsets
     brokers = await access.coordinator_offsets(nodes.group, view.facts.existing.union(zookeeper))
     more = sorted({partition.topic for partition in brokers}.difference(nodes.topics))
-    found = await together([access.session.find(paths.topic(topic)) for topic in more])
-    existing = {topic: node for topic, node in zip(more, found, strict=True) if node is not None}
-    nodes = msgspec.structs.replace(nodes, topics={**nodes.topics, **existing})
+    if more:
+        found = await (await access.topics()).found(more, nodes.group)
+        nodes = msgspec.structs.replace(nodes, topics={**nodes.topics, **found})
     offsets = effective_offsets(nodes, zookeeper, brokers, storage)
     return GroupView(nodes, msgspec.structs.replace(facts(nodes), offsets=offsets), brokers)

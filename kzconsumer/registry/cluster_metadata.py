@@ -1,0 +1,137 @@
+"""Metadata requests for topics and brokers, and whether these come from there or from the cluster's znodes.
+
+Metadata requests need addresses to begin with: `[brokers] bootstrap`, those that a member of the group has kept in
+`/consumers/<group>/brokers`, or those of the registered brokers once a migration to KRaft is announced.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+
+from kzconsumer.brokers.leaders import Leaders
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse, TopicMetadata
+from kzconsumer.errors import BrokersUnreachableError, KzConsumerError, ZooKeeperError
+from kzconsumer.model import Broker
+from kzconsumer.registry import paths
+from kzconsumer.registry.node_json import read_json
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.registry.topics import TopicRegistry
+from kzconsumer.settings.sections import BrokersSettings
+from kzconsumer.settings.values import host_and_port
+from kzconsumer.zookeeper.watches import Watches
+
+
+class ClusterMetadata:
+    """Only reads, on one session. `timeout` is for each broker's response, in seconds."""
+
+    def __init__(
+        self,
+        registered: TopicRegistry,
+        watches: Watches,
+        settings: BrokersSettings,
+        pool: Brokers,
+        timeout: float,
+        groups: Callable[[], Awaitable[Iterable[str]]],
+    ) -> None:
+        """`registered` reads the cluster's znodes; `groups` returns the groups whose kept addresses count."""
+        self._registered = registered
+        self._watches = watches
+        self._pool = pool
+        self._timeout = timeout
+        self._groups = groups
+        self._leaders = Leaders(self, pool, timeout)
+        self.addresses = settings.bootstrap
+        """Where to begin, as `host:port`; empty as long as topics and brokers come from znodes."""
+        self.announced = False
+        """The addresses are those of brokers that were registered when a migration was found."""
+        self.known: Mapping[int, Broker] = {}
+        """The brokers in the last response, by id."""
+
+    async def asks_brokers(self) -> bool:
+        """Whether topics and brokers come from Metadata requests: once they do, they always do."""
+        if not self.addresses:
+            found, announced = await self._find()
+            if not self.addresses:
+                self.addresses, self.announced = found, announced
+        return bool(self.addresses)
+
+    async def _find(self) -> tuple[tuple[str, ...], bool]:
+        for group in await self._groups():
+            if kept := await self._kept_by(GroupPaths(group)):
+                return kept, False
+        if await self._watches.exists(paths.MIGRATION, "migration") is None:
+            return (), False
+        found = tuple(f"{broker.host}:{broker.port}" for broker in await self._registered.brokers())
+        return found, bool(found)
+
+    async def _kept_by(self, group: GroupPaths) -> tuple[str, ...]:
+        node = await self._watches.data(group.brokers, "brokers")
+        try:
+            kept = read_json(node.data, tuple[str, ...]) if node is not None else ()
+            if not all(host and port for host, port in map(host_and_port, kept)):
+                raise ValueError("not a list of hosts and ports")
+            return kept
+        except ValueError as error:
+            raise ZooKeeperError(group.brokers, str(error)) from error
+
+    async def brokers(self) -> list[Broker]:
+        """The known brokers, and the addresses to begin with, which have negative ids; else the registered brokers."""
+        if not await self.asks_brokers():
+            return await self._registered.brokers()
+        known = list(self.known.values())
+        there = {(broker.host, broker.port) for broker in known}
+        first = [(-number, *host_and_port(each)) for number, each in enumerate(self.addresses, 1)]
+        return [*known, *(Broker(*each) for each in first if each[1:] not in there)]
+
+    @property
+    def unusable(self) -> Mapping[int, str]:
+        return self._registered.unusable
+
+    async def ask(self, topics: tuple[str, ...] | None) -> MetadataResponse:
+        """As `MetadataRequest`. Raises BrokersUnreachableError if no broker answers."""
+        answer = await self._leaders.ask(MetadataRequest(topics))
+        if not answer.brokers:  # it has just started, and knows no topic either
+            raise BrokersUnreachableError("a broker answered that knows no broker yet")
+        self.known = answer.brokers
+        return answer
+
+    async def described(self, names: Collection[str]) -> dict[str, TopicMetadata]:
+        """Those topics that exist. One is only missing if every broker that answers says so. Raises as `ask`."""
+        if not names:
+            return {}
+        found = existing(await self.ask(tuple(names)))
+        for broker in self.known.values():
+            missing = tuple(name for name in names if name not in found)
+            if not missing:
+                break
+            found |= existing(await self._answer_of(broker, missing))
+        return found
+
+    async def agreed(self, names: Collection[str]) -> dict[str, str]:
+        """The id that most of the brokers report that know the topic; empty if there is none.
+
+        A former id that a stale broker reports would hide the topic for ever, once it is recorded as the present one.
+        """
+        votes: dict[str, Counter[str]] = {name: Counter() for name in names}
+        for broker in self.known.values() if names else ():
+            for name, topic in existing(await self._answer_of(broker, tuple(names))).items():
+                votes[name][topic.id] += 1
+        return {name: _majority(found) for name, found in votes.items()}
+
+    async def _answer_of(self, broker: Broker, names: tuple[str, ...]) -> MetadataResponse:
+        """Without topics if it does not answer."""
+        try:
+            connection = await self._pool.connection(broker, "control")
+            return await connection.call(MetadataRequest(names), timeout=self._timeout)
+        except KzConsumerError:
+            return MetadataResponse({}, {})
+
+
+def existing(answer: MetadataResponse) -> dict[str, TopicMetadata]:
+    return {name: topic for name, topic in answer.topics.items() if topic.partitions and not topic.error}
+
+
+def _majority(votes: Counter[str]) -> str:
+    return next((topic_id for topic_id, number in votes.items() if 2 * number > votes.total()), "")

@@ -1,0 +1,256 @@
+"""Commands and the exporter on a cluster without ZooKeeper, whose groups of ours are in one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
+
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic_in_kraft
+from kzconsumer_tools.groups.reader import tree_of
+from tests.support.command_line import CommandLine
+from tests.support.members import Tables, reader, settings, stored_offsets
+from tests.support.producing import Sent, produce
+from tests.support.servers import Servers
+from tests.support.zookeeper_sessions import session, until
+from tests.tools.original.test_exporter import exporter, reached
+
+PARTITIONS, EACH = 2, 10
+#: Of the tool that is compared: the newest one in the sandbox's jars.
+TOOLS = "2.8.2"
+
+
+@pytest.fixture(scope="module")
+def kraft(servers: Servers) -> Cluster:
+    return servers.cluster("kraft-commands", "4.2.0", kraft=True)
+
+
+@pytest.fixture
+async def zookeeper(kraft: Cluster) -> AsyncIterator[ZooKeeperSession]:
+    async with session(kraft.connect.partition("/")[0]) as above:
+        await above.ensure(kraft.chroot)
+    async with session(kraft.connect) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def topic(kraft: Cluster, unique: str) -> str:
+    await asyncio.to_thread(create_topic_in_kraft, kraft.bootstrap, unique, PARTITIONS)
+    await send(kraft, unique)
+    return unique
+
+
+@pytest.fixture
+def kzconsumer(kraft: Cluster, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any) -> CommandLine:
+    monkeypatch.chdir(tmp_path)  # undo files are written there
+    return CommandLine(capsys, "--zookeeper", kraft.connect, "--bootstrap", kraft.bootstrap)
+
+
+def tables(cluster: Cluster, reset: str = "smallest") -> Tables:
+    return {
+        "brokers": {"bootstrap": [cluster.bootstrap], "metadata_interval": "200ms"},
+        "offsets": {"reset": reset, "commit_interval": "500ms"},
+    }
+
+
+async def send(cluster: Cluster, topic: str) -> None:
+    records = [Sent(n % PARTITIONS, None, b"%d" % n) for n in range(EACH * PARTITIONS)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
+
+
+async def consume(cluster: Cluster, group: str, topic: str, number: int, reset: str = "smallest") -> None:
+    async with reader(settings(cluster.connect, group, **tables(cluster, reset)), {topic: 1}) as member:
+        await until(lambda: len(member.messages) >= number)
+        assert len(member.messages) == number
+
+
+async def contents(zookeeper: ZooKeeperSession, path: str) -> dict[str, tuple[bytes, int]]:
+    return {at: (node.data, node.stat.version) for at, node in (await tree_of(zookeeper, path)).items()}
+
+
+async def test_commands_that_read_find_topics_and_change_nothing(
+    kraft: Cluster, zookeeper: ZooKeeperSession, kzconsumer: CommandLine, topic: str, tmp_path: Path
+) -> None:
+    group = f"{topic}-group"
+    file = tmp_path / "group.toml"
+    file.write_text(
+        f'[zookeeper]\nconnect = "{kraft.connect}"\n[brokers]\nbootstrap = ["{kraft.bootstrap}"]\n'
+        f'[group]\nid = "{group}"\n[subscription]\ninclude = "{topic}"\n'
+    )
+    async with reader(settings(kraft.connect, group, **tables(kraft)), {topic: 1}) as member:
+        await until(lambda: len(member.messages) >= EACH * PARTITIONS)
+        await member.consumer.commit()
+        before = await contents(zookeeper, f"/consumers/{group}")
+        assert (await kzconsumer.json("groups", "doctor", group))["healthy"]
+        assert (await kzconsumer("groups", "verify", group)).status == 0
+        described = await kzconsumer.json("groups", "describe", group)
+        assert (described["health"], described["missing_topics"]) == ("healthy", [])
+        assert [each["exists"] for each in described["partitions"]] == [True] * PARTITIONS
+        plain = CommandLine(kzconsumer._capsys, "--config", str(file))
+        plan = await plain.json("groups", "plan")
+        assert (plan["as_assigned"], len(plan["partitions"])) == (True, PARTITIONS)
+        assert await contents(zookeeper, f"/consumers/{group}") == before
+    await send(kraft, topic)
+    before = await contents(zookeeper, "/consumers")
+    lag = await kzconsumer.json("lag", group)
+    assert [(each["stored"], each["log_end"], each["lag"]) for each in lag["partitions"]] == [(10, 20, 10)] * PARTITIONS
+    assert lag["partitions"][0]["leader_address"] == kraft.bootstrap
+    assert (await kzconsumer.json("lag", group, "--storage", "both"))["lag"] == lag["lag"]
+    preview = await kzconsumer.json("offsets", "reset", group, "--all-topics", "--to-latest")
+    assert [each["new"] for each in preview["groups"][0]["partitions"]] == [20] * PARTITIONS
+    missing = await kzconsumer("offsets", "reset", group, "--topic", topic[:-1], "--to-latest")
+    assert (missing.status, f"did you mean {topic}?" in missing.err) == (1, True)
+    assert (
+        topic
+        in (await kzconsumer("completion", "topics", f"--zookeeper {kraft.connect} --bootstrap {kraft.bootstrap}")).out
+    )
+    words = ["consume", topic, "--from", "beginning", "--until", "end"]
+    options = ["--zookeeper", kraft.connect, "--bootstrap", kraft.bootstrap]
+    printed = await anyio.run_process([sys.executable, "-m", "kzconsumer", *words, *options])
+    assert len(printed.stdout.splitlines()) == 2 * EACH * PARTITIONS
+    assert await contents(zookeeper, "/consumers") == before
+
+
+async def test_addresses_that_members_have_kept_are_used_without_bootstrap(
+    kraft: Cluster, zookeeper: ZooKeeperSession, capsys: pytest.CaptureFixture[str], topic: str
+) -> None:
+    """As after a migration whose end deleted the cluster's nodes; also for a group that has kept none itself."""
+    kzconsumer = CommandLine(capsys, "--zookeeper", kraft.connect)
+    for group in (topic, f"{topic}-other"):
+        for number in range(PARTITIONS):
+            await zookeeper.ensure(f"/consumers/{group}/offsets/{topic}/{number}")
+            await zookeeper.set(f"/consumers/{group}/offsets/{topic}/{number}", b"3", -1)
+    assert (await kzconsumer.json("lag", topic))["lag"] is None, "nothing names a broker"
+    await zookeeper.create(GroupPaths(topic).brokers, msgspec.json.encode([kraft.bootstrap]))
+    for group in (topic, f"{topic}-other"):
+        assert (await kzconsumer.json("lag", group))["lag"] == 2 * (EACH - 3)
+    await zookeeper.delete(GroupPaths(topic).brokers, -1)
+
+
+async def test_changed_offsets_count_for_the_next_member(
+    kraft: Cluster, zookeeper: ZooKeeperSession, kzconsumer: CommandLine, topic: str, tmp_path: Path
+) -> None:
+    """Also those of a group that has never consumed the topic, and so has not identified it yet."""
+    new, copy, restored = (f"{topic}-{name}" for name in ("new", "copy", "restored"))
+    everything = EACH * PARTITIONS
+    done = await kzconsumer.json("offsets", "reset", new, "--topic", topic, "--to-offset", "4", "--execute")
+    assert done["executed"]
+    await consume(kraft, new, topic, everything - 8, reset="largest")
+    await kzconsumer.json("offsets", "clone", new, copy, "--execute")
+    assert await stored_offsets(kraft.connect, copy, topic, PARTITIONS) == [EACH] * PARTITIONS
+    await kzconsumer.json("offsets", "reset", copy, "--all-topics", "--shift-by", "-1", "--execute")
+    exported = tmp_path / "offsets.csv"
+    assert (await kzconsumer("offsets", "export", copy, "--format", "csv", "--output-file", str(exported))).status == 0
+    await kzconsumer.json("offsets", "import", str(exported), "--group", restored, "--execute")
+    for group in (copy, restored):
+        await consume(kraft, group, topic, PARTITIONS, reset="largest")
+    copied = await kzconsumer.json("offsets", "copy", restored, "--from", "zookeeper", "--to", "kafka", "--execute")
+    assert copied["executed"]
+    shown = await kzconsumer.json("offsets", "show", restored, "--storage", "kafka")
+    assert [each["brokers"] for each in shown["partitions"]] == [EACH] * PARTITIONS
+
+    # Another topic of that name: the offsets of the first one are not its.
+    admin = AdminClient({"bootstrap.servers": kraft.bootstrap})
+    await asyncio.to_thread(admin.delete_topics([topic])[topic].result, 30)
+    await until(lambda: topic not in admin.list_topics(timeout=10).topics)
+    await asyncio.to_thread(create_topic_in_kraft, kraft.bootstrap, topic, PARTITIONS)
+    await send(kraft, topic)
+    sick = await kzconsumer.json("groups", "doctor", restored, status=3)
+    assert {each["kind"] for each in sick["symptoms"]} == {"recreated_topic"}
+    await kzconsumer.json("offsets", "reset", restored, "--all-topics", "--to-offset", "7", "--execute")
+    await consume(kraft, restored, topic, everything - 14, reset="largest")
+    assert (await kzconsumer.json("groups", "doctor", restored))["healthy"]
+
+
+async def test_the_exporter_has_groups_in_zookeeper_and_those_that_brokers_coordinate(
+    servers: Servers, kraft: Cluster, zookeeper: ZooKeeperSession, kzconsumer: CommandLine, topic: str, tmp_path: Path
+) -> None:
+    """The latter with the figures of Kafka's own tool: two consumers of each protocol, and offsets without members."""
+    ours, classic, newer, alone = (f"{topic}-{name}" for name in ("ours", "classic", "newer", "alone"))
+    await kzconsumer.json("offsets", "reset", ours, "--topic", topic, "--to-offset", "3", "--execute")
+    await kzconsumer.json("offsets", "reset", alone, "--topic", f"{topic}:1", "--to-offset", "6", "--execute")
+    await kzconsumer.json("offsets", "copy", alone, "--from", "zookeeper", "--to", "kafka", "--execute")
+    await kzconsumer.json("groups", "delete", alone, "--execute")
+    consumers = [
+        Consumer(of_group(kraft, group, protocol)) for group, protocol in ((classic, "classic"), (newer, "consumer"))
+    ]
+    try:
+        for consumer in consumers:
+            consumer.subscribe([topic])
+            await asyncio.to_thread(read, consumer, EACH * PARTITIONS)
+        await send(kraft, topic)
+        words = "--kafka-groups", "--bootstrap", kraft.bootstrap
+        async with exporter(kraft.connect, tmp_path, *words) as exported:
+
+            async def complete() -> bool:
+                lags = await exported.metrics("group_lag_records", "group")
+                return all((group,) in lags for group in (ours, classic, newer, alone))
+
+            await reached(complete)
+            lags = await exported.metrics("group_partition_lag_records", "group", "topic", "partition")
+            offsets = await exported.metrics("group_partition_offset", "group", "topic", "partition")
+            owners = await exported.metrics("group_partition_owner", "group", "partition", "owner")
+            assert {lags[ours, topic, str(n)] for n in range(PARTITIONS)} == {17.0}
+            for group in (classic, newer, alone):
+                expected = (
+                    await kafkas_figures(servers, kraft, group)
+                    if group != newer
+                    else {str(n): ("10", "10", owner) for n in range(PARTITIONS) for owner in [consumers[1].memberid()]}
+                )
+                for partition, (offset, lag, owner) in expected.items():
+                    at = group, topic, partition
+                    assert (offsets[at], lags[at]) == (float(offset), float(lag)), at
+                    assert owner == "-" or owners[group, partition, owner] == 1.0
+                assert len(expected) == sum(at[0] == group for at in offsets) == (1 if group == alone else PARTITIONS)
+            members = await exported.metrics("group_members", "group")
+            assert [members[group,] for group in (ours, classic, newer, alone)] == [0, 1, 1, 0]
+            status = await exported.lag(classic)
+            assert (status["status"], status["totallag"], status["partitions"][0]["client_id"]) == ("OK", 20, "client")
+            assert (await exported.get("/v3/kafka/test/consumer"))[1]["consumers"] == sorted(members_of(members))
+    finally:
+        for consumer in consumers:
+            await asyncio.to_thread(consumer.close)
+
+
+def members_of(samples: dict[tuple[str, ...], float]) -> list[str]:
+    return [group for (group,) in samples]
+
+
+def of_group(cluster: Cluster, group: str, protocol: str) -> dict[str, str | int | float | bool]:
+    return {
+        "bootstrap.servers": cluster.bootstrap,
+        "group.id": group,
+        "group.protocol": protocol,
+        "client.id": "client",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+
+
+def read(consumer: Consumer, number: int) -> None:
+    """So many records, and commit."""
+    seen = 0
+    while seen < number:
+        message = consumer.poll(1)
+        assert message is None or message.error() is None
+        seen += message is not None
+    consumer.commit(asynchronous=False)
+
+
+async def kafkas_figures(servers: Servers, cluster: Cluster, group: str) -> dict[str, tuple[str, str, str]]:
+    """Partition -> stored offset, lag and consumer id, as `kafka-consumer-groups.sh --describe` prints them."""
+    where = "--bootstrap-server", cluster.bootstrap, "--group", group
+    printed = await servers.tool(TOOLS, "kafka.admin.ConsumerGroupCommand", "--describe", *where)
+    rows = [line.split() for line in printed.splitlines() if line.startswith(group)]
+    return {row[2]: (row[3], row[5], row[6]) for row in rows}
