@@ -176,66 +176,52 @@ async def test_changed_offsets_count_for_the_next_member(
 async def test_the_exporter_has_groups_in_zookeeper_and_those_that_brokers_coordinate(
     servers: Servers, kraft: Cluster, zookeeper: ZooKeeperSession, kzconsumer: CommandLine, topic: str, tmp_path: Path
 ) -> None:
-    """The latter with the figures of Kafka's own tool: two consumers of each protocol, and offsets without members."""
-    ours, classic, newer, alone = (f"{topic}-{name}" for name in ("ours", "classic", "newer", "alone"))
+    """The latter with the figures of Kafka's own tool: a group with a consumer, and offsets without members."""
+    ours, theirs, alone = (f"{topic}-{name}" for name in ("ours", "theirs", "alone"))
     await kzconsumer.json("offsets", "reset", ours, "--topic", topic, "--to-offset", "3", "--execute")
     await kzconsumer.json("offsets", "reset", alone, "--topic", f"{topic}:1", "--to-offset", "6", "--execute")
     await kzconsumer.json("offsets", "copy", alone, "--from", "zookeeper", "--to", "kafka", "--execute")
     await kzconsumer.json("groups", "delete", alone, "--execute")
-    consumers = [
-        Consumer(of_group(kraft, group, protocol)) for group, protocol in ((classic, "classic"), (newer, "consumer"))
-    ]
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kraft.bootstrap,
+            "group.id": theirs,
+            "client.id": "client",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
     try:
-        for consumer in consumers:
-            consumer.subscribe([topic])
-            await asyncio.to_thread(read, consumer, EACH * PARTITIONS)
+        consumer.subscribe([topic])
+        await asyncio.to_thread(read, consumer, EACH * PARTITIONS)
         await send(kraft, topic)
         words = "--kafka-groups", "--bootstrap", kraft.bootstrap
         async with exporter(kraft.connect, tmp_path, *words) as exported:
 
             async def complete() -> bool:
                 lags = await exported.metrics("group_lag_records", "group")
-                return all((group,) in lags for group in (ours, classic, newer, alone))
+                return all((group,) in lags for group in (ours, theirs, alone))
 
             await reached(complete)
             lags = await exported.metrics("group_partition_lag_records", "group", "topic", "partition")
             offsets = await exported.metrics("group_partition_offset", "group", "topic", "partition")
             owners = await exported.metrics("group_partition_owner", "group", "partition", "owner")
             assert {lags[ours, topic, str(n)] for n in range(PARTITIONS)} == {17.0}
-            for group in (classic, newer, alone):
-                expected = (
-                    await kafkas_figures(servers, kraft, group)
-                    if group != newer
-                    else {str(n): ("10", "10", owner) for n in range(PARTITIONS) for owner in [consumers[1].memberid()]}
-                )
+            for group, partitions in ((theirs, PARTITIONS), (alone, 1)):
+                expected = await kafkas_figures(servers, kraft, group)
+                assert len(expected) == sum(at[0] == group for at in offsets) == partitions
                 for partition, (offset, lag, owner) in expected.items():
                     at = group, topic, partition
                     assert (offsets[at], lags[at]) == (float(offset), float(lag)), at
                     assert owner == "-" or owners[group, partition, owner] == 1.0
-                assert len(expected) == sum(at[0] == group for at in offsets) == (1 if group == alone else PARTITIONS)
             members = await exported.metrics("group_members", "group")
-            assert [members[group,] for group in (ours, classic, newer, alone)] == [0, 1, 1, 0]
-            status = await exported.lag(classic)
+            assert [members[group,] for group in (ours, theirs, alone)] == [0, 1, 0]
+            status = await exported.lag(theirs)
             assert (status["status"], status["totallag"], status["partitions"][0]["client_id"]) == ("OK", 20, "client")
-            assert (await exported.get("/v3/kafka/test/consumer"))[1]["consumers"] == sorted(members_of(members))
+            listed = (await exported.get("/v3/kafka/test/consumer"))[1]["consumers"]
+            assert listed == sorted(group for (group,) in members)
     finally:
-        for consumer in consumers:
-            await asyncio.to_thread(consumer.close)
-
-
-def members_of(samples: dict[tuple[str, ...], float]) -> list[str]:
-    return [group for (group,) in samples]
-
-
-def of_group(cluster: Cluster, group: str, protocol: str) -> dict[str, str | int | float | bool]:
-    return {
-        "bootstrap.servers": cluster.bootstrap,
-        "group.id": group,
-        "group.protocol": protocol,
-        "client.id": "client",
-        "auto.offset.reset": "earliest",
-        "enable.auto.commit": False,
-    }
+        await asyncio.to_thread(consumer.close)
 
 
 def read(consumer: Consumer, number: int) -> None:

@@ -198,7 +198,7 @@ class Exporter:
 
 async def _with_partitions(found: KafkaGroups, topics: Topics) -> tuple[dict[str, ReadGroup], KzConsumerError | None]:
     names = {name for group in found.groups.values() for name in group.topics}
-    there = await topics.found(sorted(names), "")
+    there = await topics.found(sorted(names), None)
     existing = {
         name: [
             TopicPartition(each, number)

@@ -139,8 +139,8 @@ async def _coordinated_by(broker: Broker, pool: Brokers, timeout: float) -> Kafk
             failure = failure or answer
             continue
         errors = (state.error, answer.error, *(each.error for each in answer.offsets.values()))
-        if error := next(filter(None, errors), 0):  # it may have moved to another coordinator
-            failure = failure or broker_error(error, f"group {group}, asked of {broker}")
+        if code := next(filter(None, errors), 0):  # it may have moved to another coordinator
+            failure = failure or broker_error(code, f"group {group}, asked of {broker}")
             continue
         stored = {where: each.offset for where, each in answer.offsets.items() if each.offset >= 0}
         groups[group] = KafkaGroup(state, stored)

@@ -125,7 +125,7 @@ class ClusterAccess:
 
         Without the offsets topic brokers are not asked: the request alone would create it. Raises CoordinatorError.
         """
-        if not await (await self.topics()).found([OFFSETS_TOPIC], group):
+        if not await (await self.topics()).found([OFFSETS_TOPIC], None):
             return {}
         return await self.coordinator(group).stored(partitions, others=True)
 
@@ -178,8 +178,7 @@ class ClusterAccess:
 
 
 async def _partitions(topics: Topics, names: Collection[str]) -> dict[str, tuple[int, ...]]:
-    # Incarnations do not matter here, so neither does the group.
-    found = await topics.found(names, "")
+    found = await topics.found(names, None)
     for name, topic in found.items():
         if topic.fault:
             raise NotDoneError(f"{paths.topic(name)}: {topic.fault}; nothing was changed")

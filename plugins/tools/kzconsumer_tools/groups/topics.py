@@ -32,8 +32,8 @@ class Topics(Protocol):
         """All topics, sorted."""
         ...
 
-    async def found(self, names: Collection[str], group: str) -> dict[str, KnownTopic]:
-        """Those that exist, as the group knows them."""
+    async def found(self, names: Collection[str], group: str | None) -> dict[str, KnownTopic]:
+        """Those that exist, as the group knows them; None: those from brokers have no incarnations."""
         ...
 
 
@@ -49,7 +49,7 @@ class NodeTopics:
         except NoNodeError:
             return []
 
-    async def found(self, names: Collection[str], group: str) -> dict[str, KnownTopic]:
+    async def found(self, names: Collection[str], group: str | None) -> dict[str, KnownTopic]:
         nodes = await together([self._reads.find(paths.topic(name)) for name in names])
         return {name: topic_of_node(node) for name, node in zip(names, nodes, strict=True) if node is not None}
 
@@ -71,14 +71,14 @@ class BrokerTopics:
     async def names(self) -> list[str]:
         return sorted(self._described)
 
-    async def found(self, names: Collection[str], group: str) -> dict[str, KnownTopic]:
+    async def found(self, names: Collection[str], group: str | None) -> dict[str, KnownTopic]:
         """Topics that the first broker does not know are looked up with the others, once."""
         unknown = set(names).difference(self._described, self._missing)
         self._described |= await self._metadata.described(sorted(unknown))
         self._missing |= unknown.difference(self._described)
         there = [name for name in names if name in self._described]
         incarnations: list[int | None] = [None] * len(there)
-        if self._identities is not None:
+        if self._identities is not None and group is not None:
             known = self._identities(group)
             incarnations = await together([known.known(name, self._described[name].id) for name in there])
         return {
