@@ -11,34 +11,31 @@ from typing import NamedTuple
 import pytest
 
 from tests.bench.scale_simulated import phases
-from tests.support.extent import extent
 
-MEMBERS, TOPICS, PARTITIONS = extent((100, 5, 100), (300, 10, 300))
+MEMBERS, TOPICS, PARTITIONS = 50, 5, 50
 """Partitions of each topic."""
 SPREAD = 2.0
-SHARE = TOPICS * PARTITIONS / MEMBERS
-"""Partitions of a member."""
 
 
 class Bound(NamedTuple):
-    """Half as much again as was measured."""
+    """Half as much again as was measured: the order of members, by random ids, changes the figures."""
 
     seconds: float
-    requests: float
+    requests: int
     """Of a member, by the median."""
-    most: float
+    most: int
     """Of any member."""
 
 
 BOUNDS = {
     # Each registration and topic is read once; the first members claim what later ones get.
-    "start": Bound(SPREAD + 1.5, MEMBERS + TOPICS + 15 * SHARE, MEMBERS + TOPICS + 80 * SHARE),
+    "start": Bound(SPREAD + 1.5, 250, 1000),
     # Two or three looks, which read 32 nodes again, and as many owners of others.
-    "a minute at rest": Bound(0.0, 3 * (64 + 2 * TOPICS + 8), 3 * (64 + 2 * TOPICS + 8)),
-    "1 restarted in turn": Bound(1.5, 2 * (10 + 8 * SHARE), MEMBERS + TOPICS + 20 * SHARE),
-    "a third killed": Bound(9.0, 64 + 20 * SHARE, MEMBERS + TOPICS + 40 * SHARE),
-    # A member whose session the former leader denied may have to join again.
-    "no leader for 3 s": Bound(4.0, 16, MEMBERS + 3 * TOPICS + 40 * SHARE),
+    "a minute at rest": Bound(0.0, 300, 320),
+    "1 restarted in turn": Bound(1.0, 60, 220),
+    "a third killed": Bound(9.0, 95, 250),
+    # A member that looks for a partition's owner at that moment.
+    "no leader for 3 s": Bound(4.0, 10, 200),
 }
 
 

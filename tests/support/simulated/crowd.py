@@ -114,11 +114,10 @@ class Crowd:
             }
         )
 
-    def join(self) -> CrowdMember:
+    def join(self) -> None:
         process = self.world.process(f"member {len(self.members) + len(self._gone)}")
         member = self.members[process] = CrowdMember(self, process)
         member.task = process.create_task(member.run(self._settings, self.topics))
-        return member
 
     def leave(self, member: CrowdMember) -> None:
         """As a stop; ends when its session is closed."""

@@ -11,6 +11,7 @@ import heapq
 import selectors
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import Context
 from functools import wraps
 from random import Random
 from types import SimpleNamespace
@@ -92,14 +93,18 @@ class Process(asyncio.SelectorEventLoop):
         self._frozen = frozen
         self.world.queue(self)
 
-    def call_soon(self, *arguments: Any, **context: Any) -> asyncio.Handle:
-        handle = super().call_soon(*arguments, **context)
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *arguments: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = super().call_soon(callback, *arguments, context=context)
         if self.queued > self.world.now:
             self.world.queue(self)
         return handle
 
-    def call_at(self, when: float, *arguments: Any, **context: Any) -> asyncio.TimerHandle:
-        handle = super().call_at(when, *arguments, **context)
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *arguments: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = super().call_at(when, callback, *arguments, context=context)
         if self.queued > when:
             self.world.queue(self)
         return handle
