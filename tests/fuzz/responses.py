@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from kzconsumer.brokers.protocol.describe_groups import DescribedGroup, DescribeGroupsRequest
 from kzconsumer.brokers.protocol.fetch import FetchedPartition, FetchRequest, FetchResponse
 from kzconsumer.brokers.protocol.frames import response_body
 from kzconsumer.brokers.protocol.group_offsets import (
@@ -111,6 +112,13 @@ def coordinator(tree: Tree) -> Coordinator:
     return Coordinator(tree["error_code"], broker, tree.get("error_message"))
 
 
+def described(tree: Tree) -> DescribedGroup:
+    found = {each["group_id"]: each for each in tree["groups"]}
+    if "g" not in found:
+        raise Bad
+    return DescribedGroup(found["g"]["error_code"], tuple(each["member_id"] for each in found["g"]["members"]))
+
+
 def committed(tree: Tree) -> dict[TopicPartition, int]:
     return {
         TopicPartition(topic["name"], part["partition_index"]): part["error_code"]
@@ -153,6 +161,7 @@ APIS = (
     Api("metadata", MetadataRequest(None), metadata),
     Api("api_versions", ApiVersionsRequest(), api_versions),
     Api("find_coordinator", FindCoordinatorRequest("g"), coordinator),
+    Api("describe_groups", DescribeGroupsRequest("g"), described),
     Api("offset_commit", OffsetCommitRequest("g", {}), committed),
     Api("offset_fetch", OffsetFetchRequest("g", ()), stored),
     Api("sasl_handshake", SaslHandshakeRequest("PLAIN"), handshaken),

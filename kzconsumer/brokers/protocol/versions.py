@@ -18,6 +18,7 @@ METADATA: Final = 3
 OFFSET_COMMIT: Final = 8
 OFFSET_FETCH: Final = 9
 FIND_COORDINATOR: Final = 10
+DESCRIBE_GROUPS: Final = 15
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 SASL_AUTHENTICATE: Final = 36
@@ -34,7 +35,7 @@ class Api(NamedTuple):
 
 
 # Fetch from 13 on names topics by id, Metadata from 11 on adds nothing, OffsetFetch from 8 on has several groups.
-# Every broker that knows ApiVersions accepts its version 0.
+# Every broker that knows ApiVersions accepts its version 0, and so do all that know DescribeGroups.
 SPOKEN: Final[Mapping[int, Api]] = {
     FETCH: Api("Fetch", 0, 12, 12),
     LIST_OFFSETS: Api("ListOffsets", 0, 5, 6),
@@ -42,6 +43,7 @@ SPOKEN: Final[Mapping[int, Api]] = {
     OFFSET_COMMIT: Api("OffsetCommit", 0, 8, 8),
     OFFSET_FETCH: Api("OffsetFetch", 0, 7, 6),
     FIND_COORDINATOR: Api("FindCoordinator", 0, 4, 3),
+    DESCRIBE_GROUPS: Api("DescribeGroups", 0, 0, 5),
     API_VERSIONS: Api("ApiVersions", 0, 0, 3),
     SASL_HANDSHAKE: Api("SaslHandshake", 0, 1, None),
     SASL_AUTHENTICATE: Api("SaslAuthenticate", 0, 1, 2),
@@ -104,9 +106,11 @@ BEFORE_API_VERSIONS: Final = Versions(
         OFFSET_COMMIT: (0, 1),
         OFFSET_FETCH: (0, 1),
         FIND_COORDINATOR: (0, 0),
+        DESCRIBE_GROUPS: (0, 0),
     }
 )
-"""0.8.2 and 0.9: what both know (0.9 also knows Fetch 1, which only adds the throttle time, and OffsetCommit 2)."""
+"""0.8.2 and 0.9: what both know (0.9 also knows Fetch 1, which only adds the throttle time, and OffsetCommit 2), and
+DescribeGroups, which 0.8.2 does not know."""
 
 
 class ApiVersionsResponse(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The requests about stored offsets against kio's, byte for byte, and our reading of responses that kio wrote."""
+"""The requests about groups and stored offsets against kio's, byte for byte, and our reading of kio's responses."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
+from kzconsumer.brokers.protocol.describe_groups import DescribedGroup, DescribeGroupsRequest
 from kzconsumer.brokers.protocol.group_offsets import (
     Coordinator,
     FindCoordinatorRequest,
@@ -17,12 +18,13 @@ from kzconsumer.brokers.protocol.group_offsets import (
     StoredOffset,
     StoredOffsets,
 )
-from kzconsumer.brokers.protocol.versions import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
+from kzconsumer.brokers.protocol.versions import DESCRIBE_GROUPS, FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
 from kzconsumer.errors import ProtocolError
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.coordinator import ALL_FROM
 from tests.core.plain.test_protocol_roundtrip import (
     ZERO,
+    byte_strings,
     errors,
     int32s,
     int64s,
@@ -188,3 +190,30 @@ def test_offset_fetch_response(
         error if version >= 2 else 0,
         {where: StoredOffset(code, offset, text or "") for where, (code, offset, _, text) in stored.items()},
     )
+
+
+@pytest.mark.parametrize("version", versions_of(DESCRIBE_GROUPS))
+@given(
+    group=names, error=errors, members=st.lists(st.tuples(names, names, names, byte_strings, byte_strings), max_size=5)
+)
+def test_describe_groups(
+    version: int, group: str, error: int, members: list[tuple[str, str, str, bytes, bytes]]
+) -> None:
+    kio = schema("describe_groups", version, "request")
+    assert DescribeGroupsRequest(group).encode(version) == written(make(kio.DescribeGroupsRequest, groups=(group,)))
+    kio = schema("describe_groups", version, "response")
+    keys = ("member_id", "client_id", "client_host", "member_metadata", "member_assignment")
+    described = make(
+        kio.DescribedGroup,
+        error_code=ErrorCode(error),
+        group_id=group,
+        group_state="Stable",
+        protocol_type="consumer",
+        protocol_data="range",
+        members=tuple(kio.DescribedGroupMember(**dict(zip(keys, each, strict=True))) for each in members),
+    )
+    body = written(make(kio.DescribeGroupsResponse, groups=(described,)))
+    read = DescribeGroupsRequest(group).decode(version, memoryview(body))
+    assert read == DescribedGroup(error, tuple(each[0] for each in members))
+    with pytest.raises(ProtocolError, match="is not in it"):
+        DescribeGroupsRequest(group + "-other").decode(version, memoryview(body))

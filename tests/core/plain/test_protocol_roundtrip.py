@@ -29,6 +29,7 @@ from kzconsumer.brokers.protocol.sasl import (
 )
 from kzconsumer.brokers.protocol.versions import (
     API_VERSIONS,
+    DESCRIBE_GROUPS,
     FETCH,
     FIND_COORDINATOR,
     LIST_OFFSETS,
@@ -64,6 +65,7 @@ APIS = [
     ("metadata", METADATA),
     ("list_offsets", LIST_OFFSETS),
     ("find_coordinator", FIND_COORDINATOR),
+    ("describe_groups", DESCRIBE_GROUPS),
     ("offset_commit", OFFSET_COMMIT),
     ("offset_fetch", OFFSET_FETCH),
     ("sasl_handshake", SASL_HANDSHAKE),

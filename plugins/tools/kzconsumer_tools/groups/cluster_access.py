@@ -24,7 +24,7 @@ from kzconsumer.settings.sections import BrokersSettings, ZooKeeperSettings
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
-from kzconsumer_tools.cluster.reader import no_topic
+from kzconsumer_tools.cluster.reader import cluster_of, no_topic
 from kzconsumer_tools.groups.lag import LogRange
 from kzconsumer_tools.groups.record_times import RecordTimes
 
@@ -32,6 +32,9 @@ from kzconsumer_tools.groups.record_times import RecordTimes
 TIMEOUT = 5.0
 
 OFFSETS_TOPIC = "__consumer_offsets"
+
+# The version of a broker's registration from which on it coordinates groups: that of 0.9.
+COORDINATES_FROM = 2
 
 
 class ClusterAccess:
@@ -84,9 +87,21 @@ class ClusterAccess:
 
         Without the offsets topic brokers are not asked: the request alone would create it. Raises CoordinatorError.
         """
-        if await self.session.exists(paths.topic(OFFSETS_TOPIC)) is None:
+        if not await self._has_offsets():
             return {}
         return await self.coordinator(group).stored(partitions, others=True)
+
+    async def kafka_members(self, group: str) -> tuple[str, ...] | None:
+        """The members of the group of this name that brokers coordinate; None if a broker is of 0.8.
+
+        Asks no broker without the offsets topic, as `coordinator_offsets`. Raises CoordinatorError.
+        """
+        if any(broker.version < COORDINATES_FROM for broker in (await cluster_of(self.session)).brokers):
+            return None
+        return await self.coordinator(group).members() if await self._has_offsets() else ()
+
+    async def _has_offsets(self) -> bool:
+        return await self.session.exists(paths.topic(OFFSETS_TOPIC)) is not None
 
     async def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
         """The range of each log.
