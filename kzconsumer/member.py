@@ -106,8 +106,9 @@ class Member:
         topics = ClusterTopics(session, watches, settings, brokers, trigger.fire)
         self._topics, self._brokers = topics, brokers
         fingerprint = destination.fingerprint if destination is not None else ""
-        owners = OwnerRegistry(session, paths, group.assignor, fingerprint, settings.fetch.isolation, topics=topics)
-        isolation, timeout = ISOLATION_LEVELS[settings.fetch.isolation], settings.fetch.request_timeout
+        isolation = settings.fetch.isolation
+        owners = OwnerRegistry(session, paths, group.assignor, fingerprint, isolation, topics=topics, watches=watches)
+        level, timeout = ISOLATION_LEVELS[isolation], settings.fetch.request_timeout
         authority = Authority.of(settings.offsets, replayable=destination is not None)
         nodes = ZooKeeperOffsetStorage(session, paths)
         storage: OffsetStorage = nodes
@@ -119,10 +120,10 @@ class Member:
         copies = coordinator if authority.copies else None
         self.committer = committer = Committer(storage, trigger.fire, counters.commits, copies)
         truncated = settings.offsets.truncated if destination is not None else None
-        reset = OffsetReset(settings.offsets.reset, committer, timeout, isolation, truncated)
+        reset = OffsetReset(settings.offsets.reset, committer, timeout, level, truncated)
         self.notices = notices = Notices(registration)
         leaders = Leaders(topics, brokers, timeout)
-        self._log_offsets = LogOffsets(leaders, brokers, timeout, isolation)
+        self._log_offsets = LogOffsets(leaders, brokers, timeout, level)
         in_brokers = coordinator if authority is Authority.KAFKA else None
         self.overview = Overview(owners, in_brokers or nodes, self._log_offsets)
         self._fetchers = FetcherManager(

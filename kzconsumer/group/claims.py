@@ -104,6 +104,7 @@ class Claims:
         Raises SessionExpiredError.
         """
         await self._listener.lost(self._owned.claims.keys() & wanted.keys())  # since the last sweep
+        await self._owners.prepare({partition.topic for partition in wanted})
         self._owned.doubtful.update(wanted)  # until the outcome of each is known
         results = await outcomes(
             [self._owners.claim(p, thread, topics[p.topic].incarnation) for p, thread in wanted.items()]

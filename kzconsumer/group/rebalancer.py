@@ -36,7 +36,7 @@ from kzconsumer.group.owned import OwnedPartitions
 from kzconsumer.group.reconciler import Reconciler
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.group.snapshot_reader import SnapshotReader
-from kzconsumer.group.trigger import RebalanceTrigger
+from kzconsumer.group.trigger import LONGEST_QUIET_PERIOD, MEMBERS, QUIET_PERIOD, Calm, RebalanceTrigger
 from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.ownership import Blocked, Refused
@@ -91,6 +91,7 @@ class Rebalancer:
         """The owner that the assignor computed for each partition."""
         self._failed: Mapping[TopicPartition, Blocked | Refused | KzConsumerError] = {}
         self._wanted: Mapping[TopicPartition, ConsumerThreadId] = {}
+        self._calm = Calm()
         self._complete = False  # the last rebalance has ended, and nothing was blocked
         self.rebalanced_once = anyio.Event()
 
@@ -125,6 +126,8 @@ class Rebalancer:
         except (ConnectionLostError, BrokersUnreachableError, ZooKeeperError):
             self._count(began, reasons, "interrupted")
             raise
+        finally:
+            self._calm.acted(now())
 
     def _count(self, began: float, reasons: list[str], outcome: RebalanceOutcome, **numbers: int) -> Rebalance:
         ended = Rebalance(
@@ -145,11 +148,11 @@ class Rebalancer:
             self._notices.once("no broker registered", "/brokers/ids")
             self.rebalanced_once.set()
             return True
-        snapshot = await self._read()
+        snapshot = await self._read_when_calm(self._calm.window(began, reasons))
         if snapshot is None:
             self._count(began, reasons, "unreadable")
             return False
-        assigned = self._assignor(snapshot.context())
+        assigned = self._assign(snapshot)
         wanted = wanted_by(self._membership.consumer, assigned)
         await self._claims.sweep()
         recreated = await self._claims.outdated(snapshot.topics)
@@ -228,11 +231,26 @@ class Rebalancer:
         snapshot = None if self._trigger.fired else await self._read()
         expected = None
         if snapshot is not None:
-            assigned = self._assignor(snapshot.context())
-            wanted = wanted_by(self._membership.consumer, assigned)
+            wanted = wanted_by(self._membership.consumer, self._assign(snapshot))
             expected = {partition: thread for partition, thread in wanted.items() if partition not in self._failed}
         if await self._reconciler.look(expected):
             self._trigger.fire("reconcile")
+
+    def _assign(self, snapshot: GroupSnapshot) -> Mapping[TopicPartition, ConsumerThreadId]:
+        """The assignment of the group: it follows from the snapshot, so it is computed once for each."""
+        return self.assigned if snapshot == self.snapshot else self._assignor(snapshot.context())
+
+    async def _read_when_calm(self, window: float) -> GroupSnapshot | None:
+        """The group whose list of members has not changed for `window` seconds, nor while it was read."""
+        until = now() + LONGEST_QUIET_PERIOD
+        while True:
+            snapshot = await self._read()
+            if snapshot is None or now() >= until:
+                return snapshot
+            await anyio.sleep(min(window, until - now()))
+            if not self._trigger.take(MEMBERS):
+                return snapshot
+            window = max(window, QUIET_PERIOD)
 
     async def _read(self) -> GroupSnapshot | None:
         """The group as it is; None if it cannot be read, so that no assignment can be computed."""
@@ -265,7 +283,7 @@ class Rebalancer:
 
     async def _await_owner(self, partition: TopicPartition, blocked: Blocked) -> None:
         reason = f"owner of {partition}"
-        if await self._watches.exists(blocked.path, reason) is None:
+        if await self._watches.blocking(blocked.path, reason) is None:
             self._trigger.fire(reason)
 
 

@@ -42,6 +42,7 @@ class SnapshotReader:
         self._group = group
         self._ignore_unreadable = ignore_unreadable
         self._ignored: set[str] = set()
+        self._read: dict[str, tuple[bytes, Registration]] = {}  # decoded before, by consumer id
         self._watched: set[str] = set()
 
     async def members(self) -> dict[str, Registration]:
@@ -58,13 +59,16 @@ class SnapshotReader:
         return GroupSnapshot(members, all_topics, await self._topics.topics(names))
 
     def _decoded(self, nodes: Mapping[str, Node]) -> dict[str, Registration]:
-        members = {}
+        before, self._read = self._read, {}
         for consumer, node in nodes.items():
             path = self._group.member(consumer)
             try:
-                registration = decode_registration(node.data)
-                streams_by_topic(registration, ())  # an invalid pattern counts as unreadable
-                members[consumer] = registration
+                known = before.get(consumer)
+                if known is None or known[0] != node.data:
+                    registration = decode_registration(node.data)
+                    streams_by_topic(registration, ())  # an invalid pattern counts as unreadable
+                    known = node.data, registration
+                self._read[consumer] = known
             except ValueError as error:
                 if not self._ignore_unreadable:
                     raise GroupUnreadableError(
@@ -73,4 +77,4 @@ class SnapshotReader:
                 if path not in self._ignored:
                     self._ignored.add(path)
                     log.warning("member registration unreadable, ignored", about=path, reason=str(error))
-        return members
+        return {consumer: registration for consumer, (_, registration) in self._read.items()}

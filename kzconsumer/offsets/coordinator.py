@@ -17,6 +17,7 @@ from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.brokers.protocol.error_codes import broker_error
 from kzconsumer.brokers.protocol.group_offsets import FindCoordinatorRequest, OffsetCommitRequest, OffsetFetchRequest
+from kzconsumer.brokers.protocol.group_state import DescribeGroupsRequest
 from kzconsumer.brokers.protocol.versions import OFFSET_COMMIT, OFFSET_FETCH
 from kzconsumer.errors import (
     BrokerError,
@@ -95,7 +96,7 @@ class GroupCoordinator:
             return again
 
         if left:
-            await self._ask(attempt, OFFSET_COMMIT, COMMIT_PATIENCE)
+            await self._ask(attempt, COMMIT_PATIENCE, stores=OFFSET_COMMIT)
         return refused
 
     async def stored(
@@ -127,13 +128,41 @@ class GroupCoordinator:
             return None
 
         if partitions or others:
-            await self._ask(attempt, OFFSET_FETCH, READ_PATIENCE)
+            await self._ask(attempt, READ_PATIENCE, stores=OFFSET_FETCH)
         return found
 
+    async def members(self) -> tuple[str, ...]:
+        """The ids of the members that have joined a group of this name by the brokers' protocol (0.9 and later).
+
+        The coordinator refuses offsets of others while there are any. Raises CoordinatorError, SessionExpiredError.
+        """
+        found: list[str] = []
+
+        async def attempt(connection: BrokerConnection) -> KzConsumerError | None:
+            answers = await connection.call(DescribeGroupsRequest((self._group,)), timeout=self._timeout)
+            if (answer := answers.get(self._group)) is None:
+                return ConnectionLostError(f"{connection.broker} left group {self._group} out of its answer")
+            if answer.error in _MOVED | _WAIT:
+                return self._to_repeat(connection, answer.error)
+            if answer.error != error_codes.NONE:
+                raise CoordinatorError(f"members of group {self._group}: {broker_error(answer.error)}")
+            found.extend(each.id for each in answer.members)
+            return None
+
+        await self._ask(attempt, READ_PATIENCE)
+        return tuple(found)
+
     async def _ask(
-        self, attempt: Callable[[BrokerConnection], Awaitable[KzConsumerError | None]], api_key: int, patience: float
+        self,
+        attempt: Callable[[BrokerConnection], Awaitable[KzConsumerError | None]],
+        patience: float,
+        *,
+        stores: int | None = None,
     ) -> None:
-        """Repeat the attempt, each with the present coordinator, until it returns None."""
+        """Repeat the attempt, each with the present coordinator, until it returns None.
+
+        `stores`: a request whose version 0 uses ZooKeeper instead of the coordinator.
+        """
         reason: KzConsumerError | None = None
         pause = FIRST_PAUSE
         asked: BrokerConnection | None = None
@@ -141,7 +170,7 @@ class GroupCoordinator:
             while True:
                 try:
                     connection = await self._connection()
-                    if connection.versions.choose(api_key) == 0:
+                    if stores is not None and connection.versions.choose(stores) == 0:
                         raise UnsupportedVersionError(f"{connection.broker}: brokers before 0.8.2 do not store offsets")
                     asked = connection
                     reason = await attempt(connection)

@@ -8,7 +8,6 @@ from kzconsumer.errors import NodeExistsError
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.registration import Registration, encode_registration
 from kzconsumer.version import __version__
-from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import Create, Delete, Node, ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 
@@ -48,12 +47,11 @@ class ConsumerRegistry:
     async def members(self) -> dict[str, Node]:
         """Every member's node by consumer id; changes notify as `members`."""
         names = await self._watches.children(self._paths.ids, "members")
-        nodes = await together([self._find(name) for name in names])
-        return {name: node for name, node in zip(names, nodes, strict=True) if node is not None}
-
-    async def _find(self, consumer: str) -> Node | None:
-        path = self._paths.member(consumer)
-        node = await self._watches.data(path, "members")
-        if node is None:  # left between the two reads: the watch of the list fires
-            self._watches.forget(path)
-        return node
+        nodes = await self._watches.each_data({self._paths.member(name): "members" for name in names})
+        members = {}
+        for name, node in zip(names, nodes, strict=True):
+            if node is not None:
+                members[name] = node
+            else:  # left between the two reads: the watch of the list fires
+                self._watches.forget(self._paths.member(name))
+        return members

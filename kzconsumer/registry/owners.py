@@ -5,11 +5,9 @@ The rules and the experiments behind them: kzconsumer/README.md, "Claims".
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-import anyio
 import msgspec
 
 from kzconsumer.errors import (
@@ -23,12 +21,14 @@ from kzconsumer.errors import (
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.claim_record import CLAIM_RECORD_VERSION, ClaimRecord, decode_claim_record, encode_claim_record
+from kzconsumer.registry.containers import Containers
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.registry.ownership import Blocked, Claimed, Fence, OwnerNode, Refused, refusal
 from kzconsumer.registry.paths import GroupPaths, is_number
 from kzconsumer.registry.topics import TopicRegistry, incarnations
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import Check, Create, Delete, Node, SetData, Stat, ZooKeeperSession
+from kzconsumer.zookeeper.watches import Watches
 
 log = get_logger("kzconsumer.group")
 
@@ -45,20 +45,25 @@ class OwnerRegistry:
         isolation: str = "",
         *,
         topics: TopicRegistry | None = None,
+        watches: Watches | None = None,
     ) -> None:
         """`fingerprint`: of a replayable sink's destination; `isolation`: with which its ranges are read.
 
-        `topics` says which topics exist; None: the cluster's nodes.
+        `topics` says which topics exist; None: the cluster's nodes. Owner nodes that block a claim are watched by
+        `watches`.
         """
         self._topics = topics
+        self._watches = watches or Watches(session)
         self._session = session
         self._paths = paths
         self._assignor = assignor
         self._fingerprint = fingerprint
         self._isolation = isolation
-        # By topic: how often its containers were created, and the lock of the task that does.
-        self._made: Counter[str] = Counter()
-        self._making: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
+        self._containers = Containers(session, paths)
+
+    async def prepare(self, topics: Iterable[str]) -> None:
+        """See `Containers.prepare`; before the first claims of these topics."""
+        await self._containers.prepare(topics)
 
     async def claim(
         self, partition: TopicPartition, thread: ConsumerThreadId, incarnation: int
@@ -71,7 +76,7 @@ class OwnerRegistry:
         record_path = self._paths.claim_record(partition)
         text = str(thread).encode()
         while True:
-            made = self._made[partition.topic]
+            made = self._containers.made(partition.topic)
             found = await repeated(partial(self._session.find, record_path))
             try:
                 record = self._next_record(found, incarnation)
@@ -98,11 +103,12 @@ class OwnerRegistry:
                 fence = await self.change_thread(fence, thread)
             except MultiFailedError as refused:
                 if refused.index == 0 and isinstance(refused.error, NodeExistsError):
-                    owner = await repeated(partial(self._session.find, path))
+                    owner = await repeated(partial(self._watches.blocking, path, f"owner of {partition}"))
+                    if owner is not None and owner.stat.ephemeral_owner != self._session.id:
+                        return _blocked(path, owner)
+                    self._watches.forget(path)
                     if owner is None:
                         continue  # deleted between the two requests
-                    if owner.stat.ephemeral_owner != self._session.id:
-                        return _blocked(path, owner)
                     fence = await repeated(partial(self._fence_of_ours, path, record_path))
                     if fence is None:
                         continue
@@ -110,7 +116,7 @@ class OwnerRegistry:
                 elif refused.index > 2 and isinstance(refused.error, (BadVersionError, NoNodeError)):
                     continue  # the offset was stored again, or deleted, since it was read
                 elif isinstance(refused.error, NoNodeError):
-                    await self._make_containers(partition.topic, made)
+                    await self._containers.make(partition.topic, made)
                     continue
                 elif isinstance(refused.error, (BadVersionError, NodeExistsError)):
                     continue  # the record has changed since it was read
@@ -170,13 +176,6 @@ class OwnerRegistry:
     async def _synced(self, path: str) -> Node | None:
         await self._session.sync(path)
         return await self._session.find(path)
-
-    async def _make_containers(self, topic: str, made: int) -> None:
-        """Create the topic's containers, unless another task has since `made` was read."""
-        async with self._making[topic]:
-            if self._made[topic] == made:
-                await together([self._session.ensure(path) for path in self._paths.containers(topic)])
-                self._made[topic] += 1
 
     def _next_record(self, found: Node | None, incarnation: int) -> ClaimRecord:
         """The record as this claim writes it. Raises ValueError if this member cannot honour the existing one."""

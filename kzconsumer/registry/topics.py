@@ -13,7 +13,7 @@ from kzconsumer.registry.listeners import choose
 from kzconsumer.registry.nodes import Topic, decode_cluster_id, decode_listeners, decode_topic
 from kzconsumer.settings.sections import BrokersSettings
 from kzconsumer.zookeeper.round_trips import together
-from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.session import Node, ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 
 log = get_logger("kzconsumer.zookeeper")
@@ -28,20 +28,27 @@ class TopicRegistry:
         self._session = session
         self._watches = watches
         self._settings = settings
+        self._decoded: dict[str, tuple[Node, Topic]] = {}
         self.unusable: dict[int, str] = {}
         """Why registered brokers were left out of the last `brokers()`, by id."""
 
     async def topics(self, names: list[str]) -> dict[str, Topic]:
         """Those of the named topics that exist; changes notify as `topic <name>`."""
-        nodes = await together([self._watches.data(paths.topic(name), f"topic {name}") for name in names])
-        found = {}
+        nodes = await self._watches.each_data({paths.topic(name): f"topic {name}" for name in names})
+        before, self._decoded = self._decoded, {}
         for name, node in zip(names, nodes, strict=True):
             if node is not None:
                 try:
-                    found[name] = Topic(decode_topic(node.data), node.stat.czxid)
+                    self._decoded[name] = node, self._topic(node, before.get(name))
                 except ValueError as error:
                     log.error("topic node unreadable", path=paths.topic(name), reason=str(error))
-        return found
+        return {name: topic for name, (_, topic) in self._decoded.items()}
+
+    @staticmethod
+    def _topic(node: Node, before: tuple[Node, Topic] | None) -> Topic:
+        if before is not None and before[0] == node:
+            return before[1]
+        return Topic(decode_topic(node.data), node.stat.czxid)
 
     async def partitions(self, names: list[str]) -> dict[str, tuple[int, ...]]:
         """The partition numbers of those topics that exist, ascending. Changes nothing."""

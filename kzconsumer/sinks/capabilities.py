@@ -11,7 +11,7 @@ import msgspec
 from kzconsumer.errors import PluginError
 from kzconsumer.model import RangeIdentity, Wants
 from kzconsumer.offsets.destination import Destination
-from kzconsumer.sinks.interface import Batch, Checkable, Preparing, SettingAside, Sink
+from kzconsumer.sinks.interface import Batch, Checkable, Preparing, RangeData, SettingAside, Sink
 from kzconsumer.sinks.reports import Accountable, Previewing
 from kzconsumer.sinks.sink_faults import sink_faults
 
@@ -38,6 +38,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """See `Destination.remembers`."""
     prepare: Callable[[Batch], Awaitable[None]] | None
     set_aside: Callable[[RangeIdentity, int], Awaitable[bool]] | None
+    range_lost: Callable[[RangeData], None]
+    """Called during `write` when a range of its batch is lost: another member may write it."""
     check: Callable[[], None] | None
     previews: Previewing | None
     accounts: Accountable | None
@@ -60,6 +62,7 @@ def capabilities(sink: Sink) -> Capabilities:
         remembers=lambda: bool(getattr(sink, "remembers", False)),
         prepare=sink.prepare if isinstance(sink, Preparing) else None,
         set_aside=sink.set_aside if isinstance(sink, SettingAside) else None,
+        range_lost=getattr(sink, "range_lost", lambda part: None),
         check=sink.check if isinstance(sink, Checkable) else None,
         previews=sink if isinstance(sink, Previewing) else None,
         accounts=sink if isinstance(sink, Accountable) else None,

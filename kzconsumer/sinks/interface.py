@@ -147,9 +147,10 @@ class Sink(Protocol):
     and it is not noticed if the log has changed when a range is replayed. `start_limit` is how many seconds entering
     the sink may take, if that is more than 15 minutes. `batch_bytes` limits batches like `[batch] max_bytes`, of which
     the smaller counts: a sink that gains nothing from large batches saves memory. With `due_records` records a batch is
-    due at once; while another one is written, it grows up to `[batch] max_records`. `last_batch`, a mapping, is added
-    to the log line of each batch. `status`, a mapping of JSON values, is shown on the status pages; texts that begin
-    with http: or https: are links.
+    due at once; while another one is written, it grows up to `[batch] max_records`. `range_lost(part)` is called during
+    `write` when one range of the batch is lost, which another member may write. `last_batch`, a mapping, is added to
+    the log line of each batch. `status`, a mapping of JSON values, is shown on the status pages; texts that begin with
+    http: or https: are links.
 
     A sink is **replayable** when publishing a range is atomic, the first publication wins and nothing is deleted, so
     that a range written twice, also by two members at once, is there once. It declares this by `fingerprint` and `has`

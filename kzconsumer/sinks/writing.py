@@ -18,6 +18,7 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.rejected.rejects import RejectedRecord
+from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.failures import sink_failures
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, Rejected, Sink
 from kzconsumer.sinks.owned_ranges import OwnedRanges
@@ -52,6 +53,7 @@ class BatchWriter:
         self._plans = plans
         self._quarantine = quarantine
         self._rejected = rejected
+        self._range_lost = capabilities(sink).range_lost
 
     async def write(self, batch: Batch, claims: list[OffsetTracker]) -> bool:
         """Whether the batch was written as a whole. Ranges written or quarantined are marked. Raises SinkError."""
@@ -133,13 +135,14 @@ class BatchWriter:
         """One call of the sink; False if it was cancelled, since every partition of the batch was lost."""
         scope = anyio.CancelScope()
 
-        def give_up() -> None:
+        def give_up(part: RangeData) -> None:
+            self._range_lost(part)
             if all(claim.lost for claim in claims):
                 scope.cancel()
 
         with scope:
-            for claim in claims:
-                claim.when_lost(give_up)
+            for claim, part in zip(claims, batch.ranges, strict=True):
+                claim.when_lost(partial(give_up, part))
             try:
                 with sink_failures(self._name):
                     await self._sink.write(batch)

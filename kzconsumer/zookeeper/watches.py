@@ -6,13 +6,18 @@ event before any reply that shows the change.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import islice
 from typing import Any, TypeVar
 
 from kzconsumer.errors import NoNodeError
+from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import Node, Stat, Watch, ZooKeeperSession
 
 T = TypeVar("T")
+
+# Nodes that are read again at one timer, so that its cost does not grow with the group.
+REREAD_AT_ONCE = 32
 
 
 def _ignore(reason: str) -> None:
@@ -31,6 +36,17 @@ class Watches:
     async def data(self, path: str, reason: str) -> Node | None:
         """The node, or None; a change of content, creation and deletion notify."""
         return await self._read("data", path, reason, self._session.watch_data, self._session.find)
+
+    async def each_data(self, reasons: Mapping[str, str]) -> list[Node | None]:
+        """`data` of several nodes, by path, with the reason of each. Only those are read that are not known."""
+        unknown = [path for path in reasons if ("data", path) not in self._known]
+        found = {path: self._known.get(("data", path)) for path in reasons}
+        found.update(zip(unknown, await together([self.data(path, reasons[path]) for path in unknown]), strict=True))
+        return list(found.values())
+
+    async def blocking(self, path: str, reason: str) -> Node | None:
+        """As `data`, of a node that has to go: `reread` never leaves it out."""
+        return await self._read("blocking", path, reason, self._session.watch_data, self._session.find)
 
     async def children(self, path: str, reason: str) -> list[str]:
         """The children, sorted; none if the node is missing, whose creation notifies."""
@@ -68,12 +84,17 @@ class Watches:
         return value
 
     def still_there(self, path: str) -> bool:
-        """Whether `exists` found the node and it has not changed since, without a request."""
-        return self._known.get(("exists", path)) is not None
+        """Whether `blocking` found the node and it has not changed since, without a request."""
+        return self._known.get(("blocking", path)) is not None
 
     def reread(self) -> None:
-        """Forget what was read: the next reads go to the server, as if no watch could be trusted."""
-        self._known.clear()
+        """Forget what was read: the next reads go to the server, as if no watch could be trusted.
+
+        Of the nodes read by `data` some are forgotten at each call, in turn.
+        """
+        known = self._known
+        data = [key for key in known if key[0] == "data"]
+        self._known = {key: known[key] for key in islice(data, REREAD_AT_ONCE, None)}
 
     async def guard(self, path: str, touched: Callable[[], None]) -> Stat | None:
         """The node's stat; the next change of the node calls `touched`, once, instead of notifying."""
@@ -85,7 +106,7 @@ class Watches:
 
     def forget(self, path: str) -> None:
         """Drop the watches of a node."""
-        for kind in ("data", "children", "exists"):
+        for kind in ("data", "blocking", "children", "exists"):
             self._disarm(kind, path)
 
     def unguard(self, path: str) -> None:

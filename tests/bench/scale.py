@@ -2,6 +2,7 @@
 
 Runs a sandbox with one broker, and the processes of the members. Reported are the seconds until every partition has
 exactly one owner and nothing changes any more, and the rebalances and requests to ZooKeeper of each member.
+With `--simulated` it needs no server, and shows more than a start (`tests.bench.scale_simulated`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from kzconsumer_sandbox.servers.sandbox import Sandbox
 from kzconsumer_sandbox.servers.topics import create_topic
+from tests.bench import scale_simulated
 from tests.bench.report import Spread
 from tests.bench.scale_members import Progress
 from tests.support.zookeeper_sessions import received_by_session
@@ -73,13 +75,32 @@ def main() -> int:
     arguments.add_argument("--spread", type=float, default=0.0, help="seconds over which members begin, at random (0)")
     arguments.add_argument("--repetitions", type=int, default=1, help="1")
     arguments.add_argument("--json", action="store_true", help="one JSON array instead of a table")
+    arguments.add_argument("--simulated", action="store_true", help="members, servers and clock in memory")
+    arguments.add_argument("--restarts", type=int, default=3, help="of simulated members, one after the other (3)")
+    arguments.add_argument("--seed", type=int, default=1, help="of the simulation (1)")
     args = arguments.parse_args()
     setup.configure("error", "console")
+    if args.simulated:
+        return _simulate(args)
     found = anyio.run(_run, args)
     if args.json:
         print(msgspec.json.encode(found).decode())
     else:
         Console().print(table(found))
+    return 0
+
+
+def _simulate(args: argparse.Namespace) -> int:
+    found = []
+    for phase in scale_simulated.phases(
+        args.members, args.topics, args.partitions, args.spread, args.restarts, args.seed
+    ):
+        print(f"{phase.name}: done", file=sys.stderr, flush=True)
+        found.append(phase)
+    if args.json:
+        print(msgspec.json.encode(found).decode())
+    else:
+        print(scale_simulated.table(found, args.members, args.topics * args.partitions))
     return 0
 
 

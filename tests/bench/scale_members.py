@@ -24,19 +24,8 @@ from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.logs import setup
 from kzconsumer.model import TopicPartition
 from kzconsumer.zookeeper.link import Link
+from tests.support.zookeeper_operations import OPERATIONS
 
-OPERATIONS = {
-    1: "create",
-    2: "delete",
-    3: "exists",
-    4: "get",
-    5: "set",
-    9: "sync",
-    12: "children",
-    14: "multi",
-    101: "watches",
-    -11: "close",
-}
 SESSION_TIMEOUT = "30s"
 
 

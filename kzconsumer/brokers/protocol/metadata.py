@@ -6,6 +6,7 @@ From version 4 (0.11) on the request says that a missing topic is not to be crea
 
 from __future__ import annotations
 
+import struct
 from typing import ClassVar
 
 import msgspec
@@ -13,6 +14,8 @@ import msgspec
 from kzconsumer.brokers.protocol.primitives import Reader
 from kzconsumer.brokers.protocol.versions import METADATA, encoding_of, response
 from kzconsumer.model import Broker
+
+_PARTITION, _PARTITION_WITH_EPOCH = struct.Struct(">hii"), struct.Struct(">hiii")
 
 
 class PartitionMetadata(msgspec.Struct, frozen=True):
@@ -94,10 +97,10 @@ def _topic(reader: Reader, version: int) -> tuple[str, TopicMetadata]:
 
 
 def _partition(reader: Reader, version: int) -> tuple[int, PartitionMetadata]:
-    error = reader.int16()
-    partition = reader.int32()
-    leader = reader.int32()
-    leader_epoch = reader.int32() if version >= 7 else -1
+    if version >= 7:
+        error, partition, leader, leader_epoch = reader.fields(_PARTITION_WITH_EPOCH)
+    else:
+        (error, partition, leader), leader_epoch = reader.fields(_PARTITION), -1
     reader.skip_int32s()  # replica_nodes
     reader.skip_int32s()  # isr_nodes
     if version >= 5:

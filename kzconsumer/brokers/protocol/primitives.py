@@ -103,6 +103,12 @@ class Reader:
     def int64(self) -> int:
         return self._one(INT64)
 
+    def fields(self, form: struct.Struct) -> tuple[int, ...]:
+        """Several numbers at once, where there are many structures of them."""
+        values = form.unpack_from(self._body, self._at)
+        self._at += form.size
+        return values
+
     def _one(self, form: struct.Struct) -> int:
         (value,) = form.unpack_from(self._body, self._at)
         self._at += form.size
@@ -146,19 +152,22 @@ class Reader:
 
     def skip_int32s(self) -> None:
         """Skip an ARRAY of INT32."""
-        self._take(4 * self.count())
+        self._pass(4 * self.count())
 
     def int64s(self) -> list[int]:
         """An ARRAY of INT64."""
         return [value for (value,) in INT64.iter_unpack(self._take(8 * self.count()))]
 
     def _take(self, size: int) -> memoryview:
+        begin = self._at
+        self._pass(size)
+        return self._body[begin : self._at]
+
+    def _pass(self, size: int) -> None:
         end = self._at + size
         if size < 0 or end > len(self._body):
             raise ProtocolError(f"{size} bytes wanted at {self._at} of {len(self._body)}")
-        part = self._body[self._at : end]
         self._at = end
-        return part
 
     def tags(self) -> None:
         """Skip the tagged fields at the end of a structure; before KIP-482 there are none."""

@@ -37,7 +37,7 @@ class Api(NamedTuple):
 
 
 # Fetch from 13 on names topics by id, Metadata from 11 on adds nothing, OffsetFetch from 8 on has several groups.
-# Every broker that knows ApiVersions accepts its version 0.
+# Every broker that knows ApiVersions accepts its version 0, and so do all that know DescribeGroups.
 SPOKEN: Final[Mapping[int, Api]] = {
     FETCH: Api("Fetch", 0, 12, 12),
     LIST_OFFSETS: Api("ListOffsets", 0, 5, 6),
@@ -110,9 +110,11 @@ BEFORE_API_VERSIONS: Final = Versions(
         OFFSET_COMMIT: (0, 1),
         OFFSET_FETCH: (0, 1),
         FIND_COORDINATOR: (0, 0),
+        DESCRIBE_GROUPS: (0, 0),
     }
 )
-"""0.8.2 and 0.9: what both know (0.9 also knows Fetch 1, which only adds the throttle time, and OffsetCommit 2)."""
+"""0.8.2 and 0.9: what both know (0.9 also knows Fetch 1, which only adds the throttle time, and OffsetCommit 2), and
+DescribeGroups, which 0.8.2 does not know."""
 
 
 class ApiVersionsResponse(msgspec.Struct, frozen=True):

@@ -1,5 +1,5 @@
 """The commands of docs/migration.md, run as printed beside a live group: from original members to ours, then to the
-brokers.
+brokers, then to Kafka's own consumer.
 
 Between its commands happens what the page says in words. Every record is delivered exactly once.
 """
@@ -19,6 +19,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.abc import TaskGroup, TaskStatus
+from confluent_kafka import Consumer, KafkaError
 
 import kzconsumer
 from kzconsumer_sandbox.servers.cluster import Cluster
@@ -53,11 +54,14 @@ class Group:
 
     async def produce(self, each: int) -> None:
         """So many more for each partition, all of them delivered to some member."""
-        offsets = range(self.produced, self.produced + each)
-        sent = [Sent(n, None, Record("orders", n, offset).value()) for offset in offsets for n in range(PARTITIONS)]
         self.produced += each
-        await asyncio.to_thread(produce, self.cluster.bootstrap, self.cluster.version, "orders", sent)
+        await asyncio.to_thread(produce, self.cluster.bootstrap, self.cluster.version, "orders", self.records(each))
         await until(lambda: len(self.all_delivered()) >= self.produced * PARTITIONS, LIMIT)
+
+    def records(self, each: int) -> list[Sent]:
+        """The last ones of each partition."""
+        offsets = range(self.produced - each, self.produced)
+        return [Sent(n, None, Record("orders", n, offset).value()) for offset in offsets for n in range(PARTITIONS)]
 
     def all_delivered(self) -> list[Record]:
         return self.delivered + [record for member in self.originals.values() for record in member.delivered()]
@@ -141,6 +145,35 @@ class Group:
         await eventually(offsets, lambda found: found == [self.produced] * PARTITIONS)
 
 
+async def to_the_end(cluster: Cluster, group: str) -> list[bytes]:
+    """What librdkafka gets in that Kafka group; without a stored offset it would be an error."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+        }
+    )
+
+    def read() -> list[bytes]:
+        values: list[bytes] = []
+        ended: set[int | None] = set()
+        consumer.subscribe(["orders"])
+        while len(ended) < PARTITIONS:
+            message = consumer.poll(LIMIT)
+            assert message is not None, f"no record within {LIMIT} s"
+            if (error := message.error()) is None:
+                values.append(message.value() or b"")
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                ended.add(message.partition())
+        consumer.close()
+        return values
+
+    return await asyncio.to_thread(read)
+
+
 async def eventually(look: Callable[[], Awaitable[Any]], right: Callable[[Any], bool]) -> None:
     with anyio.fail_after(LIMIT):
         while not right(await look()):
@@ -212,9 +245,18 @@ async def test_the_page_as_printed(
             await group.shared_out()
             await group.produce(1)
             await group.stored(in_zookeeper=False)
-            assert next(commands, None) is None
+            await group.restart("cd", tables, **both)
+            await group.shared_out()
+            await group.produce(1)
+            await group.stored(in_zookeeper=True)
             for letter in "cd":
                 await group.stop(letter)
+            for _ in ("--execute", "--verify"):
+                await next_command("groups move")
+            assert next(commands, None) is None
+            group.produced += 1
+            await asyncio.to_thread(produce, migrating.bootstrap, migrating.version, "orders", group.records(1))
+            group.delivered += [Record.parse(value.decode()) for value in await to_the_end(migrating, "billing-v2")]
             delivered = sorted(group.all_delivered())
             assert delivered == sorted(
                 Record("orders", n, at) for n in range(PARTITIONS) for at in range(group.produced)

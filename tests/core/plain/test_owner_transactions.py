@@ -268,3 +268,34 @@ def before_the_next_write(session: ZooKeeperSession, happens: Callable[[], None]
         return await multi(operations)
 
     session.multi = later  # type: ignore[method-assign]
+
+
+def test_containers_of_many_topics_are_made_at_once() -> None:
+    clients = Clients()
+    partitions = [TopicPartition(f"t{number}", 0) for number in range(20)]
+
+    async def script(session: ZooKeeperSession) -> int:
+        owners, other = registry(session), registry(session)
+        before = len(clients.ensemble.log)
+        for each in (owners, owners, other):
+            await each.prepare(partition.topic for partition in partitions)
+        made = len(clients.ensemble.log) - before
+        for partition in partitions:
+            assert isinstance(await owners.claim(partition, FIRST, 0x2A), Claimed)
+        assert len(clients.ensemble.log) == before + made + len(partitions), "a claim was refused"
+        return made
+
+    assert clients.play(script) < len(partitions)
+
+
+def test_containers_that_another_member_has_begun_to_make_are_completed() -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        owners = registry(session)
+        await session.ensure(PATHS.containers("orders")[0])
+        await owners.prepare(["orders", "payments"])
+        for partition in (PARTITION, TopicPartition("payments", 0)):
+            assert isinstance(await owners.claim(partition, FIRST, 0x2A), Claimed)
+
+    clients.play(script)

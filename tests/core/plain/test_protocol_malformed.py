@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kzconsumer.brokers.protocol.fetch import FetchRequest, FetchResponse
 from kzconsumer.brokers.protocol.group_offsets import FindCoordinatorRequest, OffsetCommitRequest, OffsetFetchRequest
+from kzconsumer.brokers.protocol.group_state import DescribeGroupsRequest
 from kzconsumer.brokers.protocol.list_offsets import ListOffsetsRequest
 from kzconsumer.brokers.protocol.metadata import MetadataRequest
 from kzconsumer.brokers.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
@@ -38,6 +39,9 @@ LIST_OFFSETS_V5 = "00000000 00000001 0001 74 00000001 00000001 0000 ffffffffffff
 FIND_COORDINATOR_V1 = "00000007 0000 ffff 00000001 0001 68 00002384"
 FIND_COORDINATOR_V3 = "00000007 000f 02 78 00000001 02 68 00002384 00"
 FIND_COORDINATOR_V4 = "00000007 02 02 67 00000001 02 68 00002384 0000 00 01 05 01 00 00"
+DESCRIBE_GROUPS_V0 = (
+    "00000001 0000 0001 67 0006 537461626c65 0001 63 0001 72 00000001 0001 6d 0001 6e 0001 68 00000002 6869 00000000"
+)
 OFFSET_COMMIT_V3 = "00000007 00000001 0001 74 00000001 00000001 0000"
 OFFSET_COMMIT_V8 = "00000007 02 02 74 02 00000001 0000 00 00 01 05 01 00"
 OFFSET_FETCH_V0 = "00000001 0001 74 00000001 00000001 0000000000000009 0000 0000"
@@ -62,6 +66,7 @@ GOOD: list[tuple[Any, int, str]] = [
     (FindCoordinatorRequest("g"), 1, FIND_COORDINATOR_V1),
     (FindCoordinatorRequest("g"), 3, FIND_COORDINATOR_V3),
     (FindCoordinatorRequest("g"), 4, FIND_COORDINATOR_V4),
+    (DescribeGroupsRequest(("g",)), 0, DESCRIBE_GROUPS_V0),
     (OffsetCommitRequest("g", {}), 3, OFFSET_COMMIT_V3),
     (OffsetCommitRequest("g", {}), 8, OFFSET_COMMIT_V8),
     (OffsetFetchRequest("g", ()), 0, OFFSET_FETCH_V0),

@@ -1,4 +1,4 @@
-"""The requests about stored offsets against kio's, byte for byte, and our reading of responses that kio wrote."""
+"""The requests about groups and stored offsets against kio's, byte for byte, and our reading of kio's responses."""
 
 from __future__ import annotations
 

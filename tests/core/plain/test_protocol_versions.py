@@ -24,7 +24,7 @@ def test_a_request_unknown_to_the_broker() -> None:
 
 def test_versions_of_brokers_without_api_versions() -> None:
     assert agreed(BEFORE_API_VERSIONS) == (
-        "Fetch 0, ListOffsets 0, Metadata 0, OffsetCommit 1, OffsetFetch 1, FindCoordinator 0"
+        "Fetch 0, ListOffsets 0, Metadata 0, OffsetCommit 1, OffsetFetch 1, FindCoordinator 0, DescribeGroups 0"
     )
     with pytest.raises(UnsupportedVersionError):
         BEFORE_API_VERSIONS.choose(API_VERSIONS)

@@ -6,7 +6,7 @@ import asyncio
 
 import anyio
 
-from kzconsumer.group.trigger import RebalanceTrigger
+from kzconsumer.group.trigger import LONGEST_QUIET_PERIOD, MEMBERS, QUIET_PERIOD, Calm, RebalanceTrigger
 from tests.support.simulated.virtual_time import in_virtual_time
 
 LIMIT = 2.0
@@ -83,40 +83,42 @@ async def test_a_cancelled_wait_loses_no_reason() -> None:
 
 
 @in_virtual_time
-async def test_the_quiet_period_for_joining_members_lasts_as_long_as_the_last_rebalance() -> None:
+async def test_a_reason_that_is_taken_is_acted_on() -> None:
     trigger = RebalanceTrigger()
-    trigger.fire("start")
-    await reasons(trigger)
-    await asyncio.sleep(0.2)  # the rebalance
-    trigger.fire("members")
-    waiting = asyncio.create_task(reasons(trigger))
-    await asyncio.sleep(0.1)  # longer than the shortest quiet period
+    assert not trigger.take(MEMBERS)
+    trigger.fire(MEMBERS)
+    assert trigger.take(MEMBERS)
+    assert not trigger.fired
+    assert await reasons(trigger, 0.03) == []
     trigger.fire("topic a")
-    assert await waiting == ["members", "topic a"]
+    trigger.fire(MEMBERS)
+    assert trigger.take(MEMBERS)
+    assert await reasons(trigger) == ["topic a"]
 
 
-@in_virtual_time
-async def test_other_reasons_are_not_delayed() -> None:
-    trigger = RebalanceTrigger()
-    trigger.fire("start")
-    await reasons(trigger)
-    await asyncio.sleep(0.2)
-    trigger.fire("owner of a-0")
-    waiting = asyncio.create_task(reasons(trigger))
-    await asyncio.sleep(0.1)
-    trigger.fire("topic a")
-    assert await waiting == ["owner of a-0"]
+def test_a_single_change_of_members_is_not_delayed() -> None:
+    calm = Calm()
+    assert calm.window(100.0, ["start"]) == 0.0
+    calm.acted(100.1)
+    assert calm.window(100.1 + LONGEST_QUIET_PERIOD + 0.01, ["topic a", MEMBERS]) == 0.0
 
 
-@in_virtual_time
-async def test_a_single_change_of_members_is_not_delayed() -> None:
-    trigger = RebalanceTrigger()
-    trigger.fire("start")
-    await reasons(trigger)
-    await asyncio.sleep(0.2)
-    waiting = asyncio.create_task(reasons(trigger))
-    await asyncio.sleep(0.2)
-    trigger.fire("members")
-    await asyncio.sleep(0.1)
-    trigger.fire("topic a")
-    assert await waiting == ["members"]
+def test_changes_of_members_that_follow_each_other_have_to_stand_still_for_longer_and_longer() -> None:
+    calm = Calm()
+    calm.window(100.0, ["start"])
+    windows = []
+    for number in range(1, 6):
+        calm.acted(100.0 + number / 2)
+        windows.append(calm.window(100.1 + number / 2, [MEMBERS]))
+    assert windows == sorted(windows)
+    assert windows[0] == 4 * QUIET_PERIOD
+    assert windows[-1] == windows[-2] == LONGEST_QUIET_PERIOD / 4
+    calm.acted(110.0)
+    assert calm.window(112.0, [MEMBERS]) == 0.0
+
+
+def test_other_reasons_are_not_delayed() -> None:
+    calm = Calm()
+    calm.acted(100.0)
+    calm.window(100.1, [MEMBERS])
+    assert calm.window(100.2, ["owner of a-0"]) == 0.0

@@ -218,11 +218,13 @@ async def test_ranges_without_records_are_not_passed_to_the_sink() -> None:
 
 async def test_a_batch_whose_partitions_are_all_lost_is_cancelled_and_the_next_one_written() -> None:
     lost, gone, staying = tracker(0), tracker(1), tracker(2)
-    queue, sink = ChunkQueue(1 << 20), Memory(open_gate=False)
+    queue, sink, reported = ChunkQueue(1 << 20), Memory(open_gate=False), list[int]()
+    sink.range_lost = lambda part: reported.append(part.partition)  # type: ignore[attr-defined]
     put(queue, chunk(lost, 0, 2), chunk(gone, 0, 2))
     async with running(runner_of(sink, records=4, time=0.05), [queue]):
         await until(sink.writing.is_set)
         lost.close()
+        assert reported == [0]
         await asyncio.sleep(0.02)
         assert "cancelled" not in sink.events
         gone.close()

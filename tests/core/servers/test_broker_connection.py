@@ -49,7 +49,7 @@ from tests.support.servers import Servers
 ClusterOf = Callable[[str], Cluster]
 
 AGREED = {
-    "0.8.2.2": "Fetch 0, ListOffsets 0, Metadata 0, OffsetCommit 1, OffsetFetch 1, FindCoordinator 0",
+    "0.8.2.2": "Fetch 0, ListOffsets 0, Metadata 0, OffsetCommit 1, OffsetFetch 1, FindCoordinator 0, DescribeGroups 0",
     "0.10.2.2": "Fetch 3, ListOffsets 1, Metadata 2, OffsetCommit 2, OffsetFetch 2, FindCoordinator 0, "
     "DescribeGroups 0, ListGroups 0",
     "1.1.1": "Fetch 7, ListOffsets 2, Metadata 5, OffsetCommit 3, OffsetFetch 3, FindCoordinator 1, "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.watches import Watches
+from kzconsumer.zookeeper.watches import REREAD_AT_ONCE, Watches
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.zookeeper_sessions import received_by_session, session, until
 
@@ -42,22 +43,22 @@ async def test_a_missing_node_is_known_to_be_missing_until_it_is_created(
     reasons: list[str] = []
     async with session(zookeeper.connect, 60) as mine, session(zookeeper.connect, 60) as other:
         watches = Watches(mine, reasons.append)
-        assert await watches.exists(f"/{unique}", "made") is None
+        assert await watches.blocking(f"/{unique}", "made") is None
         assert not watches.still_there(f"/{unique}")
         await other.create(f"/{unique}")
         await until(lambda: reasons == ["made"])
         assert not watches.still_there(f"/{unique}")
-        assert await watches.exists(f"/{unique}", "changed") is not None
+        assert await watches.blocking(f"/{unique}", "changed") is not None
         assert watches.still_there(f"/{unique}")
         watches.reread()
         assert not watches.still_there(f"/{unique}")
-        assert await watches.exists(f"/{unique}", "changed") is not None
+        assert await watches.blocking(f"/{unique}", "changed") is not None
         await other.delete(f"/{unique}", -1)
         await until(lambda: reasons == ["made", "changed"])
         assert not watches.still_there(f"/{unique}")
 
 
-@pytest.mark.parametrize("kind", ["data", "children", "exists"])
+@pytest.mark.parametrize("kind", ["data", "blocking", "children", "exists"])
 async def test_on_demand_everything_is_read_again_and_no_watch_is_armed_twice(
     zookeeper: ZooKeeperServer, unique: str, kind: str
 ) -> None:
@@ -77,3 +78,31 @@ async def test_on_demand_everything_is_read_again_and_no_watch_is_armed_twice(
         await until(lambda: reasons)
         assert await read(f"/{unique}", "changed") != first
         assert reasons == ["changed"]
+
+
+async def test_several_nodes_are_read_once_and_some_of_them_again_on_demand(
+    zookeeper: ZooKeeperServer, unique: str
+) -> None:
+    paths = [f"/{unique}/{number}" for number in range(2 * REREAD_AT_ONCE + 5)]
+    reasons = {path: f"{path} changed" for path in paths}
+    fired: list[str] = []
+    async with session(zookeeper.connect, 60) as mine, session(zookeeper.connect, 60) as other:
+        await other.ensure(f"/{unique}")
+        await together([other.create(path, path.encode()) for path in paths[:-1]])
+        watches = Watches(mine, fired.append)
+        asked, before = [], await received(zookeeper, mine)
+        for _ in range(6):
+            read = await watches.each_data(reasons)
+            assert [node and node.data for node in read] == [*(path.encode() for path in paths[:-1]), None]
+            now = await received(zookeeper, mine)
+            asked.append(now - before)
+            before = now
+            watches.reread()
+        # The missing node is watched by a second request. All are read again in three times, the oldest ones first.
+        assert asked == [len(paths) + 1, *[REREAD_AT_ONCE] * 5]
+        await watches.each_data(reasons)
+        await other.set(paths[7], b"new", -1)
+        await until(lambda: fired == [f"{paths[7]} changed"])
+        read = await watches.each_data(reasons)
+        assert read[7] is not None
+        assert read[7].data == b"new"

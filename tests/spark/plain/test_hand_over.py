@@ -8,18 +8,28 @@ from contextlib import asynccontextmanager
 
 import anyio
 import anyio.lowlevel
+import msgspec
 
 from kzconsumer.records.forms import Unfetched
 from kzconsumer.sinks.interface import Batch, RangeData
+from kzconsumer.zookeeper.lease import Lease
 from kzconsumer_spark.source.hand_over import HandOver
 from kzconsumer_spark.source.stream_offset import StreamOffset
+from tests.support.chunks import LeaseInHand
 
 START = StreamOffset("g")
 
 
-def batch(first: int, until: int) -> Batch:
-    pieces = (Unfetched(first, until),)
-    return Batch((RangeData(topic="t", partition=0, first=first, until=until, pieces=pieces, incarnation=1, epoch=0),))
+def sink_of(offset: StreamOffset, lease: Lease | None = None) -> HandOver:
+    return HandOver(offset, 1, lease or LeaseInHand())
+
+
+def batch(first: int, until: int, *partitions: int) -> Batch:
+    """Of partition 0 if none is given."""
+    one = RangeData(
+        topic="t", partition=0, first=first, until=until, pieces=(Unfetched(first, until),), incarnation=1, epoch=0
+    )
+    return Batch(tuple(msgspec.structs.replace(one, partition=n) for n in partitions or (0,)))
 
 
 class Writing:
@@ -43,7 +53,7 @@ async def writing(sink: HandOver, what: Batch) -> AsyncIterator[Writing]:
 
 
 async def test_a_write_ends_when_spark_asks_for_what_follows() -> None:
-    sink = HandOver(START, 1)
+    sink = sink_of(START)
     async with writing(sink, batch(0, 5)) as first:
         end = await sink.following(START, math.inf)
         assert [(part.first, part.until) for part in end.ranges] == [(0, 5)]
@@ -58,21 +68,21 @@ async def test_a_write_ends_when_spark_asks_for_what_follows() -> None:
 
 
 async def test_nothing_within_its_patience() -> None:
-    assert await HandOver(START, 1).following(START, 0.01) == START
+    assert await sink_of(START).following(START, 0.01) == START
 
 
 async def test_what_the_checkpoint_has_is_written_already() -> None:
-    sink = HandOver(START, 1)
+    sink = sink_of(START)
     async with writing(sink, batch(0, 5)):
         end = await sink.following(START, math.inf)
-    restarted = HandOver(end, 1)
+    restarted = sink_of(end)
     await restarted.write(batch(0, 5))
     async with writing(restarted, batch(0, 7)):
         assert [(part.first, part.until) for part in (await restarted.following(end, math.inf)).ranges] == [(5, 7)]
 
 
 async def test_a_range_that_was_lost_and_comes_again_while_spark_has_it_is_not_delivered_again() -> None:
-    sink = HandOver(START, 1)
+    sink = sink_of(START)
     async with writing(sink, batch(0, 5)) as lost:
         end = await sink.following(START, math.inf)
         lost.cancel()
@@ -82,8 +92,51 @@ async def test_a_range_that_was_lost_and_comes_again_while_spark_has_it_is_not_d
 
 
 async def test_a_batch_that_was_lost_is_not_handed_out() -> None:
-    sink = HandOver(START, 1)
+    sink = sink_of(START)
     async with writing(sink, batch(0, 5)) as lost:
         await anyio.lowlevel.checkpoint()
         lost.cancel()
     assert await sink.following(START, 0.01) == START
+
+
+async def test_a_range_that_is_lost_before_spark_asks_is_left_to_the_next_owner() -> None:
+    """The others are handed out, and Spark's commit of them ends the write."""
+    sink, two = sink_of(START), batch(0, 5, 0, 1)
+    async with writing(sink, two) as both:
+        await anyio.lowlevel.checkpoint()
+        sink.range_lost(two.ranges[0])
+        end = await sink.following(START, math.inf)
+        assert [part.partition for part in end.ranges] == [1]
+        assert not both.done.is_set()
+        assert await sink.following(end, 0.01) == end
+        assert both.done.is_set()
+    async with writing(sink, two):  # claimed again
+        assert [part.partition for part in (await sink.following(end, math.inf)).ranges] == [0]
+
+
+async def test_a_range_that_was_lost_before_the_write_is_not_handed_out() -> None:
+    sink, two = sink_of(START), batch(0, 5, 0, 1)
+    sink.range_lost(two.ranges[0])
+    async with writing(sink, two):
+        assert [part.partition for part in (await sink.following(START, math.inf)).ranges] == [1]
+
+
+async def test_a_write_of_lost_ranges_does_not_return() -> None:
+    """The runner cancels it; nothing is marked as written."""
+    sink, one = sink_of(START), batch(0, 5)
+    async with writing(sink, one) as lost:
+        await anyio.lowlevel.checkpoint()
+        sink.range_lost(one.ranges[0])
+        assert await sink.following(START, 0.01) == START
+        assert not lost.done.is_set()
+
+
+async def test_nothing_is_handed_out_without_the_lease() -> None:
+    """A suspended process may be asked before it finds that its session has expired."""
+    lease = LeaseInHand()
+    sink = sink_of(START, lease)
+    async with writing(sink, batch(0, 5)):
+        lease.lose()
+        assert await sink.following(START, 0.01) == START
+        lease.hold()
+        assert await sink.following(START, math.inf) != START

@@ -30,6 +30,8 @@ def test_options_in_place_of_a_file() -> None:
     assert read.settings.batch.max_time == 300
     assert read.headers
     assert (read.least, read.tasks) == (20, 4)
+    named = read_options(BASE | {"group.id": "123", "topics": "7,a,a"}).settings
+    assert (named.group.id, named.subscription.topics) == ("123", {"7": 1, "a": 1})
 
 
 def test_a_file_and_options_for_batches(tmp_path: Path) -> None:
@@ -95,6 +97,14 @@ def test_options_of_the_other_kind_of_query() -> None:
         ('sink.plugin = "jsonlines"', "[sink]: the query has a sink of its own; this is a file for kzconsumer run"),
         ('subscription.stop_at = "end"', "[subscription] stop_at: use trigger(availableNow=True) in place of it"),
         ('fetch.on_corrupt = "skip"', '[fetch] on_corrupt: must be "fail", since tasks fetch the records'),
+        (
+            'brokers.bootstrap = ["b:9092"]',
+            "[brokers] bootstrap: cannot be used, since brokers and topics are read in ZooKeeper",
+        ),
+        (
+            'brokers.sasl.mechanism = "GSSAPI"',
+            "[brokers.sasl] mechanism: tasks have no Kerberos tickets: use another listener and mechanism",
+        ),
         ('fetch.rate_limit = "1MiB"', "[fetch] rate_limit: cannot be used, since tasks fetch the records"),
     ],
 )

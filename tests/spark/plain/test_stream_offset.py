@@ -80,6 +80,14 @@ def test_nothing_is_delivered_twice(ranges: list[tuple[int, int]]) -> None:
     assert len(delivered) == len(set(delivered))
 
 
+def test_an_empty_batch_ends_elsewhere_and_delivers_nothing() -> None:
+    start = NOTHING.after(planned(part(0, 5)))
+    one = start.empty()
+    assert (one.ranges, one.reached) == ((), start.reached)
+    assert start != one != one.empty()
+    assert one.after(planned(part(0, 5), part(2, 7, 1))).ranges == (part(2, 7, 1),)
+
+
 def test_offsets_of_another_source_or_group_are_refused() -> None:
     with pytest.raises(ValueError, match="not of this source"):
         StreamOffset.of_json({"reached": 5}, "g")

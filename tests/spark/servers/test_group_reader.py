@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -12,7 +13,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from kzconsumer.errors import ConfigError
+from kzconsumer.errors import ConfigError, ZooKeeperUnreachableError
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.sessions import short_session
 from kzconsumer.settings.sections import ZooKeeperSettings
@@ -20,8 +21,11 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from kzconsumer_spark import GroupSource
+from kzconsumer_spark.executors.source import RangePart
 from kzconsumer_spark.source.group_source import GroupStreamReader
+from kzconsumer_spark.source.stream_offset import StreamOffset
 from tests.support.members import stored_offsets
+from tests.support.plans import planned
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session
 
@@ -31,7 +35,10 @@ ROWS = ReadMaxRows(100)
 
 
 def reader_of(connect: str, group: str, topic: str) -> GroupStreamReader:
-    options = {"zookeeper.connect": connect, "group.id": group, "topics": topic, "minRecordsPerBatch": "10"}
+    return made({"zookeeper.connect": connect, "group.id": group, "topics": topic, "minRecordsPerBatch": "10"})
+
+
+def made(options: dict[str, str]) -> GroupStreamReader:
     reader = GroupSource(CaseInsensitiveDict(options)).streamReader(COLUMNS)  # type: ignore[arg-type]
     assert isinstance(reader, GroupStreamReader)
     return reader
@@ -61,6 +68,7 @@ async def test_offsets_are_committed_when_spark_asks_for_the_next_batch_and_not_
         with anyio.fail_after(LIMIT):
             while (end := await following(start)) == start:
                 pass
+        sessions.clear()
         parts = await asyncio.to_thread(reader.partitions, start, end)
         (part,) = parts
         assert len(sessions) == 1
@@ -75,6 +83,84 @@ async def test_offsets_are_committed_when_spark_asks_for_the_next_batch_and_not_
         await asyncio.to_thread(reader.stop)
     async with session(cluster.connect) as zookeeper:
         assert not await zookeeper.children(GroupPaths(unique).ids)
+
+
+async def test_a_planned_range_that_moved_before_spark_asked_is_delivered_by_its_next_owner_alone(
+    cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    """With `trigger(processingTime=...)` a planned batch waits for as long as the interval."""
+    await create_topic(cluster.connect, unique, 2)
+    sent = [Sent(n % 2, None, b"%d" % n) for n in range(20)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
+    file = tmp_path / "group.toml"
+    file.write_text(
+        f'zookeeper.connect = "{cluster.connect}"\ngroup = {{ id = "{unique}", revoke_deadline = "100ms" }}\n'
+        f"subscription.topics.{unique} = 1\n"
+    )
+    first, second = (made({"config": str(file), "maxTriggerDelay": "1s"}) for _ in "ab")
+    start = first.initialOffset()
+
+    async def batch_after(reader: GroupStreamReader, start: dict[str, Any]) -> list[tuple[int, int, int]]:
+        """The ranges; Spark commits them."""
+        with anyio.fail_after(LIMIT):
+            while (end := await asyncio.to_thread(reader.latestOffset, start, ROWS)) == start:
+                pass
+        await asyncio.to_thread(reader.latestOffset, end, ROWS)
+        return [(part.partition, part.first, part.until) for part in StreamOffset.of_json(end, unique).ranges]
+
+    try:
+        assert await asyncio.to_thread(first.latestOffset, start, ReadMaxRows(1)) == start, "it has joined"
+        with anyio.fail_after(LIMIT):
+            while len(await planned(cluster, unique)) < 2:
+                await anyio.sleep(0.05)
+        (moved,) = await batch_after(second, start)
+        (left,) = await batch_after(first, start)
+        assert sorted([moved, left]) == [(0, 0, 10), (1, 0, 10)]
+        assert await stored_offsets(cluster.connect, unique, unique, 2) == [10, 10]
+    finally:
+        for reader in (first, second):
+            await asyncio.to_thread(reader.stop)
+
+
+async def test_two_sources_of_one_query_in_a_run_of_their_group(
+    cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark asks one after the other: the run is not over for the first until the second knows of a commit."""
+    monkeypatch.setattr("kzconsumer_spark.source.group_member.EMPTY_BATCH_SECONDS", 1.0)
+    topics = [f"{unique}-a", f"{unique}-b"]
+    for topic in topics:
+        await create_topic(cluster.connect, topic, 1)
+        sent = [Sent(0, None, b"%d" % n) for n in range(10)]
+        await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, sent)
+    readers = [reader_of(cluster.connect, unique, topic) for topic in topics]
+    delivered: list[tuple[str, int, int]] = []
+    try:
+        for reader in readers:
+            reader.prepareForTriggerAvailableNow()
+        starts, over = [reader.initialOffset() for reader in readers], False
+        with anyio.fail_after(LIMIT):
+            while not over:
+                ends = [
+                    await asyncio.to_thread(reader.latestOffset, start, ROWS)
+                    for reader, start in zip(readers, starts, strict=True)
+                ]
+                for reader, start, end in zip(readers, starts, ends, strict=True):
+                    for part in await asyncio.to_thread(reader.partitions, start, end):
+                        assert isinstance(part, RangePart)
+                        delivered.append((part.part.topic, part.part.first, part.part.until))
+                starts, over = ends, ends == starts
+    finally:
+        for reader in readers:
+            await asyncio.to_thread(reader.stop)
+    assert sorted(delivered) == [(topic, 0, 10) for topic in topics]
+    assert [await stored_offsets(cluster.connect, unique, topic, 1) for topic in topics] == [[10], [10]]
+
+
+def test_a_wrong_address_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kzconsumer.registry.sessions.LIMIT", 0.5)
+    reader = reader_of("127.0.0.1:1", "g", "t")
+    with pytest.raises(ZooKeeperUnreachableError, match=r"127\.0\.0\.1:1"):
+        reader.latestOffset(reader.initialOffset(), ROWS)
 
 
 def test_what_a_query_cannot_be_continued_with() -> None:

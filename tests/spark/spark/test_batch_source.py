@@ -87,6 +87,9 @@ async def test_what_lies_between_two_bounds(
             beyond = {"startingOffsets": f'{{"{unique}":{{"0":0,"1":301}}}}'}
             with pytest.raises(PySparkException, match="the log has no offset 301; it begins at 0 and ends at 300"):
                 batch(spark, cluster, unique, **beyond).count()
+            others = {"startingOffsets": f'{{"{unique}":{{"0":0,"1":0,"2":0}}}}'}
+            with pytest.raises(PySparkException, match=f"offsets are given for {unique}-2, which is no partition"):
+                batch(spark, cluster, unique, **others).count()
             if version != "0.8.2.2":
                 times = {"startingTimestamp": str(TIME + 100), "endingTimestamp": str(TIME + 104)}
                 assert offsets(batch(spark, cluster, unique, **times)) == expected((0, 50, 52), (1, 50, 52))

@@ -16,13 +16,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from kzconsumer.model import OffsetRange, TopicPartition
-from kzconsumer.registry.claim_record import decode_claim_record
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.streams.message import Message
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.members import owners, reader, settings, stored_offsets
+from tests.support.plans import planned
 from tests.support.processes import session_of, wait_gone, wait_until
 from tests.support.producing import Sent, produce
 from tests.support.source_query import LIMIT, Written, reader_processes, run_to_the_end, source, start, starved
@@ -52,17 +51,6 @@ def config_of(cluster: Cluster, name: str, folder: Path, more: str) -> str:
     base = f'zookeeper.connect = "{cluster.connect}"\ngroup.id = "{name}"\nsubscription.topics.{name} = 1\n'
     file.write_text(base + more)
     return str(file)
-
-
-async def planned(cluster: Cluster, group: str, partitions: int = 2) -> set[OffsetRange]:
-    """The plans in the group's claim records."""
-    found = set()
-    async with session(cluster.connect) as zookeeper:
-        for number in range(partitions):
-            node = await zookeeper.find(GroupPaths(group).claim_record(TopicPartition(group, number)))
-            if node is not None and (plan := decode_claim_record(node.data).plan) is not None:
-                found.add(OffsetRange(group, number, plan.first, plan.until))
-    return found
 
 
 async def test_the_program_of_the_page(spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ that shows the change, and a session that moved to another connection is not ser
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -151,6 +152,8 @@ class Server:
         self.lag = lag
         self.tree = Tree()
         self.connections: dict[Connection, None] = {}
+        self.owing: dict[Connection, None] = {}
+        """Connections that wait for an answer."""
         self.cut_off = False
         self.disowns = False
         """If it is cut off, it reports each session as expired."""
@@ -181,6 +184,7 @@ class Server:
 
     def forget(self, connection: Connection) -> None:
         self.connections.pop(connection, None)
+        self.owing.pop(connection, None)
         for paths in self._watching.values():
             for watchers in paths.values():
                 watchers.pop(connection, None)
@@ -199,7 +203,7 @@ class Server:
             events, self.tree.events = self.tree.events, []
             for kind, path in events:
                 self._fire(kind, path)
-            for connection in list(self.connections):
+            for connection in list(self.connections if transaction.closes else self.owing):
                 connection.answer()
                 if transaction.closes and connection.session and connection.session.id == transaction.session:
                     connection.close()
@@ -224,7 +228,7 @@ class Connection:
     open: bool = True
     _buffer: bytes = b""
     _greeted: bool = False
-    _answers: list[tuple[int, Callable[[], bytes]]] = field(default_factory=list)
+    _answers: deque[tuple[int, Callable[[], bytes]]] = field(default_factory=deque)
 
     def received(self, data: bytes) -> None:
         self._buffer += data
@@ -257,8 +261,12 @@ class Connection:
     def answer(self) -> None:
         """Send the answers whose turn has come and whose result is known here."""
         while self.open and self._answers and self._answers[0][0] <= self.server.tree.zxid:
-            _, make = self._answers.pop(0)
+            _, make = self._answers.popleft()
             self.peer.deliver(make())
+        if self.open and self._answers:
+            self.server.owing[self] = None
+        else:
+            self.server.owing.pop(self, None)
 
     def _greet(self, hello: frames.Handshake) -> None:
         ensemble = self.server.ensemble

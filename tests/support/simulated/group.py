@@ -7,20 +7,14 @@ never happen, and `come_to_rest` what must hold when nothing happens any more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
-from importlib import metadata
-from typing import Any, TypeVar, cast
-from unittest import mock
+from typing import Any, cast
 
-import anyio.to_thread
 import structlog
 from msgspec import structs
 
-from kzconsumer.brokers import leaders
-from kzconsumer.group import rebalancer, reconciler
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, SetData
@@ -30,18 +24,12 @@ from tests.support.simulated.ensemble import Ensemble
 from tests.support.simulated.member import GROUP, Member, Subscription, listed
 from tests.support.simulated.network import SimulatedNetwork
 from tests.support.simulated.partition_logs import PartitionLogs, host
+from tests.support.simulated.product import product_in
 from tests.support.simulated.promises import Promises
 from tests.support.simulated.rest import unsettled
 from tests.support.simulated.scene import SESSION_TIMEOUT, Scene, settings_of
 from tests.support.simulated.turns import Turns
-from tests.support.simulated.virtual_time import Process, World, clock_of
-
-T = TypeVar("T")
-
-ENTRY_POINTS = cache(metadata.entry_points)
-"""They are read from files each time otherwise: half of what a short life costs."""
-IN_A_THREAD = 0.003
-"""Seconds that a thread takes."""
+from tests.support.simulated.virtual_time import Process, World
 
 
 class SimulatedGroup:
@@ -262,11 +250,6 @@ def simulated_group(seed: int, scene: Scene | None = None, **more: Any) -> Itera
     group = SimulatedGroup(seed, replace(scene or Scene(), **more))
     world = group.world
 
-    async def in_a_thread(call: Callable[..., T], *arguments: Any, **_: Any) -> T:
-        """What a thread would do: others go on meanwhile."""
-        await anyio.sleep(IN_A_THREAD)
-        return call(*arguments)
-
     def traced(_: Any, level: str, event: MutableMapping[str, Any]) -> str:
         try:
             who = cast(Process, asyncio.get_running_loop()).name
@@ -279,14 +262,7 @@ def simulated_group(seed: int, scene: Scene | None = None, **more: Any) -> Itera
 
     logging = structlog.get_config()
     structlog.configure(processors=[traced])
-    with (
-        clock_of(world),
-        mock.patch.object(rebalancer, "random", world.random),
-        mock.patch.object(reconciler, "random", world.random),
-        mock.patch.object(leaders, "random", world.random),
-        mock.patch.object(anyio.to_thread, "run_sync", in_a_thread),
-        mock.patch.object(metadata, "entry_points", ENTRY_POINTS),
-    ):
+    with product_in(world):
         try:
             yield group
         finally:

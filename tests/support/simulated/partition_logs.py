@@ -86,6 +86,7 @@ class PartitionLogs:
         self._record_bytes = record_bytes
         self.brokers = range(brokers)
         self.logs: dict[TopicPartition, PartitionLog] = {}
+        self._topics: dict[str, list[TopicPartition]] = {}
         self.leaders: dict[TopicPartition, int] = {}
         """-1: none at the moment."""
         self.changed: list[Callable[[], None]] = []
@@ -112,6 +113,7 @@ class PartitionLogs:
         before = len(self.of(topic))
         for number in range(before, before + partitions):
             partition = TopicPartition(topic, number)
+            self._topics.setdefault(topic, []).append(partition)
             self.logs[partition] = PartitionLog(b"%s %d" % (str(partition).encode(), self._incarnations))
             self.leaders[partition] = self.brokers[number % len(self.brokers)]
         data = msgspec.json.encode(
@@ -128,11 +130,12 @@ class PartitionLogs:
         self._incarnations += 1
         for partition in self.of(topic):
             del self.logs[partition], self.leaders[partition]
+        self._topics.pop(topic, None)
         self._ensemble.operate(Delete(paths.topic(topic), -1))
         self._change()
 
     def of(self, topic: str) -> list[TopicPartition]:
-        return [partition for partition in self.logs if partition.topic == topic]
+        return list(self._topics.get(topic, ()))
 
     def end(self, partition: TopicPartition) -> int:
         """0 if there is no such partition any more, which its owner may not know yet."""

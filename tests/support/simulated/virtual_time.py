@@ -11,6 +11,7 @@ import heapq
 import selectors
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import Context
 from functools import wraps
 from random import Random
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from kzconsumer.zookeeper.heartbeat import Instant
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
+INFINITY = float("inf")
 BEGINNING = 1000.0
 """Seconds on the clock of a new world."""
 _LONGEST = 60.0
@@ -58,12 +60,15 @@ class _NoFiles(selectors.BaseSelector):
 class Process(asyncio.SelectorEventLoop):
     """One process: its event loop."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, number: int) -> None:
         super().__init__(_NoFiles())
         self.world = world
         self.name = name
-        self.frozen = False
+        self.number = number
         self.errors: list[dict[str, Any]] = []
+        self.queued = INFINITY
+        """When it is next in the queue of the world; not later than `due` unless it is frozen."""
+        self._frozen = False
         self.set_exception_handler(lambda _, context: self.errors.append(context))
 
     def __repr__(self) -> str:
@@ -71,6 +76,38 @@ class Process(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self.world.now
+
+    # Nothing wakes it from outside, and a pair of sockets for each of a thousand is too much.
+    def _make_self_pipe(self) -> None:
+        self._csock = None
+
+    def _close_self_pipe(self) -> None:
+        pass
+
+    @property
+    def frozen(self) -> bool:
+        return self._frozen
+
+    @frozen.setter
+    def frozen(self, frozen: bool) -> None:
+        self._frozen = frozen
+        self.world.queue(self)
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *arguments: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = super().call_soon(callback, *arguments, context=context)
+        if self.queued > self.world.now:
+            self.world.queue(self)
+        return handle
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *arguments: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = super().call_at(when, callback, *arguments, context=context)
+        if self.queued > when:
+            self.world.queue(self)
+        return handle
 
     async def create_connection(  # type: ignore[override]
         self, protocol_factory: Callable[[], P], host: str, port: int, *, ssl: None = None, server_hostname: None = None
@@ -83,7 +120,7 @@ class Process(asyncio.SelectorEventLoop):
         if self._ready:  # type: ignore[attr-defined]
             return self.world.now
         scheduled = self._scheduled  # type: ignore[attr-defined]
-        return scheduled[0].when() if scheduled else float("inf")
+        return scheduled[0].when() if scheduled else INFINITY
 
     def turn(self) -> None:
         """Run what is ready now."""
@@ -100,12 +137,21 @@ class World:
         self.now = BEGINNING
         self.random = Random(seed)
         self.processes: list[Process] = []
+        self._begun = 0
+        self._queue: list[tuple[float, int, Process]] = []  # of those that have something to do; the first is due
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
 
     def process(self, name: str) -> Process:
-        self.processes.append(Process(self, name))
+        self._begun += 1
+        self.processes.append(Process(self, name, self._begun))
         return self.processes[-1]
+
+    def queue(self, process: Process) -> None:
+        """The process may have something to do earlier than before."""
+        if not process.frozen and (due := process.due) < process.queued:
+            process.queued = due
+            heapq.heappush(self._queue, (due, process.number, process))
 
     def at(self, when: float, happens: Callable[[], None]) -> None:
         self._number += 1
@@ -127,10 +173,9 @@ class World:
     def _pass_to(self, end: float) -> None:
         turns = 0
         while True:
-            running = [process for process in self.processes if not process.frozen]
-            first = min(running, key=lambda process: process.due, default=None)
-            due = first.due if first is not None else float("inf")
-            event = self._agenda[0][0] if self._agenda else float("inf")
+            first = self._first()
+            due = first.due if first is not None else INFINITY
+            event = self._agenda[0][0] if self._agenda else INFINITY
             when = min(due, event)
             if when > end:
                 self.now = end
@@ -144,6 +189,22 @@ class World:
                 heapq.heappop(self._agenda)[2]()
             elif first is not None:
                 first.turn()
+                self._again(first)
+
+    def _first(self) -> Process | None:
+        """The process that is due first, of several the oldest; None if all wait for events."""
+        while self._queue:
+            due, _, process = self._queue[0]
+            if process.queued == due and not process.frozen and process.due == due:
+                return process
+            heapq.heappop(self._queue)
+            if process.queued == due:
+                self._again(process)
+        return None
+
+    def _again(self, process: Process) -> None:
+        process.queued = INFINITY
+        self.queue(process)
 
     def end(self, process: Process) -> None:
         """Close the loop of a process whose tasks have ended."""

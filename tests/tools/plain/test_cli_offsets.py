@@ -33,6 +33,11 @@ AT = ["--zookeeper", "zk"]
         (["lag", "g", "--interval", "0", *AT], "'0' is not a number of seconds"),
         (["groups", "delete", "a/b", *AT], "'a/b' is not the name of a group"),
         (["groups", "restore", *AT], "required: FILE"),
+        (["groups", "move", "g", *AT], "one of the arguments --to-kafka --from-kafka is required"),
+        (["groups", "move", "g", "--to-kafka", "--from-kafka", "k", *AT], "not allowed with argument --to-kafka"),
+        (["groups", "move", "g", "--to-kafka", "a/b", *AT], "'a/b' is not the name of a group"),
+        (["groups", "move", "g", "--to-kafka", "k", "--verify", "--execute", *AT], "--verify only compares"),
+        (["groups", "move", "--to-kafka", "k", *AT], "no group named; give GROUP, or --config FILE"),
     ],
 )
 def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], output: str) -> None:

@@ -99,6 +99,8 @@ async def _offsets(
     if not isinstance(bound, str):
         if missing := sorted(logs.keys() - bound.keys()):
             raise ConfigError([f"offsets are given for some partitions, and not for {missing[0]}"])
+        if others := sorted(bound.keys() - logs.keys()):
+            raise ConfigError([f"offsets are given for {others[0]}, which is no partition of the topics"])
         given = {each: bound[each] for each in logs}
     elif bound == "committed":
         given = await _committed(settings, logs.keys())

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 import anyio
 from anyio.from_thread import start_blocking_portal
 
+from kzconsumer.clock import now
 from kzconsumer.consumer import subscribe
 from kzconsumer.errors import sole_cause
 from kzconsumer.logs.logger import facts
@@ -21,12 +22,16 @@ from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.destination import destination_of
 from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.zookeeper.lease import Lease
 from kzconsumer_spark.source.hand_over import HandOver
 from kzconsumer_spark.source.options import WHERE
 from kzconsumer_spark.source.stream_offset import StreamOffset
 
 _WAIT_SECONDS = 0.5
 """How long Spark waits for a batch at a time. After a query was stopped, its member leaves that much later."""
+EMPTY_BATCH_SECONDS = 15.0
+"""After so long a run has an empty batch: what it waits for may be another source of the query, which Spark has not yet
+asked, and so not told what is committed."""
 
 
 class GroupMember:
@@ -39,7 +44,8 @@ class GroupMember:
         self._interrupted = False
         self._exits = ExitStack()
         self._portal = self._exits.enter_context(start_blocking_portal())
-        self._hand_over = self._portal.call(HandOver, offset, due_records)
+        self._lease = self._portal.call(Lease)
+        self._hand_over = self._portal.call(HandOver, offset, due_records, self._lease)
         self._stop = self._portal.call(anyio.Event)
         self._ended: Future[None] = self._portal.start_task_soon(self._run)
 
@@ -48,6 +54,7 @@ class GroupMember:
 
         In a bounded run that means that the run is over. Raises KzConsumerError when the member has ended with it.
         """
+        deadline = now() + EMPTY_BATCH_SECONDS
         while True:
             end = self._portal.call(self._hand_over.following, offset, _WAIT_SECONDS)
             if self._ended.done():
@@ -57,6 +64,8 @@ class GroupMember:
                 return end
             if self._interrupted or os.getppid() != self._parent:
                 raise SystemExit("the query has been stopped, or Spark's driver has ended")
+            if now() > deadline:
+                return offset.empty()
 
     def interrupt(self) -> None:
         """Have `following` raise SystemExit. For a signal handler: an exception there could leave a lock held."""
@@ -74,7 +83,7 @@ class GroupMember:
         facts()["group"] = self._settings.group.id
         destination = destination_of(WHERE, capabilities(self._hand_over))
         assert destination is not None
-        sessions = Sessions(self._settings, wants="ranges", destination=destination)
+        sessions = Sessions(self._settings, lease=self._lease, wants="ranges", destination=destination)
         isolation, reset = self._settings.fetch.isolation, self._settings.offsets.reset
         plans = RangePlans(sessions, destination, isolation, refuses_loss=reset == "fail")
         runner = SinkRunner(WHERE, self._hand_over, self._settings.batch, sessions, plans)

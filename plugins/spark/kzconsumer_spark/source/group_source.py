@@ -64,7 +64,10 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings = msgspec.structs.replace(self._settings, subscription=wanted)
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Spark has committed what ends at `start`: this is when it becomes the group's offset."""
+        """Spark has committed what ends at `start`: this is when it becomes the group's offset.
+
+        The first call raises ZooKeeperUnreachableError after 15 s.
+        """
         if isinstance(limit, ReadAllAvailable):
             raise ConfigError([f"{WHERE}: trigger(once=True) is not supported, use trigger(availableNow=True)"])
         committed = StreamOffset.of_json(start, self._settings.group.id)
@@ -73,9 +76,9 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._member.following(committed).as_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        if start == end:
-            return []
         ranges = StreamOffset.of_json(end, self._settings.group.id).ranges
+        if start == end or not ranges:
+            return []
         registry = KafkaRegistry(Kafka.of(self._settings))
         access = BrokerAccess(registry.kafka, registry.brokers(ranges))
         spans = [OffsetRange(part.topic, part.partition, part.first, part.until) for part in ranges]
@@ -96,6 +99,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from kzconsumer_spark.source.group_member import GroupMember
 
         configure(self._settings.log.level, self._settings.log.format)
+        KafkaRegistry(Kafka.of(self._settings)).brokers()  # a member waits for ZooKeeper, also at a wrong address
         member = GroupMember(self._settings, offset, self._least)
         if threading.current_thread() is threading.main_thread():
             # When a query stops, Spark sends SIGTERM, and closes the connection, upon which `stop` is called.

@@ -1,7 +1,8 @@
 """The sink of the member in a streaming query: hands planned ranges to Spark, and has them written once Spark says so.
 
 Spark asks for the next batch only when the one before is in its checkpoint, and passes the end of that one. Until then
-`write` does not return, so the plans stay in ZooKeeper and no offset is committed.
+`write` does not return, so the plans stay in ZooKeeper and no offset is committed. Spark may ask long after a range was
+planned (`trigger(processingTime=...)`, a suspended process): it gets only what no other member may deliver meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import anyio
 
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity, Wants
-from kzconsumer.sinks.interface import Batch
+from kzconsumer.sinks.interface import Batch, RangeData
+from kzconsumer.zookeeper.lease import Lease
 from kzconsumer_spark.daemon.spool import unspooled
 from kzconsumer_spark.source.stream_offset import PlannedRange, StreamOffset
 
@@ -28,11 +30,13 @@ class HandOver:
     fingerprint: Final = "spark-source"
     destination: Final = "a streaming query"
 
-    def __init__(self, offset: StreamOffset, due_records: int) -> None:
+    def __init__(self, offset: StreamOffset, due_records: int, lease: Lease) -> None:
         """`offset`: what Spark has committed."""
         self.due_records: Final = due_records
+        self._lease = lease
         self._committed = offset
-        self._offered: tuple[PlannedRange, ...] = ()
+        self._offered: Sequence[RangeData] = ()
+        self._lost: set[RangeIdentity] = set()
         self._change = anyio.Event()
 
     async def __aenter__(self) -> Self:
@@ -47,27 +51,46 @@ class HandOver:
         return [part for part in ranges if self._committed.covers(part)]
 
     async def write(self, batch: Batch) -> None:
-        """Returns when Spark has committed all ranges, which some query of this checkpoint may have done before."""
-        if all(self._committed.covers(part.identity) for part in batch.ranges):
+        """Returns when Spark has committed all ranges that are not lost, as it may have done before."""
+        if self._is_committed(batch):
             _log.info("ranges committed by Spark already", ranges=[str(part.range) for part in batch.ranges])
         try:
-            self._offered = tuple(PlannedRange(part.identity, unspooled(part).spans) for part in batch.ranges)
+            self._offered = batch.ranges
             self._signal()
-            while not all(self._committed.covers(part.identity) for part in batch.ranges):
+            while not self._is_committed(batch):
                 await self._change.wait()
         finally:
             self._offered = ()
+            self._lost.clear()
+
+    def range_lost(self, part: RangeData) -> None:
+        """The partition's next owner delivers it; if Spark has it already, both do."""
+        self._lost.add(part.identity)
+        self._signal()
+
+    def _is_committed(self, batch: Batch) -> bool:
+        left = self._without_lost(batch.ranges)
+        return bool(left) and all(self._committed.covers(part.identity) for part in left)
+
+    def _without_lost(self, ranges: Sequence[RangeData]) -> list[RangeData]:
+        return [part for part in ranges if part.identity not in self._lost]
 
     async def following(self, offset: StreamOffset, patience: float) -> StreamOffset:
         """The end of the next batch; `offset`, which Spark has committed, if there is none in `patience` seconds."""
         self._committed = offset
         self._signal()
         with anyio.move_on_after(patience):
-            while (end := offset.after(self._offered)) == offset:
+            while True:
+                await self._lease.wait()
+                if (end := offset.after(map(_planned, self._without_lost(self._offered)))) != offset:
+                    return end
                 await self._change.wait()
-            return end
         return offset
 
     def _signal(self) -> None:
         self._change.set()
         self._change = anyio.Event()
+
+
+def _planned(part: RangeData) -> PlannedRange:
+    return PlannedRange(part.identity, unspooled(part).spans)

@@ -99,9 +99,11 @@ def _settings(config: str | None, options: Mapping[str, str]) -> Settings:
 
 
 def _value(name: str, value: str) -> str:
-    if name != "topics":
-        return value
-    return "{" + ", ".join(f"{json.dumps(topic.strip())} = 1" for topic in value.split(",")) + "}"
+    """As TOML: a group may be named 123."""
+    if name == "topics":
+        topics = dict.fromkeys(topic.strip() for topic in value.split(","))
+        return "{" + ", ".join(f"{json.dumps(topic)} = 1" for topic in topics) + "}"
+    return json.dumps(value) if name in _INSTEAD else value
 
 
 def _unsupported(settings: Settings) -> list[str]:
@@ -112,6 +114,10 @@ def _unsupported(settings: Settings) -> list[str]:
         faults.append("[subscription] stop_at: use trigger(availableNow=True) in place of it")
     if settings.fetch.on_corrupt != "fail":
         faults.append('[fetch] on_corrupt: must be "fail", since tasks fetch the records')
+    if settings.brokers.bootstrap:
+        faults.append("[brokers] bootstrap: cannot be used, since brokers and topics are read in ZooKeeper")
+    if settings.brokers.sasl.mechanism == "GSSAPI":
+        faults.append("[brokers.sasl] mechanism: tasks have no Kerberos tickets: use another listener and mechanism")
     if settings.fetch.rate_limit is not None:
         faults.append("[fetch] rate_limit: cannot be used, since tasks fetch the records")
     return faults

@@ -30,11 +30,15 @@ class PlannedRange(NamedTuple):
 
 
 class StreamOffset(msgspec.Struct, frozen=True):
-    """`reached` is keyed by partition ("orders-0"); `ranges` are those of the batch that ends here."""
+    """`reached` is keyed by partition ("orders-0"); `ranges` are those of the batch that ends here.
+
+    `empties` counts batches without ranges, which would end where they begin otherwise.
+    """
 
     group: str
     reached: Mapping[str, Reached] = {}
     ranges: tuple[RangeIdentity, ...] = ()
+    empties: int = 0
 
     @classmethod
     def of_json(cls, content: Mapping[str, Any], group: str) -> Self:
@@ -70,7 +74,11 @@ class StreamOffset(msgspec.Struct, frozen=True):
                 if span.until > begin
             ]
             reached[_key(identity)] = Reached(identity.incarnation, identity.epoch, identity.until)
-        return type(self)(self.group, reached, tuple(ranges))
+        return type(self)(self.group, reached, tuple(ranges), self.empties)
+
+    def empty(self) -> Self:
+        """The end of a batch without ranges."""
+        return msgspec.structs.replace(self, ranges=(), empties=self.empties + 1)
 
     def _reached(self, part: RangeIdentity) -> int:
         at = self.reached.get(_key(part))

@@ -9,7 +9,7 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kzconsumer_tools.commands import groups_plan, groups_repair
+from kzconsumer_tools.commands import groups_move, groups_plan, groups_repair
 from kzconsumer_tools.commands.answer import ask, show
 from kzconsumer_tools.commands.cluster_option import (
     add_cluster_option,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    groups = subparsers.add_parser("groups", help="list, describe, plan, verify, repair and delete groups")
+    groups = subparsers.add_parser("groups", help="list, describe, plan, verify, repair, move and delete groups")
     actions = groups.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser(
         "list",
@@ -47,6 +47,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         add_cluster_option(action)
         action.set_defaults(run=run)
     groups_plan.add_action(actions)
+    groups_move.add_action(actions)
     groups_repair.add_actions(actions)
 
 

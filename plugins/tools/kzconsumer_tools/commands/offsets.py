@@ -1,4 +1,4 @@
-"""`kzconsumer offsets show | reset | export | import | clone | copy`: stored offsets, and changing them.
+"""`kzconsumer offsets show | reset | export | import | clone`: stored offsets, and changing them.
 
 Verbs that change something show old and new offsets first, and write an undo file before they do it with `--execute`.
 JSON has the fields of `offsets.stored.GroupOffsets` and `offsets.changes.ChangedOffsets`.
@@ -55,7 +55,6 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         (_add_reset(actions), run_reset),
         (_add_import(actions), run_import),
         (_add_clone(actions), run_clone),
-        (_add_copy(actions), run_copy),
     )
     for action, run in changing:
         add_execute_and_undo(action)
@@ -83,15 +82,20 @@ def _add_show(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
 def _add_export(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
     export = actions.add_parser(
         "export",
-        help="write stored offsets to a file, as Kafka's own tools do, or as nodes",
+        help="write stored offsets to a file, as Kafka's own tools do, for Spark, or as nodes",
         description="Write the stored offsets of a group: as kafka.tools.ExportZkOffsets does (zookeeper), as "
-        "kafka-consumer-groups.sh --export does (csv), or the nodes as they are (nodes).",
-        examples=("orders > offsets.txt", "orders --format csv --output-file offsets.csv"),
+        "kafka-consumer-groups.sh --export does (csv), the nodes as they are (nodes), or as the option "
+        "startingOffsets of Spark's Kafka source (spark), which wants one for every partition.",
+        examples=(
+            "orders > offsets.txt",
+            "orders --format csv --output-file offsets.csv",
+            "orders --topic orders --format spark",
+        ),
     )
     add_group(export)
     add_topics(export)
     export.add_argument(
-        "--format", choices=("zookeeper", "csv", "nodes"), default="zookeeper", help="default: zookeeper"
+        "--format", choices=("zookeeper", "csv", "nodes", "spark"), default="zookeeper", help="default: zookeeper"
     )
     export.add_argument("--output-file", metavar="FILE", type=Path, help="a new file; default: standard output")
     add_cluster_option(export, output=False)
@@ -124,7 +128,9 @@ def _add_import(actions: _SubParsersAction[argparse.ArgumentParser]) -> argparse
         "nodes (an undo file has nodes) are restored as they were, without asking a broker.",
         examples=("offsets.txt", "undo-orders.jsonl --execute", "offsets.csv --group orders"),
     )
-    importing.add_argument("file", metavar="FILE", type=Path, help="in any format of `offsets export`, or an undo file")
+    importing.add_argument(
+        "file", metavar="FILE", type=Path, help="in a format of `offsets export` but spark, or an undo file"
+    )
     importing.add_argument("--group", metavar="GROUP", type=group_name, help="if the file names several groups or none")
     return importing
 
@@ -140,22 +146,6 @@ def _add_clone(actions: _SubParsersAction[argparse.ArgumentParser]) -> argparse.
     cloning.add_argument("group", metavar="TO", type=group_name, help="the group that gets them")
     add_topics(cloning)
     return cloning
-
-
-def _add_copy(actions: _SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    copying = actions.add_parser(
-        "copy",
-        help="copy offsets from ZooKeeper to the brokers, or back",
-        description="Copy the offsets of a group without members from ZooKeeper to the brokers, or back. Offsets at "
-        "the destination are overwritten, forwards or backwards.",
-        examples=("orders --from zookeeper --to kafka", "orders --from kafka --to zookeeper --execute"),
-    )
-    add_group(copying)
-    places = ("zookeeper", "kafka")
-    copying.add_argument("--from", dest="source", choices=places, required=True, help="where the offsets are read")
-    copying.add_argument("--to", dest="destination", choices=places, required=True, help="where they are stored")
-    add_topics(copying)
-    return copying
 
 
 def run_show(arguments: argparse.Namespace) -> int:
@@ -219,27 +209,16 @@ def run_clone(arguments: argparse.Namespace) -> int:
     return _change(arguments, at, partial(clone, at.zookeeper.connect, arguments.source, arguments.group, scope))
 
 
-def run_copy(arguments: argparse.Namespace) -> int:
-    from kzconsumer_tools.commands.offsets_apply import copy_to_brokers, copy_to_zookeeper
-
-    at = cluster_option(arguments)
-    group = required_group(arguments, at)
-    if arguments.source == arguments.destination:
-        arguments.misused("--from and --to are the same place")
-    copy = copy_to_zookeeper if arguments.destination == "zookeeper" else copy_to_brokers
-    return _change(arguments, at, partial(copy, at.zookeeper.connect, group, chosen_topics(arguments.topic)))
-
-
 def _change_as_in(arguments: argparse.Namespace, path: Path, group: str | None) -> int:
     """Store the offsets of a file; those of `group` only, unless it is None."""
-    from kzconsumer_tools.commands.offsets_apply import import_offsets, undo_copy
+    from kzconsumer_tools.commands.offsets_apply import import_offsets, undo_in_brokers
 
     at = cluster_option(arguments)
     try:
         raw = read_file(path)
-        copied = read_undo(raw)
-        if copied is not None:
-            return _change(arguments, at, partial(undo_copy, _of_group(copied, group, path)))
+        in_brokers = read_undo(raw)
+        if in_brokers is not None:
+            return _change(arguments, at, partial(undo_in_brokers, _of_group(in_brokers, group, path)))
         content = read_offsets(raw)
     except ValueError as error:
         raise NotDoneError(f"{path}: {error}") from None

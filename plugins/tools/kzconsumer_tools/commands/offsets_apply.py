@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from kzconsumer.errors import NotDoneError, NotFoundError
+from kzconsumer.errors import NotDoneError
 from kzconsumer.figures import plural
-from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.authority import Storage
-from kzconsumer.registry.nodes import encode_offset
 from kzconsumer_tools.commands.cluster_option import ClusterOption
 from kzconsumer_tools.commands.execute_option import write_undo
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
@@ -20,18 +17,17 @@ from kzconsumer_tools.groups.members_present import members_present, require_no_
 from kzconsumer_tools.groups.reader import require_group
 from kzconsumer_tools.offsets.changes import ChangedGroup, ChangedOffsets, DescribedChange, Reset
 from kzconsumer_tools.offsets.coordinator_changes import CoordinatorChange, SavedCoordinatorOffset
-from kzconsumer_tools.offsets.copy_to_coordinator import CoordinatorChanges, prepare_copy
 from kzconsumer_tools.offsets.files import SavedOffset
+from kzconsumer_tools.offsets.moved import MovedPartition
 from kzconsumer_tools.offsets.prepare import (
+    CoordinatorChanges,
     OffsetChanges,
     Scope,
     partitions_in,
     prepare_clone,
     prepare_import,
     prepare_reset,
-    within,
 )
-from kzconsumer_tools.offsets.view import GroupView, read_view
 
 Prepared = Sequence[OffsetChanges | CoordinatorChanges]
 """The changes of each group."""
@@ -54,7 +50,7 @@ async def perform(
             for each, changes in zip(prepared, described, strict=True):
                 require_no_members(each.nodes)
                 if not republish:
-                    _refuse_republishing(each.nodes.group, changes)
+                    refuse_republishing(each.nodes.group, changes)
             written = write_undo(undo, prepared[0].nodes.group, b"".join(each.undo_file() for each in prepared))
             for each in prepared:
                 await each.apply(access)
@@ -65,7 +61,8 @@ async def perform(
     return ChangedOffsets(written is not None, str(written) if written is not None else None, tuple(groups))
 
 
-def _refuse_republishing(group: str, changes: list[DescribedChange]) -> None:
+def refuse_republishing(group: str, changes: Sequence[DescribedChange | MovedPartition]) -> None:
+    """Raises NotDoneError if a replayable sink would write records of the group twice."""
     found = [each for each in changes if each.republished]
     if found:
         number = sum(each.republished for each in found)
@@ -107,23 +104,9 @@ async def clone(
     return [OffsetChanges(nodes, await prepare_clone(access, original, nodes, scope))]
 
 
-async def copy_to_zookeeper(
-    connect: str, group: str, scope: Scope | None, access: ClusterAccess
-) -> Sequence[OffsetChanges]:
-    view, offsets = await _offsets_in("kafka", connect, group, scope, access)
-    data: dict[TopicPartition, bytes | None] = {each: encode_offset(offset) for each, offset in offsets.items()}
-    return [OffsetChanges(view.nodes, await prepare_import(access, view.nodes, data, verbatim=False))]
-
-
-async def copy_to_brokers(
-    connect: str, group: str, scope: Scope | None, access: ClusterAccess
+async def undo_in_brokers(
+    saved: Sequence[SavedCoordinatorOffset], access: ClusterAccess
 ) -> Sequence[CoordinatorChanges]:
-    view, offsets = await _offsets_in("zookeeper", connect, group, scope, access)
-    present = await access.coordinator_offsets(group, offsets)
-    return [CoordinatorChanges(view.nodes, await prepare_copy(access, view.nodes, offsets, present))]
-
-
-async def undo_copy(saved: Sequence[SavedCoordinatorOffset], access: ClusterAccess) -> Sequence[CoordinatorChanges]:
     prepared = []
     for group in sorted({each.group for each in saved}):
         before = {each.topic_partition: each.stored for each in saved if each.group == group}
@@ -131,19 +114,3 @@ async def undo_copy(saved: Sequence[SavedCoordinatorOffset], access: ClusterAcce
         changes = [CoordinatorChange(where, present.get(where), after) for where, after in sorted(before.items())]
         prepared.append(CoordinatorChanges(await access.nodes(group), changes))
     return prepared
-
-
-async def _offsets_in(
-    storage: Storage, connect: str, group: str, scope: Scope | None, access: ClusterAccess
-) -> tuple[GroupView, dict[TopicPartition, int]]:
-    """The start offsets of members with that storage. Raises NotFoundError if there are none in the scope."""
-    await require_group(access.session, connect, group)
-    view = await read_view(access, await access.nodes(group), storage)
-    offsets = {
-        each: offset
-        for each, offset in view.facts.offsets.items()
-        if offset is not None and each in view.facts.existing and within(each, scope)
-    }
-    if not offsets:
-        raise NotFoundError(f"group {group} has no offset in {storage} of a chosen partition that exists")
-    return view, offsets

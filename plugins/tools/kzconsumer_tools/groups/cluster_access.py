@@ -27,7 +27,7 @@ from kzconsumer.settings.sections import BrokersSettings, ZooKeeperSettings
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
-from kzconsumer_tools.cluster.reader import no_topic
+from kzconsumer_tools.cluster.reader import cluster_of, no_topic
 from kzconsumer_tools.groups.lag import LogRange
 from kzconsumer_tools.groups.nodes import GroupNodes
 from kzconsumer_tools.groups.reader import nodes_of, require_group
@@ -38,6 +38,9 @@ from kzconsumer_tools.groups.topics import Topics, topics_now
 TIMEOUT = 5.0
 
 OFFSETS_TOPIC = "__consumer_offsets"
+
+# The version of a broker's registration from which on it coordinates groups: that of 0.9.
+COORDINATES_FROM = 2
 
 
 class ChosenCluster(Protocol):
@@ -125,9 +128,21 @@ class ClusterAccess:
 
         Without the offsets topic brokers are not asked: the request alone would create it. Raises CoordinatorError.
         """
-        if not await (await self.topics()).found([OFFSETS_TOPIC], None):
+        if not await self._has_offsets():
             return {}
         return await self.coordinator(group).stored(partitions, others=True)
+
+    async def kafka_members(self, group: str) -> tuple[str, ...] | None:
+        """The members of the group of this name that brokers coordinate; None if a broker is of 0.8.
+
+        Asks no broker without the offsets topic, as `coordinator_offsets`. Raises CoordinatorError.
+        """
+        if any(broker.version < COORDINATES_FROM for broker in (await cluster_of(self.session)).brokers):
+            return None
+        return await self.coordinator(group).members() if await self._has_offsets() else ()
+
+    async def _has_offsets(self) -> bool:
+        return bool(await (await self.topics()).found([OFFSETS_TOPIC], None))
 
     async def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
         """The range of each log.

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from kzconsumer.errors import GroupInUseError
+from kzconsumer.figures import plural
 from kzconsumer.zookeeper.operations import Create, Delete, Operation
 from kzconsumer_tools.groups.nodes import GroupNodes, owner_of
 
@@ -21,16 +22,21 @@ def members_present(nodes: GroupNodes) -> str | None:
     node blocks every member; `groups clean` removes it.
     """
     if nodes.registrations:
-        names = sorted(nodes.registrations)
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        listed = f"{len(names)} member{'s' if len(names) > 1 else ''} ({', '.join(names[:_SHOWN])}{more})"
-        return f"has {listed}: stop {'them' if len(names) > 1 else 'it'} first"
+        return f"has {listed(nodes.registrations)}"
     owners = sorted({owner_of(node) for node in nodes.owners.values() if node.stat.ephemeral_owner})
     if owners:
         return f"has owner nodes of {', '.join(owners[:_SHOWN])}, not registered but alive: the session has to expire"
     if nodes.owners:
         return f"has owner nodes that no session holds ({min(nodes.owners)}): `kzconsumer groups clean` removes them"
     return None
+
+
+def listed(members: Collection[str]) -> str:
+    """The number of members, some of their ids, and what to do about them; there is at least one."""
+    names = sorted(members)
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    them = "them" if names[1:] else "it"
+    return f"{plural(len(names), 'member')} ({', '.join(names[:_SHOWN])}{more}): stop {them} first"
 
 
 def require_no_members(nodes: GroupNodes) -> None:

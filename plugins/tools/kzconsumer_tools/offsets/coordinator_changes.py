@@ -11,21 +11,17 @@ import msgspec
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import WithBrokers
-from kzconsumer_tools.groups.lag import LogRange
 from kzconsumer_tools.offsets.changes import DescribedChange, described_change
 
 NO_OFFSET = WithBrokers(-1, None)
 
 
 class CoordinatorChange(msgspec.Struct, frozen=True):
-    """One partition: the coordinator's offset `before` becomes `after` (None: no offset). `asked` is unclamped."""
+    """One partition: the coordinator's offset `before` becomes `after` (None: no offset)."""
 
     partition: TopicPartition
     before: WithBrokers | None
     after: WithBrokers | None
-    epoch: int | None = None
-    asked: int | None = None
-    log: LogRange | None = None
 
     @property
     def changes(self) -> bool:
@@ -33,7 +29,7 @@ class CoordinatorChange(msgspec.Struct, frozen=True):
 
     def described(self) -> DescribedChange:
         old, new = self.before.offset if self.before else None, self.after.offset if self.after else None
-        return described_change(self.partition, old, new, self.asked, self.log, changes=self.changes, epoch=self.epoch)
+        return described_change(self.partition, old, new, None, None, changes=self.changes, epoch=None)
 
 
 class SavedCoordinatorOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,8 +1,9 @@
-"""Files of stored offsets in three formats: two of Kafka's own tools, and nodes.
+"""Files of stored offsets: in two formats of Kafka's own tools, as nodes, and as Spark takes them (not read here).
 
 `/consumers/<group>/offsets/<topic>/<partition>:<offset>` (`kafka.tools.ExportZkOffsets`, 1.1.1); CSV with
 `topic,partition,offset` or `group,topic,partition,offset` (`kafka-consumer-groups.sh --export`); and nodes
-(`node_changes`), the only format for invalid content and for missing nodes.
+(`node_changes`), the only format for invalid content and for missing nodes. Spark's is the JSON of `startingOffsets`
+(`org.apache.spark.sql.kafka010.JsonUtils`, 4.0): `{"orders":{"0":13}}`.
 """
 
 from __future__ import annotations
@@ -63,19 +64,21 @@ def read_offsets(content: bytes) -> OffsetFile:
     return OffsetFile(kind, tuple(dict.fromkeys(saved)))
 
 
-def write_offsets(format: FileFormat, offsets: Iterable[tuple[str, bytes]]) -> bytes:
-    """`offsets`: path and content of each node. Raises ValueError for content that CSV cannot hold."""
+def write_offsets(format: FileFormat | Literal["spark"], offsets: Iterable[tuple[str, bytes]]) -> bytes:
+    """`offsets`: path and content of each node. Raises ValueError for content that CSV and Spark's JSON cannot hold."""
     if format == "nodes":
         return write_nodes(SavedNode(path, data) for path, data in offsets)
     if format == "zookeeper":
         return b"".join(path.encode() + b":" + data + b"\n" for path, data in offsets)
+    found = {partition_of(path): decode_offset(data) for path, data in offsets}
+    numbers = {partition: stored for partition, stored in found.items() if stored is not None}  # -1 means none
+    if format == "spark":
+        topics: dict[str, dict[str, int]] = {}
+        for partition, stored in numbers.items():
+            topics.setdefault(partition.topic, {})[str(partition.partition)] = stored
+        return msgspec.json.encode(topics) + b"\n"
     rows = io.StringIO()
-    writer = csv.writer(rows, lineterminator="\n")
-    for path, data in offsets:
-        partition = partition_of(path)
-        stored = decode_offset(data)
-        if stored is not None:  # -1 means none
-            writer.writerow((partition.topic, partition.partition, stored))
+    csv.writer(rows, lineterminator="\n").writerows((*partition, stored) for partition, stored in numbers.items())
     return rows.getvalue().encode()
 
 

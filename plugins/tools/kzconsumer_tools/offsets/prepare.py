@@ -1,4 +1,8 @@
-"""Changes of a group's offsets in ZooKeeper: computed from its nodes and the logs, and applied."""
+"""Changes of a group's offsets, in ZooKeeper or in the brokers: computed from its nodes and the logs, and applied.
+
+Brokers accept an offset from any client unless Kafka's newer consumer has members in the group: that no member of the
+ZooKeeper group stores offsets is checked before and after.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,14 @@ from typing import NamedTuple
 from kzconsumer.errors import NotDoneError, NotFoundError
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
+from kzconsumer_tools import node_changes
 from kzconsumer_tools.groups.apply import apply_changes, make_parents
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
+from kzconsumer_tools.groups.members_present import members_present, require_no_members
 from kzconsumer_tools.groups.nodes import GroupNodes
-from kzconsumer_tools.node_changes import undo_file
+from kzconsumer_tools.offsets import coordinator_changes
 from kzconsumer_tools.offsets.changes import OffsetChange, PartitionNodes, Reset, offset_in, reset, to_offset
+from kzconsumer_tools.offsets.coordinator_changes import NO_OFFSET, CoordinatorChange
 from kzconsumer_tools.offsets.stored import stored_offsets
 
 Scope = Mapping[str, Collection[int] | None]
@@ -28,7 +35,7 @@ class OffsetChanges(NamedTuple):
     def undo_file(self) -> bytes:
         """The present content of the offset nodes; claim records are not restored: epochs only grow."""
         group = GroupPaths(self.nodes.group)
-        return undo_file(change.changed(group)[0] for change in self.changes if change.changes)
+        return node_changes.undo_file(change.changed(group)[0] for change in self.changes if change.changes)
 
     async def apply(self, access: ClusterAccess) -> None:
         """Raises GroupInUseError or NotDoneError, as `apply_changes`."""
@@ -38,6 +45,42 @@ class OffsetChanges(NamedTuple):
         await access.identify(self.nodes.group, sorted(topics))
         await make_parents(access.session, [change for unit in units for change in unit])
         await apply_changes(access.session, group, units, topics=topics)
+
+
+class CoordinatorChanges(NamedTuple):
+    """The changes of one group in the brokers. `nodes` are those of the group of that name in ZooKeeper."""
+
+    nodes: GroupNodes
+    changes: list[CoordinatorChange]
+
+    def undo_file(self) -> bytes:
+        return coordinator_changes.undo_file(self.nodes.group, self.changes)
+
+    async def apply(self, access: ClusterAccess) -> None:
+        """Store what changes, and read it back. Raises NotDoneError, GroupInUseError, CoordinatorError."""
+        group = self.nodes.group
+        before = {change.partition: change.before for change in self.changes if change.changes}
+        after = {change.partition: change.after for change in self.changes if change.changes}
+        if not after:
+            return
+        require_no_members(await access.nodes(group))
+        coordinator = access.coordinator(group)
+        present = await coordinator.stored(after)
+        if any(present.get(where) != expected for where, expected in before.items()):
+            raise NotDoneError(f"the brokers' offsets of group {group} changed meanwhile; nothing was changed")
+        refused = await coordinator.store({where: offset or NO_OFFSET for where, offset in after.items()})
+        if refused:
+            where, why = min(refused.items())
+            raise NotDoneError(
+                f"{where} and {len(refused) - 1} more were not stored: {why}; {len(after) - len(refused)} were"
+            )
+        present = await coordinator.stored(after)
+        if wrong := [where for where, offset in sorted(after.items()) if present.get(where) != offset]:
+            raise NotDoneError(
+                f"the brokers have {present.get(wrong[0])} for {wrong[0]}: another client stores offsets of the group"
+            )
+        if (reason := members_present(await access.nodes(group))) is not None:
+            raise NotDoneError(f"group {group} {reason}; it joined meanwhile and may have begun at the earlier offsets")
 
 
 def within(partition: TopicPartition, scope: Scope | None) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kzconsumer.figures import moment, plural
 from kzconsumer_tools.offsets.changes import ChangedGroup, ChangedOffsets, DescribedChange
+from kzconsumer_tools.offsets.moved import MovedPartition
 from kzconsumer_tools.offsets.stored import GroupOffsets
 from kzconsumer_tools.tables.text import columns, dash, next_step_line, sentence
 
@@ -51,7 +52,9 @@ def changes_table(result: ChangedOffsets, flags: str) -> str:
         changing += changed
         done = "changed" if result.executed else "would change"
         lines.append(f"group {group.group}: {changed} of {plural(len(group.partitions), 'partition')} {done}")
-        lines += ["", *_rows(group), "", *_meaning(group, result.executed)]
+        lines += ["", *_rows(group), "", *consequences(group.partitions)]
+        if group.in_use is not None and not result.executed:
+            lines += sentence(f"The group {group.in_use}.")
     return "\n".join([*lines, next_step_line(result.executed, result.undo, "offsets import", flags, changing)])
 
 
@@ -72,11 +75,11 @@ def _notes(change: DescribedChange) -> Iterator[str]:
         yield f"plan {change.plan[0]}-{change.plan[1]} cleared"
 
 
-def _meaning(group: ChangedGroup, executed: bool) -> Iterator[str]:
-    """The consequences that apply, including why the change would be refused."""
-    repeated = sum(each.repeated for each in group.partitions)
-    skipped = sum(each.skipped for each in group.partitions if each.changes)
-    published = sum(each.republished for each in group.partitions)
+def consequences(changes: Sequence[DescribedChange | MovedPartition]) -> Iterator[str]:
+    """What the changes mean for consumption, as far as they mean anything."""
+    repeated = sum(each.repeated for each in changes)
+    skipped = sum(each.skipped for each in changes if each.changes)
+    published = sum(each.republished for each in changes)
     if repeated:
         yield f"{plural(repeated, 'offset')} will be consumed again."
     if skipped:
@@ -84,5 +87,3 @@ def _meaning(group: ChangedGroup, executed: bool) -> Iterator[str]:
     if published:
         yield f"{plural(published, 'offset')} of these a replayable sink has published, or may have: its destination"
         yield "will hold these records twice. That needs --republish."
-    if group.in_use is not None and not executed:
-        yield from sentence(f"The group {group.in_use}.")

@@ -1,0 +1,50 @@
+"""A large group in memory: what each member asks of ZooKeeper is bounded, and so is the time until all is owned.
+
+`python -m tests.bench.scale --simulated` prints the figures of groups of any size. That no partition is held twice at
+any time, and none is without owner after a phase, is checked there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from tests.bench.scale_simulated import phases
+
+MEMBERS, TOPICS, PARTITIONS = 50, 5, 50
+"""Partitions of each topic."""
+SPREAD = 2.0
+
+
+class Bound(NamedTuple):
+    """Half as much again as was measured: the order of members, by random ids, changes the figures."""
+
+    seconds: float
+    requests: int
+    """Of a member, by the median."""
+    most: int
+    """Of any member."""
+
+
+BOUNDS = {
+    # Each registration and topic is read once; the first members claim what later ones get.
+    "start": Bound(SPREAD + 1.5, 250, 1000),
+    # Two or three looks, which read 32 nodes again, and as many owners of others.
+    "a minute at rest": Bound(0.0, 300, 320),
+    "1 restarted in turn": Bound(1.0, 60, 220),
+    "a third killed": Bound(9.0, 95, 250),
+    # A member that looks for a partition's owner at that moment.
+    "no leader for 3 s": Bound(4.0, 10, 200),
+}
+
+
+@pytest.mark.long
+def test_what_a_member_of_a_large_group_costs() -> None:
+    found = {phase.name: phase for phase in phases(MEMBERS, TOPICS, PARTITIONS, SPREAD, restarts=1, seed=1)}
+    assert found.keys() == BOUNDS.keys()
+    for name, bound in BOUNDS.items():
+        phase = found[name]
+        assert phase.seconds <= bound.seconds, phase
+        assert phase.requests.median <= bound.requests, phase
+        assert phase.requests.max <= bound.most, phase

@@ -1,0 +1,202 @@
+"""What others do while `groups move` stores offsets: a simulated ZooKeeper, and a coordinator in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from kzconsumer.errors import NotDoneError, NotFoundError
+from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.authority import Storage, WithBrokers
+from kzconsumer.registry.paths import GroupPaths, topic
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer_tools.groups.cluster_access import ClusterAccess
+from kzconsumer_tools.groups.lag import LogRange
+from kzconsumer_tools.groups.topics import NodeTopics, Topics
+from kzconsumer_tools.offsets.coordinator_changes import NO_OFFSET
+from kzconsumer_tools.offsets.move import Asked, apply_move, prepare_move
+from kzconsumer_tools.offsets.moved import Side
+from kzconsumer_tools.tables.groups_move import compared_table, move_table
+from tests.support.simulated.clients import Clients
+
+GROUP = GroupPaths("orders")
+PLACES = [TopicPartition("orders", number) for number in range(3)]
+OFFSETS = dict(zip(PLACES, (4, 5, 6), strict=True))
+
+
+class Cluster(ClusterAccess):
+    """The logs of three partitions have the offsets 0 to 9. `meanwhile` is done before the coordinator stores."""
+
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self.session = session
+        self.has: dict[str, dict[TopicPartition, WithBrokers]] = {}
+        self.members: tuple[str, ...] = ()
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def topics(self) -> Topics:
+        return NodeTopics(self.session)
+
+    async def identify(self, group: str, topics: Collection[str]) -> None:
+        """Members recognize topics by their nodes."""
+
+    async def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
+        return {each: LogRange(0, 10) for each in partitions}
+
+    async def kafka_members(self, group: str) -> tuple[str, ...]:
+        return self.members
+
+    async def coordinator_offsets(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, WithBrokers]:
+        return dict(self.has.get(group, {}))
+
+    def coordinator(self, group: str) -> Any:
+        return Coordinator(self, self.has.setdefault(group, {}))
+
+
+class Coordinator:
+    def __init__(self, cluster: Cluster, has: dict[TopicPartition, WithBrokers]) -> None:
+        self._cluster, self._has = cluster, has
+
+    async def stored(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, WithBrokers]:
+        return {each: self._has[each] for each in partitions if each in self._has}
+
+    async def store(self, offsets: Mapping[TopicPartition, WithBrokers]) -> dict[TopicPartition, str]:
+        if self._cluster.meanwhile is not None:
+            await self._cluster.meanwhile()
+        self._has.update(offsets)
+        for each in [each for each, at in self._has.items() if at == NO_OFFSET]:
+            del self._has[each]
+        return {}
+
+
+def asked(to: Side = "kafka", kafka_group: str = "new", storage: Storage | None = None) -> Asked:
+    return Asked("orders", kafka_group, to, storage, None)
+
+
+def play(script: Callable[[Cluster], Awaitable[None]]) -> None:
+    async def run(session: ZooKeeperSession) -> None:
+        cluster = Cluster(session)
+        await session.ensure(topic("orders").rpartition("/")[0])
+        await session.create(topic("orders"), msgspec.json.encode({"partitions": {"0": [1], "1": [1], "2": [1]}}))
+        for place, offset in OFFSETS.items():
+            await put(session, GROUP.offset(place), b"%d" % offset)
+        await script(cluster)
+
+    Clients().play(run)
+
+
+async def put(session: ZooKeeperSession, path: str, data: bytes) -> None:
+    await session.ensure(path)
+    await session.set(path, data, -1)
+
+
+def offsets(cluster: Cluster, group: str = "new") -> dict[TopicPartition, int]:
+    return {place: at.offset for place, at in cluster.has.get(group, {}).items()}
+
+
+def test_nothing_happens_meanwhile() -> None:
+    """The control of the others; a second move has nothing to do, and the sides are the same."""
+
+    async def script(cluster: Cluster) -> None:
+        move = await prepare_move(cluster, asked())
+        table = move_table(move.shown, "--context prod").splitlines()
+        assert table[0] == "group orders in ZooKeeper: 3 offsets would move to Kafka group new"
+        assert table[3].split() == ["orders", "0", "4", "-", "4", "0-10"]
+        assert table[-1].startswith("Nothing was changed. Add --execute")
+        assert "3 of 3 partitions differ" in compared_table(move.shown)
+        await apply_move(cluster, asked(), move)
+        assert offsets(cluster) == OFFSETS
+        after = (await prepare_move(cluster, asked())).shown
+        assert after.same
+        assert not any(each.changes for each in after.partitions)
+        assert "the same offsets in 3 partitions" in compared_table(after)
+
+    play(script)
+
+
+@pytest.mark.parametrize("kafka_group", ["new", "orders"])
+def test_a_member_joins_meanwhile(kafka_group: str) -> None:
+    """It may have begun at the offsets that were moved: both sides would have the records after them."""
+
+    async def script(cluster: Cluster) -> None:
+        async def join() -> None:
+            await put(cluster.session, f"{GROUP.ids}/orders_late", b"{}")
+
+        cluster.meanwhile = join
+        move = await prepare_move(cluster, asked(kafka_group=kafka_group))
+        with pytest.raises(NotDoneError, match=r"meanwhile.*orders_late|orders_late.*meanwhile"):
+            await apply_move(cluster, asked(kafka_group=kafka_group), move)
+
+    play(script)
+
+
+def test_a_member_commits_meanwhile_and_leaves() -> None:
+    async def script(cluster: Cluster) -> None:
+        async def commit() -> None:
+            await put(cluster.session, GROUP.offset(PLACES[1]), b"9")
+
+        cluster.meanwhile = commit
+        move = await prepare_move(cluster, asked())
+        with pytest.raises(NotDoneError, match="others were stored meanwhile: try again"):
+            await apply_move(cluster, asked(), move)
+        cluster.meanwhile = None
+        await apply_move(cluster, asked(), await prepare_move(cluster, asked()))
+        assert offsets(cluster) == {**OFFSETS, PLACES[1]: 9}
+
+    play(script)
+
+
+def test_the_brokers_offsets_change_after_the_look() -> None:
+    """They are not what the undo file has: nothing is stored."""
+
+    async def script(cluster: Cluster) -> None:
+        move = await prepare_move(cluster, asked())
+        cluster.has["new"] = {PLACES[2]: WithBrokers(8, None)}
+        with pytest.raises(NotDoneError, match="changed meanwhile; nothing was changed"):
+            await apply_move(cluster, asked(), move)
+        assert offsets(cluster) == {PLACES[2]: 8}
+
+    play(script)
+
+
+def test_old_offsets_in_zookeeper_are_not_moved_unless_the_operator_says_so() -> None:
+    """Members that store their offsets in the brokers alone leave ZooKeeper's behind."""
+
+    async def script(cluster: Cluster) -> None:
+        cluster.has["orders"] = {PLACES[0]: WithBrokers(7, 0), PLACES[1]: WithBrokers(2, None)}
+        (reason,) = (await prepare_move(cluster, asked())).shown.blocked
+        assert reason.startswith("the brokers have later offsets of group orders than ZooKeeper, in 1 partition: ")
+        new: dict[Storage, list[int | None]] = {"zookeeper": [4, 5, 6], "kafka": [7, 2], "both": [7, 5, 6]}
+        for storage, expected in new.items():
+            shown = (await prepare_move(cluster, asked(storage=storage))).shown
+            assert ([each.new for each in shown.partitions][: len(expected)], shown.blocked) == (expected, ())
+
+    play(script)
+
+
+def test_back_to_zookeeper() -> None:
+    async def script(cluster: Cluster) -> None:
+        with pytest.raises(NotFoundError, match="group new has no offset in the brokers"):
+            await prepare_move(cluster, asked("zookeeper"))
+        cluster.has["new"] = {PLACES[0]: WithBrokers(7, None), PLACES[1]: WithBrokers(11, None)}
+        cluster.has["new"][TopicPartition("gone", 0)] = WithBrokers(1, None)
+        cluster.members = ("consumer-1",)
+        shown = (await prepare_move(cluster, asked("zookeeper"))).shown
+        assert [each.blocked for each in shown.partitions] == ["topic_missing", None, "offset_after_log", None]
+        assert [each.new for each in shown.partitions] == [None, 7, 5, 6]
+        assert shown.blocked[0] == "the Kafka group new has 1 member (consumer-1): stop it first"
+        table = move_table(shown, "").splitlines()
+        assert table[0] == "Kafka group new: 1 offset would move to group orders in ZooKeeper"
+        assert table[-1] == "Nothing was changed. With --execute this is an error."
+        cluster.members = ()
+        del cluster.has["new"][TopicPartition("gone", 0)]
+        cluster.has["new"][PLACES[1]] = WithBrokers(10, None)
+        await apply_move(cluster, asked("zookeeper"), await prepare_move(cluster, asked("zookeeper")))
+        nodes = [await cluster.session.find(GROUP.offset(place)) for place in PLACES]
+        assert [node.data for node in nodes if node is not None] == [b"7", b"10", b"6"]
+
+    play(script)

@@ -1,0 +1,61 @@
+"""The offsets of a group in ZooKeeper, handed over to Spark's own Kafka source, which has no group."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.jars import resolve_jars
+from kzconsumer_spark.daemon.worker_process import java_environment
+from tests.bench.spark_source import JARS
+from tests.core.servers.test_offset_storage import fill
+from tests.support.command_line import CommandLine
+from tests.support.consuming import member, take
+from tests.support.extent import only_nightly
+from tests.support.servers import Servers
+
+READ = """
+import json, sys
+from tests.bench.spark_source import session_in
+scratch, jars, bootstrap, topic, offsets = sys.argv[1:]
+source = session_in(scratch, {"spark.jars": jars}).read.format("kafka").option("kafka.bootstrap.servers", bootstrap)
+rows = source.option("subscribe", topic).option("startingOffsets", offsets).load().select("value").collect()
+print(json.dumps([int(row.value) for row in rows]))
+"""
+
+
+@only_nightly
+@pytest.mark.timeout(300)
+async def test_spark_continues_at_the_next_record(
+    servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Together they have every record once; from the beginning (the control) Spark has all of them."""
+    await fill(cluster, unique, 30, 3)
+    async with member(cluster, unique, {unique: 1}) as (_, streams):
+        first = [int(message.value or b"") for message in await take(streams[unique][0], 17)]
+        streams[unique][0].ack()
+    exported = await CommandLine(capsys, "--zookeeper", cluster.connect)(
+        "offsets", "export", unique, "--format", "spark"
+    )
+    assert exported.status == 0, exported
+    assert sum(json.loads(exported.out)[unique].values()) == 17
+    jars = ",".join(sorted(map(str, resolve_jars(JARS, servers.java).glob("*.jar"))))
+
+    async def spark(offsets: str) -> list[int]:
+        words = [sys.executable, "-c", READ, str(tmp_path), jars, cluster.bootstrap, unique, offsets]
+        environment = java_environment(os.environ) | {"PYSPARK_PYTHON": sys.executable}
+        done = await asyncio.to_thread(
+            subprocess.run, words, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return [int(each) for each in json.loads(done.stdout.splitlines()[-1])]
+
+    assert sorted([*first, *await spark(exported.out)]) == list(range(30))
+    assert sorted(await spark("earliest")) == list(range(30))
