@@ -111,12 +111,9 @@ async def test_commands_that_read_find_topics_and_change_nothing(
     assert [each["new"] for each in preview["groups"][0]["partitions"]] == [20] * PARTITIONS
     missing = await kzconsumer("offsets", "reset", group, "--topic", topic[:-1], "--to-latest")
     assert (missing.status, f"did you mean {topic}?" in missing.err) == (1, True)
-    assert (
-        topic
-        in (await kzconsumer("completion", "topics", f"--zookeeper {kraft.connect} --bootstrap {kraft.bootstrap}")).out
-    )
-    words = ["consume", topic, "--from", "beginning", "--until", "end"]
     options = ["--zookeeper", kraft.connect, "--bootstrap", kraft.bootstrap]
+    assert topic in (await CommandLine(kzconsumer._capsys)("completion", "topics", " ".join(options))).out
+    words = ["consume", topic, "--from", "beginning", "--until", "end"]
     printed = await anyio.run_process([sys.executable, "-m", "kzconsumer", *words, *options])
     assert len(printed.stdout.splitlines()) == 2 * EACH * PARTITIONS
     assert await contents(zookeeper, "/consumers") == before
@@ -155,7 +152,7 @@ async def test_changed_offsets_count_for_the_next_member(
     await kzconsumer.json("offsets", "import", str(exported), "--group", restored, "--execute")
     for group in (copy, restored):
         await consume(kraft, group, topic, PARTITIONS, reset="largest")
-    copied = await kzconsumer.json("offsets", "copy", restored, "--from", "zookeeper", "--to", "kafka", "--execute")
+    copied = await kzconsumer.json("groups", "move", restored, "--to-kafka", "--execute")
     assert copied["executed"]
     shown = await kzconsumer.json("offsets", "show", restored, "--storage", "kafka")
     assert [each["brokers"] for each in shown["partitions"]] == [EACH] * PARTITIONS
@@ -180,7 +177,7 @@ async def test_the_exporter_has_groups_in_zookeeper_and_those_that_brokers_coord
     ours, theirs, alone = (f"{topic}-{name}" for name in ("ours", "theirs", "alone"))
     await kzconsumer.json("offsets", "reset", ours, "--topic", topic, "--to-offset", "3", "--execute")
     await kzconsumer.json("offsets", "reset", alone, "--topic", f"{topic}:1", "--to-offset", "6", "--execute")
-    await kzconsumer.json("offsets", "copy", alone, "--from", "zookeeper", "--to", "kafka", "--execute")
+    await kzconsumer.json("groups", "move", alone, "--to-kafka", "--execute")
     await kzconsumer.json("groups", "delete", alone, "--execute")
     consumer = Consumer(
         {
