@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 import kzconsumer
 from kzconsumer.registry.registration import decode_registration, encode_registration
-from kzconsumer.zookeeper.operations import Stat
+from kzconsumer.zookeeper.operations import Node
 from kzconsumer.zookeeper.watches import Watches
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import add_partitions, create_topic
@@ -299,16 +299,16 @@ async def test_an_owner_that_leaves_before_it_is_watched_does_not_block_its_succ
     async with session(cluster.connect) as other:
         await other.ensure(path.rpartition("/")[0])
         await other.create(path, b"somebody-0", ephemeral=True)
-        listen = Watches.exists
+        listen = Watches.blocking
         gone: list[str] = []
 
-        async def late(watches: Watches, at: str, reason: str) -> Stat | None:
+        async def late(watches: Watches, at: str, reason: str) -> Node | None:
             if at == path and not gone:
                 gone.append(at)
                 await other.delete(path, -1)
             return await listen(watches, at, reason)
 
-        monkeypatch.setattr(Watches, "exists", late)
+        monkeypatch.setattr(Watches, "blocking", late)
         async with reader(settings(cluster.connect, unique), {unique: 1}) as member:
             await until(lambda: len(member.owned) == 2, 5)
             assert gone
