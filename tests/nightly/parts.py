@@ -15,6 +15,8 @@ CHAOS = (
     "tests/spark/spark/test_chaos_spark.py",
     "tests/spark/spark/test_chaos_source.py",
     "tests/spark/spark/test_executors_outage.py",
+    "tests/spark/spark/test_iceberg_rest.py",
+    "tests/spark/spark/test_mixed_group.py",
     "tests/spark/spark/test_docs_functions.py",
     "tests/tools/spark/test_sink_verify.py",
 )
@@ -26,6 +28,7 @@ VERSIONS = (
     "tests/core/servers/test_kraft_migration.py",
     "tests/core/servers/test_transactions.py",
     "tests/tools/servers/test_admin_controllers.py",
+    "tests/spark/spark/test_source_versions.py",
     "tests/spark/spark/test_spark_versions.py",
 )
 

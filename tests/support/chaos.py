@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol, Self
@@ -125,11 +125,12 @@ class DeltaFiles:
 
 
 class IcebergFiles:
-    """The table `lake.rows` of a catalog in a file."""
+    """The table `lake.rows` of a catalog: the given one, or one in a file."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, catalog: Mapping[str, str] | None = None) -> None:
         directory.mkdir()
-        self._catalog = {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": directory.as_uri()}
+        in_file = {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": directory.as_uri()}
+        self._catalog = catalog or in_file
         given = "\n".join(f'{name} = "{value}"' for name, value in self._catalog.items())
         options = f'destination = "iceberg"\ntable = "lake.rows"\n[sink.options.catalog_options]\n{given}'
         self.tables = spark_sink(options)

@@ -137,6 +137,11 @@ class Daemon:
         assert self.process is not None
         self.process.send_signal(number)
 
+    def kill(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
     async def ended(self, limit: float = 20.0) -> int:
         """The exit status; TimeoutError after `limit` seconds."""
         assert self.process is not None
@@ -174,6 +179,4 @@ def daemon(
     try:
         yield running
     finally:
-        if running.process is not None and running.process.poll() is None:
-            running.process.kill()
-            running.process.wait()
+        running.kill()

@@ -46,6 +46,14 @@ def test_the_ivy_module_names_every_artifact() -> None:
     assert {each.get("transitive") for each in dependencies} == {"false"}
 
 
+def test_the_ivy_module_names_each_jar_of_a_module_once_one_has_a_classifier() -> None:
+    jars = JarSet("one", (Artifact("g", "a", "1"), Artifact("g", "a", "1", "tests"), Artifact("g", "b", "1")), 3)
+    one, other = ElementTree.fromstring(ivy_module(jars)).iter("dependency")
+    classifier = "{http://ant.apache.org/ivy/maven}classifier"
+    assert [(each.get("name"), each.get(classifier)) for each in one] == [("a", None), ("a", "tests")]
+    assert list(other) == []
+
+
 def test_ivy_is_found_without_importing_pyspark() -> None:
     check = "import sys, kzconsumer_sandbox.servers.jars as jars; jars.find_ivy(); sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -17,47 +17,11 @@ from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.extent import extent
 from tests.support.members import daemon, stored_offsets
-from tests.support.producing import Sent, produce
-from tests.support.range_data import TIME
+from tests.support.version_records import EACH, PARTITIONS, Row, expected, produce_all
 
 pytestmark = pytest.mark.timeout(400)
 ALL = ("0.8.2.2", "0.10.2.2", "1.1.1", "3.9.1")
 VERSIONS = ALL if "KZCONSUMER_SPARK_VERSIONS" in os.environ else extent(("0.8.2.2",), ALL)
-PARTITIONS = 2
-EACH = 3000
-"""Records of a partition, a third of them with each codec."""
-CODECS = ("none", "gzip", "snappy")
-
-
-def sent(version: str) -> list[Sent]:
-    """All that the version can hold: timestamps from 0.10 on, headers from 0.11 on."""
-    timed = not version.startswith("0.8")
-    headed = not version.startswith("0.")
-    return [
-        Sent(
-            partition,
-            None if n % 3 == 0 else b"k%d" % n,
-            None if n % 7 == 0 else b"%d/%d " % (partition, n) * (n % 20),
-            (("h", b"%d" % n),) if headed and n % 2 else (),
-            TIME + n if timed else None,
-        )
-        for n in range(EACH)
-        for partition in range(PARTITIONS)
-    ]
-
-
-Row = tuple[int, int, bytes | None, bytes | None, int | None, list[tuple[str, bytes | None]] | None]
-
-
-def expected(version: str) -> list[Row]:
-    rows = []
-    for partition in range(PARTITIONS):
-        of_it = [each for each in sent(version) if each.partition == partition]
-        rows += [
-            (partition, offset, each.key, each.value, each.timestamp, list(each.headers) or None)
-            for offset, each in enumerate(of_it)
-        ]
-    return rows
 
 
 def written(out: Path) -> list[Row]:
@@ -76,10 +40,7 @@ async def test_parquet_holds_what_was_produced(
 ) -> None:
     cluster = cluster_of(version)
     await create_topic(cluster.connect, unique, PARTITIONS)
-    records, third = sent(version), EACH * PARTITIONS // len(CODECS)
-    for number, codec in enumerate(CODECS):
-        part = records[number * third : (number + 1) * third]
-        await asyncio.to_thread(produce, cluster.bootstrap, version, unique, part, codec)
+    await asyncio.to_thread(produce_all, cluster, unique)
     out = tmp_path / "out"
     sink = (
         f'[sink]\nplugin = "spark"\n[sink.options]\ndestination = "parquet"\npath = "{out}"\nstart_timeout = "300s"\n'

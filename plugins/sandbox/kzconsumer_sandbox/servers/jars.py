@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
@@ -67,16 +67,28 @@ def find_ivy() -> Path:
 def ivy_module(jars: JarSet) -> str:
     """The ivy.xml for the set's artifacts and, if it is transitive, their run-time dependencies."""
     conf, transitive = ("default", "true") if jars.transitive else ("master", "false")
+    classifiers: dict[tuple[str, str, str], list[str]] = {}
+    for each in jars.artifacts:
+        classifiers.setdefault((each.organisation, each.name, each.revision), []).append(each.classifier)
     dependencies = "".join(
-        f"<dependency org={quoteattr(each.organisation)} name={quoteattr(each.name)} rev={quoteattr(each.revision)}"
-        f' conf="default->{conf}" transitive="{transitive}"/>'
-        for each in jars.artifacts
+        f"<dependency org={quoteattr(organisation)} name={quoteattr(name)} rev={quoteattr(revision)}"
+        f' conf="default->{conf}" transitive="{transitive}">{_artifacts(name, wanted)}</dependency>'
+        for (organisation, name, revision), wanted in classifiers.items()
     )
     return (
-        '<ivy-module version="2.0"><info organisation="kzconsumer" module="sandbox"/>'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="kzconsumer" module="sandbox"/>'
         '<configurations><conf name="default"/></configurations>'
         f"<dependencies>{dependencies}</dependencies></ivy-module>"
     )
+
+
+def _artifacts(name: str, classifiers: Sequence[str]) -> str:
+    """What is wanted of a module; Ivy takes all of it unless one is named."""
+    if not any(classifiers):
+        return ""
+    attributes = (f" m:classifier={quoteattr(each)}" if each else "" for each in classifiers)
+    return "".join(f'<artifact name={quoteattr(name)} type="jar"{each}/>' for each in attributes)
 
 
 def _is_whole(folder: Path, jars: JarSet) -> bool:
@@ -98,7 +110,7 @@ def _fetch(jars: JarSet, folder: Path, java: Path, ivy: Path, ivy_cache: Path, p
         new.mkdir()
         command = [str(java), *trust_flags(java, Path(scratch)), "-jar", str(ivy)]
         command += ["-cache", str(ivy_cache), "-ivy", str(module), "-confs", "default"]
-        command += ["-types", "jar", "bundle", "-retrieve", f"{new}/[artifact]-[revision].[ext]"]
+        command += ["-types", "jar", "bundle", "-retrieve", f"{new}/[artifact]-[revision](-[classifier]).[ext]"]
         _run_ivy(command, jars, progress)
         (new / _CONTENTS).write_text(_contents(jars))
         if folder.exists():  # with other artifacts, from before a change of the set

@@ -11,14 +11,16 @@ from kzconsumer_sandbox.errors import SandboxError
 
 
 class Artifact(msgspec.Struct, frozen=True, order=True):
-    """One module in Maven's public repository."""
+    """One module in Maven's public repository; with a classifier, that jar of it."""
 
     organisation: str
     name: str
     revision: str
+    classifier: str = ""
 
     def __str__(self) -> str:
-        return f"{self.organisation}:{self.name}:{self.revision}"
+        classifier = self.classifier and f":{self.classifier}"
+        return f"{self.organisation}:{self.name}:{self.revision}{classifier}"
 
     @classmethod
     def parse(cls, text: str) -> Artifact:
