@@ -31,7 +31,7 @@ _WAIT_SECONDS = 0.5
 """How long Spark waits for a batch at a time. After a query was stopped, its member leaves that much later."""
 EMPTY_BATCH_SECONDS = 15.0
 """After so long a run has an empty batch: what it waits for may be another source of the query, which Spark has not yet
-asked, and so not told what is committed."""
+asked, and so does not learn what is committed."""
 
 
 class GroupMember:
