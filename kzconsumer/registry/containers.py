@@ -41,9 +41,10 @@ class Containers:
             existing = []
             above = self._paths.owners, self._paths.offsets, self._paths.claims
             await together([self._session.ensure(path) for path in above])
-        missing = sorted(new.difference(existing))[:MOST_AT_ONCE]
-        with suppress(MultiFailedError):
-            await self._session.multi([Create(path, b"") for each in missing for path in self._paths.containers(each)])
+        if missing := sorted(new.difference(existing))[:MOST_AT_ONCE]:
+            creates = [Create(path, b"") for each in missing for path in self._paths.containers(each)]
+            with suppress(MultiFailedError):
+                await self._session.multi(creates)
         self._prepared |= new
 
     def made(self, topic: str) -> int:
