@@ -17,7 +17,7 @@ QUICK := $(wildcard tests/*/plain)
 # Test processes and the hundreds of programs that they start share compiled modules, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo dist docs quick test nightly thorough collect test-install test-spark-versions test-admin fuzz chaos-stop chaos-spark chaos-spark-control chaos-source soak simulate interop mutants audit lint bench bench-group bench-scale bench-spark lock
+.PHONY: help demo dist docs quick test nightly thorough collect test-install test-spark-versions test-admin test-systemd fuzz chaos-stop chaos-spark chaos-spark-control chaos-source soak simulate interop mutants audit lint bench bench-group bench-scale bench-spark lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3 with venv; brings a Java if there is none)"
@@ -30,6 +30,7 @@ help:
 	@echo "make test-install  the wheels in empty environments, on each Python from 3.11 to 3.13 that is here; the seconds to the first message; the whole tutorial (7 minutes)"
 	@echo "make test-spark-versions  every broker version into Parquet, every record compared; every PySpark (1 GB, once)"
 	@echo "make test-admin  what controllers of four versions are asked for, and do (1 minute)"
+	@echo "make test-systemd  the units under this machine's systemd and Debian 13's (4 minutes; as root, 400 MB, once)"
 	@echo "make chaos-stop  fifty stops at random moments, and fifty without ZooKeeper"
 	@echo "make chaos-spark  thirty faults at random moments under two Sparks, into Parquet and into PostgreSQL: every record is there once (35 minutes; DESTINATION=parquet, executors, postgresql, delta, iceberg or store: that one; executors: into Parquet what they fetch themselves)"
 	@echo "make chaos-spark-control  the same with a sink that appends and plans nothing: records are there twice"
@@ -85,6 +86,9 @@ test-spark-versions: $(READY)
 
 test-admin: $(READY)
 	KZCONSUMER_ADMIN_VERSIONS=1 $(BIN)/pytest tests/tools/servers/test_admin_controllers.py
+
+test-systemd: $(READY)
+	KZCONSUMER_SYSTEMD=1 $(BIN)/pytest tests/core/servers/test_systemd.py
 
 chaos-stop: $(READY)
 	KZCONSUMER_STOPS=50 $(BIN)/pytest -s tests/core/servers/test_stop.py

@@ -39,3 +39,10 @@ def form(lines: list[str]) -> list[str]:
     for varying, name in _VARYING:
         text = varying.sub(name, text)
     return [" ".join(line.split()) for line in text.strip().splitlines()]
+
+
+def files_shown(page: str, language: str) -> dict[str, str]:
+    """The files in the only block of a page in that language: name -> text. A comment with the path begins each."""
+    (block,) = re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    parts = re.split(r"^# /\S+/(\S+)\n", block, flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import mmap
+import sys
 import time
 from typing import cast
 
@@ -44,18 +44,23 @@ async def print_wholesome(batch: Batch) -> None:
 
 
 async def append_slowly(batch: Batch) -> None:
-    """Values to `records` in the working directory, two seconds after `began`: whether memory may be executable."""
-    try:
-        mmap.mmap(-1, 4096, prot=mmap.PROT_WRITE | mmap.PROT_EXEC).close()
-        outcome = "allowed"
-    except PermissionError as error:
-        outcome = type(error).__name__
-    await anyio.Path("began").write_text(outcome)
+    """Values to `records` in the working directory, two seconds after it has created `began`."""
+    await anyio.Path("began").touch()
     await anyio.sleep(2)
-    parts = [each for part in batch.ranges for each in part.batches]
-    values = [(value or b"").decode() for part in parts for value in part.column("value").to_pylist()]
     async with await anyio.Path("records").open("a") as file:
-        await file.write("".join(f"{value}\n" for value in values))
+        await file.write("".join(f"{value}\n" for value in _texts(batch)))
+
+
+async def try_what_is_forbidden(batch: Batch) -> None:
+    """The outcomes (`tests.support.forbidden`) to the file `outcomes`; records are files to be read."""
+    command = [sys.executable, "-m", "tests.support.forbidden", *_texts(batch)]
+    done = await anyio.run_process(command, stderr=None)
+    await anyio.Path("outcomes").write_bytes(done.stdout)
+
+
+def _texts(batch: Batch) -> list[str]:
+    columns = [records.column("value") for part in batch.ranges for records in part.batches]
+    return [(value or b"").decode() for column in columns for value in column.to_pylist()]
 
 
 _slept: list[Batch] = []

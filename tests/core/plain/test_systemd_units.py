@@ -12,6 +12,7 @@ import pytest
 
 from kzconsumer.cli.main import EXIT_CONFIG
 from kzconsumer.status import connections, events
+from tests.support.pages import files_shown
 from tests.support.programs import SYSTEMD_ANALYZE, need
 
 ROOT = Path(__file__).parents[3]
@@ -76,14 +77,11 @@ def test_the_drop_in_for_credentials_passes_verification(tmp_path: Path) -> None
 
 def test_the_units_of_scheduled_jobs_pass_verification(tmp_path: Path) -> None:
     """As docs/scheduled-jobs.md prints them: two files in one block."""
-    (shown,) = re.findall(
-        r"^```ini\n(.*?)^```$", (ROOT / "docs/scheduled-jobs.md").read_text(), re.DOTALL | re.MULTILINE
-    )
-    parts = re.split(r"^# /etc/systemd/system/(\S+)\n", shown, flags=re.MULTILINE)[1:]
-    for name, text in zip(parts[::2], parts[1::2], strict=True):
+    shown = files_shown("docs/scheduled-jobs.md", "ini")
+    for name, text in shown.items():
         (tmp_path / name).write_text(text)
     done = analyze("verify", "--man=no", tmp_path / "nightly.service", tmp_path / "nightly.timer")
-    assert parts[::2] == ["nightly.service", "nightly.timer"]
+    assert list(shown) == ["nightly.service", "nightly.timer"]
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
