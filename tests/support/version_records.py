@@ -17,7 +17,7 @@ Row = tuple[int, int, bytes | None, bytes | None, int | None, list[tuple[str, by
 
 def _sent(version: str) -> list[Sent]:
     """Timestamps from 0.10 on, headers from 0.11 on."""
-    timed = not version.startswith("0.8")
+    timed = not version.startswith(("0.8", "0.9"))
     headed = not version.startswith("0.")
     return [
         Sent(

@@ -23,7 +23,7 @@ from kzconsumer_sandbox.servers.versions import NEWEST, VERSIONS, Artifact, JarS
 
 
 def test_versions() -> None:
-    assert list(VERSIONS) == ["0.8.2.2", "0.10.2.2", "1.1.1", "2.8.2", "3.9.1", "4.2.0"]
+    assert list(VERSIONS) == ["0.8.2.2", "0.9.0.1", "0.10.2.2", "1.1.1", "2.8.2", "3.9.1", "4.2.0"]
     assert kafka_version("0.8.2.2").chroot == "/k0822"
     assert str(NEWEST.jars.artifacts[0]) == "org.apache.kafka:kafka_2.13:3.9.1"
     with pytest.raises(SandboxError, match=r"no Kafka '4\.0\.0' in the sandbox; the versions are 0\.8\.2\.2, "):

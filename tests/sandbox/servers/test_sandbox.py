@@ -248,7 +248,7 @@ def test_an_unknown_version_is_refused(sandbox: Commands) -> None:
     done = sandbox("up", "--kafka-version", "9.9")
     assert done.returncode == 1
     assert done.stderr == "kzconsumer: no Kafka '9.9' in the sandbox; the versions are " + (
-        "0.8.2.2, 0.10.2.2, 1.1.1, 2.8.2, 3.9.1, 4.2.0\n"
+        "0.8.2.2, 0.9.0.1, 0.10.2.2, 1.1.1, 2.8.2, 3.9.1, 4.2.0\n"
     )
 
 

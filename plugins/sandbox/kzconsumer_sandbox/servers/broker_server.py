@@ -73,7 +73,10 @@ class BrokerServer(ServerProcess):
         file.write_text(as_text(properties))
         (self.folder / "log4j.properties").write_text(LOG4J)
         flags = java_flags(self.folder, self._heap, self._tuning)
-        return [str(self._java), *flags, "-cp", classpath(self._jars), "kafka.Kafka", str(file)]
+        java = [str(self._java), *flags, "-cp", classpath(self._jars)]
+        if self.quorum is None or self.migrating:
+            return [*java, "kafka.Kafka", str(file)]
+        return self.quorum.command(java, file, self.folder / "data")
 
     def _properties(self) -> dict[str, object]:
         quorum, zookeeper = self.quorum, "" if self.quorum and not self.migrating else str(self._zookeeper)
@@ -98,7 +101,6 @@ class BrokerServer(ServerProcess):
         properties["listener.security.protocol.map"] = protocols
         if self.migrating:
             return properties | quorum.voters() | {"zookeeper.metadata.migration.enable": "true"}
-        quorum.format(self.folder / "data", self.id)
         return properties | quorum.properties(self.id, roles)
 
     def serves(self) -> bool:

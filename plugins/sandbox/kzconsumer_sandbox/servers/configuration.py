@@ -96,6 +96,11 @@ def broker_properties(
         "transaction.state.log.min.isr": 1,
         "transaction.state.log.num.partitions": 2,
     }
+    share_groups = {
+        "share.coordinator.state.topic.replication.factor": 1,
+        "share.coordinator.state.topic.min.isr": 1,
+        "share.coordinator.state.topic.num.partitions": 2,
+    }
     return {
         **where,
         "log.dirs": folder / "data",
@@ -111,6 +116,7 @@ def broker_properties(
         "num.network.threads": 2,
         "num.io.threads": 4,
         **(transactions if version.transactions else {}),
+        **({} if version.zookeeper else share_groups),
         **extra,
     }
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import shlex
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -38,12 +39,16 @@ class Quorum(msgspec.Struct, frozen=True):
             "controller.listener.names": "CONTROLLER",
         }
 
-    def format(self, folder: Path, node: int) -> None:
-        """Write what `kafka-storage format` writes, unless the folder has been formatted."""
-        file = folder / "meta.properties"
-        if not file.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            file.write_text(as_text({"version": 1, "cluster.id": self.cluster_id, "node.id": node}))
+    def command(self, java: Sequence[str], properties: Path, data: Path) -> list[str]:
+        """Runs the server. An empty data folder is formatted first, with the version's own features, by Kafka's tool.
+
+        `java` is the command without the main class.
+        """
+        server = [*java, "kafka.Kafka", str(properties)]
+        if (data / "meta.properties").exists():
+            return server
+        tool = [*java, "kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(properties)]
+        return ["/bin/sh", "-c", f"{shlex.join(tool)} && exec {shlex.join(server)}"]
 
 
 class ControllerServer(ServerProcess):
@@ -57,18 +62,18 @@ class ControllerServer(ServerProcess):
         self.migrating = dict(migrating)
 
     def command(self) -> list[str]:
-        self._quorum.format(self.folder / "data", self._quorum.node)
+        data = self.folder / "data"
         properties = {
             **self._quorum.properties(self._quorum.node, "controller"),
             "listeners": f"CONTROLLER://{HOST}:{self._quorum.port}",
-            "log.dirs": self.folder / "data",
+            "log.dirs": data,
             **self.migrating,
         }
         file = self.folder / "server.properties"
         file.write_text(as_text(properties))
         (self.folder / "log4j.properties").write_text(LOG4J)
         flags = java_flags(self.folder, "192m", QUICK_START)
-        return [str(self._java), *flags, "-cp", classpath(self.jars), "kafka.Kafka", str(file)]
+        return self._quorum.command([str(self._java), *flags, "-cp", classpath(self.jars)], file, data)
 
     def serves(self) -> bool:
         try:

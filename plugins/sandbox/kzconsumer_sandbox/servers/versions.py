@@ -82,6 +82,7 @@ VERSIONS = {
     version.number: version
     for version in (
         KafkaVersion(_kafka("0.8.2.2", "2.11", 19), listeners=False, idle_metadata=False, transactions=False),
+        KafkaVersion(_kafka("0.9.0.1", "2.11", 15), transactions=False),
         KafkaVersion(_kafka("0.10.2.2", "2.11", 15, _XML_BINDING), transactions=False),
         KafkaVersion(_kafka("1.1.1", "2.11", 16, _LOGGING)),
         KafkaVersion(_kafka("2.8.2", "2.13", 38, _LOGGING)),
