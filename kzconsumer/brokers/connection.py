@@ -13,12 +13,13 @@ import anyio
 from kzconsumer.brokers import sasl
 from kzconsumer.brokers.protocol.error_codes import broker_error
 from kzconsumer.brokers.protocol.frames import Request
+from kzconsumer.brokers.protocol.group_state import DescribeGroupsRequest
 from kzconsumer.brokers.protocol.list_offsets import ListOffsetsRequest
 from kzconsumer.brokers.protocol.versions import BEFORE_API_VERSIONS, UNKNOWN, ApiVersionsRequest
 from kzconsumer.brokers.security import Security
 from kzconsumer.brokers.transport import BrokerTransport
 from kzconsumer.clock import now
-from kzconsumer.errors import ConnectionLostError, SecurityError
+from kzconsumer.errors import ConnectionLostError, ProtocolError, SecurityError
 from kzconsumer.model import Broker
 from kzconsumer.security import tls_failures
 from kzconsumer.security.exchange import Sasl
@@ -28,6 +29,9 @@ R = TypeVar("R")
 
 _HANG_UPS_BEFORE_0_10: Final = 2
 """Times a broker must hang up on ApiVersions before it gets a request of 0.8. Once may be a broker that stops."""
+
+_SILENCE_OF_0_9: Final = 0.5
+"""Seconds without an answer to ApiVersions after which a broker gets a request that 0.9 answers."""
 
 _PART_OF_LIFETIME: Final = 0.8
 """Part of a SASL session's lifetime after which no more requests are sent: the last ones take time, too."""
@@ -53,9 +57,11 @@ class BrokerConnection:
     ) -> BrokerConnection:
         """Connect, ask for the broker's versions and authenticate, all within `timeout` seconds.
 
-        A broker that closes two connections at ApiVersions may be 0.8 or 0.9, or the network failed. It is taken to be
-        old, and gets requests of those versions, if on a third connection it answers one of 0.8 and hangs up on
-        ApiVersions again. A newer broker would answer Fetch 0 without headers and with records of aborted transactions.
+        A broker that closes two connections at ApiVersions may be 0.8, or the network failed. It is taken to be old,
+        and gets requests of 0.8, if on a third connection it answers one and hangs up on ApiVersions again. A newer
+        broker would answer Fetch 0 without headers and with records of aborted transactions. 0.9 says nothing to
+        ApiVersions: after a while it gets another request on the same connection, and answers that. Others answer in
+        order.
 
         Raises ConnectionLostError (SecurityError when the reason is TLS or SASL), ProtocolError,
         UnsupportedVersionError, or BrokerError when the broker answers ApiVersions with an error.
@@ -64,9 +70,11 @@ class BrokerConnection:
             with anyio.fail_after(timeout):
                 for _ in range(_HANG_UPS_BEFORE_0_10):
                     connection = await cls._connect(broker, client_id, security)
-                    if await connection._negotiate(timeout):
+                    if await connection._negotiate(timeout, may_be_old=security.sasl is None):
                         await connection._authenticate(security.sasl, timeout)
                         return connection
+                    if connection._passed_over:
+                        return await cls._connect_to_old(broker, client_id, security, timeout)
                 if security.sasl is not None:
                     raise SecurityError(
                         f"{broker}: hung up on ApiVersions: no broker, or one before 0.10, which does not support "
@@ -127,11 +135,18 @@ class BrokerConnection:
         if lifetime:
             self._good_until = began + lifetime * _PART_OF_LIFETIME
 
-    async def _negotiate(self, timeout: float) -> bool:
-        """False when the broker hung up on ApiVersions."""
+    async def _negotiate(self, timeout: float, *, may_be_old: bool = False) -> bool:
+        """False when the broker hung up on ApiVersions, or has passed it over."""
         self.versions = UNKNOWN
+        second: asyncio.TimerHandle | None = None
+        if may_be_old:
+            second = asyncio.get_running_loop().call_later(_SILENCE_OF_0_9, self._ask_what_0_9_answers, timeout)
         try:
             answer = await self.call(ApiVersionsRequest(), timeout=timeout)
+        except ProtocolError:
+            if self._passed_over:
+                return False
+            raise
         except ConnectionLostError:
             if self._transport.ended_by_peer:
                 return False
@@ -139,11 +154,24 @@ class BrokerConnection:
         except BaseException:
             self.close()
             raise
+        finally:
+            if second is not None:
+                second.cancel()
         if answer.error:
             self.close()
             raise broker_error(answer.error, f"{self.broker}: ApiVersions")
         self.versions = answer.versions
         return True
+
+    def _ask_what_0_9_answers(self, timeout: float) -> None:
+        """About no group; from 0.9 to 4 it is valid."""
+        if not self.closed:
+            self._transport.send(DescribeGroupsRequest(()), 0, timeout)
+
+    @property
+    def _passed_over(self) -> bool:
+        """The broker has answered the second request, and not ApiVersions."""
+        return self._transport.passed_over
 
     async def call(self, request: Request[R], *, timeout: float) -> R:
         """Send a request and wait at most `timeout` seconds for its response; calls may overlap.

@@ -17,6 +17,7 @@ from kzconsumer.brokers.protocol.frames import (
     request_frame,
     response_body,
 )
+from kzconsumer.brokers.protocol.primitives import INT32
 from kzconsumer.brokers.protocol.versions import SPOKEN, is_flexible
 from kzconsumer.brokers.security import Security
 from kzconsumer.errors import ConnectionLostError, ProtocolError, SecurityError
@@ -51,6 +52,8 @@ class BrokerTransport(asyncio.BufferedProtocol):
         self.in_flight: deque[_InFlight] = deque()
         self.ended: str | None = None
         self.ended_by_peer = False
+        self.passed_over = False
+        """The connection has ended because the peer answered a request before the one that precedes it."""
         self._client_id = client_id.encode()
         self._security = security
         self._loop = asyncio.get_running_loop()
@@ -105,6 +108,8 @@ class BrokerTransport(asyncio.BufferedProtocol):
         request = self.in_flight[0]
         body = frame
         if request.correlation is not None:
+            later = self.in_flight[1].correlation if len(self.in_flight) > 1 else None
+            self.passed_over = later is not None and frame[:4] == INT32.pack(later)
             body = response_body(frame, request.correlation, flexible=request.flexible)
         self._responses += 1
         self._reader.limit = MAX_RESPONSE

@@ -383,6 +383,48 @@ async def test_a_modern_broker_of_which_two_connections_were_cut_is_not_taken_fo
         connection.close()
 
 
+async def test_a_peer_that_says_nothing_to_api_versions_and_answers_what_follows_is_an_old_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As 0.9 does."""
+    monkeypatch.setattr("kzconsumer.brokers.connection._SILENCE_OF_0_9", 0.05)
+    asked: defaultdict[int, list[int]] = defaultdict(list)
+
+    async def serve(peer: Peer) -> None:
+        while True:
+            api_key, correlation = await peer.request()
+            asked[peer.number].append(api_key)
+            if api_key != 18:
+                peer.answer(correlation, b"\0\0\0\0")
+
+    async with listening(serve) as broker:
+        connection = await open_to(broker)
+        assert connection.versions is BEFORE_API_VERSIONS
+        assert not connection.closed
+        assert asked == {1: [18, 15], 2: [2]}
+        connection.close()
+
+
+async def test_a_modern_broker_that_is_slow_is_not_taken_for_an_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers in order, however late."""
+    monkeypatch.setattr("kzconsumer.brokers.connection._SILENCE_OF_0_9", 0.05)
+
+    async def serve(peer: Peer) -> None:
+        (first, versions), (second, groups) = await peer.request(), await peer.request()
+        assert (first, second) == (18, 15)
+        peer.answer(versions, VERSIONS)
+        peer.answer(groups, b"\0\0\0\0")
+        _, correlation = await peer.request()
+        peer.answer(correlation, listed(3))
+        await peer.reader.read()
+
+    async with listening(serve) as broker:
+        connection = await open_to(broker)
+        assert agreed(connection.versions) == "ListOffsets 1"
+        assert await connection.call(REQUEST, timeout=10) == {T0: ListedOffset(0, 3, -1)}
+        connection.close()
+
+
 async def test_a_peer_that_always_hangs_up_is_no_broker() -> None:
     async def serve(peer: Peer) -> None:
         await peer.request()

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -44,12 +45,14 @@ from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.agreed_versions import agreed
 from tests.support.extent import extent
+from tests.support.producing import compatibility
 from tests.support.servers import Servers
 
 ClusterOf = Callable[[str], Cluster]
 
 AGREED = {
     "0.8.2.2": "Fetch 0, ListOffsets 0, Metadata 0, OffsetCommit 1, OffsetFetch 1, FindCoordinator 0, DescribeGroups 0",
+    "0.9.0.1": "Fetch 0, ListOffsets 0, Metadata 0, OffsetCommit 1, OffsetFetch 1, FindCoordinator 0, DescribeGroups 0",
     "0.10.2.2": "Fetch 3, ListOffsets 1, Metadata 2, OffsetCommit 2, OffsetFetch 2, FindCoordinator 0, "
     "DescribeGroups 0, ListGroups 0",
     "1.1.1": "Fetch 7, ListOffsets 2, Metadata 5, OffsetCommit 3, OffsetFetch 3, FindCoordinator 1, "
@@ -60,7 +63,7 @@ AGREED = {
     "DescribeGroups 5, ListGroups 5, ConsumerGroupDescribe 0",
 }
 # The three others speak every version of a request that these speak.
-VERSIONS = [version for version in AGREED if version not in extent(("0.10.2.2", "2.8.2"), ())]
+VERSIONS = [version for version in AGREED if version not in extent(("0.9.0.1", "0.10.2.2", "2.8.2"), ())]
 LIMIT = 20.0
 
 
@@ -76,16 +79,14 @@ async def connected(cluster: Cluster) -> AsyncIterator[BrokerConnection]:
 
 async def produce(cluster: Cluster, topic: str, values: dict[int, list[bytes]]) -> None:
     """The values of each partition; returns when the broker has them, which also waits until it serves the topic."""
-    settings: dict[str, str | int | float | bool] = {"bootstrap.servers": cluster.bootstrap, "acks": "all"}
-    if cluster.version.startswith("0.8"):
-        settings |= {"api.version.request": False, "broker.version.fallback": "0.8.2.2"}
+    settings: dict[str, Any] = {"bootstrap.servers": cluster.bootstrap, "acks": "all"}
     refused: list[object] = []
 
     def delivered(error: object, _message: object) -> None:
         if error is not None:
             refused.append(error)
 
-    producer = Producer(settings)
+    producer = Producer(settings | compatibility(cluster.version))
     for partition, each in values.items():
         for value in each:
             producer.produce(topic, value, partition=partition, on_delivery=delivered)

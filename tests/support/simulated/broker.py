@@ -8,7 +8,7 @@ have ends the connection, as in Kafka 4.0.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -39,6 +39,8 @@ class SimulatedBroker:
         self.slow: dict[int, float] = {}
         """Seconds between the making of an answer and its sending, by the request's key."""
         self.connections: dict[BrokerConnection, None] = {}
+        self.requests: Counter[int] = Counter()
+        """By key."""
         self.answered: list[Callable[[Peer, Fetch, list[Part]], None]] = []
         """Called with every fetch that is answered."""
         logs.changed.append(self._look)
@@ -118,11 +120,14 @@ class BrokerConnection:
             self.serve()
 
     def _understand(self, header: Header, body: Body) -> Callable[[], bytes | None]:
+        self.broker.requests[header.api_key] += 1
         if header.version != frames.VERSIONS[header.api_key]:
             return self.close
         match header.api_key:
             case frames.API_VERSIONS:
                 return frames.versions
+            case frames.DESCRIBE_GROUPS:  # of clients that wait for the versions
+                return frames.no_groups
             case frames.METADATA:
                 return partial(self._describe, frames.metadata(body))
             case frames.LIST_OFFSETS:

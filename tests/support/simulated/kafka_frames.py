@@ -13,8 +13,8 @@ from kzconsumer.model import TopicPartition
 
 T = TypeVar("T")
 
-FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 1, 2, 3, 18
-VERSIONS: Final = {FETCH: 11, LIST_OFFSETS: 5, METADATA: 8, API_VERSIONS: 0}
+FETCH, LIST_OFFSETS, METADATA, DESCRIBE_GROUPS, API_VERSIONS = 1, 2, 3, 15, 18
+VERSIONS: Final = {FETCH: 11, LIST_OFFSETS: 5, METADATA: 8, DESCRIBE_GROUPS: 0, API_VERSIONS: 0}
 """The newest ones without the compact encoding of KIP-482."""
 
 NONE, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER = 0, 1, 3, 5, 6
@@ -124,6 +124,10 @@ def response(correlation: int, body: bytes) -> bytes:
 
 def versions() -> bytes:
     return struct.pack(">h", NONE) + _array(struct.pack(">hhh", key, 0, newest) for key, newest in VERSIONS.items())
+
+
+def no_groups() -> bytes:
+    return _array(())
 
 
 def fetched(parts: Sequence[Part]) -> bytes:
