@@ -81,7 +81,7 @@ class ClusterTopics(TopicRegistry):
         found = await self._identified(await self._metadata.described(names))
         # Brokers that do not know a topic may have just started: its offsets stay until another is reported.
         missing = [name for name in names if name not in found]
-        last = await together([self._identities.last(name) for name in missing])
+        last = await together([self._last(name) for name in missing])
         kept = {name: incarnation for name, incarnation in zip(missing, last, strict=True) if incarnation is not None}
         return kept | {name: topic.incarnation for name, topic in found.items()}
 
@@ -180,11 +180,15 @@ class ClusterTopics(TopicRegistry):
         if topic_id:
             return await self._identities.incarnation(name, topic_id)
         # Brokers whose inter.broker.protocol.version is below 2.8 have no ids: there the topic has a node.
-        incarnation = await self._identities.last(name) or (await super().incarnations([name])).get(name)
+        incarnation = await self._last(name)
         if incarnation is None:
             reason = "brokers report the topic without an id: that needs Kafka 2.8 or later"
             raise ZooKeeperError(paths.topic(name), reason)
         return incarnation
+
+    async def _last(self, name: str) -> int | None:
+        """Of the topic that was seen last, or has a node."""
+        return await self._identities.last(name) or (await super().incarnations([name])).get(name)
 
 
 def _shape(topic: TopicMetadata) -> _Shape:

@@ -112,6 +112,25 @@ def test_a_topic_without_id_is_identified_by_its_node() -> None:
     Clients().play(script)
 
 
+def test_a_topic_that_no_broker_knows_yet_is_the_one_of_its_node() -> None:
+    """The first brokers that restart for a migration may know none: the offsets of members that read the nodes stay."""
+    cluster = Cluster()
+
+    async def script(session: ZooKeeperSession) -> None:
+        topics = cluster.topics(session)
+        await session.ensure(topic("orders"))
+        await session.set(topic("orders"), b'{"version":1,"partitions":{"0":[1]}}', -1)
+        node = await session.get(topic("orders"))
+        assert await topics.incarnations(["orders", "gone"]) == {"orders": node.stat.czxid}
+        cluster.report(orders="A")
+        assert (await topics.topics(["orders"]))["orders"].incarnation == node.stat.czxid
+        await session.delete(topic("orders"), -1)
+        cluster.report()
+        assert await topics.incarnations(["orders", "gone"]) == {"orders": node.stat.czxid}
+
+    Clients().play(script)
+
+
 @pytest.mark.parametrize("content", [b'["kafka1"]', b'[":9092"]', b"kafka1:9092", b'{"a":1}'])
 def test_unreadable_addresses_of_the_group_are_an_error_that_names_the_node(content: bytes) -> None:
     async def script(session: ZooKeeperSession) -> None:
