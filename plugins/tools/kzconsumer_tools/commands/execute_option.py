@@ -1,4 +1,4 @@
-"""`--execute` and `--undo` of verbs that change something, and the files that they write and read."""
+"""`--execute`, `--undo` and `--republish` of verbs that change something, and the files that they write and read."""
 
 from __future__ import annotations
 
@@ -18,6 +18,13 @@ def add_execute_and_undo(action: argparse.ArgumentParser) -> None:
     add_execute(action)
     undo = "file for the current content of the nodes; default: a new file in this directory, named in the output"
     action.add_argument("--undo", metavar="FILE", type=Path, help=undo)
+
+
+def add_change_of_offsets(action: argparse.ArgumentParser, condition: str = "") -> None:
+    """These two and `--republish`, to which `condition` says when it counts."""
+    add_execute_and_undo(action)
+    help = f"{condition}allow records to be written to a replayable sink's destination again"
+    action.add_argument("--republish", action="store_true", help=help)
 
 
 def write_undo(chosen: Path | None, name: str, content: bytes, suffix: str = "jsonl") -> Path:

@@ -22,7 +22,7 @@ from kzconsumer_tools.commands.cluster_option import (
     group_name,
     required_group,
 )
-from kzconsumer_tools.commands.execute_option import add_execute_and_undo, write_undo
+from kzconsumer_tools.commands.execute_option import add_change_of_offsets, write_undo
 from kzconsumer_tools.commands.topic_option import add_topics, chosen_topics
 from kzconsumer_tools.tables.groups_move import compared_table, move_table
 
@@ -64,9 +64,7 @@ def add_action(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     add_storage(moving)
     add_topics(moving)
-    add_execute_and_undo(moving)
-    republish = "with --from-kafka: allow records to be written to a replayable sink's destination again"
-    moving.add_argument("--republish", action="store_true", help=republish)
+    add_change_of_offsets(moving, "with --from-kafka: ")
     add_cluster_option(moving)
     moving.set_defaults(run=run)
 

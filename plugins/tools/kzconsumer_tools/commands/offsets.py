@@ -29,7 +29,7 @@ from kzconsumer_tools.commands.cluster_option import (
     group_name,
     required_group,
 )
-from kzconsumer_tools.commands.execute_option import add_execute_and_undo, read_file, write_file
+from kzconsumer_tools.commands.execute_option import add_change_of_offsets, read_file, write_file
 from kzconsumer_tools.commands.reset_options import add_reset_options, chosen_reset
 from kzconsumer_tools.commands.topic_option import add_topics, chosen_topics
 from kzconsumer_tools.offsets.coordinator_changes import SavedCoordinatorOffset, read_undo
@@ -57,9 +57,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         (_add_clone(actions), run_clone),
     )
     for action, run in changing:
-        add_execute_and_undo(action)
-        republish = "allow records to be written to a replayable sink's destination again"
-        action.add_argument("--republish", action="store_true", help=republish)
+        add_change_of_offsets(action)
         add_cluster_option(action)
         action.set_defaults(run=run)
 
