@@ -17,8 +17,8 @@ from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.brokers.protocol.error_codes import broker_error
 from kzconsumer.brokers.protocol.group_offsets import FindCoordinatorRequest, OffsetCommitRequest, OffsetFetchRequest
-from kzconsumer.brokers.protocol.group_state import DescribeGroupsRequest
-from kzconsumer.brokers.protocol.versions import OFFSET_COMMIT, OFFSET_FETCH
+from kzconsumer.brokers.protocol.group_state import ConsumerGroupDescribeRequest, DescribeGroupsRequest, GroupState
+from kzconsumer.brokers.protocol.versions import CONSUMER_GROUP_DESCRIBE, OFFSET_COMMIT, OFFSET_FETCH
 from kzconsumer.errors import (
     BrokerError,
     ConnectionLostError,
@@ -50,6 +50,8 @@ ALL_FROM: Final = 2
 
 _MOVED: Final = {error_codes.COORDINATOR_NOT_AVAILABLE, error_codes.NOT_COORDINATOR}
 _WAIT: Final = {error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.REQUEST_TIMED_OUT}
+# The last two: there is no such group, or the newer protocol of groups is disabled.
+_DESCRIBED: Final = {error_codes.NONE, error_codes.GROUP_ID_NOT_FOUND, error_codes.UNSUPPORTED_VERSION}
 _OTHER_PROTOCOL: Final = {error_codes.ILLEGAL_GENERATION, error_codes.UNKNOWN_MEMBER_ID}
 
 
@@ -132,25 +134,33 @@ class GroupCoordinator:
         return found
 
     async def members(self) -> tuple[str, ...]:
-        """The ids of the members that have joined a group of this name by the brokers' protocol (0.9 and later).
+        """The ids of the members that have joined a group of this name by a protocol of the brokers (0.9 and later).
 
         The coordinator refuses offsets of others while there are any. Raises CoordinatorError, SessionExpiredError.
         """
         found: list[str] = []
 
         async def attempt(connection: BrokerConnection) -> KzConsumerError | None:
-            answers = await connection.call(DescribeGroupsRequest((self._group,)), timeout=self._timeout)
-            if (answer := answers.get(self._group)) is None:
-                return ConnectionLostError(f"{connection.broker} left group {self._group} out of its answer")
+            answer = await self._state(connection, DescribeGroupsRequest((self._group,)))
+            if answer.missing and CONSUMER_GROUP_DESCRIBE in connection.versions.ranges:
+                answer = await self._state(connection, ConsumerGroupDescribeRequest((self._group,)))
             if answer.error in _MOVED | _WAIT:
                 return self._to_repeat(connection, answer.error)
-            if answer.error != error_codes.NONE:
+            if answer.error not in _DESCRIBED:
                 raise CoordinatorError(f"members of group {self._group}: {broker_error(answer.error)}")
             found.extend(each.id for each in answer.members)
             return None
 
         await self._ask(attempt, READ_PATIENCE)
         return tuple(found)
+
+    async def _state(
+        self, connection: BrokerConnection, request: DescribeGroupsRequest | ConsumerGroupDescribeRequest
+    ) -> GroupState:
+        answers = await connection.call(request, timeout=self._timeout)
+        if (answer := answers.get(self._group)) is None:
+            raise ConnectionLostError(f"{connection.broker} left group {self._group} out of its answer")
+        return answer
 
     async def _ask(
         self,
@@ -223,4 +233,6 @@ class GroupCoordinator:
     def _about(self, error: int) -> str:
         if error in _OTHER_PROTOCOL:
             return f"members of Kafka's newer consumer are in a group {self._group} with the brokers"
+        if error == error_codes.GROUP_ID_NOT_FOUND:
+            return f"the brokers have a share or streams group {self._group}, in which nobody else stores offsets"
         return ""

@@ -14,7 +14,7 @@ import anyio.to_thread
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.configuration import LOG4J, QUICK_START
 from kzconsumer_sandbox.servers.jars import classpath, find_java, resolve_jars
-from kzconsumer_sandbox.servers.versions import NEWEST, kafka_version
+from kzconsumer_sandbox.servers.versions import NEWEST, Artifact, JarSet, kafka_version
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.class_archive import ClassArchive
 from tests.support.kafka_tools import KafkaTools
@@ -114,14 +114,19 @@ class Servers:
 
     def java_command(self, version: str, main_class: str, *args: str) -> list[str]:
         """The command that runs a tool of that Kafka version; those with the original consumer end with 1.1.1."""
-        folder = resolve_jars(kafka_version(version).jars, self.java)
+        kind = kafka_version(version)
+        jars = classpath(resolve_jars(kind.jars, self.java))
+        if not kind.zookeeper:  # the tools of Kafka 4 are not among the broker's jars
+            apart = (Artifact("org.apache.kafka", "kafka-tools", version),)
+            tools = JarSet(f"kafka-tools-{version}", apart, 1, transitive=False)
+            jars += f":{classpath(resolve_jars(tools, self.java))}"
         log4j = self.folder / "tools-log4j.properties"
         log4j.write_text(LOG4J.replace("INFO", "WARN"))
         quiet = [f"-Dlog4j.configuration=file:{log4j}", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         archive = self._archive(version)
         loading = archive.loading() if archive else None  # a test that waits for a tool cannot wait for an archive, too
         flags = ["-Xmx192m", *QUICK_START, *(loading or ()), "-XX:-UsePerfData", *quiet]
-        return [str(self.java), *flags, "-cp", classpath(folder), main_class, *args]
+        return [str(self.java), *flags, "-cp", jars, main_class, *args]
 
     async def tool(self, version: str, tool: str, *arguments: str) -> str:
         """What a tool of that version writes. Tools of a version run one after the other."""

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
+from kzconsumer.brokers.protocol.error_codes import GROUP_ID_NOT_FOUND
 from kzconsumer.brokers.protocol.primitives import PLAIN, Reader
 from kzconsumer.brokers.protocol.versions import (
     CONSUMER_GROUP_DESCRIBE,
@@ -20,6 +21,9 @@ from kzconsumer.brokers.protocol.versions import (
 )
 from kzconsumer.errors import ProtocolError
 from kzconsumer.model import TopicPartition
+
+_DEAD = "Dead"
+"""The state of a group that does not exist, up to version 5 of DescribeGroups."""
 
 
 class ListedGroup(msgspec.Struct, frozen=True):
@@ -77,6 +81,11 @@ class GroupState(msgspec.Struct, frozen=True):
     error: int
     state: str
     members: tuple[GroupMember, ...]
+
+    @property
+    def missing(self) -> bool:
+        """No such group, or one of a protocol that was not asked about."""
+        return self.state == _DEAD or self.error == GROUP_ID_NOT_FOUND
 
 
 class DescribeGroupsRequest(msgspec.Struct, frozen=True):

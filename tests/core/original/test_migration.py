@@ -19,12 +19,12 @@ from typing import Any
 import anyio
 import pytest
 from anyio.abc import TaskGroup, TaskStatus
-from confluent_kafka import Consumer, KafkaError
 
 import kzconsumer
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.command_line import CommandLine
+from tests.support.kafka_consumer import read_to_the_end
 from tests.support.kafka_offsets import kafka_offset
 from tests.support.original import Original, Record, console_consumer
 from tests.support.pages import form, printed
@@ -145,35 +145,6 @@ class Group:
         await eventually(offsets, lambda found: found == [self.produced] * PARTITIONS)
 
 
-async def to_the_end(cluster: Cluster, group: str) -> list[bytes]:
-    """What librdkafka gets in that Kafka group; without a stored offset it would be an error."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": cluster.bootstrap,
-            "group.id": group,
-            "auto.offset.reset": "error",
-            "enable.partition.eof": True,
-        }
-    )
-
-    def read() -> list[bytes]:
-        values: list[bytes] = []
-        ended: set[int | None] = set()
-        consumer.subscribe(["orders"])
-        while len(ended) < PARTITIONS:
-            message = consumer.poll(LIMIT)
-            assert message is not None, f"no record within {LIMIT} s"
-            if (error := message.error()) is None:
-                values.append(message.value() or b"")
-            else:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                ended.add(message.partition())
-        consumer.close()
-        return values
-
-    return await asyncio.to_thread(read)
-
-
 async def eventually(look: Callable[[], Awaitable[Any]], right: Callable[[Any], bool]) -> None:
     with anyio.fail_after(LIMIT):
         while not right(await look()):
@@ -256,7 +227,8 @@ async def test_the_page_as_printed(
             assert next(commands, None) is None
             group.produced += 1
             await asyncio.to_thread(produce, migrating.bootstrap, migrating.version, "orders", group.records(1))
-            group.delivered += [Record.parse(value.decode()) for value in await to_the_end(migrating, "billing-v2")]
+            rest = await read_to_the_end(migrating, "billing-v2", "orders", partitions=PARTITIONS)
+            group.delivered += [Record.parse(value.decode()) for value in rest]
             delivered = sorted(group.all_delivered())
             assert delivered == sorted(
                 Record("orders", n, at) for n in range(PARTITIONS) for at in range(group.produced)

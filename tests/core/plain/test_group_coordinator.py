@@ -16,6 +16,13 @@ from kzconsumer.brokers.protocol.group_offsets import (
     StoredOffset,
     StoredOffsets,
 )
+from kzconsumer.brokers.protocol.group_state import (
+    ConsumerGroupDescribeRequest,
+    DescribeGroupsRequest,
+    GroupMember,
+    GroupState,
+)
+from kzconsumer.brokers.protocol.versions import CONSUMER_GROUP_DESCRIBE
 from kzconsumer.errors import CoordinatorError
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets import coordinator as module
@@ -35,6 +42,7 @@ class Cluster:
         self.leads = AWAY
         self.broker = UP
         self.versions = self
+        self.ranges: dict[int, tuple[int, int]] = {}
         self.has: dict[TopicPartition, StoredOffset] = {}
 
     def choose(self, api_key: int) -> int:
@@ -102,3 +110,41 @@ def test_a_loading_coordinator_is_asked_with_growing_pauses() -> None:
         reading.result()
     world.end(process)
     assert asked == pytest.approx([0, 0.05, 0.15, 0.35, 0.75, 1.55, 2.55, 3.55, 4.55, 5.55, 6.55, 7.55, 8.55, 9.55])
+
+
+MEMBER = GroupMember("m", "client", "/127.0.0.1", (), ())
+DEAD, NOT_FOUND = GroupState(error_codes.NONE, "Dead", ()), GroupState(error_codes.GROUP_ID_NOT_FOUND, "", ())
+
+
+@pytest.mark.parametrize(
+    ("classic", "newer", "members"),
+    [
+        (GroupState(error_codes.NONE, "Stable", (MEMBER,)), None, ("m",)),
+        (DEAD, None, ()),  # brokers before 4.0
+        (DEAD, GroupState(error_codes.NONE, "Stable", (MEMBER,)), ("m",)),
+        (DEAD, GroupState(error_codes.NONE, "Empty", ()), ()),
+        (DEAD, NOT_FOUND, ()),
+        (DEAD, GroupState(error_codes.UNSUPPORTED_VERSION, "", ()), ()),  # the newer protocol is disabled
+    ],
+)
+async def test_members_of_both_protocols(
+    classic: GroupState, newer: GroupState | None, members: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the older request a group of the newer one does not exist."""
+    cluster = Cluster()
+    cluster.leads = UP
+    cluster.ranges = {CONSUMER_GROUP_DESCRIBE: (0, 1)} if newer is not None else {}
+    call = cluster.call
+
+    async def described(request: object, *, timeout: float) -> object:
+        match request:
+            case DescribeGroupsRequest():
+                return {"g": classic}
+            case ConsumerGroupDescribeRequest():
+                return {"g": newer}
+            case _:
+                return await call(request, timeout=timeout)
+
+    monkeypatch.setattr(cluster, "call", described)
+    group = GroupCoordinator("g", cast(TopicRegistry, cluster), cast(Brokers, cluster), 60.0)
+    assert await group.members() == members

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import anyio
 import pytest
-from confluent_kafka import Consumer
 
 from kzconsumer.errors import CoordinatorError, SinkError
 from kzconsumer.model import TopicPartition
@@ -19,6 +16,7 @@ from kzconsumer_sandbox.servers.topics import create_topic
 from tests.core.servers import test_replay as replay
 from tests.support.command_line import CommandLine
 from tests.support.consuming import LIMIT, member, stored_offset, take
+from tests.support.kafka_consumer import kafka_member
 from tests.support.kafka_offsets import kafka_offset, move_kafka_offset, offsets_written
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session, until
@@ -46,20 +44,6 @@ async def consume(cluster: Cluster, name: str, count: int, offsets: Mapping[str,
 async def store_in_zookeeper(cluster: Cluster, name: str, offset: int) -> None:
     async with session(cluster.connect) as zookeeper:
         await zookeeper.set(f"/consumers/{name}/offsets/{name}/0", b"%d" % offset, -1)
-
-
-@asynccontextmanager
-async def newer_consumer(cluster: Cluster, name: str) -> AsyncIterator[None]:
-    """A member of Kafka's own newer consumer in a group of that name: the coordinator accepts no other offsets then."""
-    newer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": name})
-    try:
-        newer.subscribe([name])
-        with anyio.fail_after(LIMIT):
-            while not newer.assignment():
-                await asyncio.to_thread(newer.poll, 0.1)
-        yield
-    finally:
-        await asyncio.to_thread(newer.close)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -140,7 +124,7 @@ async def test_a_refused_commit_is_raised_and_repeated(
     await fill(cluster, unique)
     async with member(cluster, unique, {unique: 1}, offsets=offsets) as (consumer, streams):
         await take(streams[unique][0], 5)
-        async with newer_consumer(cluster, unique):
+        async with kafka_member(cluster, unique, unique):
             with pytest.raises(CoordinatorError, match="newer consumer"):
                 await consumer.commit()
         stored = 4 if offsets is DUAL else None
@@ -158,7 +142,7 @@ async def test_a_coordinator_that_refuses_does_not_delay_a_handover(
         await take(streams[unique][0], 30)
         streams[unique][0].ack()  # whichever partition moves has something to store
         async with (
-            newer_consumer(cluster, unique),
+            kafka_member(cluster, unique, unique),
             member(cluster, unique, {unique: 1}, offsets=offsets) as (second, _),
         ):
             await until(lambda: len(first.positions()) == len(second.positions()) == 1, LIMIT)

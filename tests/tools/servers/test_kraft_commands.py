@@ -11,7 +11,6 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
 from kzconsumer.registry.paths import GroupPaths
@@ -24,7 +23,6 @@ from tests.support.members import Tables, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session, until
-from tests.tools.original.test_exporter import exporter, reached
 
 PARTITIONS, EACH = 2, 10
 #: Of the tool that is compared: the newest one in the sandbox's jars.
@@ -168,72 +166,3 @@ async def test_changed_offsets_count_for_the_next_member(
     await kzconsumer.json("offsets", "reset", restored, "--all-topics", "--to-offset", "7", "--execute")
     await consume(kraft, restored, topic, everything - 14, reset="largest")
     assert (await kzconsumer.json("groups", "doctor", restored))["healthy"]
-
-
-async def test_the_exporter_has_groups_in_zookeeper_and_those_that_brokers_coordinate(
-    servers: Servers, kraft: Cluster, zookeeper: ZooKeeperSession, kzconsumer: CommandLine, topic: str, tmp_path: Path
-) -> None:
-    """The latter with the figures of Kafka's own tool: a group with a consumer, and offsets without members."""
-    ours, theirs, alone = (f"{topic}-{name}" for name in ("ours", "theirs", "alone"))
-    await kzconsumer.json("offsets", "reset", ours, "--topic", topic, "--to-offset", "3", "--execute")
-    await kzconsumer.json("offsets", "reset", alone, "--topic", f"{topic}:1", "--to-offset", "6", "--execute")
-    await kzconsumer.json("groups", "move", alone, "--to-kafka", "--execute")
-    await kzconsumer.json("groups", "delete", alone, "--execute")
-    consumer = Consumer(
-        {
-            "bootstrap.servers": kraft.bootstrap,
-            "group.id": theirs,
-            "client.id": "client",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
-    )
-    try:
-        consumer.subscribe([topic])
-        await asyncio.to_thread(read, consumer, EACH * PARTITIONS)
-        await send(kraft, topic)
-        words = "--kafka-groups", "--bootstrap", kraft.bootstrap
-        async with exporter(kraft.connect, tmp_path, *words) as exported:
-
-            async def complete() -> bool:
-                lags = await exported.metrics("group_lag_records", "group")
-                return all((group,) in lags for group in (ours, theirs, alone))
-
-            await reached(complete)
-            lags = await exported.metrics("group_partition_lag_records", "group", "topic", "partition")
-            offsets = await exported.metrics("group_partition_offset", "group", "topic", "partition")
-            owners = await exported.metrics("group_partition_owner", "group", "partition", "owner")
-            assert {lags[ours, topic, str(n)] for n in range(PARTITIONS)} == {17.0}
-            for group, partitions in ((theirs, PARTITIONS), (alone, 1)):
-                expected = await kafkas_figures(servers, kraft, group)
-                assert len(expected) == sum(at[0] == group for at in offsets) == partitions
-                for partition, (offset, lag, owner) in expected.items():
-                    at = group, topic, partition
-                    assert (offsets[at], lags[at]) == (float(offset), float(lag)), at
-                    assert owner == "-" or owners[group, partition, owner] == 1.0
-            members = await exported.metrics("group_members", "group")
-            assert [members[group,] for group in (ours, theirs, alone)] == [0, 1, 0]
-            status = await exported.lag(theirs)
-            assert (status["status"], status["totallag"], status["partitions"][0]["client_id"]) == ("OK", 20, "client")
-            listed = (await exported.get("/v3/kafka/test/consumer"))[1]["consumers"]
-            assert listed == sorted(group for (group,) in members)
-    finally:
-        await asyncio.to_thread(consumer.close)
-
-
-def read(consumer: Consumer, number: int) -> None:
-    """So many records, and commit."""
-    seen = 0
-    while seen < number:
-        message = consumer.poll(1)
-        assert message is None or message.error() is None
-        seen += message is not None
-    consumer.commit(asynchronous=False)
-
-
-async def kafkas_figures(servers: Servers, cluster: Cluster, group: str) -> dict[str, tuple[str, str, str]]:
-    """Partition -> stored offset, lag and consumer id, as `kafka-consumer-groups.sh --describe` prints them."""
-    where = "--bootstrap-server", cluster.bootstrap, "--group", group
-    printed = await servers.tool(TOOLS, "kafka.admin.ConsumerGroupCommand", "--describe", *where)
-    rows = [line.split() for line in printed.splitlines() if line.startswith(group)]
-    return {row[2]: (row[3], row[5], row[6]) for row in rows}
