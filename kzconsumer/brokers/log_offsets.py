@@ -67,31 +67,42 @@ class LogOffsets:
     async def once(
         self, partitions: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, ListedOffset | ConnectionLostError | BrokerError]:
-        """Each partition's answer, or why there is none; every leader is asked once.
+        """Each partition's answer, or why there is none; every leader is asked once, all at the same time.
 
         Raises BrokersUnreachableError or ConnectionLostError if the leaders cannot be found, UnsupportedVersionError.
         """
         found: dict[TopicPartition, ListedOffset | ConnectionLostError | BrokerError] = {}
+        unsupported: list[UnsupportedVersionError] = []
         by_leader: dict[Broker, dict[TopicPartition, int]] = {}
         for partition, leader in (await self._leaders.of(partitions)).items():
             if isinstance(leader, Broker):
                 by_leader.setdefault(leader, {})[partition] = partitions[partition]
             else:
                 found[partition] = ConnectionLostError(f"{partition} has no leader: {leader}")
-        for leader, asked in by_leader.items():
+
+        async def ask(leader: Broker, asked: Mapping[TopicPartition, int]) -> None:
             try:
                 answers = await self._ask(leader, asked)
             except (ConnectionLostError, BrokerError) as error:
-                found |= dict.fromkeys(asked, error)
-                continue
+                found.update(dict.fromkeys(asked, error))
+                return
             except ProtocolError as error:
-                found |= dict.fromkeys(asked, ConnectionLostError(str(error)))
-                continue
+                found.update(dict.fromkeys(asked, ConnectionLostError(str(error))))
+                return
+            except UnsupportedVersionError as error:
+                unsupported.append(error)
+                return
             for partition in asked:
                 if (answer := answers.get(partition)) is None:
                     found[partition] = ConnectionLostError(f"{leader} left {partition} out of its answer")
                 else:
                     found[partition] = broker_error(answer.error, str(partition)) if answer.error else answer
+
+        async with anyio.create_task_group() as tasks:
+            for leader, asked in by_leader.items():
+                tasks.start_soon(ask, leader, asked)
+        if unsupported:
+            raise unsupported[0]
         return found
 
     async def _ask(self, leader: Broker, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:

@@ -8,23 +8,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import quote
 
+import anyio
 import msgspec
+import pytest
+from aiohttp import ClientSession
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from yarl import URL
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
+from kzconsumer.settings.sections import StatusSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.status.judgement import WINDOW
 from kzconsumer.zookeeper.operations import Create, Node, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer_sandbox.servers.ports import free_port
 from kzconsumer_tools.exporter import burrow
 from kzconsumer_tools.exporter.exporter import Exporter, Reading
 from kzconsumer_tools.exporter.metrics import families
 from kzconsumer_tools.exporter.nodes import WatchedNodes
 from kzconsumer_tools.exporter.pictures import Histories, SeenGroup, group_of_nodes
+from kzconsumer_tools.exporter.server import serving
 from kzconsumer_tools.groups.nodes import GroupNodes
 from kzconsumer_tools.groups.reader import nodes_of
 from kzconsumer_tools.groups.topics import NodeTopics
@@ -242,3 +251,33 @@ def test_a_reading_costs_what_has_changed() -> None:
         assert groups[1].offsets["/consumers/g1/offsets/orders/49"].data == b"4"
 
     Clients().play(script, 600)
+
+
+ODD = ["a b", "ä/ö", "100%", "%41", 'q"uo\\te', "{x}", "?x#y", "a+b", "new\nline", "🦆"]
+
+
+async def test_groups_with_odd_names_have_metrics_and_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZooKeeper allows all but a slash and control characters, brokers everything."""
+    seen, ends = busy_group()
+    settings = Settings.from_dict({"zookeeper": {"connect": "zk1:2181"}, "group": {"id": "unused"}})
+    exporter = Exporter(settings, "c", INTERVAL, 60.0)
+    groups = {name: msgspec.structs.replace(seen, group=name) for name in ODD}
+    exporter._last = Reading(10.0**12, 0.1, groups, {"orders": (0, 1)}, ends)
+    monkeypatch.setattr(Exporter, "run", lambda _: anyio.sleep_forever())
+    listen = f"127.0.0.1:{free_port()}"
+    async with serving(exporter, StatusSettings(listen=listen), "test"), ClientSession() as http:
+        root = f"http://{listen}"
+
+        async def get(path: str) -> Any:
+            async with http.get(URL(root + path, encoded=True)) as answer:
+                return await answer.json()
+
+        assert (await get("/v3/kafka/c/consumer"))["consumers"] == sorted(ODD)
+        for name in ODD:
+            answer = await get(f"/v3/kafka/c/consumer/{quote(name, safe='')}/lag")
+            assert (answer["status"]["group"], answer["status"]["totallag"]) == (name, 11)
+        async with http.get(f"{root}/metrics") as answer:
+            text = await answer.text()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    lags = families["kzconsumer_group_lag_records"].samples
+    assert {sample.labels["group"]: sample.value for sample in lags} == dict.fromkeys(ODD, 11)

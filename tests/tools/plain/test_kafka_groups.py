@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from kzconsumer.brokers.protocol.group_state import GroupMember, GroupState
-from kzconsumer.model import TopicPartition
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from kzconsumer.brokers.protocol.error_codes import GROUP_ID_NOT_FOUND, NOT_COORDINATOR
+from kzconsumer.brokers.protocol.group_offsets import OffsetFetchRequest, StoredOffset, StoredOffsets
+from kzconsumer.brokers.protocol.group_state import (
+    GroupListing,
+    GroupMember,
+    GroupState,
+    ListedGroup,
+    ListGroupsRequest,
+)
+from kzconsumer.brokers.protocol.metadata import MetadataResponse, PartitionMetadata, TopicMetadata
+from kzconsumer.brokers.protocol.versions import OFFSET_FETCH, Versions
+from kzconsumer.errors import BrokersUnreachableError, ConnectionLostError
+from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.status.judgement import WINDOW
-from kzconsumer_tools.exporter.kafka_groups import KafkaGroup, merged
+from kzconsumer_tools.exporter.kafka_groups import KafkaGroup, merged, read_kafka_groups
 from kzconsumer_tools.exporter.pictures import Histories, ReadGroup, SeenPartition, group_of_nodes
 from tests.tools.plain.test_exporter import INTERVAL, P, stored
 from tests.tools.plain.test_group_description import group, node, ours
@@ -50,11 +66,13 @@ def test_an_offset_that_changes_is_a_commit_of_the_reading_in_which_it_was_seen(
 
 
 def test_a_group_that_could_not_be_read_keeps_its_history() -> None:
-    for unread, commits in ((["g"], 2), ([], 1)):
+    """However often that is."""
+    for complete, commits in ((False, 2), (True, 1)):
         histories = Histories(INTERVAL)
         histories.look({"g": kafka({P[0]: 1}, MEMBER)}, {}, {}, 0.0)
-        assert histories.look({}, {}, {}, 1.0, unread) == {}
-        seen = histories.look({"g": kafka({P[0]: 2}, MEMBER)}, {}, {}, 2.0)
+        for at in (1.0, 2.0):
+            assert histories.look({}, {}, {}, at, complete=complete) == {}
+        seen = histories.look({"g": kafka({P[0]: 2}, MEMBER)}, {}, {}, 3.0)
         assert len(seen["g"].partitions[0].commits) == commits
 
 
@@ -72,3 +90,88 @@ def test_of_two_groups_with_one_name() -> None:
     assert both.partitions[0].owner == "m-0"
     (neither,) = merged({"g": empty}, {"g": copies}).values()
     assert [(each.place, each.stored) for each in neither.partitions] == [(P[0], 5), (P[1], 9)]
+
+
+class Cluster:
+    """Two brokers that coordinate a group each; as `ClusterMetadata`, `Topics`, `Brokers` and connections are used."""
+
+    def __init__(self) -> None:
+        self.brokers = {number: Broker(number, f"kafka{number}", 9092) for number in (1, 2)}
+        self.leaders = {0: 1, 1: 2}
+        self.away: set[int] = set()
+        self.kind = "consumer"
+        self.state = GroupState(0, "Stable", (MEMBER,))
+
+    async def found(self, names: Collection[str], group: str | None) -> dict[str, object]:
+        return dict.fromkeys(names)
+
+    async def ask(self, topics: tuple[str, ...]) -> MetadataResponse:
+        if self.away >= self.brokers.keys():
+            raise BrokersUnreachableError("connection refused")
+        partitions = {number: PartitionMetadata(0, leader, 0) for number, leader in self.leaders.items()}
+        return MetadataResponse(self.brokers, {name: TopicMetadata(0, partitions, "") for name in topics})
+
+    async def connection(self, broker: Broker, purpose: str) -> Coordinating:
+        if broker.id in self.away:
+            raise ConnectionLostError(f"{broker}: connection refused")
+        return Coordinating(self, f"g{broker.id}")
+
+    async def read(self) -> tuple[set[str], str]:
+        cluster: Any = self
+        groups, failure = await read_kafka_groups(cluster, cluster, cluster, 5.0)
+        return set(groups), str(failure or "")
+
+
+class Coordinating:
+    def __init__(self, cluster: Cluster, group: str) -> None:
+        self._cluster, self._group = cluster, group
+        self.versions = Versions({OFFSET_FETCH: (0, 7)})
+
+    async def call(self, request: object, *, timeout: float) -> object:
+        match request:
+            case ListGroupsRequest():
+                return GroupListing(0, (ListedGroup(self._group, "consumer", self._cluster.kind),))
+            case OffsetFetchRequest():
+                return StoredOffsets(0, {P[0]: StoredOffset(0, 7)})
+            case _:
+                return {self._group: self._cluster.state}
+
+
+async def test_groups_whose_coordinator_is_away_are_not_taken_for_deleted() -> None:
+    cluster = Cluster()
+    assert await cluster.read() == ({"g1", "g2"}, "")
+    cluster.away = {1, 2}  # those in ZooKeeper are reported all the same
+    assert await cluster.read() == (set(), "connection refused")
+    cluster.away = {2}
+    assert await cluster.read() == ({"g1"}, "broker 2 (kafka2:9092): connection refused")
+    del cluster.brokers[2]  # the others have noticed
+    assert (await cluster.read())[0] == {"g1"}
+    assert "__consumer_offsets-1 has no leader" in (await cluster.read())[1]
+    cluster.leaders[1] = 1
+    assert await cluster.read() == ({"g1"}, "")
+
+
+@pytest.mark.parametrize("kind", ["classic", "consumer", ""])
+async def test_a_group_that_is_deleted_between_two_requests(kind: str) -> None:
+    cluster = Cluster()
+    cluster.kind = kind
+    for gone in (GroupState(0, "Dead", ()), GroupState(GROUP_ID_NOT_FOUND, "", ())):
+        cluster.state = gone
+        assert await cluster.read() == (set(), "")
+    cluster.state = GroupState(NOT_COORDINATOR, "", ())  # it moves
+    groups, failure = await cluster.read()
+    assert (groups, "NOT_COORDINATOR" in failure) == (set(), True)
+
+
+@pytest.mark.parametrize(("protocol", "kind"), [("share", "share"), ("streams", "streams"), ("connect", "classic")])
+async def test_groups_of_other_kinds_are_left_out(protocol: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    listing = GroupListing(0, (ListedGroup("other", protocol, kind), ListedGroup("g1", "consumer", "classic")))
+    call = Coordinating.call
+
+    async def listed(self: Coordinating, request: object, *, timeout: float) -> object:
+        return listing if isinstance(request, ListGroupsRequest) else await call(self, request, timeout=timeout)
+
+    monkeypatch.setattr(Coordinating, "call", listed)
+    cluster = Cluster()
+    del cluster.brokers[2], cluster.leaders[1]
+    assert await cluster.read() == ({"g1"}, "")

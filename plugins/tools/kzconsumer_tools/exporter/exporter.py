@@ -117,7 +117,8 @@ class Exporter:
                 groups = await self._groups(nodes, topics)
                 unread: KzConsumerError | None = None
                 if self._kafka_groups:
-                    kafka, unread = await _with_partitions(await read_kafka_groups(metadata, brokers, TIMEOUT), topics)
+                    found = await read_kafka_groups(metadata, topics, brokers, TIMEOUT)
+                    kafka, unread = await _with_partitions(found, topics)
                     groups = merged(groups, kafka)
                 existing = sorted({each for group in groups.values() for each in group.existing})
                 ends, unknown = await self._ends(log_offsets, existing)
@@ -186,8 +187,7 @@ class Exporter:
         for topic, number in existing:
             topics.setdefault(topic, []).append(number)
         at = time.time()
-        unread = () if complete or self._last is None else self._last.groups.keys() - groups.keys()
-        seen = self._histories.look(groups, ends, self._written, at, unread)
+        seen = self._histories.look(groups, ends, self._written, at, complete=complete)
         self._last = Reading(at, took, seen, {topic: tuple(each) for topic, each in topics.items()}, ends)
 
     def _settle(self, error: KzConsumerError | None) -> None:

@@ -21,13 +21,16 @@ from kzconsumer.brokers.protocol.group_state import (
     GroupState,
     ListGroupsRequest,
 )
+from kzconsumer.brokers.protocol.metadata import MetadataResponse
 from kzconsumer.brokers.protocol.versions import OFFSET_FETCH
-from kzconsumer.errors import KzConsumerError, UnsupportedVersionError
+from kzconsumer.errors import BrokersUnreachableError, ConnectionLostError, KzConsumerError, UnsupportedVersionError
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.coordinator import ALL_FROM
 from kzconsumer.registry.cluster_metadata import ClusterMetadata
 from kzconsumer.zookeeper.round_trips import outcomes, together
 from kzconsumer_tools.exporter.pictures import ReadGroup, ReadPartition
+from kzconsumer_tools.groups.cluster_access import OFFSETS_TOPIC
+from kzconsumer_tools.groups.topics import Topics
 
 #: Requests in flight to one broker.
 AT_ONCE = 100
@@ -98,15 +101,28 @@ def merged(zookeeper: Mapping[str, ReadGroup], kafka: Mapping[str, ReadGroup]) -
     return found
 
 
-async def read_kafka_groups(metadata: ClusterMetadata, pool: Brokers, timeout: float) -> KafkaGroups:
-    """`timeout`: seconds for each response. Raises BrokersUnreachableError if no broker answers."""
-    brokers = (await metadata.ask(())).brokers.values()
+async def read_kafka_groups(metadata: ClusterMetadata, topics: Topics, pool: Brokers, timeout: float) -> KafkaGroups:
+    """`timeout`: seconds for each response."""
+    exists = bool(await topics.found([OFFSETS_TOPIC], None))  # the request alone would create it
+    try:
+        answer = await metadata.ask((OFFSETS_TOPIC,) if exists else ())
+    except BrokersUnreachableError as error:
+        return KafkaGroups({}, error)
     groups: dict[str, KafkaGroup] = {}
-    failure: KzConsumerError | None = None
-    for each in await together([_coordinated_by(broker, pool, timeout) for broker in brokers]):
+    failure = _without_coordinator(answer)
+    for each in await together([_coordinated_by(broker, pool, timeout) for broker in answer.brokers.values()]):
         groups |= each.groups
         failure = failure or each.failure
     return KafkaGroups(groups, failure)
+
+
+def _without_coordinator(answer: MetadataResponse) -> KzConsumerError | None:
+    """Groups are listed by the leaders of the offsets topic alone."""
+    topic = answer.topics.get(OFFSETS_TOPIC)
+    for number, partition in topic.partitions.items() if topic is not None else ():
+        if partition.leader not in answer.brokers:
+            return ConnectionLostError(f"{OFFSETS_TOPIC}-{number} has no leader: no broker knows the groups in it")
+    return None
 
 
 async def _coordinated_by(broker: Broker, pool: Brokers, timeout: float) -> KafkaGroups:
@@ -135,6 +151,8 @@ async def _coordinated_by(broker: Broker, pool: Brokers, timeout: float) -> Kafk
     groups: dict[str, KafkaGroup] = {}
     failure: KzConsumerError | None = None
     for (group, state), answer in zip(states.items(), fetched, strict=True):
+        if state.missing:  # it was deleted since it was listed
+            continue
         if isinstance(answer, KzConsumerError):
             failure = failure or answer
             continue

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 import anyio
@@ -26,13 +27,13 @@ class WatchedNodes:
         self._limit = anyio.Semaphore(AT_ONCE)
 
     async def find(self, path: str) -> Node | None:
-        return await self._limited(self.watches.data(path, ""))
+        return await self._limited(partial(self.watches.data, path, ""))
 
     async def children(self, path: str) -> list[str]:
         """None if the node is missing, which its watch remembers."""
-        if await self._limited(self.watches.exists(path, "")) is None:
+        if await self._limited(partial(self.watches.exists, path, "")) is None:
             return []
-        return await self._limited(self.watches.children(path, ""))
+        return await self._limited(partial(self.watches.children, path, ""))
 
     def forget(self, group: str) -> None:
         """Drop the watches of a group that was deleted."""
@@ -40,6 +41,6 @@ class WatchedNodes:
         for path in (at.ids, at.owners, at.offsets, at.claims, at.run, at.topics, at.brokers):
             self.watches.forget(path)
 
-    async def _limited(self, read: Awaitable[T]) -> T:
+    async def _limited(self, read: Callable[[], Awaitable[T]]) -> T:
         async with self._limit:
-            return await read
+            return await read()

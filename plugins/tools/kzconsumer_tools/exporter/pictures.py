@@ -6,7 +6,7 @@ Times are seconds since 1970. Unknown values are None, never 0.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -122,16 +122,18 @@ class Histories:
         ends: Mapping[TopicPartition, int],
         written: Mapping[tuple[TopicPartition, int], float],
         now: float,
-        unread: Collection[str] = (),
+        *,
+        complete: bool = True,
     ) -> dict[str, SeenGroup]:
         """`ends`: those that are known; `written`: the time of the record at an offset, where it was looked up.
 
-        `unread`: groups that could not be read, and keep their histories.
+        Unless the reading is `complete`, a group that it lacks keeps its history.
         """
         for partition, end in ends.items():
             self._of_logs.setdefault(partition, _LogHistory()).saw(end, now)
         present = {(name, each.place) for name, group in groups.items() for each in group.partitions}
-        present.update(key for key in self._of_groups if key[0] in unread)
+        if not complete:
+            present.update(key for key in self._of_groups if key[0] not in groups)
         self._of_groups = {key: history for key, history in self._of_groups.items() if key in present}
         logs = {partition for _, partition in present}
         self._of_logs = {partition: history for partition, history in self._of_logs.items() if partition in logs}

@@ -92,8 +92,10 @@ def _cluster(exporter: Exporter, _: Reading, __: dict[str, str]) -> Any:
     return {"class-name": "kafka", "servers": servers, "topic-refresh": interval, "offset-refresh": interval}
 
 
-_AT = "/v3/kafka/{cluster}"
-_CONSUMER = _AT + "/consumer/{group}"
+# Without an expression braces would not match.
+_AT = "/v3/kafka/{cluster:[^/]+}"
+_TOPIC = _AT + "/topic/{topic:[^/]+}"
+_CONSUMER = _AT + "/consumer/{group:[^/]+}"
 _NO_GROUP, _NO_TOPIC = "cluster or consumer not found", "cluster or topic not found"
 ROUTES: dict[str, Handler] = {
     "/metrics": metrics,
@@ -102,8 +104,8 @@ ROUTES: dict[str, Handler] = {
     "/v3/kafka": _answer("cluster list returned", "clusters", lambda exporter, _, __: [exporter.cluster]),
     _AT: _answer("cluster module detail returned", "module", _cluster, "cluster module not found"),
     _AT + "/topic": _answer("topic list returned", "topics", lambda _, reading, __: sorted(reading.topics)),
-    _AT + "/topic/{topic}": _answer("topic offsets returned", "offsets", _topic, _NO_TOPIC),
-    _AT + "/topic/{topic}/consumers": _answer(
+    _TOPIC: _answer("topic offsets returned", "offsets", _topic, _NO_TOPIC),
+    _TOPIC + "/consumers": _answer(
         "consumers of topic returned",
         "consumers",
         lambda _, reading, names: burrow.consumers_of(reading.groups, names["topic"]),

@@ -13,6 +13,7 @@ from kzconsumer.brokers.protocol.fetch import FetchedPartition, FetchPosition, F
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.records.decode import decode
+from kzconsumer.zookeeper.round_trips import outcomes
 
 # Brokers that store timestamps and know this limit (0.10.1) send a larger batch all the same.
 BYTES_OF_PARTITION = 16 * 1024
@@ -40,18 +41,17 @@ class RecordTimes:
         except KzConsumerError:
             return {}
         found: dict[TopicPartition, int] = {}
-        for leader, wanted in by_leader.items():
+
+        async def ask(leader: Broker, wanted: Mapping[TopicPartition, int]) -> None:
             rest = iter(wanted.items())
             while part := dict(islice(rest, PARTITIONS_OF_REQUEST)):
-                try:
-                    while part:
-                        times = await self._fetch_times(leader, part)
-                        found |= {each: time for each, time in times.items() if time is not None}
-                        # Only the first partition has its batch whatever the size; the others are asked again.
-                        del part[next(iter(part))]
-                        part = {each: offset for each, offset in part.items() if each not in times}
-                except KzConsumerError:
-                    break
+                times = await self._fetch_times(leader, part)
+                for each in [each for each in part if each not in times]:
+                    # The first partition of a response has its batch whatever the size.
+                    times |= await self._fetch_times(leader, {each: part[each]})
+                found.update((each, time) for each, time in times.items() if time is not None)
+
+        await outcomes([ask(leader, wanted) for leader, wanted in by_leader.items()])
         return found
 
     async def _fetch_times(
