@@ -1,4 +1,4 @@
-"""What the exporter reports, and what it asks of a cluster of 5,000 partitions, while parts of the cluster are away.
+"""What the exporter reports, and what it asks of brokers, while parts of the cluster are away.
 
 All in one simulated world. A figure is right, or it is unknown: never old, never 0.
 """
@@ -17,10 +17,11 @@ import pytest
 
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.settings import Settings
-from kzconsumer.zookeeper.operations import Delete
+from kzconsumer.zookeeper.operations import Create, Delete
 from kzconsumer_tools.exporter import exporter as module
 from kzconsumer_tools.exporter.exporter import DELAY, VALID, Exporter, Reading
 from kzconsumer_tools.exporter.metrics import families
+from tests.support.extent import extent
 from tests.support.simulated import kafka_frames as frames
 from tests.support.simulated.broker import SimulatedBroker
 from tests.support.simulated.ensemble import Ensemble
@@ -48,9 +49,12 @@ class Followed:
         for number in range(topics):
             self.logs.grow(f"t{number}", partitions)
         self.logs.burst(END)
-        for group in groups:
+        for group in map(GroupPaths, groups):
             for partition in self.logs.partitions:
-                self.ensemble.make(GroupPaths(group).offset(partition), b"%d" % STORED)
+                path = group.offset(partition)
+                if partition.partition == 0:
+                    self.ensemble.make(path.rpartition("/")[0])
+                self.ensemble.operate(Create(path, b"%d" % STORED))
         settings = Settings.from_dict({"zookeeper": {"connect": "zk0,zk1,zk2"}, "group": {"id": "unused"}})
         self.exporter = Exporter(settings, "c", INTERVAL, 300.0)
         self.process = self.world.process("exporter")
@@ -66,13 +70,16 @@ class Followed:
         self.always_up &= self.exporter.present is not None
         self.world.after(1.0, self._look)
 
-    def reading(self, number: int = 1) -> Reading:
-        """The last of so many more that have begun from now on."""
-        for _ in range(number + 1):  # one may be under way
-            before = self.exporter.present
-            assert self.world.pass_time(VALID * INTERVAL, partial(self._is_new, before))
+    def next(self) -> Reading:
+        """The next one, which may be under way."""
+        assert self.world.pass_time(VALID * INTERVAL, partial(self._is_new, self.exporter.present))
         assert self.exporter.present is not None
         return self.exporter.present
+
+    def reading(self) -> Reading:
+        """One that has begun from now on."""
+        self.next()
+        return self.next()
 
     def _is_new(self, before: Reading | None) -> bool:
         return self.exporter.present not in (None, before)
@@ -110,10 +117,13 @@ def lags(reading: Reading, group: str = "a") -> Counter[int | None]:
 
 
 def test_a_reading_asks_each_leader_once() -> None:
-    with followed(50, 100, "a") as cluster:
-        assert lags(cluster.reading()) == {END - STORED: 5_000}
+    """Of so many partitions."""
+    topics = extent(10, 50)
+    with followed(topics, 100, "a") as cluster:
+        assert lags(cluster.reading()) == {END - STORED: 100 * topics}
         before = cluster.asked
-        cluster.reading(10)
+        for _ in range(10):
+            cluster.next()
         asked = cluster.asked - before
         assert asked.keys() <= {frames.METADATA, frames.LIST_OFFSETS, frames.FETCH}
         assert asked[frames.LIST_OFFSETS] == 10 * BROKERS
