@@ -16,6 +16,7 @@ CHAOS = (
     "tests/spark/spark/test_chaos_source.py",
     "tests/spark/spark/test_executors_outage.py",
     "tests/spark/spark/test_iceberg_rest.py",
+    "tests/spark/spark/test_spark_reads_tables.py",
     "tests/spark/spark/test_mixed_group.py",
     "tests/spark/spark/test_docs_functions.py",
     "tests/tools/spark/test_sink_verify.py",

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from kzconsumer_spark.delta.target import DeltaTarget
 from kzconsumer_spark.pipe.messages import ToDelta
 from kzconsumer_spark.ranges.positions import Overtaken
 from tests.support.delta import OWNER, Writer, claimed, spark_columns
+from tests.support.duckdb_reader import delta_by_duckdb
 from tests.support.extent import extent
 from tests.support.range_data import range_data, record
 from tests.support.sink_contract import OurSinkContract
@@ -45,7 +47,9 @@ class TestContract(OurSinkContract):
         return TableSink(claimed(directory / "table"), directory / "scratch")
 
     def read_back(self, directory: Path) -> Iterable[bytes | None]:
-        return DeltaTable(directory / "table").to_pyarrow_table(columns=["value"])["value"].to_pylist()
+        found = DeltaTable(directory / "table").to_pyarrow_table(columns=["value"])["value"].to_pylist()
+        assert Counter(delta_by_duckdb(directory / "table")["value"].to_pylist()) == Counter(found)
+        return found
 
 
 @pytest.fixture
@@ -59,8 +63,13 @@ def writer(out: Path, tmp_path: Path) -> Writer[DeltaTarget]:
 
 
 def rows(out: Path) -> Offsets:
-    table = DeltaTable(out).to_pyarrow_table(columns=["partition", "offset"])
-    return sorted((row["partition"], row["offset"]) for row in table.to_pylist())
+    """By `deltalake`, and the same by DuckDB."""
+    found, same = (
+        sorted((row["partition"], row["offset"]) for row in table.to_pylist())
+        for table in (DeltaTable(out).to_pyarrow_table(columns=["partition", "offset"]), delta_by_duckdb(out))
+    )
+    assert same == found
+    return found
 
 
 def offsets(partition: int, first: int, until: int) -> Offsets:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,7 @@ from kzconsumer_spark.iceberg.holdings import held as held_by_iceberg
 from kzconsumer_spark.iceberg.target import IcebergTarget
 from kzconsumer_spark.pipe.messages import ToDelta, ToIceberg
 from tests.support.delta import OWNER, Writer
+from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
 from tests.support.extent import extent, only_nightly
 from tests.support.object_store import Conditions, ObjectStore
 from tests.support.range_data import range_data
@@ -103,6 +105,11 @@ def test_a_table_in_a_store_is_verified(store: ObjectStore, tmp_path: Path, kind
     assert writer.publish(writer.stage(range_data("t", 0, 3, 5))) == 1
     values = delta_rows(store.options) if kind == "delta" else iceberg_rows(tmp_path, store.options)
     assert sorted(filter(None, values)) == [b"v0", b"v1", b"v2", b"v3", b"v4"]
+    if isinstance(target, DeltaTarget):
+        table = delta_by_duckdb("s3://bucket/table", store)
+    else:
+        table = iceberg_by_duckdb(target.open(), store)
+    assert Counter(table["value"].to_pylist()) == Counter(values)
     found = held_by_delta(target.to, True) if isinstance(target, DeltaTarget) else held_by_iceberg(target.to, True)
     assert [each.rows for each in found.ranges if each.records_in] == [3, 2]
     assert not [each for each in found.ranges if each.faults]

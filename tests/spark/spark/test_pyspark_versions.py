@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -17,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer.sinks.interface import Batch, SinkContext
-from kzconsumer_sandbox.servers.jars import cache_folder
 from kzconsumer_spark.daemon.sink import SparkSink
+from tests.support.other_spark import pyspark
 from tests.support.range_data import range_data
 from tests.support.spark_functions import FUNCTION_DIRECTORY
 
@@ -36,13 +34,7 @@ def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     assert isinstance(request.param, str)
     if request.param == metadata.version("pyspark"):
         return request.param
-    folder = cache_folder() / f"pyspark-{request.param}"
-    if not folder.exists():
-        new = folder.with_suffix(".new")
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(new)]
-        subprocess.run([*command, f"pyspark=={request.param}"], check=True)
-        new.rename(folder)
-    monkeypatch.syspath_prepend(folder)
+    monkeypatch.syspath_prepend(pyspark(request.param))
     return request.param
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -50,6 +50,7 @@ from kzconsumer_spark.ranges.table_destination import TableDestination
 from kzconsumer_spark.ranges.tags import RANGE_COLUMNS, RowsLost, Shaped
 from kzconsumer_spark.worker.files_destination import FilesDestination
 from tests.files.plain.test_ledger import publish as publish_ranges
+from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
 from tests.support.postgres import Postgres
 from tests.support.range_data import range_data, record
 
@@ -79,6 +80,10 @@ class Shaping:
 
     def has_rows(self, shaped: DataFrame) -> bool:
         return not shaped.isEmpty()
+
+
+def sorted_rows(table: pa.Table, **columns: Literal["ascending", "descending"]) -> list[dict[str, Any]]:
+    return table.sort_by(list(columns.items())).to_pylist()
 
 
 def batch(directory: Path) -> list[SpooledRange]:
@@ -362,7 +367,7 @@ def test_an_iceberg_table_of_shaped_rows_by_partitions(session: SparkSession, tm
     assert later.write(frame_of(session, 2, [msgspec.structs.replace(each, epoch=1) for each in ranges]))[1] == 3
     later.close()
     table = target.open()
-    rows = table.scan().to_arrow().sort_by([("n", "ascending"), ("more", "descending")]).to_pylist()
+    rows = sorted_rows(table.scan().to_arrow(), n="ascending", more="descending")
     noon = datetime(2024, 1, 1, 12)
     assert rows[1] == {
         "n": 0,
@@ -376,6 +381,7 @@ def test_an_iceberg_table_of_shaped_rows_by_partitions(session: SparkSession, tm
         "more": None,
     }
     assert len(rows) == 2000
+    assert sorted_rows(iceberg_by_duckdb(table), n="ascending", more="descending") == rows
     chosen = table.scan(row_filter="day = '2024-01-03' and kind = 'ä/2'").to_arrow()
     assert chosen.num_rows == 2 * sum(n % 6 == 2 and n % 4 == 2 for n in range(2000))
     assert len(list(table.scan(row_filter="day = '2024-01-03' and kind = 'ä/2'").plan_files())) == 2
@@ -407,6 +413,7 @@ def test_a_delta_table_of_shaped_rows_by_partitions(session: SparkSession, tmp_p
         (2000, 1000, 1, 1000),
     ]
     rows = DeltaTable(tmp_path / "out").to_pyarrow_table().sort_by("n").to_pylist()
+    assert delta_by_duckdb(tmp_path / "out").sort_by("n").to_pylist() == rows
     noon = datetime(2024, 1, 1, 12)
     assert rows == [
         {

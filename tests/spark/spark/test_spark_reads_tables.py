@@ -1,0 +1,127 @@
+"""Delta and Iceberg tables of the sink in a Spark that has their own packages: its rows, and its maintenance.
+
+The newest Spark that both packages support, in a process of its own: `make nightly` runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.table import Table
+from pyspark.sql import DataFrame, SparkSession
+
+from kzconsumer_files.writer import Written
+from kzconsumer_spark.delta.target import DeltaTarget
+from kzconsumer_spark.iceberg.target import IcebergTarget
+from kzconsumer_spark.pipe.messages import ToDelta, ToIceberg
+from kzconsumer_spark.ranges.files import RangeFiles
+from kzconsumer_spark.ranges.table_destination import TableDestination
+from kzconsumer_spark.ranges.tags import RANGE_COLUMNS
+from tests.spark.spark.test_spark_destinations import LEASE, OWNER, Shaping, batch, evens, frame_of, sorted_rows
+from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
+from tests.support.extent import only_nightly
+from tests.support.other_spark import OtherSpark, other_spark, table_formats
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("default"), only_nightly]
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lake")
+
+
+@pytest.fixture(scope="module")
+def reader(lake: Path) -> Iterator[OtherSpark]:
+    """Its catalog `lake` is that of pyiceberg."""
+    iceberg = "org.apache.iceberg.spark"
+    conf = {
+        "spark.jars": table_formats("4.1"),
+        "spark.sql.extensions": (
+            f"io.delta.sql.DeltaSparkSessionExtension,{iceberg}.extensions.IcebergSparkSessionExtensions"
+        ),
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+        "spark.sql.catalog.lake": f"{iceberg}.SparkCatalog",
+        "spark.sql.catalog.lake.cache-enabled": "false",
+        "spark.sql.catalog.lake.type": "jdbc",
+        "spark.sql.catalog.lake.uri": f"jdbc:sqlite:{lake}/catalog.db",
+        "spark.sql.catalog.lake.warehouse": lake.as_uri(),
+    }
+    with other_spark("4.1.4", lake / "spark", conf) as spark:
+        yield spark
+
+
+DELTA = "OPTIMIZE {name}", "VACUUM {name} RETAIN 0 HOURS"
+ICEBERG = (
+    "CALL lake.system.rewrite_data_files(table => 'shop.evens', options => map('min-input-files', '2'))",
+    "CALL lake.system.rewrite_manifests('shop.evens')",
+    "CALL lake.system.expire_snapshots(table => 'shop.evens', older_than => timestamp'2100-01-01', retain_last => 1)",
+)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_rows_before_and_after_its_maintenance(
+    spark: SparkSession, reader: OtherSpark, lake: Path, tmp_path: Path, kind: str
+) -> None:
+    """All readers find the same rows; the sink goes on, and knows what it has written."""
+    catalog = {"type": "sql", "uri": f"sqlite:///{lake}/catalog.db", "warehouse": lake.as_uri()}
+    by = ("day", "kind")
+    to: ToDelta | ToIceberg = ToDelta(path=str(lake / "evens"), partition_by=by)
+    if kind == "iceberg":
+        to = ToIceberg(catalog="lake", table="shop.evens", catalog_options=catalog, partition_by=by)
+    target: Any = DeltaTarget(to) if isinstance(to, ToDelta) else IcebergTarget(to)
+    target.claim(OWNER)
+    ranges = batch(tmp_path / "spool")
+
+    def write(number: int) -> Written:
+        """Three ranges of their own for each number; from the second time on with a column more."""
+        further = [f"{number} AS number"] if number else []
+
+        def shape(frame: DataFrame) -> DataFrame:
+            kinds = "cast(n AS decimal(9, 2)) AS price", "map('k', n) AS map", "struct(array(text) AS l) AS nested"
+            times = "timestamp'2024-01-01 12:00' AS at", "if(n < 2, null, concat('ä/', n % 4)) AS kind"
+            return evens(frame).selectExpr("n", "text", *kinds, *times, "day", *further, *RANGE_COLUMNS)
+
+        files = RangeFiles(spark, to.files, Shaping(shape), keep_columns=kind == "iceberg")
+        destination = TableDestination(files, target, LEASE)
+        written = destination.write(
+            frame_of(spark, 1, [msgspec.structs.replace(each, epoch=number) for each in ranges])
+        )
+        destination.close()
+        return written
+
+    name = f"delta.`{lake}/evens`" if kind == "delta" else "lake.shop.evens"
+
+    def rows() -> list[dict[str, Any]]:
+        read = by_delta if kind == "delta" else by_iceberg
+        first, *others = (
+            sorted_rows(each, number="ascending", n="ascending")
+            for each in (reader.sql(f"SELECT * FROM {name}"), *read(target.open()))
+        )
+        assert others == [first, first]
+        return first
+
+    assert [write(number) for number in range(3)] == [(1000, 3, 0)] * 3
+    before, many = rows(), len(target.files(target.open()))
+    for statement in DELTA if kind == "delta" else ICEBERG:
+        reader.sql(statement.format(name=name))
+    assert len(target.files(target.open())) == many / 3
+    assert rows() == before
+    assert [write(number) for number in range(3)] == [(0, 0, 3)] * 3
+    assert write(3) == (1000, 3, 0)
+    numbers = [(row["number"] or 0, row["n"]) for row in rows()]
+    assert sorted(numbers) == [(number, n) for number in range(4) for n in range(0, 2000, 2)]
+
+
+def by_delta(table: DeltaTable) -> tuple[pa.Table, ...]:
+    return table.to_pyarrow_table(), delta_by_duckdb(table.table_uri)
+
+
+def by_iceberg(table: Table) -> tuple[pa.Table, ...]:
+    return table.scan().to_arrow(), iceberg_by_duckdb(table)
