@@ -99,21 +99,31 @@ class OffsetReset:
         if behind:
             listed = {**listed, **await self._list(connection, dict.fromkeys(behind, LATEST))}
         elsewhere = []
+        starts: dict[PartitionFetchState, int] = {}
         for state in states:
             answer = listed.get(state.topic_partition)
             if answer is None or answer.error != error_codes.NONE or answer.offset < 0:
                 elsewhere.append(state)
-            elif state.open:
+            elif state.open and state in behind:
                 try:
-                    await (self._shorten if state in behind else self._apply)(state, answer.offset)
+                    await self._shorten(state, answer.offset)
                 except CoordinatorError as error:
-                    log.warning(
-                        "start position not stored, retrying",
-                        partition=str(state.topic_partition),
-                        reason=str(error),
-                    )
-                    elsewhere.append(state)
-        return elsewhere
+                    elsewhere.append(_not_stored(state, error))
+            elif state.open and (start := self._start(state, answer.offset)) is not None:
+                starts[state] = start
+        return elsewhere + await self._begin(starts)
+
+    async def _begin(self, starts: Mapping[PartitionFetchState, int]) -> list[PartitionFetchState]:
+        """Store these positions, and read on from there; returns those that could not be stored."""
+        try:
+            stored, refused = await self._committer.store_starts({s.tracker: start for s, start in starts.items()})
+        except CoordinatorError as error:
+            return [_not_stored(state, error) for state in starts]
+        for state, start in starts.items():
+            if state.tracker in stored:  # else it is no longer ours, and the committer has closed the claim
+                state.tracker.restart(start)
+                _read_from(state, start)
+        return [_not_stored(s, refused[s.topic_partition]) for s in starts if s.topic_partition in refused]
 
     async def _list(
         self, connection: BrokerConnection, asked: Mapping[PartitionFetchState, int]
@@ -140,7 +150,8 @@ class OffsetReset:
                 state.reset_due = False
                 state.succeed()
 
-    async def _apply(self, state: PartitionFetchState, offset: int) -> None:
+    def _start(self, state: PartitionFetchState, offset: int) -> int | None:
+        """The position to be stored before anything is read from it; None if there is none."""
         before, tracker = state.position, state.tracker
         where = state.topic_partition._asdict()
         if tracker.replay is not None:
@@ -150,25 +161,32 @@ class OffsetReset:
             # The claim passes the gap in its place in the queue, after what was fetched before it. That is not stored
             # first: the next owner would find the same gap, or a larger one.
             state.pass_over(before, offset)
-        elif before is None or (tracker.settled and tracker.consumed == before):
-            if before is not None:
-                log.error("stored offset out of range", **where, stored=before, now=offset)
-            if not await self._committer.store_start(tracker, offset):
-                return  # no longer ours: the committer has closed the claim
-            tracker.restart(offset)
-        else:
-            return  # what was fetched before is not processed yet: asked again later
-        state.position = offset
-        state.reset_due = False
-        state.succeed()
-        if before is None:
-            state.retry_at = 0.0  # no error; but a position outside the log may be followed by another
+            _read_from(state, offset)
+        elif before is None:
+            return offset
+        elif tracker.settled and tracker.consumed == before:
+            log.error("stored offset out of range", **where, stored=before, now=offset)
+            return offset
+        return None  # what was fetched before may not be processed yet: asked again later
 
     @staticmethod
     def _log_truncated(state: PartitionFetchState, first: int, until: int, end: int, at: int) -> None:
         topic, partition = state.topic_partition
         event = "log truncated below the consumed offset"
         log.error(event, topic=topic, partition=partition, first=first, until=until, log_end=end, continues_at=at)
+
+
+def _read_from(state: PartitionFetchState, offset: int) -> None:
+    if state.position is None:
+        state.retry_at = 0.0  # no error; but a position outside the log may be followed by another
+    state.position = offset
+    state.reset_due = False
+    state.succeed()
+
+
+def _not_stored(state: PartitionFetchState, reason: object) -> PartitionFetchState:
+    log.warning("start position not stored, retrying", partition=str(state.topic_partition), reason=str(reason))
+    return state
 
 
 def _truncation(state: PartitionFetchState, end: int) -> OffsetLostError:

@@ -106,7 +106,7 @@ class Rebalancer:
         retry = 0.0  # seconds to the next attempt; 0 when the last one was complete
         while True:
             reasons = await self._trigger.wait(retry * random.uniform(0.8, 1.2) if retry else self._reconciler.pause)
-            if not reasons:
+            if retry and not reasons:
                 self._watches.reread()  # the timer is for events that did not come
             try:
                 complete = not (reasons or retry) or await self._attempt(reasons or ["retry"])
@@ -250,7 +250,8 @@ class Rebalancer:
             await anyio.sleep(min(window, until - now()))
             if not self._trigger.take(MEMBERS):
                 return snapshot
-            window = max(window, QUIET_PERIOD)
+            # Each change has every member read the whole list again: the longer it goes on, the less often.
+            window = min(max(2 * window, QUIET_PERIOD), LONGEST_QUIET_PERIOD / 4)
 
     async def _read(self) -> GroupSnapshot | None:
         """The group as it is; None if it cannot be read, so that no assignment can be computed."""

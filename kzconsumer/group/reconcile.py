@@ -57,7 +57,7 @@ class Unowned:
     def __init__(self, patience: float) -> None:
         self._patience = patience
         self._since: dict[TopicPartition, float] = {}
-        self._reported: set[TopicPartition] = set()
+        self.reported: set[TopicPartition] = set()
 
     def look(
         self, now: float, partitions: Collection[TopicPartition], owned: Container[TopicPartition]
@@ -67,8 +67,8 @@ class Unowned:
         Each is returned once. A partition whose topic was deleted is no longer without owner, either.
         """
         self._since = {each: self._since.get(each, now) for each in partitions if each not in owned}
-        overdue = [p for p, since in self._since.items() if now - since >= self._patience and p not in self._reported]
-        over = sorted(self._reported.difference(self._since))
-        self._reported.update(overdue)
-        self._reported.difference_update(over)
+        overdue = [p for p, since in self._since.items() if now - since >= self._patience and p not in self.reported]
+        over = sorted(self.reported.difference(self._since))
+        self.reported.update(overdue)
+        self.reported.difference_update(over)
         return overdue, over

@@ -6,11 +6,12 @@ Only the rebalancer's loop calls it. It repairs our own claims, nudges original 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.clock import now
 from kzconsumer.errors import UnfitError
+from kzconsumer.group.assignment import wanted_by
 from kzconsumer.group.fitness import Fitness
 from kzconsumer.group.notices import Notices
 from kzconsumer.group.original_members import LOOK_INTERVAL, OriginalMemberNudges, needs_looking
@@ -90,10 +91,16 @@ class Reconciler:
         snapshot = self._snapshot
         assert snapshot is not None
         await self._session.sync()
-        owned = await self._owners.owned(snapshot.topics)
-        self._report_unowned(snapshot, owned)
+        is_first = self._consumer == min((c for c, member in snapshot.members.items() if member.ours), default=None)
+        mine = self._assigned if is_first else wanted_by(self._consumer, self._assigned)
+        if is_first or needs_looking(snapshot.members):
+            owned = await self._owners.owned(snapshot.topics)
+        else:  # in a large group the owners of others would be most of what a member reads
+            held = self._owned.held.keys()
+            owned = {*held, *await self._owners.standing(sorted((mine.keys() | self._unowned.reported) - held))}
+        self._report_unowned(mine, owned)
         await self._nudge(snapshot, owned)
-        await self._leave_if_unfit(owned)
+        await self._leave_if_unfit(snapshot)
         confirmed = [] if expected is None else await self._reconcile(snapshot, expected)
         self._next_look = now() + self._until_next(snapshot)
         return any(difference.what is not What.UNFETCHED for difference in confirmed)
@@ -136,12 +143,10 @@ class Reconciler:
                 self._notices.once("owner node of no member", found.path, why.value, owner=found.owner)
         return strays
 
-    def _report_unowned(self, snapshot: GroupSnapshot, owned: set[TopicPartition]) -> None:
+    def _report_unowned(
+        self, mine: Mapping[TopicPartition, ConsumerThreadId], owned: Collection[TopicPartition]
+    ) -> None:
         """Each member reports its own partitions, the first member those of all."""
-        ours = [consumer for consumer, member in snapshot.members.items() if member.ours]
-        mine = self._assigned
-        if self._consumer != min(ours, default=None):
-            mine = {p: thread for p, thread in self._assigned.items() if thread.consumer == self._consumer}
         raised, over = self._unowned.look(now(), mine, owned)
         if raised:
             log.error("partitions without owner", partitions={str(p): self._assigned[p].consumer for p in raised})
@@ -159,10 +164,10 @@ class Reconciler:
             stuck = {str(partition): member for partition, member in nudge.without_owner.items()}
             log.warning("original members nudged", number=nudge.number, without_owner=stuck)
 
-    async def _leave_if_unfit(self, owned: set[TopicPartition]) -> None:
+    async def _leave_if_unfit(self, snapshot: GroupSnapshot) -> None:
         since = self._leaders.unreachable_since
         if not self._fitness.doubtful(now() - since if since is not None and self._owned.held else 0.0):
             return
-        others = owned.difference(self._owned.held)
+        others = (await self._owners.owned(snapshot.topics)).difference(self._owned.held)
         if self._fitness.others_advance(await self._storage.last_writes(others)):
             raise UnfitError("no broker answers, while other members go on")

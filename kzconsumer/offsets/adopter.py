@@ -16,7 +16,7 @@ from kzconsumer.offsets.authority import Authority, WithBrokers
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.destination import Destination
-from kzconsumer.offsets.storage import Committed
+from kzconsumer.offsets.storage import Committed, raise_refused
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.registry.ownership import Claimed
@@ -88,13 +88,15 @@ class Adopter:
                         self._report_gone(identity)
                 elif identity in published:
                     adopted[index] = self._behind(adopted[index], identity)
+            starts = {}
             for each in adopted:
                 if each.refusal:
                     continue
                 elsewhere = each.position != self._committer.committed(each.tracker)
                 planned_before = each.claimed.record.plan is not None
                 if each.tracker.replay is None and each.position is not None and (planned_before or elsewhere):
-                    await self._committer.store_start(each.tracker, each.position)  # which empties the plan
+                    starts[each.tracker] = each.position
+            raise_refused((await self._committer.store_starts(starts))[1])  # stored, they have no plans any more
         except BaseException:
             for each in adopted:
                 self._committer.forget(each.tracker)

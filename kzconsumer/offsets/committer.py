@@ -20,7 +20,7 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.offsets.coordinator import GroupCoordinator
-from kzconsumer.offsets.storage import Committed, Lost, OffsetStorage, OffsetWrite, Refused, Stored
+from kzconsumer.offsets.storage import Committed, Lost, OffsetStorage, OffsetWrite, Refused, Stored, raise_refused
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
 
@@ -73,8 +73,7 @@ class Committer:
 
     def committed(self, tracker: OffsetTracker) -> int | None:
         """The stored offset of a claim; None if there is none or it is not ours."""
-        position = self._positions.get(tracker)
-        return position.committed.offset if position else None
+        return position.committed.offset if (position := self._positions.get(tracker)) else None
 
     async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> set[OffsetTracker]:
         """Store these ranges as plans, and the offsets where they begin; the commit after the work empties the plans.
@@ -85,7 +84,7 @@ class Committer:
         async with self._one_at_a_time:
             # A release waits for this work, so claims that are closed but not lost are planned, too.
             ours = {tracker: plan for tracker, plan in plans.items() if not tracker.lost and tracker in self._positions}
-            await self._write({tracker: plan.first for tracker, plan in ours.items()}, ours)
+            raise_refused(await self._write({tracker: plan.first for tracker, plan in ours.items()}, ours))
             return {tracker for tracker in ours if tracker in self._positions}
 
     async def record_step(self, trackers: Collection[OffsetTracker], step: str) -> set[OffsetTracker]:
@@ -100,7 +99,7 @@ class Committer:
                 plan, stored = self._plan_of(tracker), self.committed(tracker)
                 if plan is not None and stored is not None and step not in plan.done:
                     due[tracker], plans[tracker] = stored, msgspec.structs.replace(plan, steps=(*plan.done, step))
-            await self._write(due, plans)
+            raise_refused(await self._write(due, plans))
             return {tracker for tracker in trackers if (plan := self._plan_of(tracker)) and step in plan.done}
 
     async def commit(self) -> None:
@@ -112,7 +111,7 @@ class Committer:
             with self._counters.one_round():
                 again = now() - self._stored_again >= STORE_AGAIN
                 await self._write_due(self._positions, again=again and self._storage.forgets)
-                await self._copy(self._positions, again=again)
+                raise_refused(await self._copy(self._positions, again=again))
                 if again:
                     self._stored_again = now()
 
@@ -125,30 +124,44 @@ class Committer:
         async with self._one_at_a_time:
             try:
                 await self._write_due(trackers)
-                await self._copy(trackers)
+                raise_refused(await self._copy(trackers))
             except CoordinatorError as error:
                 log.error("final commit to the coordinator failed", reason=str(error))
             positions = {tracker: self._positions.pop(tracker, None) for tracker in trackers}
         return {tracker: position.committed for tracker, position in positions.items() if position is not None}
 
     async def store_start(self, tracker: OffsetTracker, offset: int, *, new_epoch: bool = False) -> bool:
-        """Store a position from the reset policy or a seek, before anything is delivered. False if the claim is lost.
+        """`store_starts` of one claim; False if it is lost. Raises CoordinatorError also if the offset is refused."""
+        stored, refused = await self.store_starts({tracker: offset}, new_epoch=new_epoch)
+        raise_refused(refused)
+        return bool(stored)
 
-        With `new_epoch` offsets mean other records from now on, and the claim's tracker gets the new epoch. Raises
-        SessionExpiredError, ZooKeeperError, CoordinatorError.
+    async def store_starts(
+        self, offsets: Mapping[OffsetTracker, int], *, new_epoch: bool = False
+    ) -> tuple[set[OffsetTracker], dict[TopicPartition, str]]:
+        """Store positions from the reset policy or a seek, before anything is delivered from them.
+
+        Returns the claims for which that is done, and why it is not for others that are still ours. With `new_epoch`
+        offsets mean other records from now on, and the trackers get the new epoch. Raises as `commit`.
         """
+        if not offsets:
+            return set(), {}
         async with self._one_at_a_time:
-            if not tracker.open:
-                return False
-            await self._write({tracker: offset}, new_epoch=new_epoch)
-            if (position := self._positions.get(tracker)) is None:
-                return False
-            tracker.epoch = position.committed.record.epoch
-            copied = position.committed.copied
-            if not new_epoch and (copied is None or copied > offset):
-                # The next owner would begin at the larger of the two; a copy of an earlier epoch does not count.
-                await self._copy([tracker])
-            return True
+            due = {tracker: at for tracker, at in offsets.items() if tracker.open}
+            refused = await self._write(due, new_epoch=new_epoch)
+            ours = [each for each in due if each in self._positions and each.topic_partition not in refused]
+            copying = []
+            for tracker in ours:
+                tracker.epoch = self._positions[tracker].committed.record.epoch
+                copied = self._positions[tracker].committed.copied
+                if not new_epoch and (copied is None or copied > due[tracker]):
+                    # The next owner would begin at the larger of the two; a copy of an earlier epoch does not count.
+                    copying.append(tracker)
+            try:
+                refused |= await self._copy(copying)
+            except CoordinatorError as error:
+                refused |= {tracker.topic_partition: str(error) for tracker in copying}
+            return {tracker for tracker in ours if tracker.topic_partition not in refused}, refused
 
     def lose(self, tracker: OffsetTracker, reason: str) -> None:
         """The claim is no longer ours: close it, and write nothing more of it."""
@@ -158,8 +171,7 @@ class Committer:
         self._notify(f"lost {tracker.topic_partition}")
 
     def _plan_of(self, tracker: OffsetTracker) -> Plan | None:
-        position = self._positions.get(tracker)
-        return position.committed.record.plan if position else None
+        return position.committed.record.plan if (position := self._positions.get(tracker)) else None
 
     async def _write_due(self, trackers: Collection[OffsetTracker], *, again: bool = False) -> None:
         due = {}
@@ -172,7 +184,7 @@ class Committer:
                 due[tracker] = tracker.processed
             elif again and (stored := position.committed.offset) is not None:
                 due[tracker] = stored
-        await self._write(due, own_epoch=True)
+        raise_refused(await self._write(due, own_epoch=True))
 
     async def _write(
         self,
@@ -181,8 +193,8 @@ class Committer:
         *,
         new_epoch: bool = False,
         own_epoch: bool = False,
-    ) -> None:
-        """Store these offsets with these plans; a claim without one has none afterwards.
+    ) -> dict[TopicPartition, str]:
+        """Store these offsets with these plans; a claim without one has none afterwards. Returns why some are refused.
 
         With `own_epoch` only offsets of the record's epoch: a new one may have been stored by a call that was cancelled
         before its tracker was restarted.
@@ -220,12 +232,12 @@ class Committer:
             elif tracker in self._positions:
                 position = self._positions[tracker]
                 self._positions[tracker] = _Position(_left(write, result, position.committed.copied))
-        _raise_refused(refused)
+        return refused
 
-    async def _copy(self, trackers: Collection[OffsetTracker], *, again: bool = False) -> None:
-        """Copy stored offsets to the coordinator; with `again` also those that it has."""
+    async def _copy(self, trackers: Collection[OffsetTracker], *, again: bool = False) -> dict[TopicPartition, str]:
+        """Copy stored offsets to the coordinator; with `again` also those that it has. Returns why some are refused."""
         if self._copies is None:
-            return
+            return {}
         due = {}
         for tracker in trackers:
             position = self._positions.get(tracker)
@@ -247,7 +259,7 @@ class Committer:
             position = self._positions.get(tracker)
             if position is not None and tracker.topic_partition not in refused:
                 position.committed = msgspec.structs.replace(position.committed, copied=copy.offset)
-        _raise_refused(refused, _IN_ZOOKEEPER)
+        return {partition: f"{reason}{_IN_ZOOKEEPER}" for partition, reason in refused.items()}
 
     async def _settle(self, trackers: Collection[OffsetTracker]) -> None:
         """Find out which writes with a lost reply were executed, as the next ones need the versions they left."""
@@ -277,19 +289,11 @@ def _is_due(position: _Position, processed: int, *, doubted: bool) -> bool:
 
 def _in_doubt(position: _Position) -> bool:
     """Not for a step of a plan, which was there before and stays: its range may be half written."""
-    return position.in_doubt is not None and not _keeps_plan(position.in_doubt)
-
-
-def _keeps_plan(write: OffsetWrite) -> bool:
+    if (write := position.in_doubt) is None:
+        return False
     before, then = write.record.plan, write.plan
-    return before is not None and then is not None and before.id == then.id
+    return before is None or then is None or before.id != then.id
 
 
 def _left(write: OffsetWrite, stored: Stored, copied: int | None) -> Committed:
     return Committed(stored.fence, stored.record, write.offset, stored.version, copied)
-
-
-def _raise_refused(refused: Mapping[TopicPartition, str], but: str = "") -> None:
-    if refused:
-        reasons = "; ".join(f"{partition}: {reason}" for partition, reason in refused.items())
-        raise CoordinatorError(f"{reasons}{but}")

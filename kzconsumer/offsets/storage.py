@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from kzconsumer.counters import CommitStorage
+from kzconsumer.errors import CoordinatorError
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.claim_record import ClaimRecord, Plan
 from kzconsumer.registry.ownership import Fence
@@ -97,3 +98,9 @@ class Committed(msgspec.Struct, frozen=True):
     offset: int | None
     version: int
     copied: int | None = -1
+
+
+def raise_refused(refused: Mapping[TopicPartition, str]) -> None:
+    """Raises CoordinatorError if there is any, with the reasons."""
+    if refused:
+        raise CoordinatorError("; ".join(f"{partition}: {reason}" for partition, reason in refused.items()))

@@ -95,7 +95,7 @@ def _simulate(args: argparse.Namespace) -> int:
     for phase in scale_simulated.phases(
         args.members, args.topics, args.partitions, args.spread, args.restarts, args.seed
     ):
-        print(f"{phase.name}: done", file=sys.stderr, flush=True)
+        print(*scale_simulated.row(phase), sep="  ", file=sys.stderr, flush=True)  # the table may take an hour
         found.append(phase)
     if args.json:
         print(msgspec.json.encode(found).decode())

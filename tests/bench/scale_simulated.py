@@ -92,11 +92,11 @@ def _asked(cost: Cost) -> int:
 def table(found: Sequence[Phase], members: int, partitions: int) -> str:
     columns = ("", "seconds", "rebalances", "requests", "most", *OPERATIONS, "others", "KiB read", "CPU ms")
     return plain(
-        f"{members:,} simulated members, {partitions:,} partitions", [columns, *(_row(phase) for phase in found)]
+        f"{members:,} simulated members, {partitions:,} partitions", [columns, *(row(phase) for phase in found)]
     )
 
 
-def _row(phase: Phase) -> tuple[str, ...]:
+def row(phase: Phase) -> tuple[str, ...]:
     operations = [phase.kinds.get(name, 0.0) for name in OPERATIONS]
     return (
         phase.name,

@@ -36,12 +36,17 @@ class Claim:
         self.committer = Committer(ZooKeeperOffsetStorage(session, PATHS), lambda reason: None)
 
     async def open(self) -> OffsetTracker:
-        claimed = await self.owners.claim(PARTITION, ConsumerThreadId("g_a", 0), INCARNATION)
+        tracker = await self.begin(PARTITION)
+        assert await self.committer.store_start(tracker, 0)
+        return tracker
+
+    async def begin(self, partition: TopicPartition) -> OffsetTracker:
+        """A claim whose start is not stored yet."""
+        claimed = await self.owners.claim(partition, ConsumerThreadId("g_a", 0), INCARNATION)
         assert isinstance(claimed, Claimed)
-        tracker = OffsetTracker(PARTITION, 0, incarnation=INCARNATION)
+        tracker = OffsetTracker(partition, 0, incarnation=INCARNATION)
         committed = Committed(claimed.fence, claimed.record, claimed.stored, claimed.stored_version)
         self.committer.open(tracker, committed)
-        assert await self.committer.store_start(tracker, 0)
         return tracker
 
     async def close(self, tracker: OffsetTracker) -> bool:
@@ -106,6 +111,26 @@ def test_nothing_is_written_of_a_claim_that_is_lost() -> None:
         record = decode_claim_record(clients.ensemble.tree.nodes[PATHS.claim_record(PARTITION)].data)
         assert record.plan is None
         assert clients.ensemble.tree.data(PATHS.offset(PARTITION)) == b"0"
+
+    clients.play(script)
+
+
+def test_starts_of_many_claims_are_stored_together_and_a_lost_one_does_not_keep_them() -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        claim = Claim(session)
+        partitions = [TopicPartition("orders", number) for number in range(20)]
+        trackers = [await claim.begin(partition) for partition in partitions]
+        await session.delete(PATHS.owner(partitions[7]), -1)
+        before = len(clients.ensemble.log)
+        stored, refused = await claim.committer.store_starts(dict(zip(trackers, range(20), strict=True)))
+        assert (stored, refused) == ({each for each in trackers if each is not trackers[7]}, {})
+        assert trackers[7].lost
+        for number, partition in enumerate(partitions):
+            offset = clients.ensemble.tree.data(PATHS.offset(partition))
+            assert offset == (b"%d" % number if number != 7 else None)
+        assert len(clients.ensemble.log) - before == 2, "the one that was refused, and the one without that claim"
 
     clients.play(script)
 

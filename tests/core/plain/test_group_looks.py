@@ -14,6 +14,7 @@ import pytest
 from kzconsumer.group.fitness import FIRST_HOLD_DOWN, UNFIT_AFTER
 from kzconsumer.member import Member as Membership
 from kzconsumer.model import TopicPartition
+from kzconsumer.registry.paths import topic
 from kzconsumer.zookeeper.operations import Create, Delete
 from tests.support.members import present_member
 from tests.support.simulated.group import SimulatedGroup, simulated_group
@@ -141,6 +142,38 @@ def test_a_partition_assigned_to_another_member_has_no_owner_again() -> None:
         assert not logged(group, "partitions have an owner again")
 
 
+def test_a_partition_without_owner_is_reported_by_its_member_and_by_the_first_one() -> None:
+    with simulated_group(1, looks=OFTEN, unowned_alarm="1500ms") as group:
+        group.logs.grow("t", 6)
+        record = f"/consumers/{GROUP}/claims/t/4"
+        group.ensemble.make(record, UNKNOWN_VERSION)
+        members = [group.join(name, {"t": 1}, 0.0, in_batches=False) for name in "abc"]
+        group.world.pass_time(LONG_ENOUGH)
+        assert [len(member.owned) for member in members] == [2, 2, 1]
+        assert sorted(each["member"] for each in logged(group, "partitions without owner")) == ["a", "c"]
+        group.ensemble.operate(Delete(record, -1))
+        group.world.pass_time(2 * LONG_ENOUGH)
+        assert sorted(each["member"] for each in logged(group, "partitions have an owner again")) == ["a", "c"]
+        assert not logged(group, "unowned partitions are assigned to other members")
+
+
+def test_a_partition_that_another_member_owns_by_then_has_an_owner_again() -> None:
+    with simulated_group(1, looks=OFTEN, unowned_alarm="1500ms") as group:
+        group.logs.grow("t", PARTITIONS)
+        record = f"/consumers/{GROUP}/claims/t/2"
+        group.ensemble.make(record, UNKNOWN_VERSION)
+        _, last = (group.join(name, {"t": 1}, 0.0, in_batches=False) for name in "ac")
+        group.world.pass_time(LONG_ENOUGH)
+        assert sorted(each["member"] for each in logged(group, "partitions without owner")) == ["a", "c"]
+        last.process.frozen = True  # it does not look while the partition is on its way
+        group.ensemble.operate(Delete(record, -1))
+        between = group.join("b", {"t": 1}, 0.0, in_batches=False)
+        assert group.world.pass_time(3, lambda: between.owned == {TopicPartition("t", 2)})
+        last.process.frozen = False
+        group.world.pass_time(LONG_ENOUGH)
+        assert sorted(each["member"] for each in logged(group, "partitions have an owner again")) == ["a", "c"]
+
+
 def test_an_owner_node_without_a_member_is_reported_once() -> None:
     with simulated_group(1, looks=OFTEN) as group:
         group.logs.grow("t", PARTITIONS)
@@ -212,4 +245,17 @@ def test_a_claim_that_waits_for_an_event_that_does_not_come() -> None:
             server.forget_watches(path)
         group.ensemble.operate(Delete(path, -1))
         assert group.world.pass_time(LONG_ENOUGH, lambda: shared([member]))
+        group.check()
+
+
+def test_a_topic_that_grows_without_an_event_is_found_while_a_claim_waits() -> None:
+    with simulated_group(1, looks=SELDOM) as group:
+        group.logs.grow("t", PARTITIONS)
+        group.ensemble.make(group.paths.owner(TopicPartition("t", 2)), b"somebody-0")
+        member = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        group.world.pass_time(5)
+        for server in group.ensemble.servers:
+            server.forget_watches(topic("t"))
+        group.logs.grow("t", PARTITIONS + 1)
+        assert group.world.pass_time(LONG_ENOUGH, lambda: TopicPartition("t", PARTITIONS) in member.owned)
         group.check()

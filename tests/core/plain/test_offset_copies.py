@@ -189,6 +189,19 @@ async def test_a_position_found_after_a_seek_stays_stored_though_its_copy_fails(
     assert (owners.nodes.has, owners.begins()) == (20, 20)
 
 
+async def test_a_start_without_a_copy_is_stored_while_the_coordinator_is_away() -> None:
+    """A copy would be too large only for a claim that has one: others begin."""
+    owners = Owners(Authority.BOTH)
+    await owners.claim()
+    owners.coordinator.fate = "request lost"
+    assert await owners.committer.store_starts({owners.tracker: 3}) == ({owners.tracker}, {})
+    owners.nodes.has, owners.coordinator.has = 50, WithBrokers(50, 0)
+    await owners.claim()
+    owners.coordinator.fate = "request lost"
+    stored, refused = await owners.committer.store_starts({owners.tracker: 3})
+    assert (stored, list(refused)) == (set(), [PARTITION])
+
+
 @pytest.mark.parametrize("authority", [Authority.BOTH, Authority.KAFKA])
 async def test_an_unchanged_offset_is_stored_again_once_an_hour(authority: Authority) -> None:
     """Brokers forget offsets that are not."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 import pytest
 
@@ -30,8 +31,8 @@ class LogsThatBegin:
     async def call(self, request: object, *, timeout: float) -> dict[TopicPartition, ListedOffset]:
         return {tracker().topic_partition: ListedOffset(0, BEGINNING, -1)}
 
-    async def store_start(self, claim: OffsetTracker, offset: int) -> bool:
-        return True
+    async def store_starts(self, offsets: Mapping[OffsetTracker, int]) -> tuple[set[OffsetTracker], dict[Any, str]]:
+        return set(offsets), {}
 
 
 @pytest.mark.parametrize(("position", "fetchable"), [(None, True), (3, False)])
@@ -61,6 +62,9 @@ class Ends:
     async def store_start(self, claim: OffsetTracker, offset: int, *, new_epoch: bool = False) -> bool:
         self.stored.append((offset, new_epoch))
         return True
+
+    async def store_starts(self, offsets: Mapping[OffsetTracker, int]) -> tuple[set[OffsetTracker], dict[Any, str]]:
+        return {claim for claim, offset in offsets.items() if await self.store_start(claim, offset)}, {}
 
 
 async def resolved(logs: Ends, state: PartitionFetchState, policy: str, truncated: str | None) -> None:
@@ -141,6 +145,23 @@ async def test_a_claim_that_is_lost_while_its_position_is_stored_gets_none(trunc
     state = state_at(50)
     await resolved(Lost(0, 30), state, SMALLEST, truncated)
     assert (state.position, state.tracker.consumed, state.reset_due) == (50, 50, True)
+
+
+class RefusesOne(Ends):
+    """A coordinator that takes no offsets of partition 1."""
+
+    async def store_starts(self, offsets: Mapping[OffsetTracker, int]) -> tuple[set[OffsetTracker], dict[Any, str]]:
+        refused = {claim.topic_partition: "refused" for claim in offsets if claim.topic_partition.partition == 1}
+        return {claim for claim in offsets if claim.topic_partition not in refused}, refused
+
+
+async def test_a_position_that_cannot_be_stored_does_not_keep_the_others() -> None:
+    claims = [OffsetTracker(TopicPartition(TOPIC, number), 0) for number in range(3)]
+    states = [PartitionFetchState(claim, ChunkQueue(1 << 20), None, 1 << 20) for claim in claims]
+    logs = RefusesOne(4, 60)
+    reset = OffsetReset(SMALLEST, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_uncommitted"])
+    assert await reset.resolve(cast(BrokerConnection, logs), states) == [states[1]]
+    assert [(state.position, state.reset_due) for state in states] == [(4, False), (None, True), (4, False)]
 
 
 @pytest.mark.parametrize("before", [None, 50])

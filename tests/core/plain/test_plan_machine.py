@@ -138,10 +138,10 @@ def test_finds_a_plan_that_does_not_store_its_first_offset(monkeypatch: pytest.M
     """An earlier commit failed to store the offset: the next owner would take the plan for a misplaced one."""
     write = Committer._write
 
-    async def careless(self: Committer, due: Mapping[OffsetTracker, int], plans: Any = None, **more: Any) -> None:
+    async def careless(self: Committer, due: Mapping[OffsetTracker, int], plans: Any = None, **more: Any) -> Any:
         if plans:
             due = {tracker: self.committed(tracker) or 0 for tracker in due}
-        await write(self, due, plans, **more)
+        return await write(self, due, plans, **more)
 
     monkeypatch.setattr(Committer, "_write", careless)
     assert re.search("doubles what|are nowhere|went back", broken())
