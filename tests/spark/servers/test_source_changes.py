@@ -265,8 +265,8 @@ async def test_a_checkpoint_that_was_restored_with_its_output(
         following = await restored.after(backup)
         assert await restored.values(await restored.tasks(backup, following)) == NEW[10:], "ten are missing"
     kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect)
-    reset = ("offsets", "reset", unique, "--topic", unique, "--to-offset", "10", "--republish", "--execute")
-    assert (await kzconsumer(*reset)).status == 0
+    to = ("--topic", unique, "--to-offset", "10", "--republish", "--execute", "--undo", str(tmp_path / "undo"))
+    assert (await kzconsumer("offsets", "reset", unique, *to)).status == 0
     async with query(cluster, unique, tmp_path, "smallest", 20) as restored:
         following = await restored.after(backup)
         assert await restored.values(await restored.tasks(backup, following)) == NEW
