@@ -104,3 +104,7 @@ class RangeIdentity(NamedTuple):
     epoch: int
     first: int
     until: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)

@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 from anyio import to_thread
 
+from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.leaders import KnownBrokers, Leaders
 from kzconsumer.brokers.log_offsets import PAUSE, LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import broker_error, error_code
 from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS, FetchedPartition, FetchPosition, FetchRequest
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST
+from kzconsumer.brokers.protocol.metadata import MetadataRequest
 from kzconsumer.brokers.security import load_security
 from kzconsumer.clock import now
 from kzconsumer.errors import (
@@ -48,13 +51,18 @@ if TYPE_CHECKING:
     import pyarrow as pa  # loaded by `read`
 
 T = TypeVar("T")
+_NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class RangeReader:
     """Needs no ZooKeeper. One call at a time, except for `read`s of ranges that `by_leader` has separated."""
 
-    def __init__(self, settings: FetchSettings, known: KnownBrokers, brokers: Brokers) -> None:
+    def __init__(
+        self, settings: FetchSettings, known: KnownBrokers, brokers: Brokers, ids: Mapping[str, str] = _NO_IDS
+    ) -> None:
+        """`ids` are those of topics of which no other topic of the same name may be read (Kafka 2.8)."""
         self._fetch = settings
+        self._ids = ids
         self._brokers = brokers
         self._leaders = Leaders(known, brokers, settings.request_timeout)
         self._isolation = ISOLATION_LEVELS[settings.isolation]
@@ -91,9 +99,9 @@ class RangeReader:
 
         With `follow` it waits for records that the log does not have yet, as long as its leader answers.
         Raises OffsetLostError for offsets that the log does not have, after `[fetch] request_timeout` for those behind
-        its end, which an unclean election may have cut off; CorruptRecordError; ConnectionLostError when nothing
-        arrives for that time, BrokersUnreachableError when no broker answers, BrokerError when a leader cannot be found
-        or cannot read its log.
+        its end, which an unclean election may have cut off, and if the topic has another id than `ids` say;
+        CorruptRecordError; ConnectionLostError when nothing arrives for that time, BrokersUnreachableError when no
+        broker answers, BrokerError when a leader cannot be found or cannot read its log.
         """
         left = {TopicPartition(each.topic, each.partition): each for each in ranges if each.first < each.until}
         sizes = dict.fromkeys(left, self._fetch.max_bytes)
@@ -106,6 +114,8 @@ class RangeReader:
             ends: dict[TopicPartition, int] = {}  # of logs that end before their range does
             try:
                 by_leader = await self._by_leader(left)
+                if not by_leader:
+                    reason = self._no_leader()
             except BrokersUnreachableError as error:
                 by_leader, reason = {}, error
             for leader, asked in by_leader.items():
@@ -154,6 +164,10 @@ class RangeReader:
         """Whether the log has no record of the rest. Of several partitions some may have nothing for want of room."""
         return not part.error and not part.records and readable_end(part, self._isolation) >= rest.until
 
+    def _no_leader(self) -> KzConsumerError:
+        partition, why = next(iter(self._leaders.last.items()))
+        return ConnectionLostError(f"{partition} has no leader: {why}")
+
     async def _by_leader(self, partitions: Collection[TopicPartition]) -> dict[Broker, list[TopicPartition]]:
         found: dict[Broker, list[TopicPartition]] = {}
         for partition, leader in (await self._leaders.of(partitions)).items():
@@ -175,7 +189,22 @@ class RangeReader:
         response = await connection.call(request, timeout=self._fetch.request_timeout)
         if response.error:
             raise ConnectionLostError(f"{leader}: fetch refused: {error_code(response.error).name}")
+        if named := {each.topic for each in asked} & self._ids.keys():
+            await self._require_ids(connection, named)
         return response.partitions
+
+    async def _require_ids(self, connection: BrokerConnection, topics: Collection[str]) -> None:
+        """After a fetch, which does not say which topic of a name it is of.
+
+        A broker knows that a topic is deleted before it makes the log of another one.
+        """
+        answer = await connection.call(MetadataRequest(tuple(topics)), timeout=self._fetch.request_timeout)
+        for name in topics:
+            found = answer.topics.get(name)
+            if found is None or not found.partitions:  # deleted, or so new that the broker has not been sent it yet
+                raise ConnectionLostError(f"{connection.broker} does not know the topic {name}")
+            if found.id not in ("", self._ids[name]):
+                raise OffsetLostError(f"topic {name} was deleted and created again, and its offsets are lost")
 
     async def _records(
         self, part: FetchedPartition, rest: OffsetRange, sizes: dict[TopicPartition, int]

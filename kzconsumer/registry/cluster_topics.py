@@ -85,6 +85,12 @@ class ClusterTopics(TopicRegistry):
         kept = {name: incarnation for name, incarnation in zip(missing, last, strict=True) if incarnation is not None}
         return kept | {name: topic.incarnation for name, topic in found.items()}
 
+    async def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        if not await self.asks_brokers():
+            return await super().ids(topics)
+        described = await self._metadata.described(list(topics))
+        return {name: topic.id for name, topic in described.items() if topic.id}
+
     async def require(self, partitions: Collection[TopicPartition]) -> None:
         if not await self.asks_brokers():
             await super().require(partitions)

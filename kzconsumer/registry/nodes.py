@@ -70,6 +70,12 @@ def decode_topic(data: bytes) -> tuple[int, ...]:
     return tuple(sorted(int(name) for name in partitions))
 
 
+def decode_topic_id(data: bytes) -> str:
+    """The topic's id in base64, which version 3 has (Kafka 2.8); empty if there is none."""
+    found = read_object(data).get("topic_id")
+    return found if isinstance(found, str) else ""
+
+
 def encode_offset(offset: int) -> bytes:
     return b"%d" % offset
 

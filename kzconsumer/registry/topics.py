@@ -10,7 +10,7 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.registry.listeners import choose
-from kzconsumer.registry.nodes import Topic, decode_cluster_id, decode_listeners, decode_topic
+from kzconsumer.registry.nodes import Topic, decode_cluster_id, decode_listeners, decode_topic, decode_topic_id
 from kzconsumer.settings.sections import BrokersSettings
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import Node, ZooKeeperSession
@@ -110,6 +110,17 @@ class TopicRegistry:
     async def incarnations(self, topics: Iterable[str]) -> dict[str, int]:
         """The incarnations of those topics that exist, readable or not."""
         return await incarnations(self._session, topics)
+
+    async def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The ids of those topics that have one, in base64."""
+        names = list(topics)
+        nodes = await together([self._session.find(paths.topic(name)) for name in names])
+        found = {}
+        for name, node in zip(names, nodes, strict=True):
+            with suppress(ValueError):
+                if node is not None and (topic_id := decode_topic_id(node.data)):
+                    found[name] = topic_id
+        return found
 
     async def cluster_id(self) -> str:
         """The cluster's id; empty before 0.10.1. Raises ZooKeeperError if it is unreadable."""

@@ -18,6 +18,8 @@ CHAOS = (
     "tests/spark/spark/test_iceberg_rest.py",
     "tests/spark/spark/test_spark_reads_tables.py",
     "tests/spark/spark/test_mixed_group.py",
+    "tests/spark/servers/test_source_changes.py",
+    "tests/spark/spark/test_source_secrets.py",
     "tests/spark/spark/test_docs_functions.py",
     "tests/tools/spark/test_sink_verify.py",
 )

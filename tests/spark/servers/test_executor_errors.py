@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from pathlib import Path
 
 import anyio
 import pytest
@@ -20,8 +21,9 @@ from kzconsumer_sandbox.servers.topics import create_topic
 from kzconsumer_spark.executors.access import BrokerAccess
 from kzconsumer_spark.executors.fetching import BrokersOutageError, fetched
 from kzconsumer_spark.pipe.kafka import Kafka
+from tests.spark.servers.test_group_reader import ROWS, made
 from tests.support.producing import Sent, produce
-from tests.support.secured import Secured
+from tests.support.secured import PLAIN_USER, Secured
 from tests.support.servers import Servers
 
 pytestmark = pytest.mark.timeout(120)
@@ -89,3 +91,17 @@ async def test_a_wrong_password_and_an_unknown_authority_are_no_outage(secured: 
             await offsets(unique, 0, access(cluster, 3, table))
     for table in (secured.table(cluster, "SASL_PLAINTEXT", "PLAIN"), secured.table(cluster, "SSL")):
         assert await offsets(unique, 0, access(cluster, 30, table)) == [0, 1, 2]
+
+
+def test_a_query_does_not_wait_with_a_wrong_password(secured: Secured, unique: str, tmp_path: Path) -> None:
+    cluster = secured.cluster_of("3.9.1")
+    wrong = secured.file("wrong-password", "wrong\n")
+    file = tmp_path / "group.toml"
+    file.write_text(
+        f'zookeeper.connect = "{cluster.connect}"\ngroup.id = "{unique}"\nsubscription.topics.{unique} = 1\n'
+        '[brokers]\nsecurity_protocol = "SASL_PLAINTEXT"\nlistener = "SASL_PLAINTEXT"\n'
+        f'sasl = {{ mechanism = "PLAIN", username = "{PLAIN_USER}", password_file = "{wrong}" }}\n'
+    )
+    reader = made({"config": str(file)})
+    with pytest.raises(BrokersUnreachableError, match=r"PLAIN as plain-user: Authentication failed"):
+        reader.latestOffset(reader.initialOffset(), ROWS)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
+import anyio
 import pyarrow as pa
 from anyio.from_thread import start_blocking_portal
 
@@ -51,13 +52,34 @@ def fetched(part: OffsetRange, access: BrokerAccess) -> Iterator[pa.RecordBatch]
             portal.call(found.aclose)
 
 
+def require_admission(access: BrokerAccess) -> None:
+    """Raises BrokersUnreachableError if TLS or SASL fails with the brokers, and not if none answers. Blocks."""
+    with suppress(BrokersOutageError):
+        anyio.run(_reach, access)
+
+
+async def _reach(access: BrokerAccess) -> None:
+    async with _reader(access) as reader:
+        await reader.by_leader(())
+
+
+def log_starts(partitions: Collection[TopicPartition], access: BrokerAccess) -> dict[TopicPartition, int]:
+    """The first offset of each log. Blocks. Raises as `fetched`."""
+    return anyio.run(_log_starts, partitions, access) if partitions else {}
+
+
+async def _log_starts(partitions: Collection[TopicPartition], access: BrokerAccess) -> dict[TopicPartition, int]:
+    async with _reader(access) as reader:
+        return {each: first for each, (first, _) in (await reader.logs(partitions)).items()}
+
+
 @asynccontextmanager
 async def _reader(access: BrokerAccess) -> AsyncIterator[RangeReader]:
     security = access.security()
     timeout = access.fetch.request_timeout
     async with Brokers(client_id=access.client, timeout=timeout, security=lambda: security) as brokers:
         try:
-            yield RangeReader(access.fetch, _Known(access.brokers), brokers)
+            yield RangeReader(access.fetch, _Known(access.brokers), brokers, access.ids)
         except (BrokersUnreachableError, ConnectionLostError, BrokerError) as error:
             if brokers.refused or (isinstance(error, BrokerError) and not error.refresh_metadata):
                 raise

@@ -17,14 +17,15 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from kzconsumer.brokers.protocol.list_offsets import LATEST
-from kzconsumer.errors import ConfigError
-from kzconsumer.model import OffsetRange
+from kzconsumer.errors import ConfigError, OffsetLostError
+from kzconsumer.logs.logger import get_logger
 from kzconsumer_spark.executors.access import BrokerAccess
-from kzconsumer_spark.executors.fetching import fetched
+from kzconsumer_spark.executors.fetching import fetched, log_starts, require_admission
 from kzconsumer_spark.executors.source import RangePart
 from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
 from kzconsumer_spark.source.batch_reader import GroupBatchReader
+from kzconsumer_spark.source.losses import left
 from kzconsumer_spark.source.options import WHERE, SourceOptions, read_options
 from kzconsumer_spark.source.stream_offset import StreamOffset
 from kzconsumer_spark.worker.kafka_registry import KafkaRegistry
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from kzconsumer_spark.source.group_member import GroupMember
 
 _HEADERS = ", headers "
+_log = get_logger("kzconsumer.spark")
 
 
 class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -52,6 +54,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tasks = options.tasks
         self._columns = list(columns)
         self._member: GroupMember | None = None
+        self._looked = False
 
     def initialOffset(self) -> dict[str, Any]:
         return StreamOffset(self._settings.group.id).as_json()
@@ -66,7 +69,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Spark has committed what ends at `start`: this is when it becomes the group's offset.
 
-        The first call raises ZooKeeperUnreachableError after 15 s.
+        The first call raises ZooKeeperUnreachableError after 15 s, BrokersUnreachableError if TLS or SASL fails.
         """
         if isinstance(limit, ReadAllAvailable):
             raise ConfigError([f"{WHERE}: trigger(once=True) is not supported, use trigger(availableNow=True)"])
@@ -79,15 +82,28 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = StreamOffset.of_json(end, self._settings.group.id).ranges
         if start == end or not ranges:
             return []
-        registry = KafkaRegistry(Kafka.of(self._settings))
-        access = BrokerAccess(registry.kafka, registry.brokers(ranges))
-        spans = [OffsetRange(part.topic, part.partition, part.first, part.until) for part in ranges]
-        return [RangePart(part, access) for part in split(spans, self._tasks)]
+        kafka = Kafka.of(self._settings)
+        topics = KafkaRegistry(kafka).planned(ranges)
+        access = BrokerAccess(kafka, topics.brokers, topics.ids)
+        # A batch of the checkpoint may have been planned long ago; a later one begins where its member found the log.
+        there = {part.topic_partition for part in ranges if (part.topic, part.incarnation) not in topics.gone}
+        starts = {} if self._looked else log_starts(there, access)
+        found, lost = left(ranges, topics.gone, starts)
+        for each in lost:
+            if self._settings.offsets.reset == "fail":
+                raise each.error()
+            _log.error("records of a planned range are lost", **each.range._asdict(), reason=each.reason)
+        self._looked = True
+        return [RangePart(part, access) for part in split(found, self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePart)
-        for records in fetched(partition.part, partition.access):
-            yield records.select(self._columns)
+        try:
+            for records in fetched(partition.part, partition.access):
+                yield records.select(self._columns)
+        except OffsetLostError as error:
+            way_out = "start the query again: [offsets] reset decides. If the log was truncated, use another checkpoint"
+            raise OffsetLostError(f"{error}; {way_out}") from None
 
     def stop(self) -> None:
         if self._member is not None:
@@ -99,7 +115,9 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from kzconsumer_spark.source.group_member import GroupMember
 
         configure(self._settings.log.level, self._settings.log.format)
-        KafkaRegistry(Kafka.of(self._settings)).brokers()  # a member waits for ZooKeeper, also at a wrong address
+        # A member waits for servers, also at a wrong address or with a wrong password.
+        kafka = Kafka.of(self._settings)
+        require_admission(BrokerAccess(kafka, KafkaRegistry(kafka).brokers()))
         member = GroupMember(self._settings, offset, self._least)
         if threading.current_thread() is threading.main_thread():
             # When a query stops, Spark sends SIGTERM, and closes the connection, upon which `stop` is called.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
+from kzconsumer.model import OffsetRange, RangeIdentity
 
 
 class Reached(NamedTuple):
@@ -86,4 +86,4 @@ class StreamOffset(msgspec.Struct, frozen=True):
 
 
 def _key(part: RangeIdentity) -> str:
-    return str(TopicPartition(part.topic, part.partition))
+    return str(part.topic_partition)

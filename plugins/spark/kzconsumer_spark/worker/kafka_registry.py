@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import anyio
 
@@ -31,6 +31,16 @@ class TopicRecreatedError(Exception):
     """A topic was deleted, and perhaps created again, after its ranges were planned."""
 
 
+class PlannedTopics(NamedTuple):
+    """What the cluster has of the topics of ranges that were planned."""
+
+    brokers: tuple[Broker, ...]
+    ids: Mapping[str, str]
+    """Of those that have one (`TopicRegistry.ids`)."""
+    gone: Mapping[tuple[str, int], str]
+    """What happened to those that were deleted, by name and incarnation."""
+
+
 class KafkaRegistry:
     """Opens a session for each call, which blocks.
 
@@ -41,30 +51,35 @@ class KafkaRegistry:
         self.kafka = kafka
         self._known: tuple[Broker, ...] = ()
 
-    def brokers(self, ranges: Iterable[SpooledRange | RangeIdentity] = ()) -> tuple[Broker, ...]:
-        """Those of the cluster, with the check of `require_planned` in the same session.
-
-        Without ranges, if ZooKeeper or the brokers do not answer, those of the last call.
-        """
-        planned = _planned(ranges)
+    def brokers(self) -> tuple[Broker, ...]:
+        """Those of the cluster; of the last call if ZooKeeper or the brokers do not answer."""
         try:
-            found, self._known = anyio.run(self._look, planned)
+            self._known = anyio.run(self._brokers)
         except (ZooKeeperUnreachableError, BrokersUnreachableError):
-            if planned or not self._known:
+            if not self._known:
                 raise
-        else:
-            _require(planned, found)
         return self._known
+
+    def planned(self, ranges: Iterable[RangeIdentity]) -> PlannedTopics:
+        """In one session."""
+        return anyio.run(self._look, _planned(ranges))
 
     def require_planned(self, ranges: Iterable[SpooledRange | RangeIdentity]) -> None:
         """Raises TopicRecreatedError unless the topic of each range is of the range's incarnation."""
         if planned := _planned(ranges):
-            _require(planned, anyio.run(self._incarnations, planned))
+            for reason in _gone(planned, anyio.run(self._incarnations, planned)).values():
+                raise TopicRecreatedError(reason)  # the first is enough
 
-    async def _look(self, planned: _Planned) -> tuple[dict[str, int], tuple[Broker, ...]]:
+    async def _brokers(self) -> tuple[Broker, ...]:
         async with self._topics() as topics:
-            found = await topics.incarnations({topic for topic, _ in planned})
-            return found, tuple(await topics.brokers())
+            return tuple(await topics.brokers())
+
+    async def _look(self, planned: _Planned) -> PlannedTopics:
+        names = {topic for topic, _ in planned}
+        async with self._topics() as topics:
+            # Ids first: if the topic is as planned after that, they are of this one, or of an earlier one.
+            ids = await topics.ids(names)
+            return PlannedTopics(tuple(await topics.brokers()), ids, _gone(planned, await topics.incarnations(names)))
 
     async def _incarnations(self, planned: _Planned) -> dict[str, int]:
         async with self._topics() as topics:
@@ -85,11 +100,13 @@ def _planned(ranges: Iterable[SpooledRange | RangeIdentity]) -> _Planned:
     return sorted({(part.topic, part.incarnation) for part in ranges})
 
 
-def _require(planned: _Planned, found: Mapping[str, int]) -> None:
-    for topic, incarnation in planned:
-        if found.get(topic) != incarnation:
-            what = f"is {found[topic]:#x} now" if topic in found else "was deleted"
-            raise TopicRecreatedError(f"topic {topic} {what}, its ranges were planned when it was {incarnation:#x}")
+def _gone(planned: _Planned, found: Mapping[str, int]) -> dict[tuple[str, int], str]:
+    what = {True: "was deleted and created again", False: "was deleted"}
+    return {
+        (topic, incarnation): f"topic {topic} {what[topic in found]} after its ranges were planned"
+        for topic, incarnation in planned
+        if found.get(topic) != incarnation
+    }
 
 
 class TopicsLease:
