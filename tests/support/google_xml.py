@@ -124,15 +124,15 @@ class GoogleServer:
             f"{_tag('LastModified', each['updated'])}{_tag('ETag', each['etag'])}</Contents>"
             for each in items
         )
-        prefixes = "".join(f"<CommonPrefixes>{_tag('Prefix', each)}</CommonPrefixes>" for each in found.get("prefixes", []))
+        prefixes = "".join(
+            f"<CommonPrefixes>{_tag('Prefix', each)}</CommonPrefixes>" for each in found.get("prefixes", [])
+        )
         more = found.get("nextPageToken")
         end = _tag("NextContinuationToken", more) if more else ""
         truncated = _tag("IsTruncated", "true" if more else "false")
         return _xml(f"<ListBucketResult>{truncated}{contents}{prefixes}{end}</ListBucketResult>")
 
-    async def _call(
-        self, method: str, place: str, body: bytes = b"", headers: dict[str, str] | None = None
-    ) -> Answer:
+    async def _call(self, method: str, place: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Answer:
         url = URL(self._base + place, encoded=True)
         async with self._session.request(method, url, data=body, headers=headers) as response:
             return Answer(response.status, response.headers, await response.read())

@@ -50,7 +50,7 @@ class _Server(ServerProcess):
 class ObjectStore:
     """With one bucket, `bucket`. `options` and `environment` are what sinks need to find it.
 
-    `conf` is what Spark needs, `properties` what `pyiceberg` needs, with the secrets it would take from its environment.
+    `conf` is what Spark needs, `properties` what `pyiceberg` needs, with secrets that it takes from its environment.
     """
 
     scheme: Scheme
@@ -139,7 +139,7 @@ class AmazonStore(ObjectStore):
 
 
 class GoogleStore(ObjectStore):
-    """Google Cloud Storage: fake-gcs-server, with its XML API before it. Credentials are those of the machine's role."""
+    """Google Cloud Storage: fake-gcs-server behind its XML API. Credentials are those of the machine's role."""
 
     scheme = "gs"
 
@@ -159,7 +159,8 @@ class GoogleStore(ObjectStore):
         self._json = f"{HOST}:{server.port}"
         self.endpoint = f"http://{HOST}:{front.port}"
         self.options = {"google_base_url": self.endpoint}
-        self.environment = {"GCE_METADATA_HOST": f"{HOST}:{front.port}"}
+        here = f"{HOST}:{front.port}"
+        self.environment = {"GCE_METADATA_HOST": here, "GCE_METADATA_IP": here}
         self.properties = {
             "gcs.service.host": f"http://{self._json}",
             "gcs.oauth2.token": self.secret,
@@ -167,9 +168,7 @@ class GoogleStore(ObjectStore):
         }
 
     def _client(self) -> Any:
-        return fs.GcsFileSystem(
-            anonymous=True, endpoint_override=self._json, scheme="http", project_id="test"
-        )
+        return fs.GcsFileSystem(anonymous=True, endpoint_override=self._json, scheme="http", project_id="test")
 
 
 class AzureStore(ObjectStore):
@@ -200,9 +199,7 @@ class AzureStore(ObjectStore):
         self.options = {"azure_storage_endpoint": f"{self.endpoint}/{self.account}"}
         self.environment = {"AZURE_STORAGE_ACCOUNT_KEY": self.secret}
         place = f"BlobEndpoint=http://{self._direct}/{self.account}"
-        self.properties = {
-            "adls.connection-string": f"AccountName={self.account};AccountKey={self.secret};{place}"
-        }
+        self.properties = {"adls.connection-string": f"AccountName={self.account};AccountKey={self.secret};{place}"}
 
     def uri(self, path: str = "", bucket: str = ObjectStore.bucket) -> str:
         return f"abfss://{bucket}@{self.account}.dfs.core.windows.net/{path}".rstrip("/")
@@ -217,7 +214,8 @@ class AzureStore(ObjectStore):
         return urlencode(said | {"spr": "http,https", "sig": base64.b64encode(digest).decode()})
 
     def _client(self) -> Any:
-        return fs.AzureFileSystem(
+        file_system: Any = fs.AzureFileSystem  # the stubs have other names of its arguments
+        return file_system(
             account_name=self.account,
             account_key=self.secret,
             blob_storage_authority=self._direct,

@@ -1,6 +1,6 @@
 """A proxy before an object store's server: `python -m tests.support.store_front PORT SERVER CONDITIONS TOKEN`.
 
-SERVER is `azure:PORT` with that of Azurite, whose requests are forwarded, or `google:PORT` with that of fake-gcs-server,
+SERVER is `azure:PORT` of Azurite, where requests are forwarded, or `google:PORT` of fake-gcs-server,
 which gets them in the form of its own API. TOKEN is what a client of the latter has to send, since that server asks for
 none; of the former it is a shared access signature for requests that are changed here, and lose their own signature.
 
