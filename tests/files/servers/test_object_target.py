@@ -532,7 +532,7 @@ def test_signatures_of_azure_are_not_shown(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_copy_of_azure_that_is_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its source is not removed before it has ended: what was begun would be lost."""
+    """Its source is not removed before it has ended, and it is not begun again: the file would be lost."""
     with started(tmp_path, monkeypatch, "abfss", "late") as store:
         target = target_in(store, monkeypatch, tmp_path / "a")
         attempt = PrivateDirectory(target.attempts).path / "1"
@@ -542,4 +542,11 @@ def test_a_copy_of_azure_that_is_pending(tmp_path: Path, monkeypatch: pytest.Mon
         for name in target.visible():
             with closing(target.open(name)) as file:
                 found += pq.read_table(cast(IO[Any], file))["text"].to_pylist()
+        place = Place(store.uri("lake"), store.options)
+        place.create("source", b"content")
+        place.copy("source", "copy")
+        with ThreadPoolExecutor(1) as threads:
+            again = threads.submit(place.copy, "source", "copy")
+            while not again.done():
+                assert place.read("copy") == b"content"
     assert found == ["one", "one"]

@@ -33,8 +33,10 @@ TABLE = "lake.orders"
 
 
 KINDS = ("delta", "iceberg")
-# Of each store a slice is in `make test`.
-STORES = pytest.mark.parametrize("store", ["s3", "gs", "abfss"], indirect=True)
+EACH = pytest.mark.parametrize("store", ["s3", "gs", "abfss"], indirect=True)
+EACH_BY_NIGHT = pytest.mark.parametrize(
+    "store", ["s3", *(pytest.param(each, marks=only_nightly) for each in ("gs", "abfss"))], indirect=True
+)
 
 
 def delta(reach: Reach | ObjectStore) -> DeltaTarget:
@@ -119,7 +121,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@STORES
+@EACH
 def test_a_table_in_a_store_is_verified(store: ObjectStore, tmp_path: Path, kind: str) -> None:
     target: DeltaTarget | IcebergTarget
     target = delta(store) if kind == "delta" else iceberg(tmp_path, store)
@@ -142,9 +144,7 @@ def test_a_table_in_a_store_is_verified(store: ObjectStore, tmp_path: Path, kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "store", ["s3", pytest.param("gs", marks=only_nightly), pytest.param("abfss", marks=only_nightly)], indirect=True
-)
+@EACH_BY_NIGHT
 def test_one_of_two_writers_wins(store: ObjectStore, tmp_path: Path, kind: str) -> None:
     """They have the same ranges; each knows how many of them it wrote."""
     targets: list[DeltaTarget | IcebergTarget]
@@ -163,6 +163,16 @@ def test_one_of_two_writers_wins(store: ObjectStore, tmp_path: Path, kind: str) 
             assert sum(threads.map(write, writers)) == 1
     values = delta_rows(store) if kind == "delta" else iceberg_rows(tmp_path, store)
     assert sorted(filter(None, values)) == sorted(b"v%d" % offset for offset in range(rounds))
+
+
+@EACH_BY_NIGHT
+def test_an_endpoint_in_the_environment(store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With plain HTTP, and without options."""
+    for key, value in store.options.items():
+        monkeypatch.setenv(key.upper(), value)
+    store.options = {}
+    writer = Writer(delta(store), tmp_path / "scratch")
+    assert writer.publish(writer.stage(range_data("t", 0, 0, 3))) == 1
 
 
 @pytest.mark.parametrize("store", ["s3 none", "gs none", "abfss none"], indirect=True)
