@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -41,10 +40,6 @@ _ROLE: Final = re.compile("latest/(api/token|meta-data)|computeMetadata|metadata
 # A call that takes longer fails, and is repeated with the batch.
 _CLIENT: Final = {"timeout": "30s", "connect_timeout": "5s"}
 _RETRIES: Final = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
-
-# Seconds to wait for a copy, and between looks at it.
-_COPY_LIMIT: Final = 30
-_COPY_POLL: Final = 0.1
 
 
 class StoreUnavailable(OSError):
@@ -161,26 +156,20 @@ class ObjectStore:
         with self._errors():
             self._calls.put(self._store, name, file)
 
-    def copy(self, source: str, name: str) -> None:
-        """Raises FileNotFoundError if there is no such source.
+    def copy(self, source: str, name: str) -> bool:
+        """False if the copy has only begun: call it again. Raises FileNotFoundError if there is no such source.
 
-        Azure may answer while a copy is pending: then it is empty, and lost with its source. So there only one caller's
-        copy is made, and each waits for its end.
+        Azure may answer while a copy is pending: then it is empty, and lost with its source. So there a copy that has
+        begun is not replaced by another one.
         """
         with self._errors():
             if not self.uri.startswith("abfss:"):
                 self._calls.copy(self._store, source, name)
-                return
+                return True
             size = self._calls.head(self._store, source)["size"]
             with suppress(FileExistsError, self._calls.exceptions.AlreadyExistsError):
                 self._calls.copy(self._store, source, name, overwrite=False)
-            deadline = time.monotonic() + _COPY_LIMIT
-            while self._calls.head(self._store, name)["size"] != size:
-                if time.monotonic() > deadline:
-                    raise StoreUnavailable(
-                        f"{self.uri}/{name}: its copy has not ended within {_COPY_LIMIT} s; if it never does, remove it"
-                    )
-                time.sleep(_COPY_POLL)
+            return bool(self._calls.head(self._store, name)["size"] == size)
 
     def read(self, name: str) -> bytes | None:
         """None if there is no such object."""

@@ -39,6 +39,7 @@ from tests.support.extent import extent, only_nightly
 from tests.support.object_store import AzureStore, Conditions, ObjectStore, Scheme
 from tests.support.range_data import range_data, record
 from tests.support.store_contract import StoreContract
+from tests.support.zookeeper_sessions import until
 
 pytestmark = pytest.mark.timeout(600)
 OWNER = Owner(cluster="c", group="g")
@@ -531,7 +532,7 @@ def test_signatures_of_azure_are_not_shown(tmp_path: Path, monkeypatch: pytest.M
         assert signature not in unquote(str(caught.value))
 
 
-def test_a_copy_of_azure_that_is_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_copy_of_azure_that_is_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its source is not removed before it has ended, and it is not begun again: the file would be lost."""
     with started(tmp_path, monkeypatch, "abfss", "late") as store:
         target = target_in(store, monkeypatch, tmp_path / "a")
@@ -544,9 +545,7 @@ def test_a_copy_of_azure_that_is_pending(tmp_path: Path, monkeypatch: pytest.Mon
                 found += pq.read_table(cast(IO[Any], file))["text"].to_pylist()
         place = Place(store.uri("lake"), store.options)
         place.create("source", b"content")
-        place.copy("source", "copy")
-        with ThreadPoolExecutor(1) as threads:
-            again = threads.submit(place.copy, "source", "copy")
-            while not again.done():
-                assert place.read("copy") == b"content"
+        await until(lambda: place.copy("source", "copy"))
+        assert place.copy("source", "copy")
+        assert place.read("copy") == b"content"
     assert found == ["one", "one"]
