@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from typing import Final, Protocol
+from urllib.parse import unquote
 
 from aiohttp import ClientSession, web
 from yarl import URL
@@ -68,7 +69,7 @@ class Front:
         return web.Response(status=answer.status, headers=kept, body=answer.body)
 
     async def _answer(self, request: Request) -> Answer:
-        is_probe = "probe-" in request.path
+        is_probe = "/probe-" in unquote(request.path)
         if self._conditions == "none" or (self._conditions == "probes" and not is_probe):
             request = request.without(*CONDITION)
         is_conditional = any(name in request.headers for name in CONDITION)

@@ -293,9 +293,9 @@ def test_overlapping_ranges_are_refused(server: ObjectStore, tmp_path: Path, mon
     assert [publish(one, 0, 10), publish(other, 10, 20), publish(one, 20, 30)] == [1, 1, 1]
     for target in (one, other):
         assert publish(target, 10, 20) == (target is other and 0)
-        for first, until in ((5, 15), (5, 8), (25, 40), (0, 20), (0, 30)):
+        for first, end in ((5, 15), (5, 8), (25, 40), (0, 20), (0, 30)):
             with pytest.raises(Overlap, match=r"overlaps \[\d+, \d+\), which is"):
-                publish(target, first, until)
+                publish(target, first, end)
     assert len(list(one.visible())) == 3
     assert not [name for name in server.objects() if "/publishing/" in name or "/attempts/" in name]
 
