@@ -13,9 +13,11 @@ HIDDEN = "(hidden)"
 
 _SECRET = re.compile(r"passw|secret|token|credential|access.?key|api.?key|private.?key|account.?key", re.IGNORECASE)
 _NAMES_ONE = re.compile(r"_(file|env)$")
-# A password may hold "/" and "@", though it should not: up to the last "@", rather too much than too little.
+# A password may hold "/" and "@", though it should not: up to the last "@", rather too much than too little. Before the
+# "@" of an abfss URI is a container; `sig` is the signature of a shared access signature.
 _IN_TEXT = re.compile(
-    r"(?<=://)\S+(?=@)|(?i:(?<=password=)|(?<=secret=)|(?<=token=))[^&;\s]+"
+    r"(?<=://)(?<!abfss://)\S+(?=@)|(?<=abfss://)[^\s@]*[:/]\S*(?=@)"
+    r"|(?i:(?<=password=)|(?<=secret=)|(?<=token=)|(?<=[?&]sig=))[^&;\s]+"
     r"|(?i:(?<=\bbearer ))\S+|\beyJ[\w-]+\.[\w.-]+"
     r"|(?s:-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z))"
 )

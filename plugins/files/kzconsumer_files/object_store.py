@@ -24,6 +24,11 @@ _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)")
 _NOT_A_PLACE: Final = re.compile(r"[?#]|://[^/@]*:.*@")
 _ELSEWHERE: Final = re.compile("bucket(_name)?$|container_name$", re.IGNORECASE)
 _UNSAFE: Final = re.compile("unsafe|conditional_put|copy_if_not_exists", re.IGNORECASE)
+# As options; of those without the name of a vendor no variable counts.
+_ENDPOINT: Final = re.compile(
+    r"((aws_)?endpoint(_url(_s3)?)?|(google_)?base_url|azure_(storage_)?endpoint)", re.IGNORECASE
+)
+_VENDOR: Final = re.compile("(aws|google|azure)_", re.IGNORECASE)
 _SCHEMES: Final = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfss": "abfss"}
 _CREDENTIALS: Final = {
     "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
@@ -80,8 +85,9 @@ def without_store(options: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """`options` with leave to speak plain HTTP, if that is what the endpoint says."""
-    plain = any(key.endswith("endpoint") and value.startswith("http://") for key, value in options.items())
+    """Leave to speak plain HTTP, if that is what the endpoint says, in `options` or in the environment."""
+    said = {**{key: value for key, value in os.environ.items() if _VENDOR.match(key)}, **options}
+    plain = any(_ENDPOINT.fullmatch(key) and value.startswith("http://") for key, value in said.items())
     return {"allow_http": "true"} if plain else {}
 
 
@@ -150,10 +156,20 @@ class ObjectStore:
         with self._errors():
             self._calls.put(self._store, name, file)
 
-    def copy(self, source: str, name: str) -> None:
-        """Raises FileNotFoundError if there is no such source."""
+    def copy(self, source: str, name: str) -> bool:
+        """False if the copy has only begun: call it again. Raises FileNotFoundError if there is no such source.
+
+        Azure may answer while a copy is pending: then it is empty, and lost with its source. So there a copy that has
+        begun is not replaced by another one.
+        """
         with self._errors():
-            self._calls.copy(self._store, source, name)
+            if not self.uri.startswith("abfss:"):
+                self._calls.copy(self._store, source, name)
+                return True
+            size = self._calls.head(self._store, source)["size"]
+            with suppress(FileExistsError, self._calls.exceptions.AlreadyExistsError):
+                self._calls.copy(self._store, source, name, overwrite=False)
+            return bool(self._calls.head(self._store, name)["size"] == size)
 
     def read(self, name: str) -> bytes | None:
         """None if there is no such object."""
@@ -239,4 +255,4 @@ class _Reading(RawIOBase):
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).partition("\n\n")[0].split())[:500]
+    return redacted_text(" ".join(str(error).partition("\n\n")[0].split()))[:500]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -47,6 +48,9 @@ from kzconsumer_files.state_files import StateObjects
 
 _STATE: Final = "_kzconsumer"
 _THREADS: Final = 16  # a request takes some ten milliseconds, most of them waiting
+# Seconds to wait for a copy, and between looks at it.
+_COPY_LIMIT: Final = 30
+_COPY_POLL: Final = 0.1
 _Range = TypeVar("_Range", bound=AnyRange)
 _Item = TypeVar("_Item")
 _Answer = TypeVar("_Answer")
@@ -227,13 +231,22 @@ class ObjectTarget(MarkedPlace):
     def _reveal(self, name: str, entry: LedgerEntry) -> None:
         try:
             for number, file in enumerate(entry.files):
-                self._store.copy(_staged(entry, number), file)
+                self._copy(_staged(entry, number), file)
         except FileNotFoundError as error:
             if self._store.exists(_entry(name)):
                 return
             way_out = f"stop the group, remove the objects that {_decision(name)} names, then it, and start the group"
             raise FileNotFoundError(f"{error}: staged objects are gone, perhaps expired: {way_out}") from None
         self._store.create(_entry(name), msgspec.json.encode(entry))
+
+    def _copy(self, source: str, name: str) -> None:
+        deadline = time.monotonic() + _COPY_LIMIT
+        while not self._store.copy(source, name):
+            if time.monotonic() > deadline:
+                raise StoreUnavailable(
+                    f"{self._store}/{name}: its copy has not ended within {_COPY_LIMIT} s; if it never does, remove it"
+                )
+            time.sleep(_COPY_POLL)
 
     def _remove_staged(self, entry: LedgerEntry) -> None:
         self._store.remove([_staged(entry, number) for number in range(len(entry.files))])

@@ -111,6 +111,11 @@ def test_an_application_gets_no_more_detail_than_the_command() -> None:
         ("token=abc&scope=all; Secret=def ghi", "token=(hidden)&scope=all; Secret=(hidden) ghi"),
         ("tokens: 3, password length: 8", "tokens: 3, password length: 8"),
         ("at a@b://c", "at a@b://c"),
+        ("PUT http://host/x?sp=rw&sig=a%2Fb%3D in 2 ms", "PUT http://host/x?sp=rw&sig=(hidden) in 2 ms"),
+        (
+            "abfss://container@account/x@y and abfss://me:p@host",
+            "abfss://container@account/x@y and abfss://(hidden)@host",
+        ),
         ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----\nmore", "(hidden)\nmore"),
         ("-----BEGIN PRIVATE KEY-----\nabc", "(hidden)"),
         ("-----BEGIN CERTIFICATE-----\nabc", "-----BEGIN CERTIFICATE-----\nabc"),

@@ -6,7 +6,7 @@ import pytest
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.testing.sink_contract import contract_context
-from kzconsumer_files.object_store import require_usable_options
+from kzconsumer_files.object_store import client_options, require_usable_options
 from kzconsumer_files.parquet.sink import ParquetSink
 
 
@@ -40,3 +40,14 @@ def test_schemes_are_in_small_letters() -> None:
     """Not a directory of that name in the working directory."""
     with pytest.raises(ConfigError, match='path: "S3://x/y" is not a directory, nor a URI with s3, s3a, gs, abfss'):
         ParquetSink({"path": "S3://x/y"}, contract_context())
+
+
+@pytest.mark.parametrize("key", ["aws_endpoint", "AWS_ENDPOINT_URL", "google_base_url", "azure_storage_endpoint"])
+def test_plain_http_is_spoken_if_the_endpoint_says_so(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert client_options({key: "https://objects.example"}) == {}
+    assert client_options({key: "http://objects.example"}) == {"allow_http": "true"}
+    monkeypatch.setenv(key.upper(), "http://objects.example")
+    assert client_options({}) == {"allow_http": "true"}
+    assert client_options({"aws_metadata_endpoint": "http://objects.example"}) == {"allow_http": "true"}
+    monkeypatch.setenv(key.upper(), "https://objects.example")
+    assert client_options({"aws_metadata_endpoint": "http://objects.example"}) == {}

@@ -45,16 +45,16 @@ class Lake(NamedTuple):
             return []
 
 
-@pytest.fixture(params=["directory", pytest.param("store", marks=only_nightly)])
+@pytest.fixture(params=["directory", *(pytest.param(each, marks=only_nightly) for each in ("s3", "gs", "abfss"))])
 def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
     if request.param == "directory":
         yield Lake(f'path = "{tmp_path}/lake"\n', str(tmp_path / "lake"))
         return
-    with ObjectStore.running(tmp_path / "store") as store:
+    with ObjectStore.running(tmp_path / "store", scheme=request.param) as store:
         for key, value in store.environment.items():
             monkeypatch.setenv(key, value)
         reach = "".join(f'store_options.{key} = "{value}"\n' for key, value in store.options.items())
-        yield Lake(f'path = "s3://{store.bucket}/lake"\n{reach}', "lake", store.filesystem)
+        yield Lake(f'path = "{store.uri("lake")}"\n{reach}', "lake", store.filesystem)
 
 
 def offsets(lake: Lake, partition: int) -> list[int]:

@@ -23,41 +23,52 @@ from kzconsumer_spark.pipe.messages import ToDelta, ToIceberg
 from tests.support.delta import OWNER, Writer
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
 from tests.support.extent import extent, only_nightly
-from tests.support.object_store import Conditions, ObjectStore
+from tests.support.object_store import ObjectStore
 from tests.support.range_data import range_data
-from tests.support.store_contract import StoreContract
+from tests.support.store_contract import Reach, StoreContract
 from tests.support.table_sink import TableSink
 
 pytestmark = pytest.mark.timeout(600)
 TABLE = "lake.orders"
 
 
-def delta(options: dict[str, str]) -> DeltaTarget:
-    target = DeltaTarget(ToDelta(path="s3a://bucket/table", store_options=options))
+KINDS = ("delta", "iceberg")
+EACH = pytest.mark.parametrize("store", ["s3", "gs", "abfss"], indirect=True)
+EACH_BY_NIGHT = pytest.mark.parametrize(
+    "store", ["s3", *(pytest.param(each, marks=only_nightly) for each in ("gs", "abfss"))], indirect=True
+)
+
+
+def delta(reach: Reach | ObjectStore) -> DeltaTarget:
+    target = DeltaTarget(ToDelta(path=table_place(reach), store_options=reach.options))
     target.claim(OWNER)
     return target
 
 
-def delta_rows(options: dict[str, str]) -> list[bytes | None]:
-    table = DeltaTable("s3://bucket/table", storage_options={**options, "allow_http": "true"})
+def table_place(reach: Reach | ObjectStore) -> str:
+    return reach.lake if isinstance(reach, Reach) else reach.uri("lake")
+
+
+def delta_rows(reach: Reach | ObjectStore) -> list[bytes | None]:
+    table = DeltaTable(table_place(reach), storage_options={**reach.options, "allow_http": "true"})
     found: list[bytes | None] = table.to_pyarrow_table(columns=["value"])["value"].to_pylist()
     return found
 
 
-def catalog_options(directory: Path, options: dict[str, str]) -> dict[str, str]:
+def catalog_options(directory: Path, reach: Reach | ObjectStore) -> dict[str, str]:
     """A catalog in a file, tables in the store."""
-    reach = {"s3.endpoint": options["aws_endpoint"], "s3.region": options["aws_region"]}
-    return {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": "s3://bucket/warehouse"} | reach
+    warehouse = reach.warehouse if isinstance(reach, Reach) else reach.uri("warehouse")
+    return {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": warehouse, **reach.properties}
 
 
-def iceberg(directory: Path, options: dict[str, str]) -> IcebergTarget:
-    target = IcebergTarget(ToIceberg(table=TABLE, catalog_options=catalog_options(directory, options)))
+def iceberg(directory: Path, reach: Reach | ObjectStore) -> IcebergTarget:
+    target = IcebergTarget(ToIceberg(table=TABLE, catalog_options=catalog_options(directory, reach)))
     target.claim(OWNER)
     return target
 
 
-def iceberg_rows(directory: Path, options: dict[str, str]) -> list[bytes | None]:
-    table = load_catalog("default", **catalog_options(directory, options)).load_table(TABLE)
+def iceberg_rows(directory: Path, reach: Reach | ObjectStore) -> list[bytes | None]:
+    table = load_catalog("default", **catalog_options(directory, reach)).load_table(TABLE)
     found: list[bytes | None] = table.scan(selected_fields=("value",)).to_arrow()["value"].to_pylist()
     return found
 
@@ -67,10 +78,18 @@ class TestDeltaContract(StoreContract):
     sets_aside = True
 
     def sink(self, directory: Path) -> Sink:
-        return TableSink(delta(self.options(directory)), directory / "scratch")
+        return TableSink(delta(self.reach(directory)), directory / "scratch")
 
     def read_back(self, directory: Path) -> Iterable[bytes | None]:
-        return delta_rows(self.options(directory))
+        return delta_rows(self.reach(directory))
+
+
+class TestDeltaContractGoogle(TestDeltaContract):
+    scheme = "gs"
+
+
+class TestDeltaContractAzure(TestDeltaContract):
+    scheme = "abfss"
 
 
 @only_nightly
@@ -78,32 +97,41 @@ class TestIcebergContract(StoreContract):
     sets_aside = True
 
     def sink(self, directory: Path) -> Sink:
-        return TableSink(iceberg(directory, self.options(directory)), directory / "scratch")
+        return TableSink(iceberg(directory, self.reach(directory)), directory / "scratch")
 
     def read_back(self, directory: Path) -> Iterable[bytes | None]:
-        return iceberg_rows(directory, self.options(directory))
+        return iceberg_rows(directory, self.reach(directory))
 
 
-@pytest.fixture(params=["all"])
+class TestIcebergContractGoogle(TestIcebergContract):
+    scheme = "gs"
+
+
+class TestIcebergContractAzure(TestIcebergContract):
+    scheme = "abfss"
+
+
+@pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
-    conditions: Conditions = request.param
-    with ObjectStore.running(tmp_path / "store", conditions) as server:
+    scheme, _, conditions = request.param.partition(" ")
+    with ObjectStore.running(tmp_path / "store", conditions or "all", scheme) as server:
         for key, value in server.environment.items():
             monkeypatch.setenv(key, value)
         yield server
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("kind", KINDS)
+@EACH
 def test_a_table_in_a_store_is_verified(store: ObjectStore, tmp_path: Path, kind: str) -> None:
     target: DeltaTarget | IcebergTarget
-    target = delta(store.options) if kind == "delta" else iceberg(tmp_path, store.options)
+    target = delta(store) if kind == "delta" else iceberg(tmp_path, store)
     writer = Writer(target, tmp_path / "scratch")
     assert writer.publish(writer.stage(range_data("t", 1, 0, 2, []))) == (0 if kind == "delta" else 1)
     first = range_data("t", 0, 0, 3)
     assert writer.publish(writer.stage(first)) == 1
     assert writer.publish(writer.stage(first)) == 0
     assert writer.publish(writer.stage(range_data("t", 0, 3, 5))) == 1
-    values = delta_rows(store.options) if kind == "delta" else iceberg_rows(tmp_path, store.options)
+    values = delta_rows(store) if kind == "delta" else iceberg_rows(tmp_path, store)
     assert sorted(filter(None, values)) == [b"v0", b"v1", b"v2", b"v3", b"v4"]
     if isinstance(target, DeltaTarget):
         table = delta_by_duckdb("s3://bucket/table", store)
@@ -115,11 +143,12 @@ def test_a_table_in_a_store_is_verified(store: ObjectStore, tmp_path: Path, kind
     assert not [each for each in found.ranges if each.faults]
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("kind", KINDS)
+@EACH_BY_NIGHT
 def test_one_of_two_writers_wins(store: ObjectStore, tmp_path: Path, kind: str) -> None:
     """They have the same ranges; each knows how many of them it wrote."""
     targets: list[DeltaTarget | IcebergTarget]
-    targets = [delta(store.options) if kind == "delta" else iceberg(tmp_path, store.options) for _ in "ab"]
+    targets = [delta(store) if kind == "delta" else iceberg(tmp_path, store) for _ in "ab"]
     writers = [Writer(target, tmp_path / name) for target, name in zip(targets, "ab", strict=True)]
     rounds = extent(8, 200)
     with ThreadPoolExecutor(2) as threads:
@@ -132,12 +161,22 @@ def test_one_of_two_writers_wins(store: ObjectStore, tmp_path: Path, kind: str) 
                 return writer.publish(staged)
 
             assert sum(threads.map(write, writers)) == 1
-    values = delta_rows(store.options) if kind == "delta" else iceberg_rows(tmp_path, store.options)
+    values = delta_rows(store) if kind == "delta" else iceberg_rows(tmp_path, store)
     assert sorted(filter(None, values)) == sorted(b"v%d" % offset for offset in range(rounds))
 
 
-@pytest.mark.parametrize("store", ["none"], indirect=True)
+@EACH_BY_NIGHT
+def test_an_endpoint_in_the_environment(store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With plain HTTP, and without options."""
+    for key, value in store.options.items():
+        monkeypatch.setenv(key.upper(), value)
+    store.options = {}
+    writer = Writer(delta(store), tmp_path / "scratch")
+    assert writer.publish(writer.stage(range_data("t", 0, 0, 3))) == 1
+
+
+@pytest.mark.parametrize("store", ["s3 none", "gs none", "abfss none"], indirect=True)
 def test_a_store_without_conditional_puts_is_refused_for_delta(store: ObjectStore) -> None:
     """An Iceberg table's commits are the catalog's."""
-    with pytest.raises(NotOurs, match="s3://bucket/table: this store does not honour conditional writes"):
-        delta(store.options)
+    with pytest.raises(NotOurs, match=f"{store.uri('lake')}: this store does not honour conditional writes"):
+        delta(store)

@@ -12,6 +12,7 @@ import pytest
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_spark.daemon.sink import SparkSink
+from tests.support.extent import only_nightly
 from tests.support.object_store import ObjectStore, client_jars
 from tests.support.range_data import range_data
 from tests.support.spark_cluster import SparkCluster
@@ -22,8 +23,8 @@ CONTEXT = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: mat
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[ObjectStore]:
-    with ObjectStore.running(tmp_path / "store") as server:
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
+    with ObjectStore.running(tmp_path / "store", scheme=getattr(request, "param", "s3")) as server:
         yield server
 
 
@@ -76,6 +77,9 @@ async def test_an_unusable_store_is_reported_before_spark_starts(store: ObjectSt
     assert not list((tmp_path / "scratch").rglob("spark.log"))
 
 
+@pytest.mark.parametrize(
+    "store", ["s3", *(pytest.param(each, marks=only_nightly) for each in ("gs", "abfss"))], indirect=True
+)
 @pytest.mark.parametrize("destination", ["parquet", "delta", "iceberg"])
 async def test_a_local_spark_writes_into_a_store(
     store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, destination: str
@@ -92,13 +96,13 @@ async def test_a_local_spark_writes_into_a_store(
         "conf": {"spark.driver.memory": "512m"},
     }
     if destination == "iceberg":
-        reach = {"s3.endpoint": store.endpoint, "s3.region": "us-east-1", "warehouse": f"s3://{store.bucket}/lake"}
-        output |= {
-            "table": "lake.out",
-            "catalog_options": {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"} | reach,
-        }
+        for key, value in store.properties.items():  # secrets are not for the file
+            variable = f"PYICEBERG_CATALOG__DEFAULT__{key.replace('.', '__').replace('-', '_')}"
+            monkeypatch.setenv(variable.upper(), value)
+        place = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": store.uri("lake")}
+        output |= {"table": "lake.out", "catalog_options": {"type": "sql"} | place}
     else:
-        output |= {"path": f"s3a://{store.bucket}/lake", "store_options": store.options}
+        output |= {"path": store.uri("lake").replace("s3://", "s3a://"), "store_options": store.options}
     parts = (range_data("t", 0, 0, 3), range_data("u", 1, 5, 7))
     async with SparkSink(output, CONTEXT) as sink:
         await sink.write(Batch(parts))

@@ -19,6 +19,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction
 
 from kzconsumer.durable_files import sync_directory, sync_file
+from kzconsumer.redaction import redacted_text
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs
 from kzconsumer_files.object_store import is_object_store
@@ -171,7 +172,7 @@ class DeltaLog:
         try:
             yield
         except DeltaError as error:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            lines = [line.strip() for line in redacted_text(str(error)).splitlines() if line.strip()]
             raise OSError(f"Delta table {self._uri}: {lines[0] if lines else type(error).__name__}") from error
         except Misfit as error:
             raise Misfit(f"Delta table {self._uri}: {error}") from None

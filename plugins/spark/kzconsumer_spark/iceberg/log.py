@@ -25,6 +25,7 @@ from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId
 
 from kzconsumer.durable_files import sync_directory, sync_file
+from kzconsumer.redaction import redacted_text
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs
 from kzconsumer_spark.iceberg.columns import further_columns, partition_of, partitioning, require_partition_columns
@@ -269,4 +270,5 @@ def _committed(change: Transaction) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    lines = redacted_text(str(error)).splitlines()
+    return next((line.strip() for line in lines if line.strip()), type(error).__name__)
