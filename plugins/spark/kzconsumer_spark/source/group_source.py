@@ -66,7 +66,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Spark has committed what ends at `start`: this is when it becomes the group's offset.
 
-        The first call raises ZooKeeperUnreachableError after 15 s.
+        The first call raises ZooKeeperUnreachableError after 15 s, BrokersUnreachableError if brokers report topics.
         """
         if isinstance(limit, ReadAllAvailable):
             raise ConfigError([f"{WHERE}: trigger(once=True) is not supported, use trigger(availableNow=True)"])
@@ -99,7 +99,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from kzconsumer_spark.source.group_member import GroupMember
 
         configure(self._settings.log.level, self._settings.log.format)
-        KafkaRegistry(Kafka.of(self._settings)).brokers()  # a member waits for ZooKeeper, also at a wrong address
+        KafkaRegistry(Kafka.of(self._settings)).require_reachable()  # a member waits, also at a wrong address
         member = GroupMember(self._settings, offset, self._least)
         if threading.current_thread() is threading.main_thread():
             # When a query stops, Spark sends SIGTERM, and closes the connection, upon which `stop` is called.

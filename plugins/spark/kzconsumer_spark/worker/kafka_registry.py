@@ -56,6 +56,10 @@ class KafkaRegistry:
             _require(planned, found)
         return self._known
 
+    def require_reachable(self) -> None:
+        """Raises if ZooKeeper does not answer, or no broker where topics come from brokers."""
+        anyio.run(self._reach)
+
     def require_planned(self, ranges: Iterable[SpooledRange | RangeIdentity]) -> None:
         """Raises TopicRecreatedError unless the topic of each range is of the range's incarnation."""
         if planned := _planned(ranges):
@@ -65,6 +69,10 @@ class KafkaRegistry:
         async with self._topics() as topics:
             found = await topics.incarnations({topic for topic, _ in planned})
             return found, tuple(await topics.brokers())
+
+    async def _reach(self) -> None:
+        async with self._topics() as topics:
+            await topics.broker_ids()
 
     async def _incarnations(self, planned: _Planned) -> dict[str, int]:
         async with self._topics() as topics:
