@@ -167,7 +167,8 @@ async def test_no_record_is_lost_or_doubled_while_the_cluster_leaves_zookeeper(
                 assert await in_the_way(unique) == []
 
                 await asyncio.to_thread(producing.stop)
-                await until(lambda: len(steady.messages) >= len(producing.sent) - sum(map(len, killed + finished)))
+                left = len(producing.sent) - sum(map(len, killed + finished))
+                await until(lambda: len(steady.messages) >= left, LIMIT)
                 present = {place for records in (*killed, *finished) for place, _ in records}
                 await until(
                     lambda: producing.sent.keys() <= present | {(at.partition, at.offset) for at in steady.messages},
