@@ -80,6 +80,7 @@ CHAINS = {
         "tests/spark/spark/test_spark_cluster.py",
         "tests/spark/spark/test_executors_fetch.py",
         "tests/spark/spark/test_group_source.py",
+        "tests/spark/spark/test_kraft_spark.py",
         "tests/spark/spark/test_source_tokens.py",
         "tests/spark/spark/test_source_versions.py",
         "tests/spark/spark/test_batch_source.py",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import error_code
-from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse
+from kzconsumer.brokers.protocol.frames import Request
+from kzconsumer.brokers.protocol.metadata import MetadataRequest
 from kzconsumer.clock import now
 from kzconsumer.errors import (
     BrokerError,
@@ -18,6 +19,8 @@ from kzconsumer.errors import (
     UnsupportedVersionError,
 )
 from kzconsumer.model import Broker, TopicPartition
+
+R = TypeVar("R")
 
 
 class KnownBrokers(Protocol):
@@ -62,7 +65,7 @@ class Leaders:
         self.last = leaders
         return leaders
 
-    async def ask(self, request: MetadataRequest) -> MetadataResponse:
+    async def ask(self, request: Request[R]) -> R:
         """The first answer, asking the brokers in random order. Raises as `of`."""
         brokers = await self._known.brokers()
         reasons = [f"broker {number}: {reason}" for number, reason in self._known.unusable.items()]

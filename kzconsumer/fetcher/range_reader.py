@@ -6,7 +6,7 @@ recover, as a member does.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from types import MappingProxyType
@@ -41,7 +41,6 @@ from kzconsumer.records.forms import Records
 from kzconsumer.registry.cluster_topics import ClusterTopics
 from kzconsumer.registry.nodes import Topic
 from kzconsumer.registry.sessions import LIMIT, open_session, unreachable
-from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.settings.sections import FetchSettings, SubscriptionSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.tables import nearest
@@ -223,9 +222,13 @@ class RangeReader:
 class ClusterReader(RangeReader):
     """Use `range_reader`. Also finds topics."""
 
-    def __init__(self, settings: Settings, topics: TopicRegistry, brokers: Brokers) -> None:
+    def __init__(self, settings: Settings, topics: ClusterTopics, brokers: Brokers) -> None:
         super().__init__(settings.fetch, topics, brokers)
         self._topics = topics
+
+    async def brokers(self) -> Sequence[Broker]:
+        """Those to ask for leaders. Raises as `partitions`."""
+        return await self._topics.brokers()
 
     async def partitions(self, wanted: SubscriptionSettings) -> list[TopicPartition]:
         """The partitions of all topics that `wanted` selects. Changes nothing. Raises as `topics`."""
@@ -238,6 +241,10 @@ class ClusterReader(RangeReader):
         If brokers report topics, the settings' group identifies them (`TopicIdentities.incarnation`).
         """
         return await self._selected(wanted, self._topics.topics)
+
+    async def known_incarnations(self, topics: Collection[str]) -> dict[str, int]:
+        """As `ClusterTopics.known_incarnations`, of the settings' group."""
+        return await self._topics.known_incarnations(topics)
 
     async def _selected(
         self, wanted: SubscriptionSettings, look: Callable[[list[str]], Awaitable[dict[str, T]]]
@@ -271,7 +278,7 @@ async def range_reader(settings: Settings) -> AsyncIterator[ClusterReader]:
         brokers = await exits.enter_async_context(
             Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout, security=security)
         )
-        topics = ClusterTopics(session, Watches(session), settings, brokers)
+        topics = ClusterTopics(session, Watches(session), settings, brokers, guest=True)
         try:
             yield ClusterReader(settings, topics, brokers)
         except BrokersUnreachableError as error:

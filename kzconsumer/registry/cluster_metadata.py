@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import TypeVar
 
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.frames import Request
 from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse, TopicMetadata
 from kzconsumer.errors import BrokersUnreachableError, KzConsumerError, ZooKeeperError
 from kzconsumer.model import Broker
@@ -21,6 +23,8 @@ from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.settings.sections import BrokersSettings
 from kzconsumer.settings.values import host_and_port
 from kzconsumer.zookeeper.watches import Watches
+
+R = TypeVar("R")
 
 
 class ClusterMetadata:
@@ -89,24 +93,34 @@ class ClusterMetadata:
     def unusable(self) -> Mapping[int, str]:
         return self._registered.unusable
 
-    async def ask(self, topics: tuple[str, ...] | None) -> MetadataResponse:
+    async def request(self, request: Request[R], of: Broker | None = None) -> R:
+        """The answer of that broker, which raises as `BrokerConnection.call`, or of any.
+
+        Raises BrokersUnreachableError if none answers, or knows such a request.
+        """
+        if of is None:
+            return await self._leaders.ask(request)
+        connection = await self._pool.connection(of, "control")
+        return await connection.call(request, timeout=self._timeout)
+
+    async def ask(self, topics: tuple[str, ...] | None, *, replicas: bool = False) -> MetadataResponse:
         """As `MetadataRequest`. Raises BrokersUnreachableError if no broker answers."""
-        answer = await self._leaders.ask(MetadataRequest(topics))
+        answer = await self.request(MetadataRequest(topics, replicas))
         if not answer.brokers:  # it has just started, and knows no topic either
             raise BrokersUnreachableError("a broker answered that knows no broker yet")
         self.known = answer.brokers
         return answer
 
-    async def described(self, names: Collection[str]) -> dict[str, TopicMetadata]:
+    async def described(self, names: Collection[str], *, replicas: bool = False) -> dict[str, TopicMetadata]:
         """Those topics that exist. One is only missing if every broker that answers says so. Raises as `ask`."""
         if not names:
             return {}
-        found = existing(await self.ask(tuple(names)))
+        found = existing(await self.ask(tuple(names), replicas=replicas))
         for broker in self.known.values():
             missing = tuple(name for name in names if name not in found)
             if not missing:
                 break
-            found |= existing(await self._answer_of(broker, missing))
+            found |= existing(await self._answer_of(broker, missing, replicas))
         return found
 
     async def agreed(self, names: Collection[str]) -> dict[str, str]:
@@ -120,13 +134,24 @@ class ClusterMetadata:
                 votes[name][topic.id] += 1
         return {name: _majority(found) for name, found in votes.items()}
 
-    async def _answer_of(self, broker: Broker, names: tuple[str, ...]) -> MetadataResponse:
+    async def _answer_of(self, broker: Broker, names: tuple[str, ...], replicas: bool = False) -> MetadataResponse:
         """Without topics if it does not answer."""
         try:
-            connection = await self._pool.connection(broker, "control")
-            return await connection.call(MetadataRequest(names), timeout=self._timeout)
+            return await self.request(MetadataRequest(names, replicas), broker)
         except KzConsumerError:
             return MetadataResponse({}, {})
+
+
+def groups_for_guests(
+    registered: TopicRegistry, watches: Watches, group: str | None
+) -> Callable[[], Awaitable[Iterable[str]]]:
+    """For who is no member: the group that it reads for, if any, and without registered brokers all groups."""
+
+    async def groups() -> list[str]:
+        own = [group] if group is not None else []
+        return own if await registered.broker_ids() else own + await watches.children(paths.CONSUMERS, "groups")
+
+    return groups
 
 
 def existing(answer: MetadataResponse) -> dict[str, TopicMetadata]:

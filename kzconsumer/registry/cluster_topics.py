@@ -17,7 +17,7 @@ from kzconsumer.errors import KzConsumerError, NodeExistsError, NotFoundError, Z
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.registry import paths
-from kzconsumer.registry.cluster_metadata import ClusterMetadata, existing
+from kzconsumer.registry.cluster_metadata import ClusterMetadata, existing, groups_for_guests
 from kzconsumer.registry.nodes import Topic
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.topic_identity import TopicIdentities
@@ -34,7 +34,10 @@ _Shape = tuple[str, int]
 
 
 class ClusterTopics(TopicRegistry):
-    """`notify` is called when `poll` finds that topics have changed since they were read."""
+    """`notify` is called when `poll` finds that topics have changed since they were read.
+
+    Who is no member (`guest`) keeps no addresses, and without registered brokers uses those that any group has kept.
+    """
 
     def __init__(
         self,
@@ -43,17 +46,21 @@ class ClusterTopics(TopicRegistry):
         settings: Settings,
         brokers: Brokers,
         notify: Callable[[str], None] = lambda reason: None,
+        *,
+        guest: bool = False,
     ) -> None:
         super().__init__(session, watches, settings.brokers)
 
-        async def groups() -> Iterable[str]:
+        async def own_group() -> Iterable[str]:
             return (settings.group.id,)
 
         registered = TopicRegistry(session, watches, settings.brokers)
+        groups = groups_for_guests(registered, watches, settings.group.id) if guest else own_group
         timeout = settings.fetch.request_timeout
         self._metadata = ClusterMetadata(registered, watches, settings.brokers, brokers, timeout, groups)
         self._interval = settings.brokers.metadata_interval
         self._notify = notify
+        self._guest = guest
         self._group = GroupPaths(settings.group.id)
         self._identities = TopicIdentities(session, watches, self._group)
         self._configured = bool(settings.brokers.bootstrap)  # the group's node need not have them
@@ -90,6 +97,14 @@ class ClusterTopics(TopicRegistry):
             return await super().ids(topics)
         described = await self._metadata.described(list(topics))
         return {name: topic.id for name, topic in described.items() if topic.id}
+
+    async def known_incarnations(self, names: Collection[str]) -> dict[str, int]:
+        """Of those topics that the group has consumed, or may have. Records nothing, unlike `incarnations`."""
+        if not await self.asks_brokers():
+            return await super().incarnations(names)
+        described = await self._metadata.described(names)
+        known = await together([self._identities.known(name, topic.id) for name, topic in described.items()])
+        return {name: found for name, found in zip(described, known, strict=True) if found is not None}
 
     async def require(self, partitions: Collection[TopicPartition]) -> None:
         if not await self.asks_brokers():
@@ -138,7 +153,7 @@ class ClusterTopics(TopicRegistry):
     async def asks_brokers(self) -> bool:
         """Whether topics come from brokers: once they do, they always do."""
         asks = await self._metadata.asks_brokers()
-        if self._metadata.announced:
+        if self._metadata.announced and not self._guest:
             self._metadata.announced = False
             found = self._metadata.addresses
             log.info("migration to KRaft: topics and brokers come from Metadata requests from now on", brokers=found)

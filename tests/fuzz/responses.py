@@ -11,6 +11,15 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from kzconsumer.brokers.protocol.cluster_state import (
+    ActiveController,
+    DescribeConfigsRequest,
+    DescribeQuorumRequest,
+    ListPartitionReassignmentsRequest,
+    Moving,
+    Reassignments,
+    TopicConfig,
+)
 from kzconsumer.brokers.protocol.fetch import FetchedPartition, FetchRequest, FetchResponse
 from kzconsumer.brokers.protocol.frames import response_body
 from kzconsumer.brokers.protocol.group_offsets import (
@@ -93,7 +102,11 @@ def metadata(tree: Tree) -> MetadataResponse:
                 topic["error_code"],
                 {
                     part["partition_index"]: PartitionMetadata(
-                        part["error_code"], part["leader_id"], part.get("leader_epoch", -1)
+                        part["error_code"],
+                        part["leader_id"],
+                        part.get("leader_epoch", -1),
+                        tuple(part["replica_nodes"]),
+                        tuple(part["isr_nodes"]),
                     )
                     for part in topic["partitions"]
                 },
@@ -102,6 +115,7 @@ def metadata(tree: Tree) -> MetadataResponse:
             for topic in tree["topics"]
         },
         tree.get("cluster_id"),
+        {each["node_id"]: each["rack"] for each in tree["brokers"] if each.get("rack") is not None},
     )
 
 
@@ -201,6 +215,37 @@ def newer_member(tree: Tree) -> GroupMember:
     return GroupMember(tree["member_id"], tree["client_id"], tree["client_host"], topics, tuple(owned))
 
 
+def configured(tree: Tree) -> dict[str, TopicConfig]:
+    return {
+        each["resource_name"]: TopicConfig(
+            each["error_code"],
+            {entry["name"]: entry["value"] or "" for entry in each["configs"] if entry["config_source"] == 1},
+        )
+        for each in tree["results"]
+    }
+
+
+def reassigned(tree: Tree) -> Reassignments:
+    found = {
+        TopicPartition(topic["name"], part["partition_index"]): Moving(
+            tuple(part["adding_replicas"]), tuple(part["removing_replicas"])
+        )
+        for topic in tree["topics"]
+        for part in topic["partitions"]
+    }
+    return Reassignments(tree["error_code"], found)
+
+
+def quorum(tree: Tree) -> ActiveController:
+    found = ActiveController(tree["error_code"], -1, -1)
+    for topic in tree["topics"]:
+        for part in topic["partitions"]:
+            if (topic["topic_name"], part["partition_index"]) == ("__cluster_metadata", 0):
+                error = tree["error_code"] or part["error_code"]
+                found = ActiveController(error, part["leader_id"], part["leader_epoch"])
+    return found
+
+
 def handshaken(tree: Tree) -> SaslHandshakeResponse:
     return SaslHandshakeResponse(tree["error_code"], tuple(tree["mechanisms"]))
 
@@ -221,7 +266,7 @@ class Api(NamedTuple):
 APIS = (
     Api("fetch", FetchRequest(0, 0, 0, {}), fetched),
     Api("list_offsets", ListOffsetsRequest({}), listed),
-    Api("metadata", MetadataRequest(None), metadata),
+    Api("metadata", MetadataRequest(None, replicas=True), metadata),
     Api("api_versions", ApiVersionsRequest(), api_versions),
     Api("find_coordinator", FindCoordinatorRequest("g"), coordinator),
     Api("offset_commit", OffsetCommitRequest("g", {}), committed),
@@ -229,6 +274,9 @@ APIS = (
     Api("list_groups", ListGroupsRequest(), groups_listed),
     Api("describe_groups", DescribeGroupsRequest(()), groups_described),
     Api("consumer_group_describe", ConsumerGroupDescribeRequest(()), newer_groups),
+    Api("describe_configs", DescribeConfigsRequest(()), configured),
+    Api("list_partition_reassignments", ListPartitionReassignmentsRequest(), reassigned),
+    Api("describe_quorum", DescribeQuorumRequest(), quorum),
     Api("sasl_handshake", SaslHandshakeRequest("PLAIN"), handshaken),
     Api("sasl_authenticate", SaslAuthenticateRequest(b""), authenticated),
 )

@@ -26,13 +26,15 @@ CHAOS = (
 VERSIONS = (
     "tests/core/original",
     "tests/sandbox/servers/test_sandbox_servers.py",
+    "tests/sandbox/servers/test_sandbox_kraft.py",
     "tests/core/servers/test_broker_connection.py",
     "tests/core/servers/test_group_state.py",
     "tests/core/servers/test_kraft.py",
-    "tests/core/servers/test_kraft_migration.py",
+    "tests/tools/original/test_kraft_migration.py",
     "tests/core/servers/test_transactions.py",
     "tests/tools/servers/test_admin_controllers.py",
     "tests/tools/servers/test_groups_move.py",
+    "tests/spark/spark/test_kraft_spark.py",
     "tests/spark/spark/test_source_versions.py",
     "tests/spark/spark/test_spark_versions.py",
 )

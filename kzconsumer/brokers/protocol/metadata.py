@@ -24,6 +24,9 @@ class PartitionMetadata(msgspec.Struct, frozen=True):
     """Broker id; -1 for none."""
     leader_epoch: int
     """-1 before version 7 (Kafka 2.1)."""
+    replicas: tuple[int, ...] = ()
+    """The preferred leader first; these and the in-sync ones if they were asked for."""
+    isr: tuple[int, ...] = ()
 
 
 class TopicMetadata(msgspec.Struct, frozen=True):
@@ -38,12 +41,15 @@ class MetadataResponse(msgspec.Struct, frozen=True):
     topics: dict[str, TopicMetadata]
     cluster_id: str | None = None
     """None before version 2 (Kafka 0.10.1)."""
+    racks: dict[int, str] = {}
+    """Of those brokers that have one."""
 
 
 class MetadataRequest(msgspec.Struct, frozen=True):
-    """`topics` None asks for all topics, an empty tuple for the brokers only."""
+    """`topics` None asks for all topics, an empty tuple for the brokers only. `replicas`: also read these."""
 
     topics: tuple[str, ...] | None
+    replicas: bool = False
     api_key: ClassVar[int] = METADATA
 
     def encode(self, version: int) -> bytes:
@@ -65,45 +71,51 @@ class MetadataRequest(msgspec.Struct, frozen=True):
         with response(METADATA, version, body) as reader:
             if version >= 3:
                 reader.int32()  # throttle_time_ms
-            brokers = dict(_broker(reader, version) for _ in range(reader.count()))
+            found = [_broker(reader, version) for _ in range(reader.count())]
+            brokers = {broker.id: broker for broker, _ in found}
+            racks = {broker.id: rack for broker, rack in found if rack is not None}
             cluster_id = reader.nullable_string() if version >= 2 else None
             if version >= 1:
                 reader.int32()  # controller_id
-            topics = dict(_topic(reader, version) for _ in range(reader.count()))
+            topics = dict(_topic(reader, version, self.replicas) for _ in range(reader.count()))
             if version >= 8:
                 reader.int32()  # cluster_authorized_operations
-            return MetadataResponse(brokers, {} if self.topics == () else topics, cluster_id)
+            return MetadataResponse(brokers, {} if self.topics == () else topics, cluster_id, racks)
 
 
-def _broker(reader: Reader, version: int) -> tuple[int, Broker]:
+def _broker(reader: Reader, version: int) -> tuple[Broker, str | None]:
     broker = Broker(reader.int32(), reader.string(), reader.int32())
-    if version >= 1:
-        reader.nullable_string()  # rack
+    rack = reader.nullable_string() if version >= 1 else None
     reader.tags()
-    return broker.id, broker
+    return broker, rack
 
 
-def _topic(reader: Reader, version: int) -> tuple[str, TopicMetadata]:
+def _topic(reader: Reader, version: int, replicas: bool) -> tuple[str, TopicMetadata]:
     error = reader.int16()
     name = reader.string()
     topic_id = reader.topic_id() if version >= 10 else ""
     if version >= 1:
         reader.int8()  # is_internal
-    partitions = dict(_partition(reader, version) for _ in range(reader.count()))
+    partitions = dict(_partition(reader, version, replicas) for _ in range(reader.count()))
     if version >= 8:
         reader.int32()  # topic_authorized_operations
     reader.tags()
     return name, TopicMetadata(error, partitions, topic_id)
 
 
-def _partition(reader: Reader, version: int) -> tuple[int, PartitionMetadata]:
+def _partition(reader: Reader, version: int, wanted: bool) -> tuple[int, PartitionMetadata]:
     if version >= 7:
         error, partition, leader, leader_epoch = reader.fields(_PARTITION_WITH_EPOCH)
     else:
         (error, partition, leader), leader_epoch = reader.fields(_PARTITION), -1
-    reader.skip_int32s()  # replica_nodes
-    reader.skip_int32s()  # isr_nodes
+    replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
+    if wanted:
+        replicas, isr = reader.int32s(), reader.int32s()
+    else:
+        reader.skip_int32s()
+        reader.skip_int32s()
     if version >= 5:
         reader.skip_int32s()  # offline_replicas
     reader.tags()
-    return partition, PartitionMetadata(error, leader, leader_epoch)
+    return partition, PartitionMetadata(error, leader, leader_epoch, replicas, isr)

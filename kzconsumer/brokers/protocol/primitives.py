@@ -154,6 +154,10 @@ class Reader:
         """Skip an ARRAY of INT32."""
         self._pass(4 * self.count())
 
+    def int32s(self) -> tuple[int, ...]:
+        """An ARRAY of INT32."""
+        return tuple(value for (value,) in INT32.iter_unpack(self._take(4 * self.count())))
+
     def int64s(self) -> list[int]:
         """An ARRAY of INT64."""
         return [value for (value,) in INT64.iter_unpack(self._take(8 * self.count()))]

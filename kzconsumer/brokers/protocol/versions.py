@@ -22,7 +22,10 @@ DESCRIBE_GROUPS: Final = 15
 LIST_GROUPS: Final = 16
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
+DESCRIBE_CONFIGS: Final = 32
 SASL_AUTHENTICATE: Final = 36
+LIST_PARTITION_REASSIGNMENTS: Final = 46
+DESCRIBE_QUORUM: Final = 55
 CONSUMER_GROUP_DESCRIBE: Final = 69
 
 
@@ -37,6 +40,7 @@ class Api(NamedTuple):
 
 
 # Fetch from 13 on names topics by id, Metadata from 11 on adds nothing, OffsetFetch from 8 on has several groups.
+# What is only asked of clusters that may be without ZooKeeper has the version that all of these brokers know.
 # Every broker that knows ApiVersions accepts its version 0, and so do all that know DescribeGroups.
 SPOKEN: Final[Mapping[int, Api]] = {
     FETCH: Api("Fetch", 0, 12, 12),
@@ -50,6 +54,9 @@ SPOKEN: Final[Mapping[int, Api]] = {
     API_VERSIONS: Api("ApiVersions", 0, 0, 3),
     SASL_HANDSHAKE: Api("SaslHandshake", 0, 1, None),
     SASL_AUTHENTICATE: Api("SaslAuthenticate", 0, 1, 2),
+    DESCRIBE_CONFIGS: Api("DescribeConfigs", 4, 4, 4),
+    LIST_PARTITION_REASSIGNMENTS: Api("ListPartitionReassignments", 0, 0, 0),
+    DESCRIBE_QUORUM: Api("DescribeQuorum", 0, 0, 0),
     CONSUMER_GROUP_DESCRIBE: Api("ConsumerGroupDescribe", 0, 0, 0),
 }
 _PRODUCE_WITH_HEADERS: Final = 3

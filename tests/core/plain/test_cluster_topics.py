@@ -14,7 +14,7 @@ from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataRespon
 from kzconsumer.errors import KzConsumerError, ZooKeeperError
 from kzconsumer.model import Broker
 from kzconsumer.registry.cluster_topics import ClusterTopics
-from kzconsumer.registry.paths import GroupPaths, topic
+from kzconsumer.registry.paths import MIGRATION, GroupPaths, broker, topic
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 from tests.support.simulated.clients import Clients
@@ -34,11 +34,13 @@ class Cluster:
     def report(self, **ids: str) -> None:
         self.ids = dict.fromkeys(ADDRESSES, ids)
 
-    async def connection(self, broker: Broker, purpose: str) -> Answering:
-        number = next(each.id for each in ADDRESSES.values() if each.host == broker.host)
+    async def connection(self, at: Broker, purpose: str) -> Answering:
+        number = next(each.id for each in ADDRESSES.values() if each.host == at.host)
         return Answering(self.ids[number])
 
-    def topics(self, session: ZooKeeperSession, bootstrap: str = "kafka1:9092") -> ClusterTopics:
+    def topics(
+        self, session: ZooKeeperSession, bootstrap: str = "kafka1:9092", *, guest: bool = False
+    ) -> ClusterTopics:
         settings = kzconsumer.Settings.from_dict(
             {
                 "zookeeper": {"connect": "zk0:2181"},
@@ -46,7 +48,8 @@ class Cluster:
                 "brokers": {"bootstrap": [bootstrap] if bootstrap else [], "metadata_interval": "1s"},
             }
         )
-        return ClusterTopics(session, Watches(session), settings, cast("Brokers", self), self.notified.append)
+        notify, brokers = self.notified.append, cast("Brokers", self)
+        return ClusterTopics(session, Watches(session), settings, brokers, notify, guest=guest)
 
 
 class Answering:
@@ -138,5 +141,41 @@ def test_unreadable_addresses_of_the_group_are_an_error_that_names_the_node(cont
         await session.set(PATHS.brokers, content, -1)
         with pytest.raises(KzConsumerError, match=PATHS.brokers):
             await Cluster().topics(session, bootstrap="").brokers()
+
+    Clients().play(script)
+
+
+@pytest.mark.parametrize("guest", [True, False])
+def test_who_only_reads_keeps_no_addresses_and_uses_those_of_other_groups_once_no_broker_is_registered(
+    guest: bool,
+) -> None:
+    """A member keeps them for those that start later, and relies on its own group's alone."""
+
+    async def script(session: ZooKeeperSession) -> None:
+        cluster = Cluster(orders="A")
+        await session.ensure(broker(1))
+        await session.set(broker(1), b'{"version":1,"host":"kafka1","port":9092,"jmx_port":-1}', -1)
+        await session.ensure(MIGRATION)
+        assert await cluster.topics(session, bootstrap="", guest=guest).all_topics() == ["orders"]
+        assert (await session.find(PATHS.root) is None) == guest
+        for path in (broker(1), MIGRATION, *([] if guest else [PATHS.brokers])):
+            await session.delete(path, -1)
+        await session.ensure(GroupPaths("other").brokers)
+        await session.set(GroupPaths("other").brokers, b'["kafka2:9092"]', -1)
+        assert await cluster.topics(session, bootstrap="", guest=guest).asks_brokers() == guest
+
+    Clients().play(script)
+
+
+def test_a_reader_takes_no_offset_for_one_of_a_topic_that_was_created_again() -> None:
+    async def script(session: ZooKeeperSession) -> None:
+        cluster = Cluster(orders="A")
+        first = (await cluster.topics(session).topics(["orders"]))["orders"].incarnation
+        reading = cluster.topics(session, guest=True)
+        assert await reading.known_incarnations(["orders", "bills"]) == {"orders": first}
+        cluster.report(orders="B", bills="C")
+        before = await session.get(PATHS.topic("orders"))
+        assert await reading.known_incarnations(["orders", "bills"]) == {}
+        assert await session.get(PATHS.topic("orders")) == before
 
     Clients().play(script)

@@ -62,6 +62,7 @@ def test_a_reader_reads_in_order_and_respects_the_end() -> None:
         ("string", "000261"),
         ("string", "0001ff"),
         ("count", "fffffffe"),
+        ("int32s", "7fffffff"),
         ("int64s", "7fffffff"),
         ("skip_int32s", "00000001000000"),
     ],

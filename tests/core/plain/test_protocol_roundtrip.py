@@ -30,11 +30,14 @@ from kzconsumer.brokers.protocol.sasl import (
 from kzconsumer.brokers.protocol.versions import (
     API_VERSIONS,
     CONSUMER_GROUP_DESCRIBE,
+    DESCRIBE_CONFIGS,
     DESCRIBE_GROUPS,
+    DESCRIBE_QUORUM,
     FETCH,
     FIND_COORDINATOR,
     LIST_GROUPS,
     LIST_OFFSETS,
+    LIST_PARTITION_REASSIGNMENTS,
     METADATA,
     OFFSET_COMMIT,
     OFFSET_FETCH,
@@ -71,6 +74,9 @@ APIS = [
     ("offset_fetch", OFFSET_FETCH),
     ("describe_groups", DESCRIBE_GROUPS),
     ("list_groups", LIST_GROUPS),
+    ("describe_configs", DESCRIBE_CONFIGS),
+    ("list_partition_reassignments", LIST_PARTITION_REASSIGNMENTS),
+    ("describe_quorum", DESCRIBE_QUORUM),
     ("consumer_group_describe", CONSUMER_GROUP_DESCRIBE),
     ("sasl_handshake", SASL_HANDSHAKE),
     ("sasl_authenticate", SASL_AUTHENTICATE),
@@ -229,13 +235,15 @@ def test_metadata_response(version: int, data: st.DataObject) -> None:
     part = st.tuples(errors, int32s, int32s, replicas, replicas, replicas)
     topic = st.tuples(errors, st.none() | st.uuids(), st.dictionaries(int32s, part, max_size=4))
     topics = data.draw(st.dictionaries(names, topic, max_size=4))
+    racks = {broker.id: rack for broker in brokers if (rack := data.draw(st.none() | names)) is not None}
+    wanted = data.draw(st.booleans())
     cluster = data.draw(st.none() | names)
     kio = schema("metadata", version, "response")
     response = make(
         kio.MetadataResponse,
         throttle_time=ZERO,
         brokers=tuple(
-            make(kio.MetadataResponseBroker, node_id=b.id, host=b.host, port=b.port, rack=data.draw(st.none() | names))
+            make(kio.MetadataResponseBroker, node_id=b.id, host=b.host, port=b.port, rack=racks.get(b.id))
             for b in brokers
         ),
         cluster_id=cluster,
@@ -264,14 +272,17 @@ def test_metadata_response(version: int, data: st.DataObject) -> None:
             for name, (error, identity, parts) in topics.items()
         ),
     )
-    read = MetadataRequest(None).decode(version, memoryview(written(response)))
+    read = MetadataRequest(None, wanted).decode(version, memoryview(written(response)))
     assert read.brokers == {broker.id: broker for broker in brokers}
+    assert read.racks == (racks if version >= 1 else {})
     assert read.topics == {
         name: TopicMetadata(
             error,
             {
-                index: PartitionMetadata(code, leader, epoch if version >= 7 else -1)
-                for index, (code, leader, epoch, *_) in parts.items()
+                index: PartitionMetadata(
+                    code, leader, epoch if version >= 7 else -1, nodes if wanted else (), isr if wanted else ()
+                )
+                for index, (code, leader, epoch, nodes, isr, _) in parts.items()
             },
             as_kafka_writes(identity) if version >= 10 else "",
         )

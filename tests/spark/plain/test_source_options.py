@@ -43,6 +43,24 @@ def test_a_file_and_options_for_batches(tmp_path: Path) -> None:
     assert (read.least, read.headers) == (7, False)
 
 
+def test_brokers_of_a_cluster_without_zookeeper(tmp_path: Path) -> None:
+    read = read_options(BASE | {"bootstrap.servers": "kafka1:9092, kafka2:9092"})
+    assert read.settings.brokers.bootstrap == ("kafka1:9092", "kafka2:9092")
+    file = tmp_path / "group.toml"
+    file.write_text(
+        'zookeeper.connect = "zk:1"\ngroup.id = "g"\nsubscription.topics.a = 1\nbrokers.bootstrap = ["b:1"]\n'
+    )
+    assert read_options({"config": str(file)}).settings.brokers.bootstrap == ("b:1",)
+    assert faults(config=str(file), bootstrap__servers="b:1") == [
+        "GroupSource: option bootstrap.servers: is in the file that option config names"
+    ]
+    assert faults(**BASE, kafka__bootstrap__servers="b:1") == [
+        "GroupSource: option kafka.bootstrap.servers: unknown; did you mean bootstrap.servers?"
+    ]
+    (fault,) = faults(**BASE, bootstrap__servers="b")
+    assert fault.startswith("GroupSource: option bootstrap.servers: [brokers] bootstrap")
+
+
 def test_each_fault_names_its_option() -> None:
     assert faults(**BASE, maxrecordsperbatch="many") == [
         'GroupSource: option maxRecordsPerBatch: [batch] max_records: "many" is not a whole number'
@@ -97,10 +115,6 @@ def test_options_of_the_other_kind_of_query() -> None:
         ('sink.plugin = "jsonlines"', "[sink]: the query has a sink of its own; this is a file for kzconsumer run"),
         ('subscription.stop_at = "end"', "[subscription] stop_at: use trigger(availableNow=True) in place of it"),
         ('fetch.on_corrupt = "skip"', '[fetch] on_corrupt: must be "fail", since tasks fetch the records'),
-        (
-            'brokers.bootstrap = ["b:9092"]',
-            "[brokers] bootstrap: cannot be used, since brokers and topics are read in ZooKeeper",
-        ),
         (
             'brokers.sasl.mechanism = "GSSAPI"',
             "[brokers.sasl] mechanism: tasks have no Kerberos tickets: use another listener and mechanism",

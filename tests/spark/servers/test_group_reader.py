@@ -13,13 +13,14 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from kzconsumer.errors import ConfigError, ZooKeeperUnreachableError
+from kzconsumer.errors import BrokersUnreachableError, ConfigError, ZooKeeperUnreachableError
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.sessions import short_session
 from kzconsumer.settings.sections import ZooKeeperSettings
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from kzconsumer_spark import GroupSource
 from kzconsumer_spark.executors.source import RangePart
 from kzconsumer_spark.source.group_source import GroupStreamReader
@@ -34,8 +35,9 @@ COLUMNS = StructType([StructField(name, BinaryType()) for name in ("offset", "va
 ROWS = ReadMaxRows(100)
 
 
-def reader_of(connect: str, group: str, topic: str) -> GroupStreamReader:
-    return made({"zookeeper.connect": connect, "group.id": group, "topics": topic, "minRecordsPerBatch": "10"})
+def reader_of(connect: str, group: str, topic: str, **options: str) -> GroupStreamReader:
+    base = {"zookeeper.connect": connect, "group.id": group, "topics": topic, "minRecordsPerBatch": "10"}
+    return made(base | options)
 
 
 def made(options: dict[str, str]) -> GroupStreamReader:
@@ -160,6 +162,15 @@ def test_a_wrong_address_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kzconsumer.registry.sessions.LIMIT", 0.5)
     reader = reader_of("127.0.0.1:1", "g", "t")
     with pytest.raises(ZooKeeperUnreachableError, match=r"127\.0\.0\.1:1"):
+        reader.latestOffset(reader.initialOffset(), ROWS)
+
+
+def test_brokers_that_do_not_answer_are_an_error_where_topics_come_from_brokers(
+    zookeeper: ZooKeeperServer, unique: str
+) -> None:
+    """A member would wait for them."""
+    reader = reader_of(zookeeper.connect, unique, unique, **{"bootstrap.servers": "127.0.0.1:1"})
+    with pytest.raises(BrokersUnreachableError, match=r"127\.0\.0\.1:1"):
         reader.latestOffset(reader.initialOffset(), ROWS)
 
 

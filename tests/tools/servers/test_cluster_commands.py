@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -59,9 +60,28 @@ async def test_a_real_cluster(
         wide = await kzconsumer(*words, "-o", "wide")
         lines = [" ".join(line.split()) for line in wide.out.splitlines()]
         assert [(end, any(line.endswith(end) for line in lines)) for end in (head, row)] == [(head, True), (row, True)]
+    if new:
+        await the_same_from_brokers(cluster, found, topic, capsys)
     wrong = await kzconsumer("topics", "describe", f"{unique}x")
     assert (wrong.status, wrong.out) == (1, "")
     assert f"there is no topic {unique}x; did you mean {unique}?" in wrong.err
+
+
+async def the_same_from_brokers(
+    cluster: Cluster, described: dict[str, Any], topic: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a cluster in ZooKeeper mode, too, if `bootstrap` is set; what brokers do not report is null."""
+    kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect, "--bootstrap", cluster.bootstrap)
+    unknown = {"controller_since": None, "controller_epoch": None, "deleting": None, "electing": None}
+    broker = described["brokers"][0] | {"version": None, "since": None}
+    broker["listeners"] = [broker["listeners"][0] | {"name": None}]
+    found = await kzconsumer.json("cluster", "describe")
+    topics = found["topics"]  # other tests of the cluster make some
+    assert found == described | unknown | {"from_brokers": True, "brokers": [broker], "topics": topics}
+    partitions = [each | {"controller_epoch": None} for each in topic["partitions"]]
+    assert await kzconsumer.json("topics", "describe", topic["topic"]) == [
+        topic | {"deleting": None, "partitions": partitions}
+    ]
 
 
 async def test_the_nodes_of_a_kafka_0_7_cluster(

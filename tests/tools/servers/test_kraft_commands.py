@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
+from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from kzconsumer.registry.paths import GroupPaths
@@ -31,7 +32,7 @@ TOOLS = "2.8.2"
 
 @pytest.fixture(scope="module")
 def kraft(servers: Servers) -> Cluster:
-    return servers.cluster("kraft-commands", "4.2.0", kraft=True)
+    return servers.cluster("kraft-commands", "4.2.0", kraft=True, config={"broker.rack": "r1"})
 
 
 @pytest.fixture
@@ -131,6 +132,64 @@ async def test_addresses_that_members_have_kept_are_used_without_bootstrap(
     for group in (topic, f"{topic}-other"):
         assert (await kzconsumer.json("lag", group))["lag"] == 2 * (EACH - 3)
     await zookeeper.delete(GroupPaths(topic).brokers, -1)
+
+
+async def test_brokers_topics_and_settings_come_from_brokers_and_changes_are_left_to_kafkas_tools(
+    kraft: Cluster,
+    zookeeper: ZooKeeperSession,
+    kzconsumer: CommandLine,
+    unique: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    admin = AdminClient({"bootstrap.servers": kraft.bootstrap})
+    topic = f"{unique}-topic"
+    await asyncio.to_thread(create_topic_in_kraft, kraft.bootstrap, topic, PARTITIONS, {"retention.ms": 5000})
+    found = await kzconsumer.json("cluster", "describe")
+    host, _, port = kraft.bootstrap.rpartition(":")
+    listener = {"name": None, "security_protocol": "PLAINTEXT", "host": host, "port": int(port)}
+    assert found["brokers"] == [{"id": 1, "version": None, "listeners": [listener], "since": None, "rack": "r1"}]
+    assert (found["controller"], found["kraft_controller"], found["controller_epoch"] > 0) == (1, True, True)
+    assert (found["deleting"], found["electing"], found["reassigning"], found["unreadable"]) == (None, None, [], [])
+    assert found["cluster_id"] == admin.list_topics(timeout=10).cluster_id
+    table = (await kzconsumer("cluster", "describe", "-o", "wide")).out
+    assert f"controller: node 1; epoch {found['controller_epoch']}\n" in table
+    assert "They do not report" in table
+
+    (described,) = await kzconsumer.json("topics", "describe", topic)
+    theirs = await asyncio.to_thread(admin.describe_topics(TopicCollection([topic]))[topic].result, 30)
+    assert described["topic_id"] == str(theirs.topic_id).replace("+", "-").replace("/", "_")
+    assert described["config"] == {"retention.ms": "5000"}
+    known = {"leader": 1, "leader_epoch": 0, "controller_epoch": None, "replicas": [1], "isr": [1]}
+    assert described["partitions"] == [
+        {"partition": number, **known, "adding": [], "removing": []} for number in range(PARTITIONS)
+    ]
+    assert described in await kzconsumer.json("topics", "list")
+    rows = [" ".join(line.split()) for line in (await kzconsumer("topics", "list")).out.splitlines()]
+    assert f"{PARTITIONS} 1 0 0 1 {topic}" in rows
+    assert await kzconsumer.json("topics", "config", "get", topic) == [
+        {"topic": topic, "config": {"retention.ms": "5000"}}
+    ]
+    wrong = await kzconsumer("topics", "describe", f"{topic}x")
+    assert (wrong.status, f"there is no topic {topic}x; did you mean {topic}?" in wrong.err) == (1, True)
+    nowhere = await CommandLine(capsys, "--zookeeper", kraft.connect)("topics", "list")
+    assert (nowhere.status, "For one that has left ZooKeeper add --bootstrap" in nowhere.err) == (1, True)
+
+    before = await zookeeper.children("/")
+    for words, tool in (
+        (("delete", topic), f"kafka-topics.sh --bootstrap-server {kraft.bootstrap} --delete --topic {topic}"),
+        (("elect-preferred",), f"kafka-leader-election.sh --bootstrap-server {kraft.bootstrap} --election-type"),
+        (("reassign", f"{topic}:0=1"), f"kafka-reassign-partitions.sh --bootstrap-server {kraft.bootstrap} --execute"),
+        (("config", "set", topic, "retention.ms=7"), f"kafka-configs.sh --bootstrap-server {kraft.bootstrap} --alter"),
+    ):
+        for execute in ((), ("--execute",)):
+            refused = await kzconsumer("topics", *words, *execute)
+            assert (refused.status, refused.out) == (1, ""), refused
+            assert (
+                f"{kraft.connect}: no controller reads requests in ZooKeeper; use Kafka's own tool: {tool}"
+                in refused.err
+            )
+            assert len(refused.err.splitlines()) == 1
+    assert await zookeeper.children("/") == before
 
 
 async def test_changed_offsets_count_for_the_next_member(

@@ -42,6 +42,7 @@ def add_arguments(subparsers: argparse._SubParsersAction[argparse.ArgumentParser
         metavar="PORT",
         help="the first broker's, which the others' follow; default: 9092, or any free one if it is in use; 0: any",
     )
+    up.add_argument("--kraft", action="store_true", help="brokers in KRaft mode, as always from Kafka 4 on")
     up.add_argument("--foreground", action="store_true", help="run in the foreground until Ctrl-C")
     actions.add_parser(
         "env",
@@ -86,6 +87,15 @@ def add_arguments(subparsers: argparse._SubParsersAction[argparse.ArgumentParser
     )
     produce.add_argument("name", type=_topic_name, metavar="TOPIC", help="created if it does not exist")
     produce.add_argument("--records", type=_POSITIVE, metavar="N", help="generate N records instead of reading lines")
+    actions.add_parser(
+        "migrate",
+        parents=[place],
+        help="take the next step of the migration from ZooKeeper to KRaft",
+        description="Of a 3.9.1 in ZooKeeper mode, in four steps: a KRaft controller starts and copies the metadata; "
+        "the brokers change to KRaft mode; the cluster leaves ZooKeeper, where its nodes are deleted; the upgrade to "
+        "4.2.0. Groups in ZooKeeper remain.",
+        examples=("",),
+    )
     actions.add_parser("down", parents=[place], help="stop it and remove its data", examples=("",))
 
 

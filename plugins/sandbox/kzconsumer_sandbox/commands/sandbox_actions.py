@@ -1,4 +1,4 @@
-"""`kzconsumer sandbox up | env | status | topic | produce | down`: real servers on this machine.
+"""`kzconsumer sandbox up | env | status | topic | produce | migrate | down`: real servers on this machine.
 
 Exit status 1 if an action fails, 3 if no sandbox runs or one of its servers has failed.
 """
@@ -15,16 +15,20 @@ from collections.abc import Mapping
 import anyio
 import msgspec
 
+from kzconsumer.cli.progress import progress
 from kzconsumer.errors import MultiFailedError, NodeExistsError
 from kzconsumer.figures import plural
 from kzconsumer_sandbox.commands.sandbox_text import described, shell_variables
 from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.readiness import find_faults
 from kzconsumer_sandbox.servers.state_file import SandboxState, ServerState, StateFile, default_path
+from kzconsumer_sandbox.servers.versions import NEWEST, kafka_version
 
 NOT_RUNNING = 3
 _END_LIMIT = 5.0
 _PARTITIONS = 4
+_STEPS = 4
+"""Of a migration."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
             return _topic(place, args.name, args.partitions, dict(args.topic_config))
         if args.action == "produce":
             return _produce(place, args.name, args.records)
+        if args.action == "migrate":
+            return _migrate(place)
         return _down(place)
     except SandboxError as error:
         print(f"kzconsumer: {error}", file=sys.stderr)
@@ -121,9 +127,8 @@ def _create(state: SandboxState, topic: str, partitions: int, config: Mapping[st
     """Whether the topic was created; False if it exists."""
     from kzconsumer.logs import setup
     from kzconsumer_sandbox.servers.topics import create_topic, create_topic_in_kraft
-    from kzconsumer_sandbox.servers.versions import kafka_version
 
-    if not kafka_version(state.kafka_version).zookeeper:
+    if state.kraft:
         return create_topic_in_kraft(state.bootstrap, topic, partitions, config)
     setup.configure("warning", "auto")
     try:
@@ -133,6 +138,26 @@ def _create(state: SandboxState, topic: str, partitions: int, config: Mapping[st
             raise
         return False
     return True
+
+
+def _migrate(place: StateFile) -> int:
+    """The next step; returns when it is done."""
+    state = _serving(place)
+    if len(state.migrated) == _STEPS:
+        raise SandboxError("the migration is complete")
+    if not state.migrated and (state.kraft or not kafka_version(state.kafka_version).kraft):
+        why = "has no ZooKeeper to leave" if state.kraft else "cannot leave ZooKeeper"
+        able = f"`kzconsumer sandbox up` starts a {NEWEST.number} that can"
+        raise SandboxError(f"this Kafka {state.kafka_version} {why}: {able}")
+    with progress("migrating, a step takes up to a minute"):
+        os.kill(state.pid, signal.SIGUSR1)
+        while place.running():
+            if (now := place.read()) is not None and now.migrated != state.migrated:
+                print(f"step {len(now.migrated)} of {_STEPS}")
+                print(described(now, {}))
+                return 0
+            time.sleep(0.1)
+    raise SandboxError(f"the sandbox has ended in this step; its logs are in {state.folder}")
 
 
 def _down(place: StateFile) -> int:

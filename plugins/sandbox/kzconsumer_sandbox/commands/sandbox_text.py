@@ -8,13 +8,22 @@ from pathlib import Path
 
 from kzconsumer.figures import plural
 from kzconsumer_sandbox.servers.state_file import KCAT_CONFIG, SandboxState, ServerState, StateFile, default_path
-from kzconsumer_sandbox.servers.versions import kafka_version
+
+_AFTER = {
+    "copy": "a KRaft controller, which also writes to ZooKeeper",
+    "change_mode": "brokers in KRaft mode; the controller also writes to ZooKeeper",
+    "finish": "KRaft; the cluster has left ZooKeeper",
+    "upgrade": "KRaft; the cluster has left ZooKeeper",
+}
+"""The cluster after each step of its migration."""
 
 
 def described(state: SandboxState, faults: Mapping[ServerState, str]) -> str:
     if not state.ready:
         return f"Kafka {state.kafka_version} is starting (process {state.pid})"
-    lines = [f"Kafka {state.kafka_version}, {plural(len(state.brokers), 'broker')}, supervisor process {state.pid}"]
+    mode = f" ({_AFTER[state.migrated[-1]]})" if state.migrated else " (KRaft)" if state.kraft else ""
+    brokers = plural(len(state.brokers), "broker")
+    lines = [f"Kafka {state.kafka_version}{mode}, {brokers}, supervisor process {state.pid}"]
     marks = {server: f"  ({fault})" for server, fault in faults.items()}
     lines.append(f"  zookeeper  {state.zookeeper_connect}{marks.get(state.zookeeper, '') if state.zookeeper else ''}")
     lines += [f"  broker {each.id}   {each.host}:{each.port}{marks.get(each, '')}" for each in state.brokers]
@@ -34,7 +43,7 @@ def next_steps(place: StateFile) -> list[str]:
 def shell_variables(state: SandboxState) -> Iterator[str]:
     """Commands for bash, zsh and other shells of POSIX."""
     yield f"export KZCONSUMER__ZOOKEEPER__CONNECT={shlex.quote(state.zookeeper_connect)}"
-    if not kafka_version(state.kafka_version).zookeeper:
+    if state.kraft:
         addresses = ", ".join(f'"{each}"' for each in state.bootstrap.split(","))
         yield f"export KZCONSUMER__BROKERS__BOOTSTRAP={shlex.quote(f'[{addresses}]')}"
     yield f"export BOOTSTRAP_SERVERS={shlex.quote(state.bootstrap)}"

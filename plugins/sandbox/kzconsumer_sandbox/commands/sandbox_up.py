@@ -21,6 +21,8 @@ from kzconsumer_sandbox.servers.versions import kafka_version
 
 def up(place: StateFile, args: argparse.Namespace) -> int:
     version = kafka_version(args.kafka_version)
+    if args.kraft and not version.kraft:
+        raise SandboxError(f"Kafka {version.number} has no KRaft mode here; 3.9.1 and 4.2.0 do")
     if place.running():
         known = place.read()
         what = f"Kafka {known.kafka_version}, process {known.pid}" if known else "starting"
@@ -29,10 +31,11 @@ def up(place: StateFile, args: argparse.Namespace) -> int:
     with progress("Kafka's jars, found and loaded") as fetched:
         prepare(version, fetched)
     if args.foreground:
-        anyio.run(supervise, place, version.number, ports, partial(_show_foreground, place, args))
+        run = partial(supervise, kraft=args.kraft)
+        anyio.run(run, place, version.number, ports, partial(_show_foreground, place, args))
         return 0
     with progress("starting ZooKeeper and Kafka"):
-        _start_supervisor(place, version.number, ports)
+        _start_supervisor(place, version.number, ports, kraft=args.kraft)
     state = place.read()
     if state is None:
         raise SandboxError("the sandbox was stopped while it was starting")
@@ -40,11 +43,11 @@ def up(place: StateFile, args: argparse.Namespace) -> int:
     return 0
 
 
-def _start_supervisor(place: StateFile, version: str, ports: Ports) -> None:
+def _start_supervisor(place: StateFile, version: str, ports: Ports, *, kraft: bool) -> None:
     """Returns when the servers are ready. Raises SandboxError with the supervisor's output if they are not."""
     command = [sys.executable, "-m", "kzconsumer_sandbox.servers.supervisor", "--state", str(place.path)]
     command += ["--kafka-version", version, "--zookeeper-port", str(ports.zookeeper)]
-    command += ["--ports", *map(str, ports.brokers)]
+    command += ["--ports", *map(str, ports.brokers), *(["--kraft"] if kraft else [])]
     # In a session of its own: Ctrl-C and the end of this terminal do not reach it.
     supervisor = subprocess.Popen(
         command,

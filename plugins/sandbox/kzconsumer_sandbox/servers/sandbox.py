@@ -29,7 +29,7 @@ def prepare(version: KafkaVersion, progress: Progress | None = None) -> None:
 class Sandbox:
     """A cluster without a chroot, on `ports` or any free ones. The servers end with the thread that enters it.
 
-    `heap`, `config` and `tuning` are the brokers', as in Cluster.
+    `heap`, `config` and `tuning` are the brokers', as in Cluster, and so is `kraft`.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Sandbox:
         heap: str = "256m",
         config: Mapping[str, object] | None = None,
         tuning: tuple[str, ...] = QUICK_START,
+        kraft: bool = False,
     ) -> None:
         self.folder = folder
         self._version = kafka_version(kafka_version_number)
@@ -49,6 +50,7 @@ class Sandbox:
         self._heap = heap
         self._config = dict(config or {})
         self._tuning = tuning
+        self._kraft = kraft
 
     zookeeper: ZooKeeperServer
     cluster: Cluster
@@ -70,6 +72,7 @@ class Sandbox:
             heap=self._heap,
             config=self._config,
             tuning=self._tuning,
+            kraft=self._kraft,
         )
         try:
             await start_server(self.zookeeper)

@@ -34,7 +34,10 @@ class ServerState(msgspec.Struct, frozen=True):
 
 
 class SandboxState(msgspec.Struct, frozen=True):
-    """The sandbox. While it is starting, `ready` is false and the servers are missing."""
+    """The sandbox. While it is starting, `ready` is false and the servers are missing.
+
+    `kraft`: the controller is in KRaft mode. `migrated`: the steps out of ZooKeeper that are done (`Migration`).
+    """
 
     pid: int
     kafka_version: str
@@ -44,6 +47,8 @@ class SandboxState(msgspec.Struct, frozen=True):
     bootstrap: str = ""
     zookeeper: ServerState | None = None
     brokers: tuple[ServerState, ...] = ()
+    kraft: bool = False
+    migrated: tuple[str, ...] = ()
 
 
 def default_path(environ: Mapping[str, str] = os.environ) -> Path:

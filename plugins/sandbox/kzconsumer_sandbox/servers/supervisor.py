@@ -1,6 +1,7 @@
 """The process that runs the sandbox until SIGTERM, SIGINT or SIGHUP: `python -m` this module, or `up --foreground`.
 
-It does not restart a server that exits; `sandbox status` shows it.
+At SIGUSR1 it takes the next step of the migration from ZooKeeper to KRaft. It does not restart a server that exits;
+`sandbox status` shows it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -20,6 +22,8 @@ from anyio.abc import TaskStatus
 
 from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.broker_server import BrokerServer
+from kzconsumer_sandbox.servers.jars import find_java
+from kzconsumer_sandbox.servers.migration import Migration
 from kzconsumer_sandbox.servers.ports import Ports
 from kzconsumer_sandbox.servers.sandbox import Sandbox
 from kzconsumer_sandbox.servers.state_file import FOLDER_PREFIX, KCAT_CONFIG, SandboxState, ServerState, StateFile
@@ -29,7 +33,9 @@ READY = "ready"
 """Printed when the state file is complete; any other output is the reason of a failure."""
 
 
-async def supervise(place: StateFile, version: str, ports: Ports, on_ready: Callable[[SandboxState], None]) -> None:
+async def supervise(
+    place: StateFile, version: str, ports: Ports, on_ready: Callable[[SandboxState], None], *, kraft: bool = False
+) -> None:
     """Run a sandbox until a signal. Raises SandboxError if it cannot be started or one is running already.
 
     The scratch directory is removed, except after a failed start, for its logs.
@@ -42,12 +48,13 @@ async def supervise(place: StateFile, version: str, ports: Ports, on_ready: Call
         try:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(_cancel_on_signal, tasks.cancel_scope)
-                async with Sandbox(folder, version, ports=ports) as sandbox:
+                async with Sandbox(folder, version, ports=ports, kraft=kraft) as sandbox:
                     (folder / KCAT_CONFIG).write_text(f"bootstrap.servers={sandbox.bootstrap}\n")
                     state = describe(sandbox, starting)
                     place.write(state)
-                    on_ready(state)
-                    await anyio.sleep_forever()
+                    with anyio.open_signal_receiver(signal.SIGUSR1) as asked:
+                        on_ready(state)
+                        await _migrate(sandbox, place, state, asked)
         except* SandboxError as group:
             failure = next(leaf for leaf in group.exceptions if isinstance(leaf, SandboxError))
         finally:
@@ -56,6 +63,23 @@ async def supervise(place: StateFile, version: str, ports: Ports, on_ready: Call
                 shutil.rmtree(folder, ignore_errors=True)
     if failure is not None:
         raise failure
+
+
+async def _migrate(
+    sandbox: Sandbox, place: StateFile, state: SandboxState, asked: AsyncIterator[signal.Signals]
+) -> None:
+    """A step at each signal; never returns."""
+    migration = Migration(sandbox.cluster, sandbox.folder / "controller", find_java())
+    try:
+        for step in () if state.kraft else migration.steps:
+            await anext(asked)
+            await step()
+            migrated = (*state.migrated, step.__name__)
+            state = msgspec.structs.replace(describe(sandbox, state), kraft=True, migrated=migrated)
+            place.write(state)
+        await anyio.sleep_forever()
+    finally:
+        migration.kill()
 
 
 async def _cancel_on_signal(scope: anyio.CancelScope, *, task_status: TaskStatus[None]) -> None:
@@ -70,6 +94,8 @@ def describe(sandbox: Sandbox, starting: SandboxState) -> SandboxState:
     return msgspec.structs.replace(
         starting,
         ready=True,
+        kafka_version=sandbox.cluster.version,
+        kraft=sandbox.cluster.kraft,
         zookeeper_connect=sandbox.zookeeper_connect,
         bootstrap=sandbox.bootstrap,
         zookeeper=_server(0, sandbox.zookeeper),
@@ -96,10 +122,12 @@ def main() -> int:
     parser.add_argument("--kafka-version", required=True)
     parser.add_argument("--zookeeper-port", type=int, required=True)
     parser.add_argument("--ports", type=int, nargs="+", required=True)
+    parser.add_argument("--kraft", action="store_true")
     args = parser.parse_args()
     try:
         ports = Ports(args.zookeeper_port, tuple(args.ports))
-        anyio.run(supervise, StateFile(args.state), args.kafka_version, ports, _report_and_detach)
+        run = partial(supervise, kraft=args.kraft)
+        anyio.run(run, StateFile(args.state), args.kafka_version, ports, _report_and_detach)
     except SandboxError as error:
         print(error, flush=True)
         return 1

@@ -49,7 +49,8 @@ class KafkaVersion(msgspec.Struct, frozen=True):
     `listeners`: configured by `listeners` (0.9 and later) instead of `host.name` and `port`.
     `idle_metadata`: its Metadata response has brokers before the first topic exists (0.9 and later).
     `transactions`: has transactions and the group's first-rebalance delay (0.11 and later).
-    `zookeeper`: keeps the cluster's state in ZooKeeper (up to 3.9; from 3.3 on it need not).
+    `zookeeper`: can keep the cluster's state in ZooKeeper (up to 3.9). `kraft`: can do without. With both it can leave
+    ZooKeeper.
     """
 
     jars: JarSet
@@ -57,6 +58,7 @@ class KafkaVersion(msgspec.Struct, frozen=True):
     idle_metadata: bool = True
     transactions: bool = True
     zookeeper: bool = True
+    kraft: bool = False
 
     @property
     def number(self) -> str:
@@ -86,8 +88,8 @@ VERSIONS = {
         KafkaVersion(_kafka("0.10.2.2", "2.11", 15, _XML_BINDING), transactions=False),
         KafkaVersion(_kafka("1.1.1", "2.11", 16, _LOGGING)),
         KafkaVersion(_kafka("2.8.2", "2.13", 38, _LOGGING)),
-        KafkaVersion(_kafka("3.9.1", "2.13", 56, _LOGGING)),
-        KafkaVersion(_kafka("4.2.0", "2.13", 60, _LOGGING), zookeeper=False),
+        KafkaVersion(_kafka("3.9.1", "2.13", 56, _LOGGING), kraft=True),
+        KafkaVersion(_kafka("4.2.0", "2.13", 60, _LOGGING), zookeeper=False, kraft=True),
     )
 }
 NEWEST = VERSIONS["3.9.1"]

@@ -13,7 +13,6 @@ from kzconsumer_spark.executors.source import RangePart
 from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.source.bounds import ranges_between
 from kzconsumer_spark.source.options import SourceOptions
-from kzconsumer_spark.worker.kafka_registry import KafkaRegistry
 from kzconsumer_spark.worker.range_stream import split
 
 
@@ -27,8 +26,8 @@ class GroupBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         settings = self._options.settings
         kafka = Kafka.of(settings)
-        access = BrokerAccess(kafka, KafkaRegistry(kafka).brokers())
-        found = ranges_between(settings, self._options.bounds)
+        found, brokers = ranges_between(settings, self._options.bounds)
+        access = BrokerAccess(kafka, brokers)
         return [RangePart(part, access) for part in split(found, self._options.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 import anyio
@@ -10,7 +11,7 @@ import msgspec
 
 from kzconsumer.errors import ConfigError, OffsetLostError
 from kzconsumer.fetcher.range_reader import ClusterReader, range_reader
-from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.sessions import short_session
@@ -67,20 +68,23 @@ def _bound(names: tuple[str, str], options: Mapping[str, str], words: tuple[Word
     return {TopicPartition(topic, n): at for topic, offsets in found.items() for n, at in offsets.items()}
 
 
-def ranges_between(settings: Settings, bounds: Bounds) -> list[OffsetRange]:
-    """What there is between the bounds, for each partition of the subscription. Blocks.
+def ranges_between(settings: Settings, bounds: Bounds) -> tuple[list[OffsetRange], Sequence[Broker]]:
+    """What there is between the bounds, for each partition of the subscription, and brokers that know the leaders.
+
+    Blocks.
 
     Raises OffsetLostError for offsets that are not in the log, ConfigError, and as `range_reader` and its calls.
     """
     return anyio.run(_ranges, settings, bounds)
 
 
-async def _ranges(settings: Settings, bounds: Bounds) -> list[OffsetRange]:
+async def _ranges(settings: Settings, bounds: Bounds) -> tuple[list[OffsetRange], Sequence[Broker]]:
     async with range_reader(settings) as reader:
         partitions = await reader.partitions(settings.subscription)
         logs = await reader.logs(partitions)
         first = await _offsets(bounds.first, settings, reader, logs)
         until = await _offsets(bounds.until, settings, reader, logs)
+        brokers = await reader.brokers()
     found = []
     for each in partitions:
         begin, end = logs[each]
@@ -88,7 +92,7 @@ async def _ranges(settings: Settings, bounds: Bounds) -> list[OffsetRange]:
             if not begin <= offset <= end:
                 raise OffsetLostError(f"{each}: the log has no offset {offset}; it begins at {begin} and ends at {end}")
         found.append(OffsetRange(*each, first[each], max(first[each], until[each])))
-    return [each for each in found if each.first < each.until]
+    return [each for each in found if each.first < each.until], brokers
 
 
 async def _offsets(
@@ -103,19 +107,25 @@ async def _offsets(
             raise ConfigError([f"offsets are given for {others[0]}, which is no partition of the topics"])
         given = {each: bound[each] for each in logs}
     elif bound == "committed":
-        given = await _committed(settings, logs.keys())
+        given = await _committed(settings, reader, logs.keys())
     else:
         given = dict.fromkeys(logs, _EARLIEST if bound == "earliest" else _LATEST)
     named = {each: {_EARLIEST: begin, _LATEST: end} for each, (begin, end) in logs.items()}
     return {each: named[each].get(at, at) for each, at in given.items()}
 
 
-async def _committed(settings: Settings, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-    """What the group has stored in ZooKeeper; without an offset, as `[offsets] reset` says."""
+async def _committed(
+    settings: Settings, reader: ClusterReader, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """What the group has stored in ZooKeeper; without an offset of the present topic, as `[offsets] reset` says."""
     if settings.offsets.storage == "kafka":
         raise ConfigError([f"{settings.source}: [offsets] storage: kafka cannot be read here, give startingOffsets"])
     async with short_session(settings.zookeeper) as session:
-        stored = await ZooKeeperOffsetStorage(session, GroupPaths(settings.group.id)).stored(partitions)
+        offsets = ZooKeeperOffsetStorage(session, GroupPaths(settings.group.id))
+        written, found = await offsets.last_writes(partitions), await offsets.stored(partitions)
+    known = await reader.known_incarnations({each.topic for each in partitions})
+    # An older one is of an earlier topic of that name.
+    stored = {each: at for each, at in found.items() if written.get(each, 0) >= known.get(each.topic, math.inf)}
     if settings.offsets.reset == "fail" and (without := [each for each in partitions if each not in stored]):
         raise OffsetLostError(f"{without[0]}: group {settings.group.id} has no offset, and [offsets] reset is fail")
     reset = _EARLIEST if settings.offsets.reset == "smallest" else _LATEST

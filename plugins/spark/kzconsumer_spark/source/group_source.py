@@ -69,7 +69,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Spark has committed what ends at `start`: this is when it becomes the group's offset.
 
-        The first call raises ZooKeeperUnreachableError after 15 s, BrokersUnreachableError if TLS or SASL fails.
+        The first call raises ZooKeeperUnreachableError after 15 s, BrokersUnreachableError if TLS or SASL fails, or no
+        broker answers where brokers report topics.
         """
         if isinstance(limit, ReadAllAvailable):
             raise ConfigError([f"{WHERE}: trigger(once=True) is not supported, use trigger(availableNow=True)"])
@@ -116,8 +117,9 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         configure(self._settings.log.level, self._settings.log.format)
         # A member waits for servers, also at a wrong address or with a wrong password.
-        kafka = Kafka.of(self._settings)
-        require_admission(BrokerAccess(kafka, KafkaRegistry(kafka).brokers()))
+        registry = KafkaRegistry(Kafka.of(self._settings))
+        registry.require_reachable()
+        require_admission(BrokerAccess(registry.kafka, registry.brokers()))
         member = GroupMember(self._settings, offset, self._least)
         if threading.current_thread() is threading.main_thread():
             # When a query stops, Spark sends SIGTERM, and closes the connection, upon which `stop` is called.

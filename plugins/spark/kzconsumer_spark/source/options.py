@@ -16,7 +16,9 @@ from kzconsumer_spark.source.bounds import START, UNTIL, Bounds, read_bounds
 
 WHERE: Final = "GroupSource"
 _CONFIG: Final = "config"
-_INSTEAD: Final = {"zookeeper.connect": "zookeeper.connect", "group.id": "group.id", "topics": "subscription.topics"}
+_NEEDED: Final = {"zookeeper.connect": "zookeeper.connect", "group.id": "group.id", "topics": "subscription.topics"}
+_BROKERS: Final = "bootstrap.servers"
+_INSTEAD: Final = {**_NEEDED, _BROKERS: "brokers.bootstrap"}
 _BATCHES: Final = {"maxRecordsPerBatch": "batch.max_records", "maxTriggerDelay": "batch.max_time"}
 _LEAST: Final = "minRecordsPerBatch"
 _HEADERS: Final = "includeHeaders"
@@ -64,7 +66,7 @@ def read_options(given: Mapping[str, str]) -> SourceOptions:
     config = options.get(_CONFIG)
     if config is not None and (both := [name for name in _INSTEAD if name in options]):
         raise ConfigError([f"{WHERE}: option {name}: is in the file that option {_CONFIG} names" for name in both])
-    if config is None and (missing := [name for name in _INSTEAD if name not in options]):
+    if config is None and (missing := [name for name in _NEEDED if name not in options]):
         raise ConfigError(
             [f"{WHERE}: option {name}: missing (or option {_CONFIG}, a group's file)" for name in missing]
         )
@@ -103,6 +105,8 @@ def _value(name: str, value: str) -> str:
     if name == "topics":
         topics = dict.fromkeys(topic.strip() for topic in value.split(","))
         return "{" + ", ".join(f"{json.dumps(topic)} = 1" for topic in topics) + "}"
+    if name == _BROKERS:
+        return json.dumps([address.strip() for address in value.split(",")])
     return json.dumps(value) if name in _INSTEAD else value
 
 
@@ -114,8 +118,6 @@ def _unsupported(settings: Settings) -> list[str]:
         faults.append("[subscription] stop_at: use trigger(availableNow=True) in place of it")
     if settings.fetch.on_corrupt != "fail":
         faults.append('[fetch] on_corrupt: must be "fail", since tasks fetch the records')
-    if settings.brokers.bootstrap:
-        faults.append("[brokers] bootstrap: cannot be used, since brokers and topics are read in ZooKeeper")
     if settings.brokers.sasl.mechanism == "GSSAPI":
         faults.append("[brokers.sasl] mechanism: tasks have no Kerberos tickets: use another listener and mechanism")
     if settings.fetch.rate_limit is not None:

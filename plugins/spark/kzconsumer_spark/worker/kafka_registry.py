@@ -64,6 +64,10 @@ class KafkaRegistry:
         """In one session."""
         return anyio.run(self._look, _planned(ranges))
 
+    def require_reachable(self) -> None:
+        """Raises if ZooKeeper does not answer, or no broker where topics come from brokers."""
+        anyio.run(self._reach)
+
     def require_planned(self, ranges: Iterable[SpooledRange | RangeIdentity]) -> None:
         """Raises TopicRecreatedError unless the topic of each range is of the range's incarnation."""
         if planned := _planned(ranges):
@@ -80,6 +84,10 @@ class KafkaRegistry:
             # Ids first: if the topic is as planned after that, they are of this one, or of an earlier one.
             ids = await topics.ids(names)
             return PlannedTopics(tuple(await topics.brokers()), ids, _gone(planned, await topics.incarnations(names)))
+
+    async def _reach(self) -> None:
+        async with self._topics() as topics:
+            await topics.broker_ids()
 
     async def _incarnations(self, planned: _Planned) -> dict[str, int]:
         async with self._topics() as topics:

@@ -35,10 +35,10 @@ Pending = Callable[[ZooKeeperSession, set[str]], Awaitable[set[str]]]
 
 
 async def read_cluster_and_topics(
-    session: ZooKeeperSession, zookeeper: ZooKeeperSettings, names: Sequence[str] | None
+    session: ZooKeeperSession, connect: str, names: Sequence[str] | None
 ) -> tuple[ClusterDescription, list[TopicDescription]]:
     """The cluster and the named topics (None: all). Raises NotFoundError."""
-    await require_cluster(session, zookeeper)
+    await require_cluster(session, connect)
     return await cluster_of(session), await topics_of(session, names)
 
 

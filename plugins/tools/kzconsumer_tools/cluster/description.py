@@ -11,47 +11,58 @@ from kzconsumer_tools.cluster.nodes import NO_LEADER, AssignmentNode, BrokerNode
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """A node whose content is not what brokers write there."""
+    """A node whose content is not what brokers write there, or what a broker was asked for and refused."""
 
     path: str
     reason: str
 
 
 class ListenerShown(msgspec.Struct, frozen=True):
-    name: str
+    """`name`: None from brokers, which report the listener that is asked."""
+
+    name: str | None
     security_protocol: str
     host: str
     port: int
 
 
 class BrokerShown(msgspec.Struct, frozen=True):
-    """`version` is that of its registration; 0 is a 0.7 broker. Times are those of brokers' clocks."""
+    """`version` is that of its registration; 0 is a 0.7 broker. Times are those of brokers' clocks. Both None: from
+    brokers, which do not report them.
+    """
 
     id: int
-    version: int
+    version: int | None
     listeners: tuple[ListenerShown, ...]
     since: datetime | None
     rack: str | None
 
 
 class ClusterDescription(msgspec.Struct, frozen=True):
-    """`controller` is a broker id; what the cluster lacks, or its version does not write, is None."""
+    """`controller` is a broker id; what the cluster lacks, or its version does not write, is None.
 
+    From brokers (`from_brokers`) None is what they do not report.
+    """
+
+    from_brokers: bool
     cluster_id: str | None
     controller: int | None
     controller_since: datetime | None
     controller_epoch: int | None
-    kraft_controller: bool
+    kraft_controller: bool | None
     brokers: tuple[BrokerShown, ...]
     topics: int
-    deleting: tuple[str, ...]
-    reassigning: tuple[str, ...]
-    electing: tuple[str, ...]
+    deleting: tuple[str, ...] | None
+    reassigning: tuple[str, ...] | None
+    electing: tuple[str, ...] | None
     unreadable: tuple[Unreadable, ...]
 
 
 class PartitionShown(msgspec.Struct, frozen=True):
-    """As last written by the controller; `replicas` starts with the preferred leader. Unknown: None and empty."""
+    """As last written by the controller; `replicas` starts with the preferred leader. Unknown: None and empty.
+
+    From brokers `controller_epoch` is None, and `adding` and `removing` are if they do not report them.
+    """
 
     partition: int
     leader: int | None
@@ -59,8 +70,8 @@ class PartitionShown(msgspec.Struct, frozen=True):
     controller_epoch: int | None
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
-    adding: tuple[int, ...]
-    removing: tuple[int, ...]
+    adding: tuple[int, ...] | None
+    removing: tuple[int, ...] | None
 
     @property
     def under_replicated(self) -> bool:
@@ -68,12 +79,15 @@ class PartitionShown(msgspec.Struct, frozen=True):
 
 
 class TopicDescription(msgspec.Struct, frozen=True):
-    """`brokers_of_0_7`: broker -> its partitions, for a topic in the form of 0.7, which has no others."""
+    """`brokers_of_0_7`: broker -> its partitions, for a topic in the form of 0.7, which has no others.
+
+    `deleting` is None from brokers, which do not report it, and `config` if they refuse to.
+    """
 
     topic: str
     topic_id: str | None
-    deleting: bool
-    config: Mapping[str, str]
+    deleting: bool | None
+    config: Mapping[str, str] | None
     partitions: tuple[PartitionShown, ...]
     brokers_of_0_7: Mapping[int, int]
     unreadable: tuple[Unreadable, ...]
@@ -103,6 +117,7 @@ def cluster_description(
     unreadable: Sequence[Unreadable],
 ) -> ClusterDescription:
     return ClusterDescription(
+        from_brokers=False,
         cluster_id=cluster_id,
         controller=controller.broker if controller is not None else None,
         controller_since=_time(controller.since) if controller is not None else None,

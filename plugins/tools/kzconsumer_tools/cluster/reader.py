@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from kzconsumer.errors import NoNodeError, NotFoundError
 from kzconsumer.registry import paths
 from kzconsumer.registry.nodes import decode_cluster_id
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.registry.sessions import short_session
-from kzconsumer.settings.sections import ZooKeeperSettings
 from kzconsumer.settings.tables import nearest
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession
@@ -22,6 +20,7 @@ from kzconsumer_tools.cluster.description import (
     topic_description,
 )
 from kzconsumer_tools.cluster.nodes import (
+    ControllerNode,
     decode_assignment,
     decode_broker,
     decode_config,
@@ -79,13 +78,6 @@ class _Reader:
         return [name for name in await self.children(path) if paths.is_number(name)]
 
 
-async def read_cluster(zookeeper: ZooKeeperSettings) -> ClusterDescription:
-    """Raises NotFoundError if there is no cluster, ZooKeeperUnreachableError."""
-    async with short_session(zookeeper) as session:
-        await require_cluster(session, zookeeper)
-        return await cluster_of(session)
-
-
 async def cluster_of(session: ZooKeeperSession) -> ClusterDescription:
     reader = _Reader(session)
     ids = await reader.numbers(paths.BROKER_IDS)
@@ -104,14 +96,8 @@ async def cluster_of(session: ZooKeeperSession) -> ClusterDescription:
     )
 
 
-async def read_topics(zookeeper: ZooKeeperSettings, wanted: Sequence[str] | None) -> list[TopicDescription]:
-    """The named topics (None: all).
-
-    Raises NotFoundError for a topic that does not exist, and if there is no cluster.
-    """
-    async with short_session(zookeeper) as session:
-        await require_cluster(session, zookeeper)
-        return await topics_of(session, wanted)
+async def controller_of(session: ZooKeeperSession) -> ControllerNode | None:
+    return await _Reader(session).value(CONTROLLER, decode_controller)
 
 
 def no_topic(name: str, there: Iterable[str]) -> NotFoundError:
@@ -186,10 +172,10 @@ async def _counts_of_0_7(reader: _Reader, path: str) -> dict[int, int]:
         return {}
 
 
-async def require_cluster(session: ZooKeeperSession, zookeeper: ZooKeeperSettings) -> None:
+async def require_cluster(session: ZooKeeperSession, connect: str) -> None:
     """Raises NotFoundError if there is no cluster."""
     if await session.exists(BROKERS) is None:
         raise NotFoundError(
-            f"{zookeeper.connect}: there is no Kafka cluster; is the chroot right? "
-            "For one that has left ZooKeeper use Kafka's own tools"
+            f"{connect}: there is no Kafka cluster; is the chroot right? "
+            "For one that has left ZooKeeper add --bootstrap kafka1:9092"
         )

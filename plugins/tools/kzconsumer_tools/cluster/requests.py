@@ -88,7 +88,7 @@ def require_controller(cluster: ClusterDescription) -> None:
 
 def require_brokers(cluster: ClusterDescription) -> list[int]:
     """The versions of the brokers' registrations. Raises Refused without brokers that read settings."""
-    versions = [broker.version for broker in cluster.brokers]
+    versions = [broker.version for broker in cluster.brokers if broker.version is not None]
     if not versions:
         raise Refused("no broker is alive, so the format that they read is unknown")
     if 0 in versions:
@@ -171,7 +171,7 @@ def require_deletable(
         if down := sorted({each for at in topic.partitions for each in at.replicas} - alive):
             raise Refused(f"{topic.topic}: {_brokers(down)} not alive, its replicas there would not be deleted")
         if any(at.adding or at.removing for at in topic.partitions) or any(
-            each.rpartition("-")[0] == topic.topic for each in cluster.reassigning
+            each.rpartition("-")[0] == topic.topic for each in cluster.reassigning or ()
         ):
             raise Refused(f"{topic.topic} is being reassigned; wait until that has finished")
 

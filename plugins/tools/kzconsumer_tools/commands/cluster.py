@@ -1,4 +1,4 @@
-"""`kzconsumer cluster describe`: brokers, controller and pending requests, read from ZooKeeper.
+"""`kzconsumer cluster describe`: brokers, controller and pending requests, from ZooKeeper or the brokers.
 
 JSON has the fields of `cluster.description.ClusterDescription`.
 """
@@ -10,11 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kzconsumer_tools.commands.answer import ask, show
-from kzconsumer_tools.commands.cluster_option import add_cluster_option, cluster_option
+from kzconsumer_tools.commands.cluster_option import ClusterOption, add_cluster_option, cluster_option
 from kzconsumer_tools.tables.cluster import cluster_table
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
+
+    from kzconsumer_tools.cluster.description import ClusterDescription
 
 
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -24,7 +26,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "describe",
         help="brokers, controller and its pending requests",
         description="Show the live brokers, the controller and its epoch, and requests that the controller has not "
-        "carried out yet. Reads ZooKeeper only; changes nothing.",
+        "carried out yet: as ZooKeeper has them, or the brokers of a cluster that has left it. Changes nothing.",
         examples=("", "--zookeeper zk1:2181,zk2:2181/kafka -o json"),
     )
     add_cluster_option(describing)
@@ -33,6 +35,9 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     at = cluster_option(arguments)
-    from kzconsumer_tools.cluster.reader import read_cluster
+    return show(arguments, ask(_read, at), cluster_table, wide=partial(cluster_table, wide=True))
 
-    return show(arguments, ask(read_cluster, at.zookeeper), cluster_table, wide=partial(cluster_table, wide=True))
+
+async def _read(at: ClusterOption) -> ClusterDescription:
+    async with at.access() as access:
+        return await access.cluster()

@@ -24,8 +24,10 @@ from kzconsumer_tools.commands.answer import add_output
 _CONNECT = ("zookeeper", "connect")
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from kzconsumer_tools.cluster.description import TopicDescription
     from kzconsumer_tools.groups.cluster_access import ClusterAccess
     from kzconsumer_tools.groups.nodes import GroupNodes
     from kzconsumer_tools.offsets.view import GroupView
@@ -59,6 +61,12 @@ class ClusterOption(NamedTuple):
         async with self.access() as access:
             await require_group(access.session, self.zookeeper.connect, group)
             return await read_view(access, await access.nodes(group), self.storage)
+
+
+async def read_topics(at: ClusterOption, topics: Sequence[str] | None) -> list[TopicDescription]:
+    """As `ClusterAccess.described`."""
+    async with at.access() as access:
+        return await access.described(topics)
 
 
 def add_cluster_option(action: argparse.ArgumentParser, *, output: bool = True) -> None:

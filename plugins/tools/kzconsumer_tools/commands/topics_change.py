@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, TypeVar
 
 from kzconsumer.cli.parser import whole_number
@@ -87,12 +88,15 @@ def run_reassign(arguments: argparse.Namespace) -> int:
 async def _reassign(
     arguments: argparse.Namespace, at: ClusterOption, wanted: dict[tuple[str, int], tuple[int, ...]]
 ) -> Reassigned:
-    from kzconsumer.registry.sessions import short_session
     from kzconsumer_tools.cluster import apply
 
-    async with short_session(at.zookeeper) as session:
+    file = quote(str(arguments.file or "FILE"))
+    async with at.access() as access:
+        await access.require_controller_in_zookeeper(
+            f"kafka-reassign-partitions.sh --execute --reassignment-json-file {file}"
+        )
         topics = list(dict.fromkeys(topic for topic, _ in wanted))
-        cluster, found = await apply.read_cluster_and_topics(session, at.zookeeper, topics)
+        cluster, found = await apply.read_cluster_and_topics(access.session, at.zookeeper.connect, topics)
         partitions = requests.reassignments(cluster, found, wanted)
         changing = [each for each in partitions if each.changes]
         if not arguments.execute or not changing:
@@ -100,7 +104,7 @@ async def _reassign(
         requests.require_controller(cluster)
         present = {(each.topic, each.partition): each.old for each in changing}
         undo = write_undo(arguments.undo, "reassign", requests.encode_reassignment(present) + b"\n", "json")
-        await apply.submit(session, [requests.reassignment_request(changing)])
+        await apply.submit(access.session, [requests.reassignment_request(changing)])
     left = await _wait(arguments, at, apply.moving, {f"{each.topic}-{each.partition}" for each in changing})
     if not left and arguments.wait:
         _require_done(requests.not_moved(await _read_again(at, topics), changing), "moved")
@@ -112,19 +116,20 @@ def run_elect(arguments: argparse.Namespace) -> int:
 
 
 async def _elect(arguments: argparse.Namespace, at: ClusterOption) -> Elected:
-    from kzconsumer.registry.sessions import short_session
     from kzconsumer_tools.cluster import apply
 
     scope = chosen_topics(arguments.topics)
-    async with short_session(at.zookeeper) as session:
+    which = "--topic TOPIC --partition N" if scope is not None else "--all-topic-partitions"
+    async with at.access() as access:
+        await access.require_controller_in_zookeeper(f"kafka-leader-election.sh --election-type preferred {which}")
         names = list(scope) if scope is not None else None
-        cluster, found = await apply.read_cluster_and_topics(session, at.zookeeper, names)
+        cluster, found = await apply.read_cluster_and_topics(access.session, at.zookeeper.connect, names)
         partitions = requests.elections(cluster, found, scope)
         electing = [each for each in partitions if each.reason is None]
         if not arguments.execute or not electing:
             return Elected(False, (), tuple(partitions))
         requests.require_controller(cluster)
-        await apply.submit(session, [requests.election_request(electing)])
+        await apply.submit(access.session, [requests.election_request(electing)])
     left = await _wait(arguments, at, apply.electing, {f"{each.topic}-{each.partition}" for each in electing})
     if not left and arguments.wait:
         topics = list(dict.fromkeys(each.topic for each in electing))
@@ -137,19 +142,19 @@ def run_delete(arguments: argparse.Namespace) -> int:
 
 
 async def _delete(arguments: argparse.Namespace, at: ClusterOption) -> Deleted:
-    from kzconsumer.registry.sessions import short_session
     from kzconsumer_tools.cluster import apply
     from kzconsumer_tools.cluster.reader import owning_groups
 
     topics = list(dict.fromkeys(arguments.topics))
-    async with short_session(at.zookeeper) as session:
-        cluster, found = await apply.read_cluster_and_topics(session, at.zookeeper, topics)
-        requests.require_deletable(cluster, found, await owning_groups(session, topics))
+    async with at.access() as access:
+        await access.require_controller_in_zookeeper(f"kafka-topics.sh --delete --topic {','.join(topics)}")
+        cluster, found = await apply.read_cluster_and_topics(access.session, at.zookeeper.connect, topics)
+        requests.require_deletable(cluster, found, await owning_groups(access.session, topics))
         partitions = sum(each.partition_count for each in found)
         if not arguments.execute:
             return Deleted(False, (), tuple(topics), partitions)
         requests.require_controller(cluster)
-        await apply.submit(session, requests.deletion_requests(topics))
+        await apply.submit(access.session, requests.deletion_requests(topics))
     left = await _wait(arguments, at, apply.deleting, set(topics))
     if not left and arguments.wait:
         for topic in topics:
@@ -164,9 +169,11 @@ async def _delete(arguments: argparse.Namespace, at: ClusterOption) -> Deleted:
 
 
 async def _read_again(at: ClusterOption, topics: Sequence[str]) -> list[TopicDescription]:
-    from kzconsumer_tools.cluster.reader import read_topics
+    from kzconsumer.registry.sessions import short_session
+    from kzconsumer_tools.cluster.reader import topics_of
 
-    return await read_topics(at.zookeeper, topics)
+    async with short_session(at.zookeeper) as session:
+        return await topics_of(session, topics)
 
 
 async def _wait(arguments: argparse.Namespace, at: ClusterOption, pending: Pending, asked: set[str]) -> set[str]:

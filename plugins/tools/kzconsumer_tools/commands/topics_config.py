@@ -10,7 +10,13 @@ from kzconsumer_tools.cluster import topic_settings
 from kzconsumer_tools.cluster.requests import Refused, require_brokers, require_usable
 from kzconsumer_tools.cluster.topic_settings import Configured, OwnSettings
 from kzconsumer_tools.commands.answer import ask, show
-from kzconsumer_tools.commands.cluster_option import ClusterOption, add_cluster_option, cluster_flags, cluster_option
+from kzconsumer_tools.commands.cluster_option import (
+    ClusterOption,
+    add_cluster_option,
+    cluster_flags,
+    cluster_option,
+    read_topics,
+)
 from kzconsumer_tools.commands.execute_option import add_execute
 from kzconsumer_tools.tables.topics import configured_table, settings_table
 
@@ -49,10 +55,11 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run_get(arguments: argparse.Namespace) -> int:
     at = cluster_option(arguments)
-    from kzconsumer_tools.cluster.reader import read_topics
-
-    found = ask(read_topics, at.zookeeper, arguments.topics)
-    return show(arguments, [OwnSettings(each.topic, dict(each.config)) for each in found], settings_table)
+    found = ask(read_topics, at, arguments.topics)
+    for each in found:
+        if each.config is None:
+            raise NotDoneError("; ".join(f"{fault.path}: {fault.reason}" for fault in each.unreadable))
+    return show(arguments, [OwnSettings(each.topic, dict(each.config or {})) for each in found], settings_table)
 
 
 def run_set(arguments: argparse.Namespace) -> int:
@@ -67,23 +74,29 @@ def run_set(arguments: argparse.Namespace) -> int:
 
 
 async def _set(arguments: argparse.Namespace, at: ClusterOption) -> Configured:
-    from kzconsumer.registry.sessions import short_session
     from kzconsumer_tools.cluster import apply
 
-    async with short_session(at.zookeeper) as session:
-        cluster, (topic,) = await apply.read_cluster_and_topics(session, at.zookeeper, [arguments.topic])
+    add = [f"{name}={value}" for name, value in arguments.settings]
+    tool = f"kafka-configs.sh --alter --entity-type topics --entity-name {arguments.topic}"
+    tool += f" --add-config {','.join(add)}" * bool(add)
+    tool += f" --delete-config {','.join(arguments.unset)}" * bool(arguments.unset)
+    async with at.access() as access:
+        await access.require_controller_in_zookeeper(tool)
+        session = access.session
+        cluster, (topic,) = await apply.read_cluster_and_topics(session, at.zookeeper.connect, [arguments.topic])
         try:
             require_usable(topic)
             versions = require_brokers(cluster)
-            changes = topic_settings.changed(topic.config, dict(arguments.settings), arguments.unset, versions)
+            config = dict(topic.config or {})
+            changes = topic_settings.changed(config, dict(arguments.settings), arguments.unset, versions)
             notify = topic_settings.notification(topic.topic, versions)
         except (Refused, ValueError) as error:
             raise NotDoneError(f"{error}; nothing was changed") from None
         executed = arguments.execute and bool(changes)
         if executed:
-            config = {**topic.config, **{each.name: each.new for each in changes}}
-            kept = {name: value for name, value in config.items() if value is not None}
-            await apply.set_config(session, topic.topic, topic.config, kept, notify)
+            changed = {**config, **{each.name: each.new for each in changes}}
+            kept = {name: value for name, value in changed.items() if value is not None}
+            await apply.set_config(session, topic.topic, config, kept, notify)
     return Configured(topic.topic, executed, tuple(changes))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Protocol
@@ -18,7 +18,7 @@ from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.registry import paths
-from kzconsumer.registry.cluster_metadata import ClusterMetadata
+from kzconsumer.registry.cluster_metadata import ClusterMetadata, groups_for_guests
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.sessions import short_session
 from kzconsumer.registry.topic_identity import TopicIdentities
@@ -27,7 +27,9 @@ from kzconsumer.settings.sections import BrokersSettings, ZooKeeperSettings
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
-from kzconsumer_tools.cluster.reader import cluster_of, no_topic
+from kzconsumer_tools.cluster.description import ClusterDescription, TopicDescription
+from kzconsumer_tools.cluster.from_brokers import cluster_from_brokers, topics_from_brokers
+from kzconsumer_tools.cluster.reader import cluster_of, controller_of, no_topic, require_cluster, topics_of
 from kzconsumer_tools.groups.lag import LogRange
 from kzconsumer_tools.groups.nodes import GroupNodes
 from kzconsumer_tools.groups.reader import nodes_of, require_group
@@ -68,9 +70,11 @@ class ClusterAccess:
         log_offsets: LogOffsets,
         record_times: RecordTimes,
         coordinators: Callable[[str], GroupCoordinator],
+        protocol: str,
     ) -> None:
         self._connect = connect
         self._coordinators = coordinators
+        self._protocol = protocol
         self._metadata = metadata
         self.session = session
         self._leaders = leaders
@@ -80,6 +84,35 @@ class ClusterAccess:
     async def topics(self) -> Topics:
         """The topics as they are now. Raises BrokersUnreachableError."""
         return await topics_now(self.session, self._metadata, self._identities)
+
+    async def cluster(self) -> ClusterDescription:
+        """Raises NotFoundError if there is none, BrokersUnreachableError."""
+        if await self._metadata.asks_brokers():
+            return await cluster_from_brokers(self._metadata, self._protocol, await controller_of(self.session))
+        await require_cluster(self.session, self._connect)
+        return await cluster_of(self.session)
+
+    async def described(self, topics: Sequence[str] | None) -> list[TopicDescription]:
+        """The named topics, each once (None: all).
+
+        Raises NotFoundError for a topic that does not exist, and as `cluster`.
+        """
+        if await self._metadata.asks_brokers():
+            return await topics_from_brokers(self._metadata, topics)
+        await require_cluster(self.session, self._connect)
+        return await topics_of(self.session, topics)
+
+    async def require_controller_in_zookeeper(self, tool: str) -> None:
+        """Raises NotDoneError if no controller reads requests in ZooKeeper. `tool`: what to use, without brokers."""
+        if not await self._metadata.asks_brokers():
+            return
+        controller = await controller_of(self.session)
+        if controller is None or controller.kraft:
+            name, _, options = tool.partition(" ")
+            command = f"{name} --bootstrap-server {','.join(self._metadata.addresses)} {options}"
+            raise NotDoneError(
+                f"{self._connect}: no controller reads requests in ZooKeeper; use Kafka's own tool: {command}"
+            )
 
     async def nodes(self, group: str) -> GroupNodes:
         """As `nodes_of`. Raises BrokersUnreachableError."""
@@ -137,7 +170,8 @@ class ClusterAccess:
 
         Asks no broker without the offsets topic, as `coordinator_offsets`. Raises CoordinatorError.
         """
-        if any(broker.version < COORDINATES_FROM for broker in (await cluster_of(self.session)).brokers):
+        registered = (await cluster_of(self.session)).brokers
+        if any(broker.version is not None and broker.version < COORDINATES_FROM for broker in registered):
             return None
         return await self.coordinator(group).members() if await self._has_offsets() else ()
 
@@ -230,6 +264,7 @@ async def cluster_access(
                 LogOffsets(leaders, connections, TIMEOUT, READ_UNCOMMITTED),
                 RecordTimes(leaders, connections, TIMEOUT),
                 lambda name: GroupCoordinator(name, metadata, connections, TIMEOUT),
+                brokers.security_protocol,
             )
         except BrokersUnreachableError as error:
             raise _unreachable(zookeeper.connect, error) from None
@@ -240,11 +275,7 @@ def metadata_of(
 ) -> ClusterMetadata:
     """Asks brokers if members of the group would, and if none is registered, if members of any group would."""
     registered = TopicRegistry(session, watches, settings)
-
-    async def groups() -> list[str]:
-        own = [group] if group is not None else []
-        return own if await registered.broker_ids() else own + await watches.children(paths.CONSUMERS, "groups")
-
+    groups = groups_for_guests(registered, watches, group)
     return ClusterMetadata(registered, watches, settings, pool, TIMEOUT, groups)
 
 

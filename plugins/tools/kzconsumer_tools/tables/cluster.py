@@ -14,12 +14,16 @@ from kzconsumer_tools.cluster.description import (
 )
 from kzconsumer_tools.tables.text import columns, dash, sentence
 
+_FROM_BROKERS = "As brokers report it. They do not report"
+
 
 def cluster_table(cluster: ClusterDescription, *, wide: bool = False) -> str:
     name = f"cluster {cluster.cluster_id}" if cluster.cluster_id is not None else "cluster without an id"
     lines = [f"{name}: {plural(len(cluster.brokers), 'broker')}, {plural(cluster.topics, 'topic')}"]
     since = f", since {moment(cluster.controller_since)}" if cluster.controller_since is not None else ""
-    controller = f"broker {cluster.controller}{since}" if cluster.controller is not None else "none"
+    kind = "node" if cluster.from_brokers and cluster.kraft_controller else "broker"
+    without = "unknown" if cluster.from_brokers else "none"
+    controller = f"{kind} {cluster.controller}{since}" if cluster.controller is not None else without
     lines.append(f"controller: {controller}; epoch {dash(cluster.controller_epoch)}")
     if cluster.brokers:
         head = ("BROKER", "FORMAT", "RACK", "SINCE", "LISTENERS", "SECURITY")
@@ -32,6 +36,8 @@ def cluster_table(cluster: ClusterDescription, *, wide: bool = False) -> str:
     for verb, names in asked.items():
         if names:
             lines += ["", *sentence(f"To be {verb}: {', '.join(names)}")]
+    if cluster.from_brokers:
+        lines += ["", *sentence(f"{_FROM_BROKERS}: formats, times and other listeners, deletions and elections.")]
     return "\n".join([*lines, *_unreadable(cluster.unreadable)])
 
 
@@ -44,8 +50,9 @@ def topics_table(topics: Sequence[TopicDescription], *, wide: bool = False) -> s
         numbers = sorted({len(each.replicas) for each in topic.partitions})
         replicas = "-".join(map(str, dict.fromkeys((*numbers[:1], *numbers[-1:])))) or "-"
         note = " (0.7)" if topic.brokers_of_0_7 else " (to be deleted)" if topic.deleting else ""
-        facts = (topic.partition_count, replicas, topic.leaderless, topic.under_replicated, len(topic.config))
-        settings = ", ".join(f"{name}={value}" for name, value in topic.config.items()) or "-"
+        own = dash(len(topic.config) if topic.config is not None else None)
+        facts = (topic.partition_count, replicas, topic.leaderless, topic.under_replicated, own)
+        settings = ", ".join(f"{name}={value}" for name, value in (topic.config or {}).items()) or "-"
         rows.append((*map(str, facts), topic.topic + note, topic.topic_id or "-", settings))
     unreadable = [each for topic in topics for each in topic.unreadable]
     return "\n".join([*columns(rows, right={0, 1, 2, 3, 4}, wide=wide, more=2), *_unreadable(unreadable)])
@@ -61,7 +68,7 @@ def _topic(topic: TopicDescription, wide: bool) -> Iterator[str]:
         yield f"id {topic.topic_id}"
     if topic.deleting:
         yield "to be deleted"
-    yield from (f"{name} = {value}" for name, value in topic.config.items())
+    yield from (f"{name} = {value}" for name, value in (topic.config or {}).items())
     if topic.brokers_of_0_7:
         rows = [("BROKER", "PARTITIONS")]
         rows += [(str(broker), f"{broker}-0 to {broker}-{n - 1}") for broker, n in topic.brokers_of_0_7.items() if n]
@@ -74,7 +81,7 @@ def _topic(topic: TopicDescription, wide: bool) -> Iterator[str]:
 
 
 def _partition(at: PartitionShown) -> tuple[str, ...]:
-    moving = [f"+{each}" for each in at.adding] + [f"-{each}" for each in at.removing]
+    moving = [f"+{each}" for each in at.adding or ()] + [f"-{each}" for each in at.removing or ()]
     replicas = " ".join([",".join(map(str, at.replicas)), *moving])
     in_sync = ",".join(map(str, at.isr)) or "none"
     behind = ",".join(str(each) for each in at.replicas if each not in at.isr) or "none"
@@ -84,12 +91,13 @@ def _partition(at: PartitionShown) -> tuple[str, ...]:
 
 
 def _broker(broker: BrokerShown) -> tuple[str, ...]:
-    listeners = ", ".join(f"{each.name}://{each.host}:{each.port}" for each in broker.listeners)
-    version = "0.7" if broker.version == 0 else str(broker.version)
+    scheme = [f"{each.name}://" if each.name is not None else "" for each in broker.listeners]
+    listeners = ", ".join(f"{name}{each.host}:{each.port}" for name, each in zip(scheme, broker.listeners, strict=True))
+    version = "0.7" if broker.version == 0 else dash(broker.version)
     security = ", ".join(each.security_protocol for each in broker.listeners)
     return str(broker.id), version, broker.rack or "-", moment(broker.since), listeners, security
 
 
 def _unreadable(nodes: Iterable[Unreadable]) -> list[str]:
-    lines = [f"  {each.path}: {each.reason}" for each in nodes]
-    return ["", "Nodes that cannot be read:", *lines] if lines else []
+    lines = list(dict.fromkeys(f"  {each.path}: {each.reason}" for each in nodes))
+    return ["", "Cannot be read:", *lines] if lines else []

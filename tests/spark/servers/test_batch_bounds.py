@@ -1,0 +1,38 @@
+"""Where a batch read of the source begins, on real servers; test_batch_source.py reads with a Spark."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_spark.source.bounds import ranges_between
+from kzconsumer_spark.source.options import read_options
+from tests.support.producing import Sent, produce
+from tests.support.recreation import recreate_topic
+from tests.support.zookeeper_sessions import session
+
+
+async def test_an_offset_of_an_earlier_topic_does_not_count_in_a_batch_read(cluster: Cluster, unique: str) -> None:
+    options = read_options({"zookeeper.connect": cluster.connect, "group.id": unique, "topics": unique})
+
+    async def left() -> list[OffsetRange]:
+        found, brokers = await asyncio.to_thread(ranges_between, options.settings, options.bounds)
+        assert [f"{each.host}:{each.port}" for each in brokers] == [cluster.bootstrap]
+        return found
+
+    await create_topic(cluster.connect, unique, 1)
+    sent = [Sent(0, None, b"%d" % n) for n in range(10)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
+    path = GroupPaths(unique).offset(TopicPartition(unique, 0))
+    async with session(cluster.connect) as zookeeper:
+        await zookeeper.ensure(path)
+        await zookeeper.set(path, b"4", -1)
+        assert await left() == [OffsetRange(unique, 0, 4, 10)]
+        await recreate_topic(cluster, unique, 1)
+        await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
+        assert await left() == [OffsetRange(unique, 0, 0, 10)]
+        await zookeeper.set(path, b"4", -1)
+        assert await left() == [OffsetRange(unique, 0, 4, 10)]
