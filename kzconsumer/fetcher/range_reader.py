@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
 
+_LARGER: Final = 4  # times `[fetch] max_bytes`: the most that a partition is asked for that is read alone
+
 
 class RangeReader:
     """Needs no ZooKeeper. One call at a time, except for `read`s of ranges that `by_leader` has separated."""
@@ -105,6 +107,7 @@ class RangeReader:
         left = {TopicPartition(each.topic, each.partition): each for each in ranges if each.first < each.until}
         sizes = dict.fromkeys(left, self._fetch.max_bytes)
         gaps: set[OffsetRange] = set()
+        by_leader: Mapping[Broker, Collection[TopicPartition]] = {}
         deadline = now() + self._fetch.request_timeout
         while left:
             before = dict(left)
@@ -112,14 +115,16 @@ class RangeReader:
             answered: set[TopicPartition] = set()
             ends: dict[TopicPartition, int] = {}  # of logs that end before their range does
             try:
-                by_leader = await self._by_leader(left)
+                by_leader = by_leader or await self._by_leader(left)
                 if not by_leader:
                     reason = self._no_leader()
             except BrokersUnreachableError as error:
-                by_leader, reason = {}, error
-            for leader, asked in by_leader.items():
+                reason = error
+            for leader, led in by_leader.items():
+                if not (asked := {each: left[each] for each in led if each in left}):
+                    continue
                 try:
-                    fetched = await self._ask(leader, {each: left[each] for each in asked}, sizes)
+                    fetched = await self._ask(leader, asked, sizes)
                 except ConnectionLostError as error:
                     reason = error
                     continue
@@ -138,10 +143,14 @@ class RangeReader:
                         # Before 0.11 the end is read after the records, and may have moved between the two.
                         next_offset = rest.until if rest in gaps else next_offset
                         gaps.add(rest)
+                    if len(asked) == 1 and next_offset > rest.first:
+                        sizes[part.topic_partition] = self._size_of_rest(part, rest, next_offset)
                     if records:
                         yield part.topic_partition, records.columns()
                     left[part.topic_partition] = rest._replace(first=next_offset)
             left = {each: rest for each, rest in left.items() if rest.first < rest.until}
+            if not left.items().isdisjoint(before.items()):
+                by_leader = {}  # a partition that got nothing may have another leader now
             if left != before or (follow and answered == before.keys()):
                 deadline = now() + self._fetch.request_timeout
             elif now() > deadline:
@@ -166,6 +175,12 @@ class RangeReader:
     def _no_leader(self) -> KzConsumerError:
         partition, why = next(iter(self._leaders.last.items()))
         return ConnectionLostError(f"{partition} has no leader: {why}")
+
+    def _size_of_rest(self, part: FetchedPartition, rest: OffsetRange, next_offset: int) -> int:
+        """How many bytes to ask for next: what the rest is likely to take, within limits; each request costs 1 ms."""
+        most = self._fetch.max_bytes
+        expected = len(part.records) * (rest.until - next_offset) // (next_offset - rest.first)
+        return max(most, min(expected * 9 // 8, most * _LARGER, self._fetch.response_bytes))
 
     async def _by_leader(self, partitions: Collection[TopicPartition]) -> dict[Broker, list[TopicPartition]]:
         found: dict[Broker, list[TopicPartition]] = {}

@@ -26,10 +26,12 @@ async def log_broker(
     answering: Callable[[int], object] = int,
     end: Callable[[int], int] = lambda partition: 1 << 40,
     error: int = 0,
+    asking: Callable[[int], object] = int,
 ) -> AsyncIterator[Broker]:
     """A broker that leads every requested partition; `answering` is called with the size of each response.
 
-    `end` gives the last stable offset of a partition, `error` is the code in every response.
+    `end` gives the last stable offset of a partition, `error` is the code in every response, `asking` is called with
+    the most bytes of a partition that a request allows.
     """
     tasks: set[asyncio.Task[None]] = set()
 
@@ -43,9 +45,10 @@ async def log_broker(
                 request = await reader.readexactly(size)
                 api_key, _, correlation, client = struct.unpack_from(">hhih", request)
                 if api_key == FETCH:
-                    parts = [
-                        (partition, log(partition, offset)) for partition, offset in _asked(request[10 + client :])
-                    ]
+                    parts = []
+                    for partition, offset, most in _asked(request[10 + client :]):
+                        asking(most)
+                        parts.append((partition, log(partition, offset)))
                     if not any(records for _, records in parts):
                         await asyncio.sleep(_IDLE)
                     body = _fetched(parts, end, error)
@@ -69,14 +72,11 @@ async def log_broker(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _asked(body: bytes) -> list[tuple[int, int]]:
-    """(partition, offset) in the order of the request, which names a single topic."""
+def _asked(body: bytes) -> list[tuple[int, int, int]]:
+    """(partition, offset, most bytes) in the order of the request, which names a single topic."""
     (topic,) = struct.unpack_from(">h", body, 21)
     (count,) = struct.unpack_from(">i", body, 23 + topic)
-    return [
-        (partition, offset)
-        for partition, offset, _ in struct.iter_unpack(">iqi", body[27 + topic : 27 + topic + 16 * count])
-    ]
+    return list(struct.iter_unpack(">iqi", body[27 + topic : 27 + topic + 16 * count]))
 
 
 def _fetched(parts: list[tuple[int, bytes]], end: Callable[[int], int], error: int) -> bytes:

@@ -47,12 +47,14 @@ async def offsets(reader: RangeReader, span: OffsetRange) -> list[object]:
 
 
 class Led:
-    """One broker leads everything."""
+    """One broker leads everything. `looks`: how often it was looked up."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.looks = 0
 
     async def of(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Broker]:
+        self.looks += 1
         return dict.fromkeys(partitions, self._broker)
 
 
@@ -76,6 +78,45 @@ async def test_a_gap_at_the_end_of_the_log_ends_a_range(
         monkeypatch.setattr(reader, "_leaders", Led(broker))
         with pytest.raises(error, match="orders-0: the log ends at 8, before 9") if error else nullcontext():
             assert await offsets(reader, OffsetRange("orders", 0, 2, 9)) == [2, 3, 4]
+
+
+async def test_leaders_are_looked_up_once_while_they_send_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [record_batch([Record(None, b"v")] * 2, base_offset=offset) for offset in (0, 2, 4, 6)]
+    nothing_at = {4}
+
+    def log(partition: int, offset: int) -> bytes:
+        if offset in nothing_at:
+            nothing_at.remove(offset)
+            return b""
+        return records[offset // 2]
+
+    async with log_broker(log) as broker, reading(Known(broker), 30) as reader:
+        leaders = Led(broker)
+        monkeypatch.setattr(reader, "_leaders", leaders)
+        assert await offsets(reader, OffsetRange("orders", 0, 0, 8)) == [*range(8)]
+        assert leaders.looks == 2  # the second after the answer without records
+
+
+async def test_a_partition_that_is_read_alone_is_asked_for_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second request on, between `[fetch] max_bytes` and four times that."""
+    most, size = FetchSettings().max_bytes, 1_000_000
+    sizes: list[int] = []
+
+    def log(partition: int, offset: int) -> bytes:
+        return record_batch([Record(None, bytes(size))], base_offset=offset)
+
+    async with log_broker(log, asking=sizes.append) as broker, reading(Known(broker), 30) as reader:
+        monkeypatch.setattr(reader, "_leaders", Led(broker))
+        assert await offsets(reader, OffsetRange("orders", 0, 3, 9)) == [*range(3, 9)]
+        three, two = (9 * n * (size + 100) // 8 for n in (3, 2))
+        assert sizes[:3] == [most, 4 * most, 4 * most]
+        assert three - 1000 < sizes[3] <= three
+        assert two - 1000 < sizes[4] <= two
+        assert most <= sizes[5] < 1.2 * most
+        sizes.clear()
+        both = [OffsetRange("orders", number, 0, 2) for number in range(2)]
+        assert [rows.num_rows async for _, rows in reader.read(both)] == [1] * 4
+        assert sizes == [most] * 4
 
 
 async def test_what_a_broker_cannot_read_is_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
