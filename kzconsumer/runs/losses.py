@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from kzconsumer.brokers.log_offsets import LogOffsets
 from kzconsumer.brokers.protocol.list_offsets import LATEST, ListedOffset
 from kzconsumer.clock import now
-from kzconsumer.errors import KzConsumerError, OffsetLostError, SessionExpiredError
+from kzconsumer.errors import BrokersUnreachableError, KzConsumerError, OffsetLostError, SessionExpiredError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
-from kzconsumer.registry import paths as nodes
 from kzconsumer.registry.run_record import GroupRun
+from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.settings.values import FAIL
-from kzconsumer.zookeeper.round_trips import together
-from kzconsumer.zookeeper.session import ZooKeeperSession
 
 log = get_logger("kzconsumer.group")
 
@@ -33,9 +31,9 @@ class RunLosses:
     replayable sink, `truncated` are the settings of [offsets]."""
 
     def __init__(
-        self, session: ZooKeeperSession, log_offsets: LogOffsets, reset: str, truncated: str | None = None
+        self, topics: TopicRegistry, log_offsets: LogOffsets, reset: str, truncated: str | None = None
     ) -> None:
-        self._session = session
+        self._topics = topics
         self._log_offsets = log_offsets
         self._reset = reset
         self._truncated = truncated
@@ -48,13 +46,12 @@ class RunLosses:
         A deleted or recreated topic ends where it is committed. Raises OffsetLostError if the settings say to fail,
         SessionExpiredError, ConnectionLostError, ZooKeeperError.
         """
-        topics = sorted({partition.topic for partition in short})
-        stats = await together([self._session.exists(nodes.topic(topic)) for topic in topics])
-        there = {
-            topic
-            for topic, stat in zip(topics, stats, strict=True)
-            if stat is not None and f"{stat.czxid:#x}" == run.topics[topic].incarnation
-        }
+        try:
+            found = await self._topics.incarnations({partition.topic for partition in short})
+        except BrokersUnreachableError as error:
+            log.debug("topics of the run unavailable", reason=str(error))
+            return {}
+        there = {topic for topic, number in found.items() if f"{number:#x}" == run.topics[topic].incarnation}
         if not there:
             if self._reset == FAIL:
                 partition, at = min(short.items())

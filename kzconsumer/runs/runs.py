@@ -77,7 +77,7 @@ class Runs:
         self._log_offsets = LogOffsets(leaders, brokers, fetch.request_timeout, isolation)
         # Records of open transactions are not lost.
         whole = LogOffsets(leaders, brokers, fetch.request_timeout, READ_UNCOMMITTED)
-        self._losses = RunLosses(session, whole, offsets.reset, offsets.truncated if replayable else None)
+        self._losses = RunLosses(self._topics(), whole, offsets.reset, offsets.truncated if replayable else None)
         self._stop_at = settings.subscription.stop_at
         self._wanted = settings.subscription.run
         self._asked: GroupRun | None = None  # the run of `_outstanding`

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import anyio
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
+import kzconsumer
+from kzconsumer.runs.end_offsets import RUN_CHECK
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic_in_kraft
 from tests.support.extent import extent
@@ -20,9 +23,13 @@ from tests.support.zookeeper_sessions import session, until
 PARTITIONS = 4
 
 
-@pytest.fixture(scope="module", params=extent(("4.2.0",), ("3.9.1", "4.2.0")))
-def kraft(request: pytest.FixtureRequest, servers: Servers) -> Cluster:
-    return servers.cluster(f"kraft-{request.param}", request.param, kraft=True)
+@pytest.fixture(params=extent(("4.2.0",), ("3.9.1", "4.2.0")))
+async def kraft(request: pytest.FixtureRequest, servers: Servers) -> Cluster:
+    version = request.param
+    cluster = servers.shared(f"kraft-{version}", lambda name: servers.cluster(name, version, kraft=True))
+    async with session(cluster.connect.partition("/")[0]) as zookeeper:
+        await zookeeper.ensure(cluster.chroot)  # brokers without ZooKeeper create no chroot
+    return cluster
 
 
 def tables(cluster: Cluster) -> Tables:
@@ -40,8 +47,6 @@ def values(*members: Reader) -> Counter[bytes | None]:
 
 async def test_every_record_is_delivered_once_while_members_join_and_leave(kraft: Cluster, unique: str) -> None:
     admin = AdminClient({"bootstrap.servers": kraft.bootstrap})
-    async with session(kraft.connect.partition("/")[0]) as zookeeper:
-        await zookeeper.ensure(kraft.chroot)  # brokers without ZooKeeper create no chroot
     await asyncio.to_thread(create_topic_in_kraft, kraft.bootstrap, unique, PARTITIONS)
     configured = settings(kraft.connect, unique, **tables(kraft))
     await send(kraft, unique, 0, 2_000)
@@ -68,3 +73,18 @@ async def test_every_record_is_delivered_once_while_members_join_and_leave(kraft
     async with reader(configured, {unique: 1}) as third:
         await until(lambda: len(third.messages) >= 2_000)
     assert values(third) == Counter(b"value %d" % n for n in range(10_000, 12_000))
+
+
+async def test_a_run_reads_up_to_the_ends_with_which_it_began(kraft: Cluster, unique: str) -> None:
+    """A topic that has no node is not a deleted one."""
+    await asyncio.to_thread(create_topic_in_kraft, kraft.bootstrap, unique, PARTITIONS)
+    await send(kraft, unique, 0, 400)
+    configured = settings(kraft.connect, unique, subscription={"stop_at": "end"}, **tables(kraft))
+    found: Counter[bytes | None] = Counter()
+    async with kzconsumer.connect(configured) as consumer:
+        (stream,) = (await consumer.create_message_streams({unique: 1}))[unique]
+        async for message in stream:
+            if not found:
+                await anyio.sleep(3 * RUN_CHECK)
+            found[message.value] += 1
+    assert found == Counter(b"value %d" % n for n in range(400))
