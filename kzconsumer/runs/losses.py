@@ -43,7 +43,8 @@ class RunLosses:
     async def reachable(self, run: GroupRun, short: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """New ends for partitions that cannot be read up to their ends; `short` has the stored offset of each.
 
-        A deleted or recreated topic ends where it is committed. Raises OffsetLostError if the settings say to fail,
+        A deleted or recreated topic ends where it is committed; one that the brokers of a cluster without ZooKeeper do
+        not know may come back, and keeps its ends. Raises OffsetLostError if the settings say to fail,
         SessionExpiredError, ConnectionLostError, ZooKeeperError.
         """
         try:

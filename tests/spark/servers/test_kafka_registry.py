@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from kzconsumer import clock
-from kzconsumer.errors import OffsetLostError, ZooKeeperUnreachableError
+from kzconsumer.errors import BrokersUnreachableError, OffsetLostError, ZooKeeperUnreachableError
 from kzconsumer.model import Broker, OffsetRange, RangeIdentity
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.settings import Settings
@@ -139,6 +140,22 @@ async def test_the_brokers_that_were_known_are_used_while_zookeeper_is_away(
     assert await asyncio.to_thread(known.brokers) == found
     with pytest.raises(ZooKeeperUnreachableError):
         await asyncio.to_thread(away.brokers)
+
+
+async def test_brokers_that_say_nothing(
+    zookeeper: ZooKeeperServer, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are named, not ZooKeeper: each has less time than the session."""
+    connect = f"{zookeeper.connect}/{unique}"
+    async with session(connect) as connected:
+        await connected.ensure("/brokers")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        brokers = {"bootstrap": [f"127.0.0.1:{silent.getsockname()[1]}"]}
+        settings = {"zookeeper": {"connect": connect}, "group": {"id": "g"}, "brokers": brokers}
+        monkeypatch.setattr("kzconsumer.registry.sessions.LIMIT", 3.0)
+        monkeypatch.setattr("kzconsumer_spark.worker.kafka_registry._BROKER_TIMEOUT", 0.5)
+        with pytest.raises(BrokersUnreachableError):
+            await asyncio.to_thread(KafkaRegistry(Kafka.of(Settings.from_dict(settings))).require_reachable)
 
 
 async def test_a_cluster_without_zookeeper(servers: Servers, unique: str) -> None:

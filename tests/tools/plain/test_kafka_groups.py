@@ -21,7 +21,7 @@ from kzconsumer.brokers.protocol.versions import OFFSET_FETCH, Versions
 from kzconsumer.errors import BrokersUnreachableError, ConnectionLostError
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.status.judgement import WINDOW
-from kzconsumer_tools.exporter.kafka_groups import KafkaGroup, merged, read_kafka_groups
+from kzconsumer_tools.exporter.kafka_groups import KafkaGroup, certain, merged, read_kafka_groups
 from kzconsumer_tools.exporter.pictures import Histories, ReadGroup, SeenPartition, group_of_nodes
 from tests.tools.plain.test_exporter import INTERVAL, P, stored
 from tests.tools.plain.test_group_description import group, node, ours
@@ -135,6 +135,17 @@ class Coordinating:
                 return StoredOffsets(0, {P[0]: StoredOffset(0, 7)})
             case _:
                 return {self._group: self._cluster.state}
+
+
+def test_a_group_whose_offsets_may_be_with_a_coordinator_that_is_away_is_left_out() -> None:
+    """It would be shown without lag, or with an old offset that it has in ZooKeeper."""
+    groups = {
+        "moved": kafka({P[0]: 7}),
+        "in ZooKeeper": kafka({P[0]: 7}, MEMBER),
+        "in the brokers": kafka({}, MEMBER),
+        "answered": kafka({}, MEMBER),
+    }
+    assert certain(groups, {"answered"}, {"moved", "answered"}).keys() == {"in ZooKeeper", "answered"}
 
 
 async def test_groups_whose_coordinator_is_away_are_not_taken_for_deleted() -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import anyio
+import msgspec
 
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.security import load_security
@@ -25,6 +26,8 @@ from kzconsumer_spark.pipe.messages import SpooledRange
 from kzconsumer_spark.ranges.lease import Permission
 
 _Planned: TypeAlias = list[tuple[str, int]]
+_BROKER_TIMEOUT: Final = 5.0
+"""Most seconds for each broker's response: below the limit of the session, so that another broker can be asked."""
 
 
 class TopicRecreatedError(Exception):
@@ -95,11 +98,13 @@ class KafkaRegistry:
 
     @asynccontextmanager
     async def _topics(self) -> AsyncIterator[ClusterTopics]:
-        kafka = self.kafka
+        fetch = self.kafka.fetch
+        fetch = msgspec.structs.replace(fetch, request_timeout=min(fetch.request_timeout, _BROKER_TIMEOUT))
+        kafka = msgspec.structs.replace(self.kafka, fetch=fetch)
         security = partial(load_security, kafka.brokers, kafka.source)
         async with (
             short_session(kafka.zookeeper) as session,
-            Brokers(client_id=kafka.client, timeout=kafka.fetch.request_timeout, security=security) as brokers,
+            Brokers(client_id=kafka.client, timeout=fetch.request_timeout, security=security) as brokers,
         ):
             yield ClusterTopics(session, Watches(session), kafka.settings(), brokers)
 

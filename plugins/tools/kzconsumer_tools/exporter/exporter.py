@@ -23,7 +23,7 @@ from kzconsumer.registry import paths
 from kzconsumer.registry.sessions import open_session
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer_tools.exporter.kafka_groups import KafkaGroups, merged, read_kafka_groups
+from kzconsumer_tools.exporter.kafka_groups import KafkaGroups, certain, merged, read_kafka_groups
 from kzconsumer_tools.exporter.nodes import WatchedNodes
 from kzconsumer_tools.exporter.pictures import Histories, ReadGroup, SeenGroup, group_of_nodes
 from kzconsumer_tools.groups.cluster_access import metadata_of
@@ -77,6 +77,7 @@ class Exporter:
         self._histories = Histories(interval)
         self._last: Reading | None = None
         self._known: set[str] = set()
+        self._with_brokers: frozenset[str] = frozenset()
         self._written: dict[tuple[TopicPartition, int], float] = {}
         self._asked: dict[tuple[TopicPartition, int], float] = {}
 
@@ -120,6 +121,10 @@ class Exporter:
                     found = await read_kafka_groups(metadata, topics, brokers, TIMEOUT)
                     kafka, unread = await _with_partitions(found, topics)
                     groups = merged(groups, kafka)
+                    if unread is None:
+                        self._with_brokers = frozenset(kafka)
+                    else:
+                        groups = certain(groups, kafka, self._with_brokers)
                 existing = sorted({each for group in groups.values() for each in group.existing})
                 ends, unknown = await self._ends(log_offsets, existing)
                 await self._times(record_times, groups, ends)
@@ -170,7 +175,7 @@ class Exporter:
         positions = dict(wanted[:PARTITIONS_OF_REQUEST])
         if not positions:
             return
-        found = await record_times.written(positions)
+        found = await record_times.written(positions, within=TIMEOUT)
         self._asked.update(dict.fromkeys(positions.items(), now()))
         self._written.update({(each, positions[each]): ms / 1000 for each, ms in found.items()})
 

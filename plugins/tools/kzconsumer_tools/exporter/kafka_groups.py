@@ -101,6 +101,18 @@ def merged(zookeeper: Mapping[str, ReadGroup], kafka: Mapping[str, ReadGroup]) -
     return found
 
 
+def certain(groups: Mapping[str, ReadGroup], kafka: Collection[str], before: Collection[str]) -> dict[str, ReadGroup]:
+    """Those of an incomplete reading whose offsets are known; `kafka`: which it found with the brokers, `before`: which
+    the last complete one did. Others may have offsets with a coordinator that has not answered.
+    """
+    return {
+        name: group
+        for name, group in groups.items()
+        if name in kafka
+        or (name not in before and not any(each.owner and each.stored is None for each in group.partitions))
+    }
+
+
 async def read_kafka_groups(metadata: ClusterMetadata, topics: Topics, pool: Brokers, timeout: float) -> KafkaGroups:
     """`timeout`: seconds for each response."""
     exists = bool(await topics.found([OFFSETS_TOPIC], None))  # the request alone would create it

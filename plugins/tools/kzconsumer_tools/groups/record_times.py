@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
+import anyio
 from anyio import to_thread
 
 from kzconsumer.brokers.leaders import Leaders
@@ -28,8 +30,10 @@ class RecordTimes:
         self._brokers = brokers
         self._timeout = timeout
 
-    async def written(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Milliseconds since 1970 of the first record at or after each offset.
+    async def written(
+        self, positions: Mapping[TopicPartition, int], *, within: float = math.inf
+    ) -> dict[TopicPartition, int]:
+        """Milliseconds since 1970 of the first record at or after each offset; what is found `within` so many seconds.
 
         Partitions in an old format, without timestamps, or without an answer from the leader are left out.
         """
@@ -42,16 +46,20 @@ class RecordTimes:
             return {}
         found: dict[TopicPartition, int] = {}
 
+        async def fetch(leader: Broker, part: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
+            times = await self._fetch_times(leader, part)
+            found.update((each, time) for each, time in times.items() if time is not None)
+            return times.keys()
+
         async def ask(leader: Broker, wanted: Mapping[TopicPartition, int]) -> None:
             rest = iter(wanted.items())
             while part := dict(islice(rest, PARTITIONS_OF_REQUEST)):
-                times = await self._fetch_times(leader, part)
-                for each in [each for each in part if each not in times]:
+                for each in part.keys() - await fetch(leader, part):
                     # The first partition of a response has its batch whatever the size.
-                    times |= await self._fetch_times(leader, {each: part[each]})
-                found.update((each, time) for each, time in times.items() if time is not None)
+                    await fetch(leader, {each: part[each]})
 
-        await outcomes([ask(leader, wanted) for leader, wanted in by_leader.items()])
+        with anyio.move_on_after(within):
+            await outcomes([ask(leader, wanted) for leader, wanted in by_leader.items()])
         return found
 
     async def _fetch_times(
