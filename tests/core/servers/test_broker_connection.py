@@ -56,11 +56,11 @@ AGREED = {
     "0.10.2.2": "Fetch 3, ListOffsets 1, Metadata 2, OffsetCommit 2, OffsetFetch 2, FindCoordinator 0, "
     "DescribeGroups 0, ListGroups 0",
     "1.1.1": "Fetch 7, ListOffsets 2, Metadata 5, OffsetCommit 3, OffsetFetch 3, FindCoordinator 1, "
-    "DescribeGroups 1, ListGroups 1",
+    "DescribeGroups 1, ListGroups 1, DescribeConfigs none",
     "2.8.2": "Fetch 12, ListOffsets 5, Metadata 10, OffsetCommit 8, OffsetFetch 7, FindCoordinator 3, "
-    "DescribeGroups 5, ListGroups 4",
+    "DescribeGroups 5, ListGroups 4, DescribeConfigs 4, ListPartitionReassignments 0",
     "3.9.1": "Fetch 12, ListOffsets 5, Metadata 10, OffsetCommit 8, OffsetFetch 7, FindCoordinator 4, "
-    "DescribeGroups 5, ListGroups 5, ConsumerGroupDescribe 0",
+    "DescribeGroups 5, ListGroups 5, DescribeConfigs 4, ListPartitionReassignments 0, ConsumerGroupDescribe 0",
 }
 # The three others speak every version of a request that these speak.
 VERSIONS = [version for version in AGREED if version not in extent(("0.9.0.1", "0.10.2.2", "2.8.2"), ())]

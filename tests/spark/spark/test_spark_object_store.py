@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyiceberg.utils.config import Config
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import Batch, SinkContext
@@ -99,6 +100,7 @@ async def test_a_local_spark_writes_into_a_store(
         for key, value in store.properties.items():  # secrets are not for the file
             variable = f"PYICEBERG_CATALOG__DEFAULT__{key.replace('.', '__').replace('-', '_')}"
             monkeypatch.setenv(variable.upper(), value)
+        monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # which it reads when it is imported
         place = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": store.uri("lake")}
         output |= {"table": "lake.out", "catalog_options": {"type": "sql"} | place}
     else:
