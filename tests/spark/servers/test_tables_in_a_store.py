@@ -76,6 +76,8 @@ def iceberg_rows(directory: Path, reach: Reach | ObjectStore) -> list[bytes | No
 @only_nightly  # a slice of it: the races below, and the contract with tables in directories
 class TestDeltaContract(StoreContract):
     sets_aside = True
+    kills = 10  # each takes ten seconds and more
+    zombies = 5
 
     def sink(self, directory: Path) -> Sink:
         return TableSink(delta(self.reach(directory)), directory / "scratch")
@@ -95,6 +97,8 @@ class TestDeltaContractAzure(TestDeltaContract):
 @only_nightly
 class TestIcebergContract(StoreContract):
     sets_aside = True
+    kills = 10
+    zombies = 5
 
     def sink(self, directory: Path) -> Sink:
         return TableSink(iceberg(directory, self.reach(directory)), directory / "scratch")
@@ -151,7 +155,7 @@ def test_one_of_two_writers_wins(store: ObjectStore, tmp_path: Path, kind: str) 
     targets: list[DeltaTarget | IcebergTarget]
     targets = [delta(store) if kind == "delta" else iceberg(tmp_path, store) for _ in "ab"]
     writers = [Writer(target, tmp_path / name) for target, name in zip(targets, "ab", strict=True)]
-    rounds = extent(8, 200)
+    rounds = extent(8, 50)
     with ThreadPoolExecutor(2) as threads:
         for first in range(rounds):
             start = threading.Barrier(2)
