@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     import pyarrow as pa  # loaded by `read`
 
 T = TypeVar("T")
-_NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
 
 _LARGER: Final = 4  # times `[fetch] max_bytes`: the most that a partition is asked for that is read alone
 
@@ -59,11 +57,11 @@ class RangeReader:
     """Needs no ZooKeeper. One call at a time, except for `read`s of ranges that `by_leader` has separated."""
 
     def __init__(
-        self, settings: FetchSettings, known: KnownBrokers, brokers: Brokers, ids: Mapping[str, str] = _NO_IDS
+        self, settings: FetchSettings, known: KnownBrokers, brokers: Brokers, ids: Mapping[str, str] | None = None
     ) -> None:
         """`ids` are those of topics of which no other topic of the same name may be read (Kafka 2.8)."""
         self._fetch = settings
-        self._ids = ids
+        self._ids = ids or {}
         self._brokers = brokers
         self._leaders = Leaders(known, brokers, settings.request_timeout)
         self._isolation = ISOLATION_LEVELS[settings.isolation]

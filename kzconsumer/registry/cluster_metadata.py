@@ -145,7 +145,7 @@ class ClusterMetadata:
 def groups_for_guests(
     registered: TopicRegistry, watches: Watches, group: str | None
 ) -> Callable[[], Awaitable[Iterable[str]]]:
-    """For who is no member: the group that it reads for, if any, and without registered brokers all groups."""
+    """For a reader that is no member: the group that it reads for, if any. All groups if no broker is registered."""
 
     async def groups() -> list[str]:
         own = [group] if group is not None else []

@@ -36,7 +36,7 @@ _Shape = tuple[str, int]
 class ClusterTopics(TopicRegistry):
     """`notify` is called when `poll` finds that topics have changed since they were read.
 
-    Who is no member (`guest`) keeps no addresses, and without registered brokers uses those that any group has kept.
+    A reader that is no member (`guest`) keeps no addresses, and uses those of any group if no broker is registered.
     """
 
     def __init__(

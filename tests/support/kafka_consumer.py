@@ -33,7 +33,7 @@ QUICK_HEARTBEATS = {
 
 
 def kafka_consumer(cluster: Cluster, group: str, **settings: Any) -> Consumer:
-    """It commits only when it is told to. `settings` are librdkafka's, with `_` for `.`."""
+    """A consumer without automatic commits. `settings` are librdkafka's settings, with `_` in place of `.`."""
     return Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,

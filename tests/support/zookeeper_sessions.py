@@ -31,6 +31,13 @@ async def session(connect: str, timeout: float = 6.0) -> AsyncIterator[ZooKeeper
         await opened.close()
 
 
+async def make_chroot(connect: str) -> None:
+    """That of `connect`, which brokers without ZooKeeper do not create."""
+    hosts, _, chroot = connect.partition("/")
+    async with session(hosts) as above:
+        await above.ensure(f"/{chroot}")
+
+
 async def until(condition: Callable[[], object], limit: float = 10.0) -> None:
     """Wait for the condition; TimeoutError after `limit` seconds. Polling takes a fifth of a processor at most."""
     with anyio.fail_after(limit):

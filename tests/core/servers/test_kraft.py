@@ -18,7 +18,7 @@ from tests.support.extent import extent
 from tests.support.members import Reader, Tables, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
-from tests.support.zookeeper_sessions import session, until
+from tests.support.zookeeper_sessions import make_chroot, until
 
 PARTITIONS = 4
 
@@ -27,8 +27,7 @@ PARTITIONS = 4
 async def kraft(request: pytest.FixtureRequest, servers: Servers) -> Cluster:
     version = request.param
     cluster = servers.shared(f"kraft-{version}", lambda name: servers.cluster(name, version, kraft=True))
-    async with session(cluster.connect.partition("/")[0]) as zookeeper:
-        await zookeeper.ensure(cluster.chroot)  # brokers without ZooKeeper create no chroot
+    await make_chroot(cluster.connect)
     return cluster
 
 

@@ -31,7 +31,7 @@ from kzconsumer_spark.ranges.lease import Lease, LeaseLost
 from kzconsumer_spark.worker.kafka_registry import KafkaRegistry, TopicRecreatedError, TopicsLease
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
-from tests.support.zookeeper_sessions import session, until
+from tests.support.zookeeper_sessions import make_chroot, session, until
 
 
 async def create(zookeeper: ZooKeeperSession, path: str) -> int:
@@ -155,14 +155,13 @@ async def test_brokers_that_say_nothing(
         monkeypatch.setattr("kzconsumer.registry.sessions.LIMIT", 3.0)
         monkeypatch.setattr("kzconsumer_spark.worker.kafka_registry._BROKER_TIMEOUT", 0.5)
         with pytest.raises(BrokersUnreachableError):
-            await asyncio.to_thread(KafkaRegistry(Kafka.of(Settings.from_dict(settings))).require_reachable)
+            await asyncio.to_thread(KafkaRegistry(Kafka.of(Settings.from_dict(settings))).reachable)
 
 
 async def test_a_cluster_without_zookeeper(servers: Servers, unique: str) -> None:
     """A task fetches from the brokers that Metadata requests name, and a topic of another id is another one."""
     cluster = servers.cluster(f"kraft-{unique}", "4.2.0", kraft=True)
-    async with session(cluster.connect.partition("/")[0]) as above:
-        await above.ensure(cluster.chroot)
+    await make_chroot(cluster.connect)
     settings = {"zookeeper": {"connect": cluster.connect}, "group": {"id": "g"}}
     kafka = Kafka.of(Settings.from_dict({**settings, "brokers": {"bootstrap": [cluster.bootstrap]}}))
     known = KafkaRegistry(kafka)

@@ -78,6 +78,12 @@ class Query:
     async def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return await asyncio.to_thread(self.reader.partitions, start, end)
 
+    async def first_batch(self) -> tuple[dict[str, Any], dict[str, Any], Sequence[InputPartition]]:
+        """Its start, its end, and its tasks."""
+        start = self.reader.initialOffset()
+        end = await self.after(start)
+        return start, end, await self.tasks(start, end)
+
     async def values(self, tasks: Sequence[InputPartition]) -> list[bytes]:
         def read() -> list[bytes]:
             return [row["value"] for task in tasks for rows in self.reader.read(task) for row in rows.to_pylist()]
@@ -140,9 +146,7 @@ async def test_a_topic_that_is_created_again_while_tasks_read(cluster: Cluster, 
     await create_topic(cluster.connect, unique, 1)
     await send(cluster, unique, OLD)
     async with query(cluster, unique, tmp_path) as first:
-        start = first.reader.initialOffset()
-        end = await first.after(start)
-        tasks = await first.tasks(start, end)
+        start, end, tasks = await first.first_batch()
         assert await first.values(tasks) == OLD
         await recreate_topic(cluster, unique, 1)
         await send(cluster, unique, NEW)
@@ -175,9 +179,7 @@ async def test_a_topic_that_is_deleted_while_tasks_read(cluster: Cluster, unique
     await create_topic(cluster.connect, unique, 1)
     await send(cluster, unique, OLD)
     async with query(cluster, unique, tmp_path) as first:
-        start = first.reader.initialOffset()
-        end = await first.after(start)
-        tasks = await first.tasks(start, end)
+        _, _, tasks = await first.first_batch()
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         (deleted,) = admin.delete_topics([unique]).values()
         await asyncio.to_thread(deleted.result, LIMIT)
@@ -190,9 +192,7 @@ async def test_retention_removes_records_before_tasks_read_them(cluster: Cluster
     await create_topic(cluster.connect, unique, 1)
     await send(cluster, unique, OLD)
     async with query(cluster, unique, tmp_path) as first:
-        start = first.reader.initialOffset()
-        end = await first.after(start)
-        tasks = await first.tasks(start, end)
+        start, end, tasks = await first.first_batch()
         await retained_from(cluster, unique, 4)
         with pytest.raises(OffsetLostError, match=r"does not hold offset 0 any more; start the query again: "):
             await first.values(tasks)
@@ -219,9 +219,7 @@ async def test_zookeeper_is_away_during_a_batch(servers: Servers, unique: str, t
     await create_topic(cluster.connect, unique, 1)
     await send(cluster, unique, NEW)
     async with query(cluster, unique, tmp_path, "smallest", 20) as running:
-        start = running.reader.initialOffset()
-        end = await running.after(start)
-        tasks = await running.tasks(start, end)
+        start, end, tasks = await running.first_batch()
         zookeeper.send_signal(signal.SIGSTOP)
         assert await running.values(tasks) == NEW
         zookeeper.send_signal(signal.SIGCONT)
@@ -248,7 +246,7 @@ async def test_zookeeper_is_away_during_a_batch(servers: Servers, unique: str, t
 async def test_a_checkpoint_that_was_restored_with_its_output(
     cluster: Cluster, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the group has committed since comes again after a reset to where the checkpoint ends, and not before."""
+    """Records that the group committed after the backup are delivered again only if its offsets are reset."""
     await create_topic(cluster.connect, unique, 1)
     await send(cluster, unique, OLD)
     async with query(cluster, unique, tmp_path) as running:

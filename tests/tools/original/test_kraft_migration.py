@@ -92,7 +92,7 @@ def written(member: Daemon) -> Records:
 
 
 def repeated_from_one_offset_on(killed: Records, by_others: Counter[Place]) -> bool:
-    """Whether of each partition only the last records come again: those that the member had not committed."""
+    """Whether only the last records of each partition are delivered again: those that were not committed."""
     of: dict[int, list[bool]] = defaultdict(list)
     for place, _ in killed:
         of[place[0]].append(place in by_others)

@@ -23,7 +23,7 @@ from tests.support.command_line import CommandLine
 from tests.support.members import Tables, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
-from tests.support.zookeeper_sessions import session, until
+from tests.support.zookeeper_sessions import make_chroot, session, until
 
 PARTITIONS, EACH = 2, 10
 #: Of the tool that is compared: the newest one in the sandbox's jars.
@@ -37,8 +37,7 @@ def kraft(servers: Servers) -> Cluster:
 
 @pytest.fixture
 async def zookeeper(kraft: Cluster) -> AsyncIterator[ZooKeeperSession]:
-    async with session(kraft.connect.partition("/")[0]) as above:
-        await above.ensure(kraft.chroot)
+    await make_chroot(kraft.connect)
     async with session(kraft.connect) as opened:
         yield opened
 

@@ -18,7 +18,7 @@ from kzconsumer_sandbox.servers.topics import create_topic_in_kraft
 from tests.support.command_line import CommandLine
 from tests.support.kafka_consumer import NEWER_PROTOCOL, QUICK_HEARTBEATS, kafka_member, read_to_the_end, share_member
 from tests.support.servers import Servers
-from tests.support.zookeeper_sessions import session
+from tests.support.zookeeper_sessions import make_chroot
 from tests.tools.original.test_exporter import exporter, reached
 from tests.tools.servers.test_groups_move import Moving
 from tests.tools.servers.test_kraft_commands import EACH, PARTITIONS, consume, send
@@ -34,8 +34,7 @@ def kraft(servers: Servers) -> Cluster:
 
 @pytest.fixture
 async def topic(kraft: Cluster, unique: str) -> str:
-    async with session(kraft.connect.partition("/")[0]) as zookeeper:
-        await zookeeper.ensure(kraft.chroot)
+    await make_chroot(kraft.connect)
     await asyncio.to_thread(create_topic_in_kraft, kraft.bootstrap, unique, PARTITIONS)
     await send(kraft, unique)
     return unique

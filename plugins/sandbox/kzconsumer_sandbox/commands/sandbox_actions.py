@@ -18,7 +18,7 @@ import msgspec
 from kzconsumer.cli.progress import progress
 from kzconsumer.errors import MultiFailedError, NodeExistsError
 from kzconsumer.figures import plural
-from kzconsumer_sandbox.commands.sandbox_text import described, shell_variables
+from kzconsumer_sandbox.commands.sandbox_text import AFTER, described, shell_variables
 from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.readiness import find_faults
 from kzconsumer_sandbox.servers.state_file import SandboxState, ServerState, StateFile, default_path
@@ -27,8 +27,6 @@ from kzconsumer_sandbox.servers.versions import NEWEST, kafka_version
 NOT_RUNNING = 3
 _END_LIMIT = 5.0
 _PARTITIONS = 4
-_STEPS = 4
-"""Of a migration."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -143,7 +141,7 @@ def _create(state: SandboxState, topic: str, partitions: int, config: Mapping[st
 def _migrate(place: StateFile) -> int:
     """The next step; returns when it is done."""
     state = _serving(place)
-    if len(state.migrated) == _STEPS:
+    if len(state.migrated) == len(AFTER):
         raise SandboxError("the migration is complete")
     if not state.migrated and (state.kraft or not kafka_version(state.kafka_version).kraft):
         why = "has no ZooKeeper to leave" if state.kraft else "cannot leave ZooKeeper"
@@ -153,7 +151,7 @@ def _migrate(place: StateFile) -> int:
         os.kill(state.pid, signal.SIGUSR1)
         while place.running():
             if (now := place.read()) is not None and now.migrated != state.migrated:
-                print(f"step {len(now.migrated)} of {_STEPS}")
+                print(f"step {len(now.migrated)} of {len(AFTER)}")
                 print(described(now, {}))
                 return 0
             time.sleep(0.1)

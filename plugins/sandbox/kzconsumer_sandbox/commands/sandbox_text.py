@@ -9,7 +9,7 @@ from pathlib import Path
 from kzconsumer.figures import plural
 from kzconsumer_sandbox.servers.state_file import KCAT_CONFIG, SandboxState, ServerState, StateFile, default_path
 
-_AFTER = {
+AFTER = {
     "copy": "a KRaft controller, which also writes to ZooKeeper",
     "change_mode": "brokers in KRaft mode; the controller also writes to ZooKeeper",
     "finish": "KRaft; the cluster has left ZooKeeper",
@@ -21,7 +21,7 @@ _AFTER = {
 def described(state: SandboxState, faults: Mapping[ServerState, str]) -> str:
     if not state.ready:
         return f"Kafka {state.kafka_version} is starting (process {state.pid})"
-    mode = f" ({_AFTER[state.migrated[-1]]})" if state.migrated else " (KRaft)" if state.kraft else ""
+    mode = f" ({AFTER[state.migrated[-1]]})" if state.migrated else " (KRaft)" if state.kraft else ""
     brokers = plural(len(state.brokers), "broker")
     lines = [f"Kafka {state.kafka_version}{mode}, {brokers}, supervisor process {state.pid}"]
     marks = {server: f"  ({fault})" for server, fault in faults.items()}

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -23,16 +22,15 @@ from kzconsumer.settings.sections import BrokersSettings, FetchSettings
 from kzconsumer_spark.pipe.kafka import Kafka
 
 _FILES: Final = ("ca", "certificate", "key")
-_NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class BrokerAccess:
     """Made in the driver, used by tasks. `brokers` are those to ask for leaders, `ids` those of `RangeReader`."""
 
-    def __init__(self, kafka: Kafka, brokers: Sequence[Broker], ids: Mapping[str, str] = _NO_IDS) -> None:
+    def __init__(self, kafka: Kafka, brokers: Sequence[Broker], ids: Mapping[str, str] | None = None) -> None:
         """Reads the files and variables that the settings name. Raises ConfigError."""
         self.brokers = tuple(brokers)
-        self.ids = dict(ids)
+        self.ids = dict(ids or {})
         self.fetch: FetchSettings = kafka.fetch
         self.client = kafka.client
         self._settings = kafka.brokers

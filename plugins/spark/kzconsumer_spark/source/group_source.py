@@ -118,8 +118,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         configure(self._settings.log.level, self._settings.log.format)
         # A member waits for servers, also at a wrong address or with a wrong password.
         registry = KafkaRegistry(Kafka.of(self._settings))
-        registry.require_reachable()
-        require_admission(BrokerAccess(registry.kafka, registry.brokers()))
+        require_admission(BrokerAccess(registry.kafka, registry.reachable()))
         member = GroupMember(self._settings, offset, self._least)
         if threading.current_thread() is threading.main_thread():
             # When a query stops, Spark sends SIGTERM, and closes the connection, upon which `stop` is called.

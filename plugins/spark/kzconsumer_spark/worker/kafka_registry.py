@@ -67,9 +67,9 @@ class KafkaRegistry:
         """In one session."""
         return anyio.run(self._look, _planned(ranges))
 
-    def require_reachable(self) -> None:
-        """Raises if ZooKeeper does not answer, or no broker where topics come from brokers."""
-        anyio.run(self._reach)
+    def reachable(self) -> tuple[Broker, ...]:
+        """Those of the cluster. Raises if ZooKeeper does not answer, or no broker where topics come from brokers."""
+        return anyio.run(self._reach)
 
     def require_planned(self, ranges: Iterable[SpooledRange | RangeIdentity]) -> None:
         """Raises TopicRecreatedError unless the topic of each range is of the range's incarnation."""
@@ -88,9 +88,10 @@ class KafkaRegistry:
             ids = await topics.ids(names)
             return PlannedTopics(tuple(await topics.brokers()), ids, _gone(planned, await topics.incarnations(names)))
 
-    async def _reach(self) -> None:
+    async def _reach(self) -> tuple[Broker, ...]:
         async with self._topics() as topics:
             await topics.broker_ids()
+            return tuple(await topics.brokers())
 
     async def _incarnations(self, planned: _Planned) -> dict[str, int]:
         async with self._topics() as topics:

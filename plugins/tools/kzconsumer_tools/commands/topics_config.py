@@ -56,10 +56,12 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
 def run_get(arguments: argparse.Namespace) -> int:
     at = cluster_option(arguments)
     found = ask(read_topics, at, arguments.topics)
+    own = []
     for each in found:
         if each.config is None:
             raise NotDoneError("; ".join(f"{fault.path}: {fault.reason}" for fault in each.unreadable))
-    return show(arguments, [OwnSettings(each.topic, dict(each.config or {})) for each in found], settings_table)
+        own.append(OwnSettings(each.topic, dict(each.config)))
+    return show(arguments, own, settings_table)
 
 
 def run_set(arguments: argparse.Namespace) -> int:
