@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -101,3 +103,19 @@ async def test_what_lies_between_two_bounds(
             for partition in (0, 1)
             if (node := await zookeeper.find(paths.offset(TopicPartition(unique, partition)))) is not None
         ] == [b"120", b"300"]
+
+
+async def test_workers_do_not_search_modules_for_garbage(spark: SparkSession, cluster: Cluster, unique: str) -> None:
+    """Spark's workers collect it after each task. Which of them it takes for the second query is Spark's choice."""
+    await create_topic(cluster.connect, unique, 1)
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, [Sent(0, b"k", b"v")])
+
+    def exempt(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"objects": [gc.get_freeze_count()]})
+
+    def check() -> None:
+        assert batch(spark, cluster, unique, startingOffsets="earliest").count() == 1
+        found = spark.range(8, numPartitions=8).mapInArrow(exempt, "objects long").collect()
+        assert max(row["objects"] for row in found) > 10_000
+
+    await asyncio.to_thread(check)

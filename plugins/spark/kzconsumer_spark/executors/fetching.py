@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 from typing import Final
 
 import anyio
 import pyarrow as pa
 from anyio.from_thread import start_blocking_portal
+from pyspark import TaskContext
 
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.errors import BrokerError, BrokersUnreachableError, ConnectionLostError
@@ -50,6 +53,15 @@ def fetched(part: OffsetRange, access: BrokerAccess) -> Iterator[pa.RecordBatch]
                 yield spark_columns(batch)
         finally:
             portal.call(found.aclose)
+    if TaskContext.get() is not None:
+        _exempt_modules()
+
+
+@cache
+def _exempt_modules() -> None:
+    """PySpark's worker collects garbage after each task; it need not look at what was imported for the first one."""
+    gc.collect()
+    gc.freeze()
 
 
 def require_admission(access: BrokerAccess) -> None:
