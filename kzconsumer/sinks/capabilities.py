@@ -11,7 +11,7 @@ import msgspec
 from kzconsumer.errors import PluginError
 from kzconsumer.model import RangeIdentity, Wants
 from kzconsumer.offsets.destination import Destination
-from kzconsumer.sinks.interface import Batch, Checkable, Preparing, RangeData, SettingAside, Sink
+from kzconsumer.sinks.interface import Batch, Checkable, Preparing, Pulling, RangeData, SettingAside, Sink
 from kzconsumer.sinks.reports import Accountable, Previewing
 from kzconsumer.sinks.sink_faults import sink_faults
 
@@ -37,6 +37,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     remembers: Callable[[], bool]
     """See `Destination.remembers`."""
     prepare: Callable[[Batch], Awaitable[None]] | None
+    asked: Callable[[], Awaitable[None]] | None
     set_aside: Callable[[RangeIdentity, int], Awaitable[bool]] | None
     range_lost: Callable[[RangeData], None]
     """Called during `write` when a range of its batch is lost: another member may write it."""
@@ -61,6 +62,7 @@ def capabilities(sink: Sink) -> Capabilities:
         described=lambda: getattr(sink, "destination", ""),
         remembers=lambda: bool(getattr(sink, "remembers", False)),
         prepare=sink.prepare if isinstance(sink, Preparing) else None,
+        asked=sink.asked if isinstance(sink, Pulling) else None,
         set_aside=sink.set_aside if isinstance(sink, SettingAside) else None,
         range_lost=getattr(sink, "range_lost", lambda part: None),
         check=sink.check if isinstance(sink, Checkable) else None,

@@ -184,6 +184,17 @@ class Preparing(Protocol):
 
 
 @runtime_checkable
+class Pulling(Protocol):
+    """A sink that takes a batch only when something else asks it for one.
+
+    `asked` is awaited when a batch is due, and returns when the sink takes one. Until then the batch grows up to its
+    limits, nothing of it is planned, and its partitions may move at once.
+    """
+
+    async def asked(self) -> None: ...
+
+
+@runtime_checkable
 class SettingAside(Protocol):
     """A replayable sink that can exclude a range from ever being published.
 

@@ -196,6 +196,9 @@ class SinkRunner:
             return None
         with anyio.CancelScope() as self._waiting:
             await self._until_due()
+            if self._can.asked is not None:
+                with sink_failures(self._name):
+                    await self._can.asked()
             error = self._stream_error
             began = self._builder.begun
             batch, trackers = self._builder.cut(now() if error is None else math.inf)

@@ -10,7 +10,7 @@ from kzconsumer.model import Wants
 from kzconsumer.sinks.callables import is_async, misfit
 
 _ENTERING: dict[str, tuple[str, ...]] = {"__aenter__": (), "__aexit__": ("kind", "error", "trace")}
-_OPTIONAL = {"has": ("ranges",), "set_aside": ("part", "records"), "prepare": ("batch",)}
+_OPTIONAL = {"has": ("ranges",), "set_aside": ("part", "records"), "prepare": ("batch",), "asked": ()}
 # Of a replayable sink alone.
 _REPLAYING = ("has", "set_aside", "remembers")
 

@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +103,10 @@ def reader_processes(session: SparkSession) -> list[int]:
     gateway = session.sparkContext._gateway
     assert gateway is not None
     module = "pyspark.sql.streaming.python_streaming_source_runner"
-    children = Path(f"/proc/{gateway.proc.pid}/task").glob("*/children")
-    pids = [int(pid) for file in children for pid in file.read_text().split()]
+    pids: list[int] = []
+    for file in Path(f"/proc/{gateway.proc.pid}/task").glob("*/children"):
+        with suppress(FileNotFoundError):  # the thread has ended
+            pids += map(int, file.read_text().split())
     return [pid for pid in pids if exists(pid) and module in Path(f"/proc/{pid}/cmdline").read_text()]
 
 

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kzconsumer_spark.source.group_source import GroupSource
+    from kzconsumer_spark.source.prompt_commits import PromptCommits
 
-__all__ = ["GroupSource"]
+__all__ = ["GroupSource", "PromptCommits"]
 
 
 def __getattr__(name: str) -> object:
     """Imports PySpark only when the source is used: the daemon starts without it."""
-    if name != "GroupSource":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from kzconsumer_spark.source.group_source import GroupSource
+    if name == "GroupSource":
+        from kzconsumer_spark.source.group_source import GroupSource
 
-    return GroupSource
+        return GroupSource
+    if name == "PromptCommits":
+        from kzconsumer_spark.source.prompt_commits import PromptCommits
+
+        return PromptCommits
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -560,6 +560,43 @@ async def test_the_next_batch_is_prepared_while_one_is_written_and_no_more() -> 
     assert [batch.ranges for batch in sink.prepared] == [batch.ranges for batch in sink.batches]
 
 
+class Asking(Memory):
+    """A sink that takes a batch when a test sets `wants_one`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wants_one = asyncio.Event()
+
+    async def asked(self) -> None:
+        await self.wants_one.wait()
+
+
+async def test_a_batch_grows_and_is_not_planned_until_the_sink_is_asked() -> None:
+    claim, queue, sink, plans = tracker(), ChunkQueue(1 << 20), Asking(), list[tuple[int, int]]()
+
+    class Planning(Owned):
+        async def plan(self, wanted: Mapping[OffsetTracker, Plan]) -> list[OffsetTracker]:
+            plans.extend((plan.first, plan.until) for plan in wanted.values())
+            return list(wanted)
+
+    runner = planning(sink, Planning(), records=10)
+    put(queue, chunk(claim, 0, 10))
+    async with running(runner, [queue]):
+        await asyncio.sleep(0.05)
+        assert (plans, claim.consumed) == ([], 0), "nothing is planned, and a release does not wait"
+        sink.wants_one.set()
+        await until(lambda: claim.processed == 10)
+        assert plans == [(0, 10)]
+
+
+async def test_stop_does_not_wait_until_the_sink_is_asked() -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Asking()
+    put(queue, chunk(claim, 0, 10))
+    async with running(runner_of(sink), [queue]):
+        await asyncio.sleep(0.05)
+    assert sink.events == ["enter", "exit"]
+
+
 async def test_ranges_lost_after_being_prepared_are_not_written() -> None:
     lost, staying, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Preparing(open_gate=False)
     commits = Owned([lost, staying])

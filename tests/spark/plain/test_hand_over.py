@@ -140,3 +140,40 @@ async def test_nothing_is_handed_out_without_the_lease() -> None:
         assert await sink.following(START, 0.01) == START
         lease.hold()
         assert await sink.following(START, math.inf) != START
+
+
+async def test_a_write_ends_when_a_listener_reports_its_end() -> None:
+    sink = sink_of(START)
+    sink.socket = "/s"
+    async with writing(sink, batch(0, 5)) as first:
+        end = await sink.following(START, math.inf)
+        assert end.socket == "/s"
+        for other in (START, msgspec.structs.replace(end, socket="/t"), msgspec.structs.replace(end, ranges=())):
+            sink.take(other)
+            await anyio.lowlevel.checkpoint()
+        assert not first.done.is_set(), "of another process, or not what Spark was given"
+        sink.take(end)
+        await first.done.wait()
+    async with writing(sink, batch(5, 8)):
+        sink.take(end)  # late
+        following = await sink.following(end, math.inf)
+        assert [(part.first, part.until) for part in following.ranges] == [(5, 8)]
+
+
+async def test_a_batch_is_asked_for_while_spark_waits_for_one() -> None:
+    sink = sink_of(START)
+    async with anyio.create_task_group() as tasks:
+        asked = anyio.Event()
+
+        async def ask() -> None:
+            await sink.asked()
+            asked.set()
+
+        tasks.start_soon(ask)
+        await anyio.sleep(0.01)
+        assert not asked.is_set()
+        tasks.start_soon(sink.following, START, 0.05)
+        await asked.wait()
+    with anyio.move_on_after(0.01) as limit:
+        await sink.asked()
+    assert limit.cancelled_caught, "Spark no longer waits"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -23,7 +24,9 @@ from kzconsumer_sandbox.servers.topics import create_topic
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from kzconsumer_spark import GroupSource
 from kzconsumer_spark.executors.source import RangePart
+from kzconsumer_spark.source import group_member
 from kzconsumer_spark.source.group_source import GroupStreamReader
+from kzconsumer_spark.source.hand_over import HandOver
 from kzconsumer_spark.source.stream_offset import StreamOffset
 from tests.support.members import stored_offsets
 from tests.support.plans import planned
@@ -88,9 +91,15 @@ async def test_offsets_are_committed_when_spark_asks_for_the_next_batch_and_not_
 
 
 async def test_a_planned_range_that_moved_before_spark_asked_is_delivered_by_its_next_owner_alone(
-    cluster: Cluster, unique: str, tmp_path: Path
+    cluster: Cluster, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `trigger(processingTime=...)` a planned batch waits for as long as the interval."""
+    """Spark may have stopped waiting for a batch while it was being planned: as if that were always so."""
+
+    async def at_once(_: HandOver) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(HandOver, "asked", at_once)
+    monkeypatch.setattr(group_member, "FIRST_BATCH_SECONDS", 0.0)
     await create_topic(cluster.connect, unique, 2)
     sent = [Sent(n % 2, None, b"%d" % n) for n in range(20)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
@@ -122,6 +131,19 @@ async def test_a_planned_range_that_moved_before_spark_asked_is_delivered_by_its
     finally:
         for reader in (first, second):
             await asyncio.to_thread(reader.stop)
+
+
+async def test_the_first_call_waits_for_its_batch(cluster: Cluster, unique: str) -> None:
+    """The next trigger may come an interval later."""
+    await create_topic(cluster.connect, unique, 1)
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, [Sent(0, None, b"v")])
+    reader = reader_of(cluster.connect, unique, unique, maxTriggerDelay="1s")
+    start = reader.initialOffset()
+    try:
+        with anyio.fail_after(LIMIT):
+            assert await asyncio.to_thread(reader.latestOffset, start, ROWS) != start
+    finally:
+        await asyncio.to_thread(reader.stop)
 
 
 async def test_two_sources_of_one_query_in_a_run_of_their_group(

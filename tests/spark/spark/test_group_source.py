@@ -15,11 +15,13 @@ import anyio
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.streams.message import Message
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_spark import PromptCommits
 from tests.support.members import owners, reader, settings, stored_offsets
 from tests.support.plans import planned
 from tests.support.processes import session_of, wait_gone, wait_until
@@ -269,3 +271,56 @@ async def test_a_partition_that_moves_in_a_batch(
             await asyncio.to_thread(query.stop)
     assert sorted({*first.all, *second.all}) == rows(unique, 700)
     assert len(first.all) + len(second.all) == 700 + 250  # what moved in the batch
+
+
+class Seen(PromptCommits):
+    """Keeps whether each batch that is reported was in the commit log of the checkpoint."""
+
+    def __init__(self, commits: Path) -> None:
+        self._commits = commits
+        self.found: list[bool] = []
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        self.found.append((self._commits / str(event.progress.batchId)).exists())
+        super().onQueryProgress(event)
+
+
+@pytest.mark.parametrize("prompt", [True, False])
+async def test_offsets_between_two_triggers(
+    spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path, prompt: bool
+) -> None:
+    """The first trigger waits until the group is joined. With the listener its batch is committed at once, and a query
+    that is stopped then leaves nothing planned.
+    """
+    await create_topic(cluster.connect, unique, 2)
+    await send(cluster, unique, 0, 500)
+    commits = tmp_path / "checkpoint" / "commits"
+    listener, written = Seen(commits), Written(tmp_path)
+
+    async def state() -> tuple[list[int | None], int]:
+        return await stored_offsets(cluster.connect, unique, unique, 2), len(await planned(cluster, unique))
+
+    expected = ([250, 250], 0) if prompt else ([0, 0], 2)
+    if prompt:
+        spark.streams.addListener(listener)
+    try:
+        frame = source(spark, cluster.connect, unique, **AT_ONCE)
+        query = await asyncio.to_thread(start, frame, tmp_path, written, processingTime="1 hour")
+        try:
+            assert await asyncio.to_thread(wait_until, (commits / "0").exists, LIMIT)
+            assert written.all == rows(unique, 500)
+            if prompt:
+                with anyio.fail_after(LIMIT):
+                    while await state() != expected:
+                        await anyio.sleep(0.1)
+                assert all(listener.found)
+                assert listener.found
+            else:
+                await anyio.sleep(2)
+            assert await state() == expected
+        finally:
+            await asyncio.to_thread(query.stop)
+        await asyncio.to_thread(wait_until, lambda: not reader_processes(spark), LIMIT)
+        assert await state() == expected
+    finally:
+        spark.streams.removeListener(listener)

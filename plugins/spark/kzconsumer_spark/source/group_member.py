@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from typing import Any
 
 import anyio
 from anyio.from_thread import start_blocking_portal
@@ -25,10 +26,13 @@ from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.zookeeper.lease import Lease
 from kzconsumer_spark.source.hand_over import HandOver
 from kzconsumer_spark.source.options import WHERE
+from kzconsumer_spark.source.prompt_commits import committed_ends
 from kzconsumer_spark.source.stream_offset import StreamOffset
 
 _WAIT_SECONDS = 0.5
 """How long Spark waits for a batch at a time. After a query was stopped, its member leaves that much later."""
+FIRST_BATCH_SECONDS = 15.0
+"""How long it may wait for its first one, which takes joining: after a trigger without a batch an interval follows."""
 EMPTY_BATCH_SECONDS = 15.0
 """After so long a run has an empty batch: what it waits for may be another source of the query, which Spark has not yet
 asked, and so does not learn what is committed."""
@@ -42,6 +46,7 @@ class GroupMember:
         self._bounded = settings.subscription.stop_at is not None
         self._parent = os.getppid()
         self._interrupted = False
+        self._first_until = now() + FIRST_BATCH_SECONDS
         self._exits = ExitStack()
         self._portal = self._exits.enter_context(start_blocking_portal())
         self._lease = self._portal.call(Lease)
@@ -60,11 +65,14 @@ class GroupMember:
             if self._ended.done():
                 self._ended.result()
                 return offset
-            if end != offset or not self._bounded:
+            if end != offset:
+                self._first_until = 0.0
+                return end
+            if not self._bounded and now() > self._first_until:
                 return end
             if self._interrupted or os.getppid() != self._parent:
                 raise SystemExit("the query has been stopped, or Spark's driver has ended")
-            if now() > deadline:
+            if self._bounded and now() > deadline:
                 return offset.empty()
 
     def interrupt(self) -> None:
@@ -88,7 +96,7 @@ class GroupMember:
         plans = RangePlans(sessions, destination, isolation, refuses_loss=reset == "fail")
         runner = SinkRunner(WHERE, self._hand_over, self._settings.batch, sessions, plans)
         try:
-            async with anyio.create_task_group() as tasks:
+            async with anyio.create_task_group() as tasks, committed_ends(self._take) as self._hand_over.socket:
                 await tasks.start(runner.run)
                 async with sessions.running():
                     tasks.start_soon(self._join, sessions, runner)
@@ -101,9 +109,14 @@ class GroupMember:
             error = sole_cause(group)
             raise error from error.__cause__
 
+    def _take(self, end: dict[str, Any]) -> None:
+        with suppress(ValueError):  # of another group
+            self._hand_over.take(StreamOffset.of_json(end, self._settings.group.id))
+
     async def _join(self, sessions: Sessions, runner: SinkRunner) -> None:
         await subscribe(sessions)
         runner.feed([cursor.queue for cursor in sessions.cursors.values()])
+        self._first_until = min(self._first_until, now() + self._settings.batch.max_time + _WAIT_SECONDS)
 
     async def _until_finished(self, sessions: Sessions) -> None:
         await sessions.finished.wait()

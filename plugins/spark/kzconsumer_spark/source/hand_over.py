@@ -1,8 +1,9 @@
 """The sink of the member in a streaming query: hands planned ranges to Spark, and has them written once Spark says so.
 
-Spark asks for the next batch only when the one before is in its checkpoint, and passes the end of that one. Until then
-`write` does not return, so the plans stay in ZooKeeper and no offset is committed. Spark may ask long after a range was
-planned (`trigger(processingTime=...)`, a suspended process): it gets only what no other member may deliver meanwhile.
+Spark asks for the next batch only when the one before is in its checkpoint, and passes the end of that one; a listener
+may have reported it before (`prompt_commits`). Until then `write` does not return, so the plans stay in ZooKeeper and
+no offset is committed. Ranges are planned when Spark asks. If it asks again much later (a suspended process), it gets
+only what no other member may deliver meanwhile.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ class HandOver:
         """`offset`: what Spark has committed."""
         self.due_records: Final = due_records
         self._lease = lease
+        self.socket = ""
+        """Where the end of a batch is to be reported when Spark has committed it."""
         self._committed = offset
+        self._returned = offset
+        self._asked = False
         self._offered: Sequence[RangeData] = ()
         self._lost: set[RangeIdentity] = set()
         self._change = anyio.Event()
@@ -49,6 +54,10 @@ class HandOver:
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
         return [part for part in ranges if self._committed.covers(part)]
+
+    async def asked(self) -> None:
+        while not self._asked:
+            await self._change.wait()
 
     async def write(self, batch: Batch) -> None:
         """Returns when Spark has committed all ranges that are not lost, as it may have done before."""
@@ -78,14 +87,26 @@ class HandOver:
     async def following(self, offset: StreamOffset, patience: float) -> StreamOffset:
         """The end of the next batch; `offset`, which Spark has committed, if there is none in `patience` seconds."""
         self._committed = offset
+        self._asked = True
         self._signal()
-        with anyio.move_on_after(patience):
-            while True:
-                await self._lease.wait()
-                if (end := offset.after(map(_planned, self._without_lost(self._offered)))) != offset:
-                    return end
-                await self._change.wait()
+        try:
+            with anyio.move_on_after(patience):
+                while True:
+                    await self._lease.wait()
+                    offered = map(_planned, self._without_lost(self._offered))
+                    if (end := offset.after(offered, self.socket)) != offset:
+                        self._returned = end
+                        return end
+                    await self._change.wait()
+        finally:
+            self._asked = False
         return offset
+
+    def take(self, end: StreamOffset) -> None:
+        """Spark has committed a batch; what is not the end of the one that it has been given last is of no concern."""
+        if end == self._returned:
+            self._committed = end
+            self._signal()
 
     def _signal(self) -> None:
         self._change.set()

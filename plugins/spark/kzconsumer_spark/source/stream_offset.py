@@ -32,13 +32,15 @@ class PlannedRange(NamedTuple):
 class StreamOffset(msgspec.Struct, frozen=True):
     """`reached` is keyed by partition ("orders-0"); `ranges` are those of the batch that ends here.
 
-    `empties` counts batches without ranges, which would end where they begin otherwise.
+    `empties` counts batches without ranges, which would end where they begin otherwise. `socket` is where the member
+    that made this offset learns that Spark has committed it.
     """
 
     group: str
     reached: Mapping[str, Reached] = {}
     ranges: tuple[RangeIdentity, ...] = ()
     empties: int = 0
+    socket: str = ""
 
     @classmethod
     def of_json(cls, content: Mapping[str, Any], group: str) -> Self:
@@ -59,7 +61,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
         """Whether all of the range is delivered."""
         return self._reached(part) >= part.until
 
-    def after(self, planned: Iterable[PlannedRange]) -> Self:
+    def after(self, planned: Iterable[PlannedRange], socket: str = "") -> Self:
         """The end of a batch of these ranges, without what is delivered; the same offset if all is."""
         left = [part for part in planned if not self.covers(part.identity)]
         if not left:
@@ -74,7 +76,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
                 if span.until > begin
             ]
             reached[_key(identity)] = Reached(identity.incarnation, identity.epoch, identity.until)
-        return type(self)(self.group, reached, tuple(ranges), self.empties)
+        return type(self)(self.group, reached, tuple(ranges), self.empties, socket)
 
     def empty(self) -> Self:
         """The end of a batch without ranges."""

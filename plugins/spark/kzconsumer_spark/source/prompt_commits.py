@@ -1,0 +1,82 @@
+"""How a query's member learns at once that Spark has committed a batch: from a listener, through a socket.
+
+Without the listener it learns that when Spark asks for the next batch. The end of a batch names the socket of the
+process that made it, so the news reaches the query's own member.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import anyio
+from anyio.abc import SocketStream
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+_KEY: Final = "socket"
+_SECONDS: Final = 5.0
+
+
+class PromptCommits(StreamingQueryListener):
+    """`spark.streams.addListener(PromptCommits())`: the group's offsets are committed when Spark commits a batch.
+
+    For all queries of the session that read from a `GroupSource`. With Spark Connect it has no effect: the driver is in
+    another process.
+    """
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Spark reports a batch when it is in the checkpoint's commit log."""
+        for source in event.progress.sources:
+            _tell(source.endOffset)
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Nothing is committed."""
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """As above."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """As above."""
+
+
+def _tell(offset: str | None) -> None:
+    """Whom it may concern; a process that has ended has told what it knew."""
+    with suppress(ValueError, OSError):
+        content = json.loads(offset or "null")
+        if isinstance(content, dict) and (path := content.get(_KEY)):
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(_SECONDS)
+                connection.connect(path)
+                connection.sendall(json.dumps(content).encode())
+
+
+@asynccontextmanager
+async def committed_ends(take: Callable[[dict[str, Any]], None]) -> AsyncIterator[str]:
+    """The path of a socket that only this user can reach; `take` gets each end that listeners write to it."""
+
+    async def serve(connection: SocketStream) -> None:
+        received = bytearray()
+        async with connection:
+            with anyio.move_on_after(_SECONDS), suppress(anyio.BrokenResourceError):
+                async for piece in connection:
+                    received += piece
+        with suppress(ValueError):
+            take(json.loads(received))
+
+    with TemporaryDirectory(prefix="kzconsumer-") as directory:
+        path = str(Path(directory, "commits"))
+        async with await anyio.create_unix_listener(path) as listener, anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, serve)
+            yield path
+            tasks.cancel_scope.cancel()
