@@ -27,6 +27,7 @@ from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.jars import cache_folder
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.extent import NIGHTLY, extent
+from tests.support.object_store import AmazonStore
 from tests.support.postgres import Postgres, postgres
 from tests.support.programs import missing, need
 from tests.support.quick_spark import quick_spark
@@ -50,9 +51,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Files that a process runs one after the other, in the order in which the chains begin: the longest first. A Spark that
 # starts takes every processor for ten seconds, so not all processes start one at once: there are chains of files whose
-# daemons start a Spark, of files whose sinks do, and of files that share the fixtures `spark` and `standalone`. The
-# first Spark writes the archive that every other loads; the last chain comes after files that wait most of their time.
+# sinks start a Spark, of files whose daemons do, and of files that share the fixtures `spark` and `standalone`. The
+# first Spark writes the archive for which every other waits: meanwhile two processes run files that start none.
 CHAINS = {
+    "sinks with Spark": (
+        "tests/spark/spark/test_spark_sink.py",
+        "tests/spark/spark/test_spark_contract.py",
+        "tests/spark/spark/test_spark_function_steps.py",
+        "tests/spark/spark/test_spark_proof.py",
+    ),
     "daemons with Spark": (
         "tests/sandbox/spark/test_demo.py",
         "tests/spark/spark/test_replay_after_kill.py",
@@ -62,16 +69,17 @@ CHAINS = {
         "tests/spark/spark/test_spark_kubernetes.py",
         "tests/spark/spark/test_spark_yarn.py",
     ),
-    "sinks with Spark": (
-        "tests/spark/spark/test_spark_sink.py",
-        "tests/spark/spark/test_spark_contract.py",
-        "tests/spark/spark/test_spark_function_steps.py",
-        "tests/spark/spark/test_spark_proof.py",
-    ),
     # Three ZooKeeper servers and their broker, in one process.
     "ensemble": (
         "tests/core/ensemble/test_networks.py",
         "tests/core/ensemble/test_lease.py",
+    ),
+    # They wait most of their time, and would begin last.
+    "tools": (
+        "tests/tools/servers/test_mistakes.py",
+        "tests/tools/servers/test_groups_move.py",
+        "tests/tools/servers/test_kraft_groups.py",
+        "tests/tools/spark/test_sink_verify.py",
     ),
     "shared Sparks": (
         "tests/spark/spark/test_spark_columns.py",
@@ -243,6 +251,20 @@ def database() -> Iterator[Postgres]:
     """The PostgreSQL all tests share: make a table of your own."""
     with postgres() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def running_amazon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AmazonStore]:
+    with AmazonStore.running(tmp_path_factory.mktemp("s3")) as store:
+        assert isinstance(store, AmazonStore)
+        yield store
+
+
+@pytest.fixture
+def amazon(running_amazon: AmazonStore) -> AmazonStore:
+    """The S3 store all tests share: empty, and may be killed."""
+    running_amazon.renew()
+    return running_amazon
 
 
 @pytest.fixture

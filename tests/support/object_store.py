@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlencode
+from urllib.request import Request, urlopen
 
 from pyarrow import fs
 
@@ -71,13 +72,16 @@ class ObjectStore:
         """`conditions`: see `s3_server` and `store_front`."""
         store = _STORES[scheme](folder, conditions)
         try:
-            for server in store._servers:
-                server.start()
-                server.wait_ready()
-            store.make_bucket()
+            store.start()
             yield store
         finally:
             store.kill()
+
+    def start(self) -> None:
+        for server in self._servers:
+            server.start()
+            server.wait_ready()
+        self.make_bucket()
 
     def kill(self) -> None:
         for server in reversed(self._servers):
@@ -126,6 +130,14 @@ class AmazonStore(ObjectStore):
         self.options = {"aws_endpoint": self.endpoint, "aws_region": "us-east-1"}
         self.environment = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": self.secret}
         self.properties = {"s3.endpoint": self.endpoint, "s3.region": "us-east-1"}
+
+    def renew(self) -> None:
+        """For the next test: running, and with nothing but an empty bucket."""
+        if not all(server.alive for server in self._servers):
+            self.start()
+        else:
+            with urlopen(Request(f"{self.endpoint}/moto-api/reset", method="POST")):
+                self.make_bucket()
 
     def _client(self) -> Any:
         return fs.S3FileSystem(

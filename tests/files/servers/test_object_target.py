@@ -87,9 +87,17 @@ def scheme(request: pytest.FixtureRequest) -> Scheme:
 
 
 @pytest.fixture
-def server(scheme: Scheme, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
-    with started(tmp_path, monkeypatch, scheme) as store:
-        yield store
+def server(
+    request: pytest.FixtureRequest, scheme: Scheme, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ObjectStore]:
+    if scheme != "s3":
+        with started(tmp_path, monkeypatch, scheme) as store:
+            yield store
+        return
+    store = request.getfixturevalue("amazon")
+    for key, value in store.environment.items():
+        monkeypatch.setenv(key, value)
+    yield store
 
 
 @contextmanager

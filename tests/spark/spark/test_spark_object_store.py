@@ -14,18 +14,24 @@ from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_spark.daemon.sink import SparkSink
 from tests.support.extent import only_nightly
-from tests.support.object_store import ObjectStore, client_jars
+from tests.support.object_store import ObjectStore, Scheme, client_jars
 from tests.support.range_data import range_data
 from tests.support.spark_cluster import SparkCluster
 from tests.support.spark_functions import FUNCTION_DIRECTORY
 
 pytestmark = pytest.mark.timeout(600)
+# Of tables `make test` has the parts: a store in test_tables_in_a_store.py, a Spark in test_spark_destinations.py.
+DESTINATIONS = ["parquet", *(pytest.param(each, marks=only_nightly) for each in ("delta", "iceberg"))]
 CONTEXT = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
 
 
 @pytest.fixture
 def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
-    with ObjectStore.running(tmp_path / "store", scheme=getattr(request, "param", "s3")) as server:
+    scheme: Scheme = getattr(request, "param", "s3")
+    if scheme == "s3":
+        yield request.getfixturevalue("amazon")
+        return
+    with ObjectStore.running(tmp_path / "store", scheme=scheme) as server:
         yield server
 
 
@@ -81,7 +87,7 @@ async def test_an_unusable_store_is_reported_before_spark_starts(store: ObjectSt
 @pytest.mark.parametrize(
     "store", ["s3", *(pytest.param(each, marks=only_nightly) for each in ("gs", "abfss"))], indirect=True
 )
-@pytest.mark.parametrize("destination", ["parquet", "delta", "iceberg"])
+@pytest.mark.parametrize("destination", DESTINATIONS)
 async def test_a_local_spark_writes_into_a_store(
     store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, destination: str
 ) -> None:
