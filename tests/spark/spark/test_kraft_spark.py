@@ -1,4 +1,8 @@
-"""The Spark sink and the source for a Spark of one's own on a cluster without ZooKeeper, every record compared."""
+"""The Spark sink and the source for a Spark of one's own on a cluster without ZooKeeper, every record compared.
+
+`make nightly` runs the sink. In make test its parts are proven alone: the fetch of a task in test_kafka_registry.py,
+the member in core/servers/test_kraft.py, the sink with other clusters.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic_in_kraft
 from tests.spark.spark.test_group_source import AT_ONCE, rows, send
-from tests.support.extent import extent
+from tests.support.extent import only_nightly
 from tests.support.members import daemon, stored_offsets
 from tests.support.plans import planned
 from tests.support.servers import Servers
@@ -84,19 +88,19 @@ async def test_a_query_and_batch_reads(spark: SparkSession, kraft: Cluster, uniq
     assert await asyncio.to_thread(lambda: left(**{"group.id": unique})) == rows(unique, 700)
 
 
-@pytest.mark.parametrize(("read", "killed"), extent([("executors", False)], [("executors", True), ("spool", True)]))
-async def test_the_sink(kraft: Cluster, unique: str, tmp_path: Path, read: str, killed: bool) -> None:
+@only_nightly
+@pytest.mark.parametrize("read", ["executors", "spool"])
+async def test_the_sink(kraft: Cluster, unique: str, tmp_path: Path, read: str) -> None:
     """The successor of a member that was killed (kill -9) writes what is planned; each record is there once."""
     await asyncio.to_thread(create_topic_in_kraft, kraft.bootstrap, unique, 2)
     await send(kraft, unique, 0, 1600)
     options = {"destination": "parquet", "path": str(tmp_path / "out"), "read": read}
     extra = f'[brokers]\nbootstrap = ["{kraft.bootstrap}"]\n[sink]\nplugin = "spark"\n[sink.options]\n'
     extra += "".join(f'{name} = "{value}"\n' for name, value in options.items())
-    if killed:
-        with daemon(tmp_path / "first", kraft.connect, unique, {unique: 1}, extra) as first:
-            await until(lambda: first.events("batch written"), LIMIT)
-            first.signal(signal.SIGKILL)
-            await first.ended()
+    with daemon(tmp_path / "first", kraft.connect, unique, {unique: 1}, extra) as first:
+        await until(lambda: first.events("batch written"), LIMIT)
+        first.signal(signal.SIGKILL)
+        await first.ended()
     await send(kraft, unique, 1600, 1700)
     with daemon(tmp_path / "member", kraft.connect, unique, {unique: 1}, extra) as member:
         with anyio.fail_after(LIMIT):

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
 from kzconsumer_spark.daemon.sink import SparkSink
+from tests.support.extent import only_nightly
 from tests.support.range_data import range_data, record
 from tests.support.spark_cluster import SparkCluster
 
@@ -106,6 +107,7 @@ async def test_a_task_of_a_dead_executor_is_run_again_without_duplicates(
     assert not [file for file in (tmp_path / "shared").rglob("*") if file.is_file()]
 
 
+@only_nightly  # the test above, and test_a_delta_table_gets_each_range_once_and_further_columns of test_spark_sink.py
 async def test_a_delta_table_has_the_files_that_executors_wrote(standalone: SparkCluster, tmp_path: Path) -> None:
     out = tmp_path / "out"
     parts = ranges(0, 50)

@@ -1,6 +1,8 @@
 """From old brokers into Parquet through a real daemon and a real Spark, every record compared with what was produced.
 
-A daemon and its Spark take half a minute: `make test` runs the oldest broker, `make test-spark-versions` all of them.
+A daemon and its Spark take half a minute: only `make test-spark-versions` and `make nightly` run it. In make test
+test_executors_fetch.py has a Spark read from the oldest broker, core/servers/test_consume.py compares every record of
+old brokers, and test_spark_sink.py writes records as they send them, without timestamps and headers.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ import pytest
 
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
-from tests.support.extent import extent
+from tests.support.extent import NIGHTLY
 from tests.support.members import daemon, stored_offsets
 from tests.support.version_records import EACH, PARTITIONS, Row, expected, produce_all
 
-pytestmark = pytest.mark.timeout(400)
-ALL = ("0.8.2.2", "0.10.2.2", "1.1.1", "3.9.1")
-VERSIONS = ALL if "KZCONSUMER_SPARK_VERSIONS" in os.environ else extent(("0.8.2.2",), ALL)
+ASKED = "KZCONSUMER_SPARK_VERSIONS" in os.environ or NIGHTLY is not None
+VERSIONS = ("0.8.2.2", "0.10.2.2", "1.1.1", "3.9.1")
+
+pytestmark = [pytest.mark.timeout(400), pytest.mark.skipif(not ASKED, reason="make test-spark-versions")]
 
 
 def written(out: Path) -> list[Row]:
