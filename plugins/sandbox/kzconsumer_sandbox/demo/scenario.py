@@ -33,8 +33,10 @@ TAKEOVER_GOAL = SESSION_TIMEOUT + 0.5 + 0.5
 
 # Shares of all messages: in the topic before two members share it, when one of them is killed, before a third is in.
 _AT_FIRST, _KILL, _BEFORE_THIRD = 0.3, 0.4, 0.9
-# The middle part is produced over this long, so that the members are at work when one of them dies.
+# The middle part is produced over this long, so that the members are at work when one of them dies; at this rate if
+# that is quicker: a demo of few messages is a short one.
 _MIDDLE_SECONDS = 16.0
+_MIDDLE_RATE = 6_000
 _REFRESH = 0.2
 _TAKEOVER_LIMIT = 60.0
 # Longer than a member waits for its Spark, so that a member that gives up is noticed first.
@@ -78,7 +80,8 @@ class Scenario:
         production.allow(_AT_FIRST)
         show(f"{first.name} and {second.name} start, each with a Spark of its own")
         await self._until(lambda board: board.owned_by(first.name) and board.owned_by(second.name))
-        production.allow(_BEFORE_THIRD, _MIDDLE_SECONDS)
+        middle = (_BEFORE_THIRD - _AT_FIRST) * self._messages
+        production.allow(_BEFORE_THIRD, min(_MIDDLE_SECONDS, middle / _MIDDLE_RATE))
         show("both own partitions; the producer continues")
 
         await self._until(
