@@ -487,6 +487,12 @@ def test_a_java_that_is_too_new_is_a_fault_of_the_settings() -> None:
     assert fault.startswith("JAVA_HOME: this Java is newer than Spark 4")
 
 
+def test_what_the_worker_refuses_itself_is_a_fault_of_the_settings() -> None:
+    """test_spark_columns.py has such errors; test_spark_sink.py has what the member reports of a fault."""
+    fault = "[sink.options] where: no such column"
+    assert fault_of_settings(ConfigError([fault]), start(FILES, {})) == fault
+
+
 async def test_a_worker_that_cannot_be_started_counts_as_dead() -> None:
     """Not enough memory or processes: an overlong argument is an error of the same call."""
     async with anyio.create_task_group() as tasks:
