@@ -15,11 +15,13 @@ from unittest import mock
 
 import pytest
 
+from kzconsumer.errors import BrokersUnreachableError
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.operations import Create, Delete
 from kzconsumer_tools.exporter import exporter as module
 from kzconsumer_tools.exporter.exporter import DELAY, VALID, Exporter, Reading
+from kzconsumer_tools.exporter.kafka_groups import KafkaGroups
 from kzconsumer_tools.exporter.metrics import families
 from tests.support.extent import extent
 from tests.support.simulated import kafka_frames as frames
@@ -38,7 +40,7 @@ STORED, END = 3, 10
 class Followed:
     """A cluster whose every partition each group has read to `STORED`, and an exporter that follows it."""
 
-    def __init__(self, topics: int, partitions: int, groups: str) -> None:
+    def __init__(self, topics: int, partitions: int, groups: str, *, kafka_groups: bool) -> None:
         self.world = World(1)
         self.ensemble = Ensemble(self.world)
         self.network = SimulatedNetwork(self.ensemble)
@@ -56,7 +58,7 @@ class Followed:
                     self.ensemble.make(path.rpartition("/")[0])
                 self.ensemble.operate(Create(path, b"%d" % STORED))
         settings = Settings.from_dict({"zookeeper": {"connect": "zk0,zk1,zk2"}, "group": {"id": "unused"}})
-        self.exporter = Exporter(settings, "c", INTERVAL, 300.0)
+        self.exporter = Exporter(settings, "c", INTERVAL, 300.0, kafka_groups=kafka_groups)
         self.process = self.world.process("exporter")
         self.task: asyncio.Task[None] | None = None
         self.always_up = True
@@ -102,8 +104,10 @@ class Followed:
 
 
 @contextmanager
-def followed(topics: int = 3, partitions: int = 4, groups: str = "ab") -> Iterator[Followed]:
-    made = Followed(topics, partitions, groups)
+def followed(
+    topics: int = 3, partitions: int = 4, groups: str = "ab", *, kafka_groups: bool = False
+) -> Iterator[Followed]:
+    made = Followed(topics, partitions, groups, kafka_groups=kafka_groups)
     with product_in(made.world), mock.patch.object(module, "time", SimpleNamespace(time=lambda: made.world.now)):
         made.start()
         try:
@@ -195,3 +199,18 @@ def test_a_group_and_a_topic_are_deleted() -> None:
         assert {topic for topic, _ in cluster.samples("topic_end_offset")} == {"t0", "t2"}
         cluster.logs.grow("t1", 4)  # another topic, in which the stored offset is after the end
         assert lags(cluster.reading()) == {END - STORED: 8, None: 4}
+
+
+def test_a_group_that_is_deleted_while_brokers_do_not_list_their_groups_is_forgotten() -> None:
+    """Every reading is incomplete then. The control is the other group."""
+
+    async def read_none(*arguments: object) -> KafkaGroups:
+        return KafkaGroups({}, BrokersUnreachableError("connection refused"))
+
+    with mock.patch.object(module, "read_kafka_groups", read_none), followed(kafka_groups=True) as cluster:
+        cluster.reading()
+        assert {name for name, _ in cluster.exporter._histories._of_groups} == {"a", "b"}
+        gone = sorted((each for each in cluster.ensemble.tree.nodes if each.startswith("/consumers/b")), reverse=True)
+        cluster.ensemble.operate(*(Delete(path, -1) for path in gone))
+        assert list(cluster.reading().groups) == ["a"]
+        assert {name for name, _ in cluster.exporter._histories._of_groups} == {"a"}

@@ -66,12 +66,12 @@ def test_an_offset_that_changes_is_a_commit_of_the_reading_in_which_it_was_seen(
 
 
 def test_a_group_that_could_not_be_read_keeps_its_history() -> None:
-    """However often that is."""
-    for complete, commits in ((False, 2), (True, 1)):
+    """However often that is; another one, which was deleted, does not."""
+    for unread, commits in (({"g"}, 2), ({"h"}, 1)):
         histories = Histories(INTERVAL)
         histories.look({"g": kafka({P[0]: 1}, MEMBER)}, {}, {}, 0.0)
         for at in (1.0, 2.0):
-            assert histories.look({}, {}, {}, at, complete=complete) == {}
+            assert histories.look({}, {}, {}, at, unread=unread) == {}
         seen = histories.look({"g": kafka({P[0]: 2}, MEMBER)}, {}, {}, 3.0)
         assert len(seen["g"].partitions[0].commits) == commits
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 import anyio
@@ -116,20 +116,24 @@ class Exporter:
                 await session.sync()  # without an answer, what is known may be out of date
                 topics = await topics_now(nodes, metadata)
                 groups = await self._groups(nodes, topics)
-                unread: KzConsumerError | None = None
+                failure: KzConsumerError | None = None
+                unread: set[str] = set()
                 if self._kafka_groups:
                     found = await read_kafka_groups(metadata, topics, brokers, TIMEOUT)
-                    kafka, unread = await _with_partitions(found, topics)
+                    kafka, failure = await _with_partitions(found, topics)
                     groups = merged(groups, kafka)
-                    if unread is None:
+                    if failure is None:
                         self._with_brokers = frozenset(kafka)
                     else:
+                        self._with_brokers |= kafka.keys()
+                        unread = {*groups, *self._with_brokers}
                         groups = certain(groups, kafka, self._with_brokers)
+                        unread.difference_update(groups)
                 existing = sorted({each for group in groups.values() for each in group.existing})
                 ends, unknown = await self._ends(log_offsets, existing)
                 await self._times(record_times, groups, ends)
-                self._look(groups, existing, ends, now() - began, complete=unread is None)
-                self._settle(unread or unknown)
+                self._look(groups, existing, ends, now() - began, unread)
+                self._settle(failure or unknown)
             except SessionExpiredError:
                 raise
             except KzConsumerError as error:
@@ -185,14 +189,13 @@ class Exporter:
         existing: Sequence[TopicPartition],
         ends: Mapping[TopicPartition, int],
         took: float,
-        *,
-        complete: bool,
+        unread: Collection[str],
     ) -> None:
         topics: dict[str, list[int]] = {}
         for topic, number in existing:
             topics.setdefault(topic, []).append(number)
         at = time.time()
-        seen = self._histories.look(groups, ends, self._written, at, complete=complete)
+        seen = self._histories.look(groups, ends, self._written, at, unread=unread)
         self._last = Reading(at, took, seen, {topic: tuple(each) for topic, each in topics.items()}, ends)
 
     def _settle(self, error: KzConsumerError | None) -> None:

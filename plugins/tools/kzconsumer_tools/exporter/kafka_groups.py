@@ -103,7 +103,7 @@ def merged(zookeeper: Mapping[str, ReadGroup], kafka: Mapping[str, ReadGroup]) -
 
 def certain(groups: Mapping[str, ReadGroup], kafka: Collection[str], before: Collection[str]) -> dict[str, ReadGroup]:
     """Those of an incomplete reading whose offsets are known; `kafka`: which it found with the brokers, `before`: which
-    the last complete one did. Others may have offsets with a coordinator that has not answered.
+    earlier ones did since the last complete one. Others may have offsets with a coordinator that has not answered.
     """
     return {
         name: group

@@ -6,7 +6,7 @@ Times are seconds since 1970. Unknown values are None, never 0.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -123,17 +123,16 @@ class Histories:
         written: Mapping[tuple[TopicPartition, int], float],
         now: float,
         *,
-        complete: bool = True,
+        unread: Collection[str] = (),
     ) -> dict[str, SeenGroup]:
         """`ends`: those that are known; `written`: the time of the record at an offset, where it was looked up.
 
-        Unless the reading is `complete`, a group that it lacks keeps its history.
+        `unread`: groups that may exist and could not be read: they keep their history.
         """
         for partition, end in ends.items():
             self._of_logs.setdefault(partition, _LogHistory()).saw(end, now)
         present = {(name, each.place) for name, group in groups.items() for each in group.partitions}
-        if not complete:
-            present.update(key for key in self._of_groups if key[0] not in groups)
+        present.update(key for key in self._of_groups if key[0] in unread)
         self._of_groups = {key: history for key, history in self._of_groups.items() if key in present}
         logs = {partition for _, partition in present}
         self._of_logs = {partition: history for partition, history in self._of_logs.items() if partition in logs}
