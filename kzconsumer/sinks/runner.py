@@ -62,7 +62,7 @@ class SinkRunner:
         self._can = capabilities(sink)
         self._owned = owned
         self._plans = plans
-        self._writer = BatchWriter(name, sink, owned, plans, quarantine, rejected)
+        self._writer = BatchWriter(name, sink, self._can.range_lost, owned, plans, quarantine, rejected)
         self._builder = BatchBuilder(limits, self._can.wants, self._can.batch_bytes, self._can.due_records)
         self.status: BatchStatus | None = None
         """The batch being planned, written or committed; between two of them the last one."""

@@ -18,7 +18,6 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.rejected.rejects import RejectedRecord
-from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.failures import sink_failures
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, Rejected, Sink
 from kzconsumer.sinks.owned_ranges import OwnedRanges
@@ -42,6 +41,7 @@ class BatchWriter:
         self,
         name: str,
         sink: Sink,
+        range_lost: Callable[[RangeData], None],
         owned: OwnedRanges,
         plans: RangePlans | None,
         quarantine: RangeQuarantine | None,
@@ -53,7 +53,7 @@ class BatchWriter:
         self._plans = plans
         self._quarantine = quarantine
         self._rejected = rejected
-        self._range_lost = capabilities(sink).range_lost
+        self._range_lost = range_lost
 
     async def write(self, batch: Batch, claims: list[OffsetTracker]) -> bool:
         """Whether the batch was written as a whole. Ranges written or quarantined are marked. Raises SinkError."""

@@ -42,7 +42,8 @@ class Alone(Memory):
 
 
 def writer_of(sink: Memory, owned: Owned, tmp_path: Path) -> BatchWriter:
-    return BatchWriter("memory", sink, owned, None, RangeQuarantine(tmp_path / "aside", "memory"), None)
+    quarantine = RangeQuarantine(tmp_path / "aside", "memory")
+    return BatchWriter("memory", sink, lambda part: None, owned, None, quarantine, None)
 
 
 async def test_a_lost_range_is_not_written_alone(tmp_path: Path) -> None:
