@@ -65,6 +65,19 @@ class Leaders:
         self.last = leaders
         return leaders
 
+    async def grouped(
+        self, partitions: Collection[TopicPartition]
+    ) -> tuple[dict[Broker, list[TopicPartition]], dict[TopicPartition, str]]:
+        """The partitions by their leader, and why the others have none. Raises as `of`."""
+        led: dict[Broker, list[TopicPartition]] = {}
+        leaderless: dict[TopicPartition, str] = {}
+        for partition, leader in (await self.of(partitions)).items():
+            if isinstance(leader, Broker):
+                led.setdefault(leader, []).append(partition)
+            else:
+                leaderless[partition] = leader
+        return led, leaderless
+
     async def ask(self, request: Request[R]) -> R:
         """The first answer, asking the brokers in random order. Raises as `of`."""
         brokers = await self._known.brokers()

@@ -71,14 +71,11 @@ class LogOffsets:
 
         Raises BrokersUnreachableError or ConnectionLostError if the leaders cannot be found, UnsupportedVersionError.
         """
-        found: dict[TopicPartition, ListedOffset | ConnectionLostError | BrokerError] = {}
+        by_leader, leaderless = await self._leaders.grouped(partitions)
+        found: dict[TopicPartition, ListedOffset | ConnectionLostError | BrokerError] = {
+            partition: ConnectionLostError(f"{partition} has no leader: {why}") for partition, why in leaderless.items()
+        }
         unsupported: list[UnsupportedVersionError] = []
-        by_leader: dict[Broker, dict[TopicPartition, int]] = {}
-        for partition, leader in (await self._leaders.of(partitions)).items():
-            if isinstance(leader, Broker):
-                by_leader.setdefault(leader, {})[partition] = partitions[partition]
-            else:
-                found[partition] = ConnectionLostError(f"{partition} has no leader: {leader}")
 
         async def ask(leader: Broker, asked: Mapping[TopicPartition, int]) -> None:
             try:
@@ -99,8 +96,8 @@ class LogOffsets:
                     found[partition] = broker_error(answer.error, str(partition)) if answer.error else answer
 
         async with anyio.create_task_group() as tasks:
-            for leader, asked in by_leader.items():
-                tasks.start_soon(ask, leader, asked)
+            for leader, led in by_leader.items():
+                tasks.start_soon(ask, leader, {partition: partitions[partition] for partition in led})
         if unsupported:
             raise unsupported[0]
         return found

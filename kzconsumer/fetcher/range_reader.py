@@ -88,7 +88,8 @@ class RangeReader:
     async def by_leader(self, ranges: Iterable[OffsetRange]) -> list[list[OffsetRange]]:
         """The ranges grouped by leader, for one `read` each; last those without a leader at the moment."""
         left = {each.topic_partition: each for each in ranges}
-        led = [[left.pop(each) for each in partitions] for partitions in (await self._by_leader(left)).values()]
+        by_leader, _ = await self._leaders.grouped(left)
+        led = [[left.pop(each) for each in partitions] for partitions in by_leader.values()]
         return [*led, list(left.values())] if left else led
 
     async def read(
@@ -113,7 +114,7 @@ class RangeReader:
             answered: set[TopicPartition] = set()
             ends: dict[TopicPartition, int] = {}  # of logs that end before their range does
             try:
-                by_leader = by_leader or await self._by_leader(left)
+                by_leader = by_leader or (await self._leaders.grouped(left))[0]
                 if not by_leader:
                     reason = self._no_leader()
             except BrokersUnreachableError as error:
@@ -179,13 +180,6 @@ class RangeReader:
         most = self._fetch.max_bytes
         expected = len(part.records) * (rest.until - next_offset) // (next_offset - rest.first)
         return max(most, min(expected * 9 // 8, most * _LARGER, self._fetch.response_bytes))
-
-    async def _by_leader(self, partitions: Collection[TopicPartition]) -> dict[Broker, list[TopicPartition]]:
-        found: dict[Broker, list[TopicPartition]] = {}
-        for partition, leader in (await self._leaders.of(partitions)).items():
-            if isinstance(leader, Broker):
-                found.setdefault(leader, []).append(partition)
-        return found
 
     async def _ask(
         self, leader: Broker, asked: Mapping[TopicPartition, OffsetRange], sizes: Mapping[TopicPartition, int]

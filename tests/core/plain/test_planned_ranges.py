@@ -158,8 +158,10 @@ class OneBroker:
         self.omitted = list(omitted)
         self.versions = self
 
-    async def of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Broker | str]:
-        return dict.fromkeys(partitions, Broker(1, "localhost", 9092))
+    async def grouped(
+        self, partitions: Collection[TopicPartition]
+    ) -> tuple[dict[Broker, list[TopicPartition]], dict[TopicPartition, str]]:
+        return {Broker(1, "localhost", 9092): list(partitions)}, {}
 
     async def connection(self, broker: Broker, purpose: str) -> OneBroker:
         return self

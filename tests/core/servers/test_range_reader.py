@@ -10,6 +10,7 @@ from typing import Final
 import anyio
 import pytest
 
+from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import UNKNOWN_SERVER_ERROR
 from kzconsumer.errors import BrokerError, BrokersUnreachableError, OffsetLostError
@@ -46,16 +47,17 @@ async def offsets(reader: RangeReader, span: OffsetRange) -> list[object]:
     return [offset async for _, rows in reader.read([span]) for offset in rows["offset"].to_pylist()]
 
 
-class Led:
+class Led(Leaders):
     """One broker leads everything. `looks`: how often it was looked up."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.looks = 0
 
-    async def of(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Broker]:
+    async def of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Broker | str]:
         self.looks += 1
-        return dict.fromkeys(partitions, self._broker)
+        found: dict[TopicPartition, Broker | str] = {}
+        return found | dict.fromkeys(partitions, self._broker)
 
 
 @pytest.mark.parametrize(("end", "error"), [(9, None), (8, OffsetLostError)])

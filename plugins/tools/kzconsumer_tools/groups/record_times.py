@@ -37,11 +37,8 @@ class RecordTimes:
 
         Partitions in an old format, without timestamps, or without an answer from the leader are left out.
         """
-        by_leader: dict[Broker, dict[TopicPartition, int]] = {}
         try:
-            for partition, leader in (await self._leaders.of(positions)).items():
-                if isinstance(leader, Broker):
-                    by_leader.setdefault(leader, {})[partition] = positions[partition]
+            by_leader, _ = await self._leaders.grouped(positions)
         except KzConsumerError:
             return {}
         found: dict[TopicPartition, int] = {}
@@ -51,15 +48,15 @@ class RecordTimes:
             found.update((each, time) for each, time in times.items() if time is not None)
             return times.keys()
 
-        async def ask(leader: Broker, wanted: Mapping[TopicPartition, int]) -> None:
-            rest = iter(wanted.items())
-            while part := dict(islice(rest, PARTITIONS_OF_REQUEST)):
+        async def ask(leader: Broker, led: Iterable[TopicPartition]) -> None:
+            rest = iter(led)
+            while part := {each: positions[each] for each in islice(rest, PARTITIONS_OF_REQUEST)}:
                 for each in part.keys() - await fetch(leader, part):
                     # The first partition of a response has its batch whatever the size.
                     await fetch(leader, {each: part[each]})
 
         with anyio.move_on_after(within):
-            await outcomes([ask(leader, wanted) for leader, wanted in by_leader.items()])
+            await outcomes([ask(leader, led) for leader, led in by_leader.items()])
         return found
 
     async def _fetch_times(
