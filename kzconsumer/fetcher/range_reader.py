@@ -105,6 +105,7 @@ class RangeReader:
         """
         left = {TopicPartition(each.topic, each.partition): each for each in ranges if each.first < each.until}
         sizes = dict.fromkeys(left, self._fetch.max_bytes)
+        cut: set[TopicPartition] = set()  # with a batch of which the response had only a part, as before 0.10.1
         gaps: set[OffsetRange] = set()
         by_leader: Mapping[Broker, Collection[TopicPartition]] = {}
         deadline = now() + self._fetch.request_timeout
@@ -135,14 +136,17 @@ class RangeReader:
                         reason = broker_error(part.error, str(part.topic_partition))
                         continue
                     answered.add(part.topic_partition)
-                    records, next_offset = await self._records(part, rest, sizes)
+                    records, next_offset, incomplete = await self._records(part, rest)
+                    if incomplete:
+                        cut.add(part.topic_partition)
+                        sizes[part.topic_partition] *= 2
                     if not part.records and (end := readable_end(part, self._isolation)) < rest.until:
                         ends[part.topic_partition] = end
                     if len(asked) == 1 and self._is_gap(part, rest):
                         # Before 0.11 the end is read after the records, and may have moved between the two.
                         next_offset = rest.until if rest in gaps else next_offset
                         gaps.add(rest)
-                    if len(asked) == 1 and next_offset > rest.first:
+                    if len(asked) == 1 and next_offset > rest.first and part.topic_partition not in cut:
                         sizes[part.topic_partition] = self._size_of_rest(part, rest, next_offset)
                     if records:
                         yield part.topic_partition, records.columns()
@@ -212,18 +216,14 @@ class RangeReader:
             if found.id not in ("", self._ids[name]):
                 raise OffsetLostError(f"topic {name} was deleted and created again, and its offsets are lost")
 
-    async def _records(
-        self, part: FetchedPartition, rest: OffsetRange, sizes: dict[TopicPartition, int]
-    ) -> tuple[Records, int]:
-        """The records of the range, and the offset to continue at."""
+    async def _records(self, part: FetchedPartition, rest: OffsetRange) -> tuple[Records, int, bool]:
+        """The records of the range, the offset to continue at, and whether the next batch needs a larger response."""
         if judge(part.error) is FetchOutcome.OUT_OF_RANGE:
             raise OffsetLostError(f"{part.topic_partition}: the log does not hold offset {rest.first} any more")
         decoded = await to_thread.run_sync(self._decode, part, rest.first)
-        if decoded.incomplete:
-            sizes[part.topic_partition] *= 2
         if decoded.corrupt is not None and decoded.corrupt.offset < rest.until and not decoded.records:
             raise CorruptRecordError(part.topic_partition, decoded.corrupt.offset, decoded.corrupt.reason)
-        return decoded.records.below(rest.until), decoded.next_offset
+        return decoded.records.below(rest.until), decoded.next_offset, decoded.incomplete
 
 
 class ClusterReader(RangeReader):

@@ -121,6 +121,20 @@ async def test_a_partition_that_is_read_alone_is_asked_for_what_is_left(monkeypa
         assert sizes == [most] * 4
 
 
+async def test_batches_that_an_old_broker_cuts_off_are_asked_for_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 0.10.1 a response has no more than was asked for: the size that one batch needs is kept for the next."""
+    most, size = FetchSettings().max_bytes, 9 * FetchSettings().max_bytes
+    sizes: list[int] = []
+
+    def log(partition: int, offset: int) -> bytes:
+        return record_batch([Record(None, bytes(size))], base_offset=offset)[: sizes[-1]]
+
+    async with log_broker(log, asking=sizes.append) as broker, reading(Known(broker), 30) as reader:
+        monkeypatch.setattr(reader, "_leaders", Led(broker))
+        assert await offsets(reader, OffsetRange("orders", 0, 3, 6)) == [3, 4, 5]
+    assert sizes == [most, 2 * most, 4 * most, 8 * most, *[16 * most] * 3]
+
+
 async def test_what_a_broker_cannot_read_is_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the reader would wait for records that do not exist yet."""
     async with (
