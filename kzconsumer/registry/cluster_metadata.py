@@ -62,9 +62,15 @@ class ClusterMetadata:
         return bool(self.addresses)
 
     async def _find(self) -> tuple[tuple[str, ...], bool]:
+        fault: ZooKeeperError | None = None
         for group in await self._groups():
-            if kept := await self._kept_by(GroupPaths(group)):
-                return kept, False
+            try:
+                if kept := await self._kept_by(GroupPaths(group)):
+                    return kept, False
+            except ZooKeeperError as error:  # another group may have an ACL that keeps a reader out
+                fault = fault or error
+        if fault is not None:
+            raise fault
         if await self._watches.exists(paths.MIGRATION, "migration") is None:
             return (), False
         found = tuple(f"{broker.host}:{broker.port}" for broker in await self._registered.brokers())

@@ -167,6 +167,25 @@ def test_who_only_reads_keeps_no_addresses_and_uses_those_of_other_groups_once_n
     Clients().play(script)
 
 
+@pytest.mark.parametrize("readable", [True, False])
+def test_an_unreadable_node_of_another_group_does_not_stop_a_reader(readable: bool) -> None:
+    """Unless it is the only one. That of a member's own group stops the member."""
+
+    async def script(session: ZooKeeperSession) -> None:
+        cluster = Cluster(orders="A")
+        for group, content in (("a", b"?"), *([("b", b'["kafka2:9092"]')] if readable else [])):
+            await session.ensure(GroupPaths(group).brokers)
+            await session.set(GroupPaths(group).brokers, content, -1)
+        reading = cluster.topics(session, bootstrap="", guest=True)
+        if readable:
+            assert await reading.all_topics() == ["orders"]
+        else:
+            with pytest.raises(ZooKeeperError, match=GroupPaths("a").brokers):
+                await reading.all_topics()
+
+    Clients().play(script)
+
+
 def test_a_reader_takes_no_offset_for_one_of_a_topic_that_was_created_again() -> None:
     async def script(session: ZooKeeperSession) -> None:
         cluster = Cluster(orders="A")
