@@ -18,7 +18,7 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.registry.cluster_metadata import ClusterMetadata, existing, groups_for_guests
-from kzconsumer.registry.nodes import Topic
+from kzconsumer.registry.nodes import Topic, TopicIdentity
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.topic_identity import TopicIdentities
 from kzconsumer.registry.topics import TopicRegistry
@@ -84,19 +84,19 @@ class ClusterTopics(TopicRegistry):
     async def incarnations(self, topics: Iterable[str]) -> dict[str, int]:
         if not await self.asks_brokers():
             return await super().incarnations(topics)
+        return {name: found.incarnation for name, found in (await self.identities(topics)).items()}
+
+    async def identities(self, topics: Iterable[str]) -> dict[str, TopicIdentity]:
+        if not await self.asks_brokers():
+            return await super().identities(topics)
         names = list(topics)
-        found = await self._identified(await self._metadata.described(names))
+        described = await self._metadata.described(names)
+        found = await self._identified(described)
         # Brokers that do not know a topic may have just started: its offsets stay until another is reported.
         missing = [name for name in names if name not in found]
         last = await together([self._last(name) for name in missing])
-        kept = {name: incarnation for name, incarnation in zip(missing, last, strict=True) if incarnation is not None}
-        return kept | {name: topic.incarnation for name, topic in found.items()}
-
-    async def ids(self, topics: Iterable[str]) -> dict[str, str]:
-        if not await self.asks_brokers():
-            return await super().ids(topics)
-        described = await self._metadata.described(list(topics))
-        return {name: topic.id for name, topic in described.items() if topic.id}
+        kept = {name: identity for name, identity in zip(missing, last, strict=True) if identity is not None}
+        return kept | {name: TopicIdentity(topic.incarnation, described[name].id) for name, topic in found.items()}
 
     async def known_incarnations(self, names: Collection[str]) -> dict[str, int]:
         """Of those topics that the group has consumed, or may have. Records nothing, unlike `incarnations`."""
@@ -201,15 +201,15 @@ class ClusterTopics(TopicRegistry):
         if topic_id:
             return await self._identities.incarnation(name, topic_id)
         # Brokers whose inter.broker.protocol.version is below 2.8 have no ids: there the topic has a node.
-        incarnation = await self._last(name)
-        if incarnation is None:
+        last = await self._last(name)
+        if last is None:
             reason = "brokers report the topic without an id: that needs Kafka 2.8 or later"
             raise ZooKeeperError(paths.topic(name), reason)
-        return incarnation
+        return last.incarnation
 
-    async def _last(self, name: str) -> int | None:
+    async def _last(self, name: str) -> TopicIdentity | None:
         """Of the topic that was seen last, or has a node."""
-        return await self._identities.last(name) or (await super().incarnations([name])).get(name)
+        return await self._identities.last(name) or (await super().identities([name])).get(name)
 
 
 def _shape(topic: TopicMetadata) -> _Shape:

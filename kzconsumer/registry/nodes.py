@@ -6,6 +6,7 @@ A reader raises ValueError with the reason; callers add the path.
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import msgspec
 
@@ -55,6 +56,13 @@ class Topic(msgspec.Struct, frozen=True):
 
     partitions: tuple[int, ...]
     incarnation: int
+
+
+class TopicIdentity(NamedTuple):
+    """`id` is in base64, and empty if the topic has none."""
+
+    incarnation: int
+    id: str
 
 
 def decode_topic(data: bytes) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from kzconsumer.errors import BadVersionError, ConnectionLostError, NodeExistsEr
 from kzconsumer.registry import paths
 from kzconsumer.registry.claim_record import decode_claim_record
 from kzconsumer.registry.node_json import read_object
+from kzconsumer.registry.nodes import TopicIdentity
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.topic_record import (
     TOPIC_RECORD_VERSION,
@@ -75,12 +76,14 @@ class TopicIdentities:
             raise ZooKeeperError(path, str(error)) from error
         return int(before, 16) if before else None
 
-    async def last(self, topic: str) -> int | None:
-        """The incarnation of the topic that was seen last; None if there was none. Raises as `incarnation`."""
+    async def last(self, topic: str) -> TopicIdentity | None:
+        """Of the topic that was seen last; None if there was none. Raises as `incarnation`."""
         path = self._group.topic(topic)
         node = await self._watches.data(path, f"topic {topic}")
         try:
-            return last_incarnation(node) if node is not None else None
+            if node is None:
+                return None
+            return TopicIdentity(last_incarnation(node), decode_topic_record(node.data).ids[-1])
         except ValueError as error:
             raise ZooKeeperError(path, str(error)) from error
 

@@ -10,7 +10,14 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.registry.listeners import choose
-from kzconsumer.registry.nodes import Topic, decode_cluster_id, decode_listeners, decode_topic, decode_topic_id
+from kzconsumer.registry.nodes import (
+    Topic,
+    TopicIdentity,
+    decode_cluster_id,
+    decode_listeners,
+    decode_topic,
+    decode_topic_id,
+)
 from kzconsumer.settings.sections import BrokersSettings
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import Node, ZooKeeperSession
@@ -111,16 +118,11 @@ class TopicRegistry:
         """The incarnations of those topics that exist, readable or not."""
         return await incarnations(self._session, topics)
 
-    async def ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """The ids of those topics that have one, in base64."""
+    async def identities(self, topics: Iterable[str]) -> dict[str, TopicIdentity]:
+        """Of those topics that exist, readable or not; both parts are of the same topic."""
         names = list(topics)
         nodes = await together([self._session.find(paths.topic(name)) for name in names])
-        found = {}
-        for name, node in zip(names, nodes, strict=True):
-            with suppress(ValueError):
-                if node is not None and (topic_id := decode_topic_id(node.data)):
-                    found[name] = topic_id
-        return found
+        return {name: _identity(node) for name, node in zip(names, nodes, strict=True) if node is not None}
 
     async def cluster_id(self) -> str:
         """The cluster's id; empty before 0.10.1. Raises ZooKeeperError if it is unreadable."""
@@ -138,6 +140,13 @@ async def incarnations(session: ZooKeeperSession, topics: Iterable[str]) -> dict
     names = list(topics)
     stats = await together([session.exists(paths.topic(name)) for name in names])
     return {name: stat.czxid for name, stat in zip(names, stats, strict=True) if stat is not None}
+
+
+def _identity(node: Node) -> TopicIdentity:
+    topic_id = ""
+    with suppress(ValueError):
+        topic_id = decode_topic_id(node.data)
+    return TopicIdentity(node.stat.czxid, topic_id)
 
 
 def _numbers(names: list[str]) -> list[int]:

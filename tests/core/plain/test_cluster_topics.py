@@ -198,3 +198,21 @@ def test_a_reader_takes_no_offset_for_one_of_a_topic_that_was_created_again() ->
         assert await session.get(PATHS.topic("orders")) == before
 
     Clients().play(script)
+
+
+def test_the_id_and_the_incarnation_of_a_topic_are_of_the_same_topic() -> None:
+    """Whichever broker answers: one reports the former topic of the name."""
+    cluster = Cluster(orders="A")
+
+    async def script(session: ZooKeeperSession) -> None:
+        topics = cluster.topics(session)
+        first = (await topics.identities(["orders"]))["orders"]
+        cluster.report(orders="B")
+        second = (await topics.identities(["orders"]))["orders"]
+        assert (first.id, second.id) == ("A", "B")
+        assert second.incarnation > first.incarnation
+        cluster.ids = {1: {"orders": "A"}, 2: {"orders": "B"}, 3: {}}
+        for _ in range(20):  # the brokers are asked in random order
+            assert await topics.identities(["orders"]) == {"orders": second}
+
+    Clients().play(script)

@@ -39,7 +39,7 @@ class PlannedTopics(NamedTuple):
 
     brokers: tuple[Broker, ...]
     ids: Mapping[str, str]
-    """Of those that have one (`TopicRegistry.ids`)."""
+    """Of those that have one, in base64."""
     gone: Mapping[tuple[str, int], str]
     """What happened to those that were deleted, by name and incarnation."""
 
@@ -84,9 +84,10 @@ class KafkaRegistry:
     async def _look(self, planned: _Planned) -> PlannedTopics:
         names = {topic for topic, _ in planned}
         async with self._topics() as topics:
-            # Ids first: if the topic is as planned after that, they are of this one, or of an earlier one.
-            ids = await topics.ids(names)
-            return PlannedTopics(tuple(await topics.brokers()), ids, _gone(planned, await topics.incarnations(names)))
+            found = await topics.identities(names)
+            ids = {name: each.id for name, each in found.items() if each.id}
+            there = {name: each.incarnation for name, each in found.items()}
+            return PlannedTopics(tuple(await topics.brokers()), ids, _gone(planned, there))
 
     async def _reach(self) -> tuple[Broker, ...]:
         async with self._topics() as topics:
