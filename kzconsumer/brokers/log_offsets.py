@@ -16,6 +16,7 @@ from kzconsumer.model import Broker, TopicPartition
 
 # Seconds between two requests while a partition has no leader.
 PAUSE = 0.1
+_NAMES_SHOWN = 20
 
 
 class LogOffsets:
@@ -38,8 +39,8 @@ class LogOffsets:
         """The offset of each partition at a time in ms, LATEST or EARLIEST (see `ListOffsetsRequest`).
 
         `require` is called first, and raises for those that do not exist: brokers before 0.11 create a topic that is
-        named. Raises ConnectionLostError, BrokerError or BrokersUnreachableError if some are missing after `timeout`,
-        UnsupportedVersionError for a time and a broker before 0.10.1, which looks up segments only.
+        named. Raises ConnectionLostError, which names them, BrokerError or BrokersUnreachableError if some are missing
+        after `timeout`, UnsupportedVersionError for a time and a broker before 0.10.1, which looks up segments only.
         """
         found: dict[TopicPartition, ListedOffset] = {}
         reason: KzConsumerError = ConnectionLostError("no leader was found in time")
@@ -62,6 +63,10 @@ class LogOffsets:
                     break
                 if len(found) < len(partitions):
                     await anyio.sleep(PAUSE)
+        if type(reason) is ConnectionLostError:
+            names = [str(partition) for partition in partitions if partition not in found]
+            more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+            raise ConnectionLostError(f"no leader of {', '.join(names[:_NAMES_SHOWN])}{more} has answered: {reason}")
         raise reason
 
     async def once(

@@ -20,11 +20,12 @@ from kzconsumer.brokers.protocol.list_offsets import LATEST
 from kzconsumer.errors import ConfigError, OffsetLostError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer_spark.executors.access import BrokerAccess
-from kzconsumer_spark.executors.fetching import fetched, log_starts, require_admission
+from kzconsumer_spark.executors.fetching import fetched, require_admission
 from kzconsumer_spark.executors.source import RangePart
 from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
 from kzconsumer_spark.source.batch_reader import GroupBatchReader
+from kzconsumer_spark.source.checkpoint_batch import of_checkpoint
 from kzconsumer_spark.source.losses import left
 from kzconsumer_spark.source.options import WHERE, SourceOptions, read_options
 from kzconsumer_spark.source.stream_offset import StreamOffset
@@ -54,7 +55,6 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tasks = options.tasks
         self._columns = list(columns)
         self._member: GroupMember | None = None
-        self._looked = False
 
     def initialOffset(self) -> dict[str, Any]:
         return StreamOffset(self._settings.group.id).as_json()
@@ -83,18 +83,17 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = StreamOffset.of_json(end, self._settings.group.id).ranges
         if start == end or not ranges:
             return []
-        kafka = Kafka.of(self._settings)
-        topics = KafkaRegistry(kafka).planned(ranges)
-        access = BrokerAccess(kafka, topics.brokers, topics.ids)
-        # A batch of the checkpoint may have been planned long ago; a later one begins where its member found the log.
-        there = {part.topic_partition for part in ranges if (part.topic, part.incarnation) not in topics.gone}
-        starts = {} if self._looked else log_starts(there, access)
+        registry = KafkaRegistry(Kafka.of(self._settings))
+        if self._member is None:
+            topics, starts = of_checkpoint(ranges, registry)
+        else:  # its member has found the log where the batch begins
+            topics, starts = registry.planned(ranges), {}
         found, lost = left(ranges, topics.gone, starts)
         for each in lost:
             if self._settings.offsets.reset == "fail":
                 raise each.error()
             _log.error("records of a planned range are lost", **each.range._asdict(), reason=each.reason)
-        self._looked = True
+        access = BrokerAccess(registry.kafka, topics.brokers, topics.ids)
         return [RangePart(part, access) for part in split(found, self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,102 @@
+"""A broker is down when a query starts, or when records between two bounds are read: its partitions have no leader.
+
+`GroupStreamReader` on real servers, called as Spark calls it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from kzconsumer.errors import ConnectionLostError
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_spark.executors.source import RangePart
+from kzconsumer_spark.source.bounds import ranges_between
+from kzconsumer_spark.source.options import read_options
+from tests.spark.servers.test_source_changes import OLD, query, send
+from tests.support.servers import Servers
+from tests.support.zookeeper_sessions import until
+
+PARTITIONS = 4
+VALUES = sorted(OLD * PARTITIONS)
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+async def two(servers: Servers, unique: str) -> AsyncIterator[Cluster]:
+    """Two brokers; a topic of which each leads every other partition, and has no replica of the others."""
+    cluster = servers.shared("two-brokers", lambda name: servers.cluster(name, brokers=2))
+    await create_topic(cluster.connect, unique, PARTITIONS)
+    for partition in range(PARTITIONS):
+        await send(cluster, unique, OLD, partition)
+    yield cluster
+    await start_again(cluster)
+
+
+async def start_again(cluster: Cluster) -> None:
+    if not cluster.brokers[2].alive:
+        await asyncio.to_thread(cluster.brokers[2].wait_startable)
+        cluster.brokers[2].start()
+        await asyncio.to_thread(cluster.brokers[2].wait_ready)
+
+
+async def test_a_query_that_starts_without_a_broker_reads_the_other_partitions(
+    two: Cluster, unique: str, tmp_path: Path
+) -> None:
+    """And the rest when the broker is back."""
+    two.brokers[2].kill()
+    async with query(two, unique, tmp_path) as running:
+        start = running.reader.initialOffset()
+        read: dict[int, list[bytes]] = {}
+        while sum(map(len, read.values())) < len(VALUES):
+            start, end = await running.after(start), start
+            for task in await running.tasks(end, start):
+                assert isinstance(task, RangePart)
+                read.setdefault(task.part.partition, []).extend(await running.values([task]))
+            if sum(map(len, read.values())) == len(VALUES) // 2:
+                assert len(read) == PARTITIONS // 2
+                await start_again(two)
+    assert read == dict.fromkeys(range(PARTITIONS), OLD)
+
+
+async def test_a_batch_of_the_checkpoint_waits_for_the_leaders_of_its_partitions(
+    two: Cluster, unique: str, tmp_path: Path
+) -> None:
+    """It is the same batch then: a sink may have it already."""
+    async with query(two, unique, tmp_path, "smallest", len(VALUES)) as first:
+        start, end, tasks = await first.first_batch()
+        assert sorted(await first.values(tasks)) == VALUES
+    two.brokers[2].kill()
+    async with query(two, unique, tmp_path) as again:
+        with capture_logs() as logs:
+            async with anyio.create_task_group() as group:
+
+                async def read() -> None:
+                    tasks = await again.tasks(start, end)
+                    assert sorted(await again.values(tasks)) == VALUES
+
+                group.start_soon(read)
+                await until(lambda: bool(logs))
+                await start_again(two)
+        assert {each["event"] for each in logs} == {"batch of the checkpoint waits for leaders"}
+        assert await again.asked(end) == end
+
+
+async def test_a_batch_read_names_the_partitions_without_leader(two: Cluster, unique: str, tmp_path: Path) -> None:
+    file = tmp_path / "group.toml"
+    file.write_text(
+        f'zookeeper.connect = "{two.connect}"\ngroup.id = "{unique}"\nsubscription.topics.{unique} = 1\n'
+        'fetch.request_timeout = "2s"\n'
+    )
+    options = read_options({"config": str(file)})
+    two.brokers[2].kill()
+    pairs = [f"{unique}-{first}, {unique}-{first + 2}" for first in (0, 1)]
+    with pytest.raises(ConnectionLostError, match=f"^no leader of ({'|'.join(pairs)}) has answered: "):
+        await asyncio.to_thread(ranges_between, options.settings, options.bounds)
