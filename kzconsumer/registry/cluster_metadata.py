@@ -12,8 +12,10 @@ from typing import TypeVar
 
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from kzconsumer.brokers.protocol.frames import Request
 from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse, TopicMetadata
+from kzconsumer.brokers.protocol.versions import DESCRIBE_QUORUM
 from kzconsumer.errors import BrokersUnreachableError, KzConsumerError, ZooKeeperError
 from kzconsumer.model import Broker
 from kzconsumer.registry import paths
@@ -139,6 +141,30 @@ class ClusterMetadata:
             for name, topic in existing(await self._answer_of(broker, tuple(names))).items():
                 votes[name][topic.id] += 1
         return {name: _majority(found) for name, found in votes.items()}
+
+    async def unknown_to_all(self, names: Collection[str]) -> set[str]:
+        """Topics that no broker of a cluster in KRaft mode knows; none unless every broker answers that one names.
+
+        What each knows is a prefix of one log, and a broker that starts reads the log before it answers. So one that
+        has known a topic, and knows it no more, has read that it was deleted. In ZooKeeper mode brokers begin with
+        nothing.
+        """
+        unknown, asked = set(names), set[Broker]()
+        waiting = set((await self.ask(())).brokers.values()) if unknown else set()
+        while unknown and waiting:
+            broker = waiting.pop()
+            asked.add(broker)
+            try:
+                connection = await self._pool.connection(broker, "control")
+                if DESCRIBE_QUORUM not in connection.versions.ranges:
+                    return set()
+                answer = await connection.call(MetadataRequest(tuple(sorted(unknown))), timeout=self._timeout)
+            except KzConsumerError:
+                return set()
+            reported = {name for name, topic in answer.topics.items() if topic.error == UNKNOWN_TOPIC_OR_PARTITION}
+            unknown &= reported
+            waiting |= set(answer.brokers.values()) - asked
+        return unknown
 
     async def _answer_of(self, broker: Broker, names: tuple[str, ...], replicas: bool = False) -> MetadataResponse:
         """Without topics if it does not answer."""

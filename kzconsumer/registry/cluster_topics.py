@@ -29,6 +29,9 @@ from kzconsumer.zookeeper.watches import Watches
 
 log = get_logger("kzconsumer.zookeeper")
 
+CERTAIN = 3.0
+"""Seconds between two answers that a topic is gone: a topic that has just been created is not known to every broker."""
+
 _Shape = tuple[str, int]
 """A topic's id and its number of partitions."""
 
@@ -64,6 +67,7 @@ class ClusterTopics(TopicRegistry):
         self._group = GroupPaths(settings.group.id)
         self._identities = TopicIdentities(session, watches, self._group)
         self._configured = bool(settings.brokers.bootstrap)  # the group's node need not have them
+        self._kept: tuple[str, ...] = ()  # topics of the last identities that no broker has reported
         self._every_topic: frozenset[str] | None = None  # as last read, if the group needs them
         self._read: dict[str, _Shape | None] = {}  # the topics last read; None: missing, or not yet identified
 
@@ -96,7 +100,17 @@ class ClusterTopics(TopicRegistry):
         missing = [name for name in names if name not in found]
         last = await together([self._last(name) for name in missing])
         kept = {name: identity for name, identity in zip(missing, last, strict=True) if identity is not None}
+        self._kept = tuple(kept)
         return kept | {name: TopicIdentity(topic.incarnation, described[name].id) for name, topic in found.items()}
+
+    async def deleted(self) -> set[str]:
+        if unknown := await self._metadata.unknown_to_all(self._kept):
+            await anyio.sleep(CERTAIN)
+        return await self._metadata.unknown_to_all(unknown)
+
+    async def are_of_the_group(self) -> bool:
+        """Whether one of them is a topic that the group has consumed: the brokers are not those of another cluster."""
+        return bool(await self.known_incarnations(await self._identities.recorded()))
 
     async def known_incarnations(self, names: Collection[str]) -> dict[str, int]:
         """Of those topics that the group has consumed, or may have. Records nothing, unlike `incarnations`."""

@@ -30,6 +30,13 @@ class TopicIdentities:
         self._watches = watches
         self._group = group
 
+    async def recorded(self) -> list[str]:
+        """The names of the topics whose ids are recorded."""
+        try:
+            return await self._session.children(self._group.topics)
+        except NoNodeError:
+            return []
+
     async def knows(self, topic: str, topic_id: str) -> bool:
         """Whether the id is recorded, as the present or a former one. Raises as `incarnation`."""
         path = self._group.topic(topic)

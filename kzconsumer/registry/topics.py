@@ -124,6 +124,10 @@ class TopicRegistry:
         nodes = await together([self._session.find(paths.topic(name)) for name in names])
         return {name: _identity(node) for name, node in zip(names, nodes, strict=True) if node is not None}
 
+    async def deleted(self) -> set[str]:
+        """Topics that the last call of `identities` or `incarnations` has returned although they are deleted."""
+        return set()
+
     async def cluster_id(self) -> str:
         """The cluster's id; empty before 0.10.1. Raises ZooKeeperError if it is unreadable."""
         node = await self._session.find(paths.CLUSTER_ID)

@@ -5,6 +5,7 @@ All partitions are checked, since one that is owned by an original member, or by
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from kzconsumer.brokers.log_offsets import LogOffsets
@@ -20,7 +21,7 @@ from kzconsumer.settings.values import FAIL
 log = get_logger("kzconsumer.group")
 
 LOG_LOOK = 2.0
-"""Seconds between two looks at the logs."""
+"""Seconds between two looks at topics and logs."""
 PATIENCE = 12.0
 """Seconds for which a log must be too short. A new leader may not know its log's end until a replica that has stopped
 fetching no longer counts (replica.lag.time.max.ms); from 2.2 on it does not answer before (KIP-207)."""
@@ -37,28 +38,36 @@ class RunLosses:
         self._log_offsets = log_offsets
         self._reset = reset
         self._truncated = truncated
-        self._looked = now()
+        self._looked = -math.inf
         self._too_short: dict[TopicPartition, float] = {}  # since when
 
     async def reachable(self, run: GroupRun, short: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """New ends for partitions that cannot be read up to their ends; `short` has the stored offset of each.
 
-        A deleted or recreated topic ends where it is committed; one that the brokers of a cluster without ZooKeeper do
-        not know may come back, and keeps its ends. Raises OffsetLostError if the settings say to fail,
+        A deleted or recreated topic ends where it is committed. Raises OffsetLostError if the settings say to fail,
         SessionExpiredError, ConnectionLostError, ZooKeeperError.
         """
+        time = now()
+        if time - self._looked < LOG_LOOK:
+            return {}
+        self._looked = time
         try:
             found = await self._topics.incarnations({partition.topic for partition in short})
+            deleted = await self._topics.deleted()
         except BrokersUnreachableError as error:
             log.debug("topics of the run unavailable", reason=str(error))
             return {}
-        there = {topic for topic, number in found.items() if f"{number:#x}" == run.topics[topic].incarnation}
+        there = {
+            topic
+            for topic, number in found.items()
+            if topic not in deleted and f"{number:#x}" == run.topics[topic].incarnation
+        }
         if not there:
             if self._reset == FAIL:
                 partition, at = min(short.items())
                 raise _lost(run, partition, f"is committed up to {at}, and its topic was deleted", 'reset = "smallest"')
             return dict(short)
-        ends = await self._ends([partition for partition in short if partition.topic in there], run)
+        ends = await self._ends([partition for partition in short if partition.topic in there], run, time)
         if ends and (setting := self._against_truncation) is not None:
             partition, end = min(ends.items())
             raise _lost(run, partition, f"has a log that ends at {end} now: it was truncated", setting)
@@ -71,12 +80,8 @@ class RunLosses:
             return 'truncated = "continue"'
         return 'reset = "smallest"' if self._reset == FAIL else None
 
-    async def _ends(self, partitions: list[TopicPartition], run: GroupRun) -> dict[TopicPartition, int]:
-        """The ends of those logs that have been too short for `PATIENCE`."""
-        time = now()
-        if time - self._looked < LOG_LOOK:
-            return {}
-        self._looked = time
+    async def _ends(self, partitions: list[TopicPartition], run: GroupRun, time: float) -> dict[TopicPartition, int]:
+        """The ends of those logs that have been too short for `PATIENCE`; `time`: now."""
         try:
             found = await self._log_offsets.once(dict.fromkeys(partitions, LATEST))
         except SessionExpiredError:

@@ -10,10 +10,12 @@ import pytest
 
 import kzconsumer
 from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_code
 from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
-from kzconsumer.errors import KzConsumerError, ZooKeeperError
+from kzconsumer.brokers.protocol.versions import DESCRIBE_QUORUM, Versions
+from kzconsumer.errors import ConnectionLostError, KzConsumerError, ZooKeeperError
 from kzconsumer.model import Broker
-from kzconsumer.registry.cluster_topics import ClusterTopics
+from kzconsumer.registry.cluster_topics import CERTAIN, ClusterTopics
 from kzconsumer.registry.paths import MIGRATION, GroupPaths, broker, topic
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
@@ -28,6 +30,12 @@ class Cluster:
 
     def __init__(self, **ids: str) -> None:
         self.ids: dict[int, Mapping[str, str]] = {}
+        self.kraft = True
+        self.error = UNKNOWN_TOPIC_OR_PARTITION
+        """With which brokers answer that do not know a topic."""
+        self.away: set[int] = set()
+        self.known = dict.fromkeys(ADDRESSES, ADDRESSES)
+        """The brokers that each of them reports."""
         self.report(**ids)
         self.notified: list[str] = []
 
@@ -36,7 +44,9 @@ class Cluster:
 
     async def connection(self, at: Broker, purpose: str) -> Answering:
         number = next(each.id for each in ADDRESSES.values() if each.host == at.host)
-        return Answering(self.ids[number])
+        if number in self.away:
+            raise ConnectionLostError("connection refused")
+        return Answering(self, number)
 
     def topics(
         self, session: ZooKeeperSession, bootstrap: str = "kafka1:9092", *, guest: bool = False
@@ -53,14 +63,18 @@ class Cluster:
 
 
 class Answering:
-    def __init__(self, ids: Mapping[str, str]) -> None:
-        self._ids = ids
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        self._cluster, self._number = cluster, number
+        self.versions = Versions({DESCRIBE_QUORUM: (0, 2)} if cluster.kraft else {})
 
     async def call(self, request: MetadataRequest, *, timeout: float) -> MetadataResponse:
-        wanted = self._ids if request.topics is None else request.topics
+        ids = self._cluster.ids[self._number]
         partitions = {0: PartitionMetadata(0, 1, 0)}
-        found = {name: TopicMetadata(0, partitions, self._ids[name]) for name in wanted if name in self._ids}
-        return MetadataResponse(ADDRESSES, found)
+        found = {name: TopicMetadata(0, partitions, topic_id) for name, topic_id in ids.items()}
+        if request.topics is not None:
+            unknown = TopicMetadata(self._cluster.error, {})
+            found = {name: found.get(name, unknown) for name in request.topics}
+        return MetadataResponse(self._cluster.known[self._number], found)
 
 
 def test_a_topic_that_is_created_later_is_noticed() -> None:
@@ -214,5 +228,60 @@ def test_the_id_and_the_incarnation_of_a_topic_are_of_the_same_topic() -> None:
         cluster.ids = {1: {"orders": "A"}, 2: {"orders": "B"}, 3: {}}
         for _ in range(20):  # the brokers are asked in random order
             assert await topics.identities(["orders"]) == {"orders": second}
+
+    Clients().play(script)
+
+
+UNAUTHORIZED = next(code for code in range(100) if error_code(code).name == "TOPIC_AUTHORIZATION_FAILED")
+
+
+@pytest.mark.parametrize("case", ["deleted", "one knows it", "one is away", "ZooKeeper mode", "refused", "one more"])
+def test_a_topic_is_only_deleted_if_every_broker_in_kraft_mode_answers_and_does_not_know_it(case: str) -> None:
+    """A broker in ZooKeeper mode begins with nothing, and one that is away may know a topic that others do not yet."""
+    cluster = Cluster(orders="A", bills="B")
+
+    async def script(session: ZooKeeperSession) -> None:
+        topics = cluster.topics(session)
+        first = await topics.incarnations(["orders", "bills"])
+        cluster.report(bills="B")
+        match case:
+            case "one knows it":
+                cluster.ids[3] = {"orders": "A", "bills": "B"}
+            case "one is away":
+                cluster.away = {3}
+            case "ZooKeeper mode":
+                cluster.kraft = False
+            case "refused":
+                cluster.error = UNAUTHORIZED
+            case "one more":  # which the first one does not report
+                cluster.known = {1: {1: ADDRESSES[1], 2: ADDRESSES[2]}, 2: ADDRESSES, 3: ADDRESSES}
+                cluster.ids[3] = {"orders": "A"}
+        for _ in range(15):  # the brokers are asked in random order
+            topics = cluster.topics(session)
+            assert await topics.incarnations(["orders", "bills"]) == first, "its offsets stay"
+            assert await topics.deleted() == ({"orders"} if case == "deleted" else set())
+        assert await topics.are_of_the_group()
+        cluster.report(bills="other")
+        assert not await cluster.topics(session).are_of_the_group()
+
+    Clients().play(script)
+
+
+def test_a_topic_that_brokers_get_to_know_in_a_moment_is_not_deleted() -> None:
+    cluster = Cluster(orders="A", bills="B")
+
+    async def script(session: ZooKeeperSession) -> None:
+        topics = cluster.topics(session)
+        await topics.incarnations(["orders", "bills"])
+        cluster.report(bills="B")
+        await topics.incarnations(["orders", "bills"])
+
+        async def later() -> None:
+            await anyio.sleep(CERTAIN / 2)
+            cluster.report(orders="A", bills="B")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(later)
+            assert await topics.deleted() == set()
 
     Clients().play(script)

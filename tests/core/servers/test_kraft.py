@@ -9,6 +9,7 @@ import anyio
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
+from structlog.testing import capture_logs
 
 import kzconsumer
 from kzconsumer.runs.end_offsets import RUN_CHECK
@@ -86,4 +87,30 @@ async def test_a_run_reads_up_to_the_ends_with_which_it_began(kraft: Cluster, un
             if not found:
                 await anyio.sleep(3 * RUN_CHECK)
             found[message.value] += 1
+    assert found == Counter(b"value %d" % n for n in range(400))
+
+
+async def test_a_run_ends_without_a_topic_that_is_deleted(kraft: Cluster, unique: str) -> None:
+    """The other one is read to its end."""
+    names = read, gone = f"{unique}-a", f"{unique}-b"
+    for name in names:
+        await asyncio.to_thread(create_topic_in_kraft, kraft.bootstrap, name, 1)
+        await send(kraft, name, 0, 400, 1)
+    configured = settings(kraft.connect, unique, subscription={"stop_at": "end"}, **tables(kraft))
+    admin = AdminClient({"bootstrap.servers": kraft.bootstrap})
+    found: Counter[bytes | None] = Counter()
+    with anyio.fail_after(60), capture_logs() as logs:
+        async with kzconsumer.connect(configured) as consumer, anyio.create_task_group() as tasks:
+            streams = await consumer.create_message_streams(dict.fromkeys(names, 1))
+
+            async def read_all() -> None:
+                async for message in streams[read][0]:
+                    found[message.value] += 1
+
+            tasks.start_soon(read_all)
+            async for _ in streams[gone][0]:
+                await asyncio.to_thread(admin.delete_topics([gone])[gone].result, 30)
+                break
+    shortened = [each for each in logs if each["event"].startswith("run shortened")]
+    assert [(each["topic"], each["until"]) for each in shortened] == [(gone, 400)]
     assert found == Counter(b"value %d" % n for n in range(400))

@@ -86,7 +86,11 @@ class KafkaRegistry:
         async with self._topics() as topics:
             found = await topics.identities(names)
             ids = {name: each.id for name, each in found.items() if each.id}
-            there = {name: each.incarnation for name, each in found.items()}
+            # A topic that is taken for deleted is lost: brokers of another cluster must not say so.
+            deleted = await topics.deleted()
+            if deleted and not await topics.are_of_the_group():
+                deleted = set()
+            there = {name: each.incarnation for name, each in found.items() if name not in deleted}
             return PlannedTopics(tuple(await topics.brokers()), ids, _gone(planned, there))
 
     async def _reach(self) -> tuple[Broker, ...]:
