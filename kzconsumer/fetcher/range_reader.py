@@ -249,6 +249,10 @@ class ClusterReader(RangeReader):
         """
         return await self._selected(wanted, self._topics.topics)
 
+    async def ids(self, topics: Collection[str]) -> dict[str, str]:
+        """As `ClusterTopics.ids`."""
+        return await self._topics.ids(topics)
+
     async def known_incarnations(self, topics: Collection[str]) -> dict[str, int]:
         """As `ClusterTopics.known_incarnations`, of the settings' group."""
         return await self._topics.known_incarnations(topics)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+from kzconsumer.errors import OffsetLostError
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_spark import GroupSource
+from kzconsumer_spark.source.batch_reader import GroupBatchReader
 from kzconsumer_spark.source.bounds import ranges_between
 from kzconsumer_spark.source.options import read_options
+from tests.spark.servers.test_group_reader import COLUMNS
 from tests.support.producing import Sent, produce
 from tests.support.recreation import recreate_topic
 from tests.support.zookeeper_sessions import session
@@ -19,9 +26,9 @@ async def test_an_offset_of_an_earlier_topic_does_not_count_in_a_batch_read(clus
     options = read_options({"zookeeper.connect": cluster.connect, "group.id": unique, "topics": unique})
 
     async def left() -> list[OffsetRange]:
-        found, brokers = await asyncio.to_thread(ranges_between, options.settings, options.bounds)
-        assert [f"{each.host}:{each.port}" for each in brokers] == [cluster.bootstrap]
-        return found
+        found = await asyncio.to_thread(ranges_between, options.settings, options.bounds)
+        assert [f"{each.host}:{each.port}" for each in found.brokers] == [cluster.bootstrap]
+        return found.ranges
 
     await create_topic(cluster.connect, unique, 1)
     sent = [Sent(0, None, b"%d" % n) for n in range(10)]
@@ -36,3 +43,23 @@ async def test_an_offset_of_an_earlier_topic_does_not_count_in_a_batch_read(clus
         assert await left() == [OffsetRange(unique, 0, 0, 10)]
         await zookeeper.set(path, b"4", -1)
         assert await left() == [OffsetRange(unique, 0, 4, 10)]
+
+
+async def test_a_batch_read_takes_no_record_of_a_topic_that_was_created_again(cluster: Cluster, unique: str) -> None:
+    """Between the look at its logs and the tasks. The control is a task before."""
+    await create_topic(cluster.connect, unique, 1)
+    sent = [Sent(0, None, b"%d" % n) for n in range(10)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
+    options = {"zookeeper.connect": cluster.connect, "topics": unique, "startingOffsets": "earliest"}
+    reader = GroupSource(CaseInsensitiveDict(options)).reader(COLUMNS)  # type: ignore[arg-type]
+    assert isinstance(reader, GroupBatchReader)
+    (task,) = await asyncio.to_thread(reader.partitions)
+
+    def values() -> list[bytes]:
+        return [row["value"] for rows in reader.read(task) for row in rows.to_pylist()]
+
+    assert await asyncio.to_thread(values) == [each.value for each in sent]
+    await recreate_topic(cluster, unique, 1)
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
+    with pytest.raises(OffsetLostError, match=f"^topic {unique} was deleted and created again"):
+        await asyncio.to_thread(values)

@@ -26,9 +26,9 @@ class GroupBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         settings = self._options.settings
         kafka = Kafka.of(settings)
-        found, brokers = ranges_between(settings, self._options.bounds)
-        access = BrokerAccess(kafka, brokers)
-        return [RangePart(part, access) for part in split(found, self._options.tasks)]
+        found = ranges_between(settings, self._options.bounds)
+        access = BrokerAccess(kafka, found.brokers, found.ids)
+        return [RangePart(part, access) for part in split(found.ranges, self._options.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, RangePart):  # Spark makes a partition of its own if there is none

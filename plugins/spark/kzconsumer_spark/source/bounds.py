@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import anyio
 import msgspec
@@ -68,19 +68,27 @@ def _bound(names: tuple[str, str], options: Mapping[str, str], words: tuple[Word
     return {TopicPartition(topic, n): at for topic, offsets in found.items() for n, at in offsets.items()}
 
 
-def ranges_between(settings: Settings, bounds: Bounds) -> tuple[list[OffsetRange], Sequence[Broker]]:
-    """What there is between the bounds, for each partition of the subscription, and brokers that know the leaders.
+class Between(NamedTuple):
+    """`brokers` know the leaders; `ids` are those of the topics of which the ranges are (`RangeReader`)."""
 
-    Blocks.
+    ranges: list[OffsetRange]
+    brokers: Sequence[Broker]
+    ids: Mapping[str, str]
+
+
+def ranges_between(settings: Settings, bounds: Bounds) -> Between:
+    """What there is between the bounds, for each partition of the subscription. Blocks.
 
     Raises OffsetLostError for offsets that are not in the log, ConfigError, and as `range_reader` and its calls.
     """
     return anyio.run(_ranges, settings, bounds)
 
 
-async def _ranges(settings: Settings, bounds: Bounds) -> tuple[list[OffsetRange], Sequence[Broker]]:
+async def _ranges(settings: Settings, bounds: Bounds) -> Between:
     async with range_reader(settings) as reader:
         partitions = await reader.partitions(settings.subscription)
+        # Before the logs: offsets of a topic that is created again meanwhile are then refused, and not read as its own.
+        ids = await reader.ids({each.topic for each in partitions})
         logs = await reader.logs(partitions)
         first = await _offsets(bounds.first, settings, reader, logs)
         until = await _offsets(bounds.until, settings, reader, logs)
@@ -92,7 +100,7 @@ async def _ranges(settings: Settings, bounds: Bounds) -> tuple[list[OffsetRange]
             if not begin <= offset <= end:
                 raise OffsetLostError(f"{each}: the log has no offset {offset}; it begins at {begin} and ends at {end}")
         found.append(OffsetRange(*each, first[each], max(first[each], until[each])))
-    return [each for each in found if each.first < each.until], brokers
+    return Between([each for each in found if each.first < each.until], brokers, ids)
 
 
 async def _offsets(
