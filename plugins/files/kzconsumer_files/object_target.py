@@ -7,7 +7,7 @@ A process cannot tell whether another one is alive, so each step can be repeated
 3. Each process that finds a decision copies its files to their final names. All copy the same objects.
 4. The decision is put into `ledger/`, also by the first one. Then the staged files and the decision are removed.
 
-State is in `_kzconsumer/`, which readers skip. A ledger entry is an object, and entries are not folded.
+State is in `_kzconsumer/`, which readers skip.
 """
 
 from __future__ import annotations
@@ -26,22 +26,20 @@ from typing import Final, TypeVar
 import msgspec
 
 from kzconsumer.model import OffsetRange, RangeIdentity
-from kzconsumer_files.fold_plan import Span
 from kzconsumer_files.ledger import Contents
 from kzconsumer_files.marked_place import MARKER, MarkedPlace, new_marker, require_unused
 from kzconsumer_files.names import (
     AnyRange,
     LedgerEntry,
-    NotOurs,
     Owner,
     aside_entry,
     ledger_entry,
     named,
-    parsed,
     range_name,
 )
+from kzconsumer_files.object_ledger import ObjectLedger, read_entry
 from kzconsumer_files.object_store import ObjectStore, StoreUnavailable
-from kzconsumer_files.overlap import Overlap, require_apart
+from kzconsumer_files.overlap import Overlap
 from kzconsumer_files.private_directory import local_attempts, make_local_attempts, sweep
 from kzconsumer_files.publication import KeptAside, StagedRange, log_blocked, require_none
 from kzconsumer_files.state_files import StateObjects
@@ -66,8 +64,7 @@ class ObjectTarget(MarkedPlace):
         super().__init__(store, StateObjects(store, _STATE))
         self._store = store
         self.attempts = local_attempts()
-        self._spans: dict[str, list[Span]] = {}  # of settled ranges, by line; those without a gap are one
-        self._listed: dict[str, str] = {}  # by line, the last of their names
+        self._ledger = ObjectLedger(store, f"{_STATE}/ledger")
         self._put: list[LedgerEntry] = []  # with objects that this process has staged, and not removed
 
     def claim(self, owner: Owner) -> str:
@@ -82,7 +79,7 @@ class ObjectTarget(MarkedPlace):
 
     def has(self, part: AnyRange) -> bool:
         """Whether the ledger has the range: published, or set aside."""
-        return self._store.exists(_entry(range_name(part)))
+        return self._ledger.has(range_name(part))
 
     def missing(self, ranges: Sequence[_Range]) -> list[_Range]:
         """As `Target.missing`."""
@@ -94,7 +91,7 @@ class ObjectTarget(MarkedPlace):
 
     def require_published(self, part: AnyRange) -> LedgerEntry:
         """The entry of a settled range. Raises KeptAside."""
-        entry = self._read(_entry(range_name(part)))
+        entry = self._ledger.read(range_name(part))
         if entry is None:
             raise FileNotFoundError(f"{self._store}: {range_name(part)} is not in the ledger")
         if entry.kept_aside:
@@ -115,7 +112,7 @@ class ObjectTarget(MarkedPlace):
 
     def ledger(self) -> Contents:
         """Raises NotOurs if an entry cannot be decoded."""
-        found = self._all(self._read, [each.name for each in self._store.listed(f"{_STATE}/ledger")])
+        found = self._all(self._read, self._ledger.objects())
         return Contents([entry for entry in found if entry is not None], [])
 
     def entries(self) -> list[LedgerEntry]:
@@ -149,7 +146,7 @@ class ObjectTarget(MarkedPlace):
         require_lease()
         blocked |= self._finish([range_name(entry.identity) for entry in entries])
         entries = [entry for entry in entries if entry.range not in blocked]
-        settled = self._all(lambda entry: self._read(_entry(range_name(entry.identity))), entries)
+        settled = self._all(lambda entry: self._ledger.read(range_name(entry.identity)), entries)
         ours = [found is not None and found.attempt == name for found in settled]
         self._all(self._remove_staged, [entry for entry, is_ours in zip(entries, ours, strict=True) if not is_ours])
         for entry, found in zip(entries, settled, strict=True):
@@ -218,7 +215,7 @@ class ObjectTarget(MarkedPlace):
             entry = self._read(_decision(name))
             if entry is None:
                 return None
-            if not self._store.exists(_entry(name)):
+            if not self._ledger.has(name):
                 self._reveal(name, entry)
             self._remove_staged(entry)
             self._store.remove([_decision(name)])
@@ -233,11 +230,11 @@ class ObjectTarget(MarkedPlace):
             for number, file in enumerate(entry.files):
                 self._copy(_staged(entry, number), file)
         except FileNotFoundError as error:
-            if self._store.exists(_entry(name)):
+            if self._ledger.has(name):
                 return
             way_out = f"stop the group, remove the objects that {_decision(name)} names, then it, and start the group"
             raise FileNotFoundError(f"{error}: staged objects are gone, perhaps expired: {way_out}") from None
-        self._store.create(_entry(name), msgspec.json.encode(entry))
+        self._ledger.enter(name, entry)
 
     def _copy(self, source: str, name: str) -> None:
         deadline = time.monotonic() + _COPY_LIMIT
@@ -256,38 +253,11 @@ class ObjectTarget(MarkedPlace):
     def _overlaps(self, parts: Sequence[RangeIdentity]) -> dict[RangeIdentity, Overlap]:
         """Those that overlap a range that is published, set aside or decided for."""
         # Decisions are listed first: one that is carried out meanwhile is found as an entry.
-        decided = [parsed(os.path.basename(each.name)) for each in self._store.listed(f"{_STATE}/publishing")]
-        found = {}
-        for part in parts:
-            line = named(range_name(part)).line
-            settled = self._settled(line)
-            try:
-                require_apart(part, [each.span for each in decided if each is not None and each.line == line])
-                other = next((each for each in settled if each.first < part.until and part.first < each.until), None)
-                if other is not None and not self.has(part):
-                    raise Overlap(part, other, settled[-1].until)
-            except Overlap as error:
-                found[part] = error
-        return found
-
-    def _settled(self, line: str) -> list[Span]:
-        """The ranges of a line in the ledger: new ones lie behind those that were listed before."""
-        spans, below = self._spans.setdefault(line, []), f"{_STATE}/ledger/{line}"
-        for each in self._store.listed(below, after=self._listed.get(line)):
-            first, until = os.path.basename(each.name).removesuffix(".json").split("+")
-            if spans and spans[-1].until == int(first):
-                spans[-1] = Span(spans[-1].first, int(until))
-            else:
-                spans.append(Span(int(first), int(until)))
-            self._listed[line] = each.name
-        return spans
+        decided = [os.path.basename(each.name) for each in self._store.listed(f"{_STATE}/publishing")]
+        return self._ledger.overlaps(parts, decided)
 
     def _read(self, name: str) -> LedgerEntry | None:
-        data = self._store.read(name)
-        try:
-            return None if data is None else msgspec.json.decode(data, type=LedgerEntry)
-        except msgspec.DecodeError as error:
-            raise NotOurs(f"{self._store}/{name} cannot be read: {error}") from error
+        return read_entry(self._store, name)
 
     def _all(self, call: Callable[[_Item], _Answer], items: Sequence[_Item]) -> list[_Answer]:
         if len(items) < 2:
@@ -306,8 +276,3 @@ def _staged(entry: LedgerEntry, number: int) -> str:
 
 def _decision(name: str) -> str:
     return f"{_STATE}/publishing/{name}.json"
-
-
-def _entry(name: str) -> str:
-    line, (first, until) = named(name)
-    return f"{_STATE}/ledger/{line}/{first:020d}+{until:020d}.json"

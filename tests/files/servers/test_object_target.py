@@ -344,7 +344,7 @@ async def test_what_is_known_of_published_ranges_does_not_grow(server: ObjectSto
             await sink.write(Batch((range_data("t", 0, first, first + 3),)))
         target = sink._destination.target
         assert isinstance(target, ObjectTarget)
-        assert [len(each) for each in target._spans.values()] == [1]
+        assert [len(each) for each in target._ledger._spans.values()] == [1]
 
 
 @pytest.mark.parametrize("key", ["aws_secret_access_key", "AWS_ACCESS_KEY_ID", "azure_storage_sas_key", "aws_token"])
