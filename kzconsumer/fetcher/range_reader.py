@@ -37,12 +37,11 @@ from kzconsumer.fetcher.looking import readable_end
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.records.forms import Records
-from kzconsumer.registry.cluster_topics import ClusterTopics
+from kzconsumer.registry.cluster_topics import ClusterTopics, other_topics
 from kzconsumer.registry.nodes import Topic
 from kzconsumer.registry.sessions import LIMIT, open_session, unreachable
 from kzconsumer.settings.sections import FetchSettings, SubscriptionSettings
 from kzconsumer.settings.settings import Settings
-from kzconsumer.settings.tables import nearest
 from kzconsumer.zookeeper.watches import Watches
 
 if TYPE_CHECKING:
@@ -264,8 +263,7 @@ class ClusterReader(RangeReader):
         allowed = wanted.filter.allows if wanted.filter is not None else wanted.topics.__contains__
         found = await look([name for name in there if allowed(name)])
         if not found:
-            close = nearest(next(iter(wanted.topics), ""), there)
-            hint = f"did you mean {close}?" if close else f"there are {', '.join(sorted(there)[:5]) or 'none'}"
+            hint = other_topics(next(iter(wanted.topics), ""), there)
             named = ", ".join(wanted.topics)
             raise NotFoundError(f"{f'there is no topic {named}' if named else 'no topic matches'}; {hint}")
         return found

@@ -23,6 +23,7 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.topic_identity import TopicIdentities
 from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.settings.settings import Settings
+from kzconsumer.settings.tables import nearest
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
@@ -34,6 +35,14 @@ CERTAIN = 3.0
 
 _Shape = tuple[str, int]
 """A topic's id and its number of partitions."""
+
+
+def other_topics(name: str, there: Collection[str]) -> str:
+    """A hint for the error about a topic `name` that is not `there`."""
+    if not there:
+        return "the cluster has no topics: check the chroot of [zookeeper] connect"
+    close = nearest(name, there)
+    return f"did you mean {close}?" if close else f"there are {', '.join(sorted(there)[:5])}"
 
 
 class ClusterTopics(TopicRegistry):

@@ -33,7 +33,7 @@ from kzconsumer.errors import (
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths as nodes
-from kzconsumer.registry.cluster_topics import ClusterTopics
+from kzconsumer.registry.cluster_topics import ClusterTopics, other_topics
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.registration import Registration, has_wildcard, registered, subscribed_topics
@@ -41,7 +41,6 @@ from kzconsumer.registry.run_record import GroupRun, TopicEnds, decode_group_run
 from kzconsumer.registry.sessions import open_session
 from kzconsumer.runs.losses import RunLosses
 from kzconsumer.settings.settings import Settings
-from kzconsumer.settings.tables import nearest
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import Node, ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
@@ -167,8 +166,7 @@ class Runs:
         listed = () if has_wildcard(self._registration) else self._registration.subscription
         if missing := sorted(name for name in listed if name not in ends):
             paths = ", ".join(map(nodes.topic, missing))
-            close = nearest(missing[0], await self._topics().all_topics())
-            hint = f"did you mean {close}?" if close else "a run reads what exists when it begins"
+            hint = other_topics(missing[0], await self._topics().all_topics())
             raise NotFoundError(f"{paths}: no such topic; {hint}")
 
     async def _ends(self, stop_at: int) -> dict[str, TopicEnds]:

@@ -94,6 +94,7 @@ RUN_BY = {
     ("docs/plugins.md", "sh"): "core/spark/test_tutorial.py",
     ("docs/scheduled-jobs.md", "ini"): "core/plain/test_systemd_units.py",
     ("docs/spark-proof.md", "console"): "tools/spark/test_sink_verify.py",
+    ("docs/spark-source.md", "sh"): "tools/spark/test_moved_offsets.py",
     ("docs/topics.md", "console"): "tools/servers/test_admin_controllers.py",
     ("docs/tutorial.md", "console"): "core/spark/test_tutorial.py",
     ("docs/tutorial.md", "sh"): "core/spark/test_tutorial.py",

@@ -157,6 +157,12 @@ async def test_without_its_topic_there_is_no_run(cluster: Cluster, unique: str) 
     assert await read(scheduled(cluster, unique), unique) == [], "the right one is not blocked"
 
 
+async def test_a_wrong_chroot_has_no_topics(cluster: Cluster, unique: str) -> None:
+    wrong = settings(f"{cluster.connect}/{unique}", unique, subscription={"stop_at": "end"})
+    with pytest.raises(NotFoundError, match="no such topic; the cluster has no topics: check the chroot"):
+        await read(wrong, unique)
+
+
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 async def test_ends_that_no_record_reaches(cluster: Cluster, unique: str, isolation: str) -> None:
     """Partition 0 ends with a transaction's marker, 1 is empty, and 2 ends with a transaction still open."""

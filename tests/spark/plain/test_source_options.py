@@ -79,6 +79,14 @@ def test_each_fault_names_its_option() -> None:
     ]
 
 
+def test_options_of_sparks_own_source_name_ours() -> None:
+    assert faults(**BASE, subscribe="a") == ["GroupSource: option subscribe: unknown; use topics"]
+    (fault,) = faults(**BASE, subscribepattern="a.*")
+    assert fault.endswith("unknown; use [subscription] include in a file that option config names")
+    (fault,) = faults(**BASE, maxoffsetspertrigger="5")
+    assert fault.endswith("unknown; use maxRecordsPerBatch")
+
+
 def test_bounds_of_a_batch_read() -> None:
     assert read_options(BASE).bounds == Bounds("committed", "latest")
     offsets = read_options(BASE | {"startingoffsets": '{"a":{"0":23,"1":-2}}', "endingoffsets": "latest"}).bounds

@@ -89,7 +89,9 @@ def test_an_empty_batch_ends_elsewhere_and_delivers_nothing() -> None:
 
 
 def test_offsets_of_another_source_or_group_are_refused() -> None:
-    with pytest.raises(ValueError, match="not of this source"):
+    with pytest.raises(ValueError, match="offsets of another source"):
         StreamOffset.of_json({"reached": 5}, "g")
+    with pytest.raises(ValueError, match=r"or of a newer version of this one: .*`later`"):
+        StreamOffset.of_json(NOTHING.as_json() | {"later": 1}, "g")
     with pytest.raises(ValueError, match=r"^the checkpoint is of group g, not of other: use another one$"):
         StreamOffset.of_json(NOTHING.as_json(), "other")

@@ -198,8 +198,12 @@ def test_brokers_that_do_not_answer_are_an_error_where_topics_come_from_brokers(
 
 def test_what_a_query_cannot_be_continued_with() -> None:
     reader = reader_of("127.0.0.1:1", "g", "t")
-    with pytest.raises(ConfigError, match=r"trigger\(once=True\) is not supported"):
+    with pytest.raises(ConfigError, match=r"trigger\(once=True\) is not supported") as raised:
         reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert len(raised.traceback) == 2, "this call, and the one that Spark shows"
+    batch = reader_of("127.0.0.1:1", "g", "t", startingOffsets="earliest")
+    with pytest.raises(ConfigError, match=r"startingOffsets: is for spark\.read"):
+        batch.latestOffset(batch.initialOffset(), ROWS)
     other = reader_of("127.0.0.1:1", "other", "t").initialOffset()
     with pytest.raises(ValueError, match="the checkpoint is of group other, not of g"):
         reader.latestOffset(other, ROWS)

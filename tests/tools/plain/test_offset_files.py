@@ -8,13 +8,14 @@ from kzconsumer.model import TopicPartition
 from kzconsumer_tools.offsets.files import SavedOffset, read_offsets
 
 
-def test_the_three_forms() -> None:
+def test_the_forms() -> None:
     orders = TopicPartition("orders", 1)
     assert read_offsets(b"/consumers/a:b/offsets/orders/1:24\r\n\n").offsets == (SavedOffset("a:b", orders, b"24"),)
     assert read_offsets(b'"orders",1,24\n').offsets == (SavedOffset(None, orders, b"24"),)
     assert read_offsets(b"g,orders,1,24\ng,orders,1,24\n").offsets == (SavedOffset("g", orders, b"24"),)
     nodes = b'{"path":"/consumers/g/offsets/orders/1","data":null}\n'
     assert read_offsets(nodes).offsets == (SavedOffset("g", orders, None),)
+    assert read_offsets(b'{"orders":{"1":24}}\n').offsets == (SavedOffset(None, orders, b"24"),)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,7 @@ def test_the_three_forms() -> None:
         (b'{"path":"/consumers/g/claims/t/0","data":"x"}\n', "`kzconsumer groups restore` reads files of other nodes"),
         (b'{"path":"/consumers/g/offsets/t/0"}\n', "line 1: not a node: it needs data or base64"),
         (b"{\n", "line 1: not a node"),
+        (b'{"t":{"0":3,"1":-2}}', "t-1: -2 is not an offset"),
         (b"\xff", "not UTF-8 text (byte 0)"),
         (b"/consumers/g/offsets/t/0-1:3\n", "/consumers/g/offsets/t/0-1 is an offset of Kafka 0.7"),
         (b'{"path":"/consumers/g/offsets/t/0-1","data":"3"}\n', "/consumers/g/offsets/t/0-1 is an offset of Kafka 0.7"),

@@ -12,6 +12,7 @@ from kzconsumer_spark.executors.fetching import fetched
 from kzconsumer_spark.executors.source import RangePart
 from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.source.bounds import ranges_between
+from kzconsumer_spark.source.brief import brief
 from kzconsumer_spark.source.options import SourceOptions
 from kzconsumer_spark.worker.range_stream import split
 
@@ -23,6 +24,7 @@ class GroupBatchReader(DataSourceReader):
         self._options = options
         self._columns = list(columns)
 
+    @brief
     def partitions(self) -> Sequence[InputPartition]:
         settings = self._options.settings
         kafka = Kafka.of(settings)

@@ -25,6 +25,7 @@ from kzconsumer_spark.executors.source import RangePart
 from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
 from kzconsumer_spark.source.batch_reader import GroupBatchReader
+from kzconsumer_spark.source.brief import brief
 from kzconsumer_spark.source.checkpoint_batch import of_checkpoint
 from kzconsumer_spark.source.losses import left
 from kzconsumer_spark.source.options import WHERE, SourceOptions, read_options
@@ -50,6 +51,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Joins the group at the first call of `latestOffset`: what Spark has committed is known then."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self._options = options
         self._settings = options.settings
         self._least = options.least
         self._tasks = options.tasks
@@ -66,11 +68,12 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = msgspec.structs.replace(self._settings.subscription, stop_at=LATEST)
         self._settings = msgspec.structs.replace(self._settings, subscription=wanted)
 
+    @brief
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Spark has committed what ends at `start`: this is when it becomes the group's offset.
 
-        The first call raises ZooKeeperUnreachableError after 15 s, BrokersUnreachableError if TLS or SASL fails, or no
-        broker answers where brokers report topics.
+        The first call raises ConfigError for options of batch reads, ZooKeeperUnreachableError after 15 s,
+        BrokersUnreachableError if TLS or SASL fails, or no broker answers where brokers report topics.
         """
         if isinstance(limit, ReadAllAvailable):
             raise ConfigError([f"{WHERE}: trigger(once=True) is not supported, use trigger(availableNow=True)"])
@@ -79,6 +82,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._member = self._join(committed)
         return self._member.following(committed).as_json()
 
+    @brief
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         ranges = StreamOffset.of_json(end, self._settings.group.id).ranges
         if start == end or not ranges:
@@ -114,6 +118,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from kzconsumer.logs.setup import configure
         from kzconsumer_spark.source.group_member import GroupMember
 
+        self._options.require_streaming()
         configure(self._settings.log.level, self._settings.log.format)
         # A member waits for servers, also at a wrong address or with a wrong password.
         registry = KafkaRegistry(Kafka.of(self._settings))
@@ -128,6 +133,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class GroupSource(DataSource):
     """`spark.dataSource.register(GroupSource)`, then `spark.readStream.format("kzconsumer")`, or `spark.read`."""
 
+    @brief
     def __init__(self, options: dict[str, str]) -> None:
         """Raises ConfigError."""
         super().__init__(options)
@@ -140,12 +146,12 @@ class GroupSource(DataSource):
     def schema(self) -> str:
         return SCHEMA if self._read.headers else SCHEMA.partition(_HEADERS)[0]
 
+    @brief
     def reader(self, schema: StructType) -> DataSourceReader:
         """Raises ConfigError."""
         self._read.require_batch()
         return GroupBatchReader(self._read, schema.names)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Raises ConfigError."""
-        self._read.require_streaming()
+        # An error here would be followed by one of Spark 4.3, which stops the reader that it has not got.
         return GroupStreamReader(self._read, schema.names)

@@ -25,6 +25,16 @@ _HEADERS: Final = "includeHeaders"
 _TASKS: Final = "minPartitions"
 _STREAM: Final = (*_BATCHES, _LEAST)
 _KNOWN: Final = {name.lower(): name for name in (_CONFIG, *_INSTEAD, *_STREAM, _HEADERS, _TASKS, *START, *UNTIL)}
+_SPARKS: Final = {
+    "subscribe": "topics",
+    "subscribepattern": f"[subscription] include in a file that option {_CONFIG} names",
+    "maxoffsetspertrigger": "maxRecordsPerBatch",
+    "minoffsetspertrigger": _LEAST,
+    "failondataloss": f'[offsets] reset, "fail" or not, in a file that option {_CONFIG} names',
+    "startingoffsetsbytimestamp": START[1],
+    "endingoffsetsbytimestamp": UNTIL[1],
+}
+"""Options of Spark's own Kafka source, and what they are here."""
 _NO_GROUP: Final = {"group.id": "spark"}  # brokers see it as the client id
 
 
@@ -139,6 +149,8 @@ def _positive(name: str, value: str) -> int:
 
 
 def _unknown(name: str) -> str:
+    if name in _SPARKS:
+        return f"{WHERE}: option {name}: unknown; use {_SPARKS[name]}"
     near = nearest(name, _KNOWN)
     hint = f"did you mean {_KNOWN[near]}?" if near is not None else f"there are {', '.join(_KNOWN.values())}"
     return f"{WHERE}: option {name}: unknown; {hint}"

@@ -29,7 +29,7 @@ class PlannedRange(NamedTuple):
     spans: tuple[OffsetRange, ...]
 
 
-class StreamOffset(msgspec.Struct, frozen=True):
+class StreamOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`reached` is keyed by partition ("orders-0"); `ranges` are those of the batch that ends here.
 
     `empties` counts batches without ranges, which would end where they begin otherwise. `socket` is where the member
@@ -44,11 +44,13 @@ class StreamOffset(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_json(cls, content: Mapping[str, Any], group: str) -> Self:
-        """From what Spark hands back. Raises ValueError for an offset of another source or group."""
+        """From what Spark hands back. Raises ValueError for an offset of another source, format or group."""
         try:
             offset = msgspec.convert(content, cls)
         except msgspec.ValidationError as error:
-            raise ValueError(f"the checkpoint has offsets that are not of this source: {error}") from None
+            raise ValueError(
+                f"the checkpoint has offsets of another source, or of a newer version of this one: {error}"
+            ) from None
         if offset.group != group:
             raise ValueError(f"the checkpoint is of group {offset.group}, not of {group}: use another one")
         return offset

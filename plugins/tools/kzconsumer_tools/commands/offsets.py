@@ -126,9 +126,7 @@ def _add_import(actions: _SubParsersAction[argparse.ArgumentParser]) -> argparse
         "nodes (an undo file has nodes) are restored as they were, without asking a broker.",
         examples=("offsets.txt", "undo-orders.jsonl --execute", "offsets.csv --group orders"),
     )
-    importing.add_argument(
-        "file", metavar="FILE", type=Path, help="in a format of `offsets export` but spark, or an undo file"
-    )
+    importing.add_argument("file", metavar="FILE", type=Path, help="in a format of `offsets export`, or an undo file")
     importing.add_argument("--group", metavar="GROUP", type=group_name, help="if the file names several groups or none")
     return importing
 

@@ -1,9 +1,9 @@
-"""Files of stored offsets: in two formats of Kafka's own tools, as nodes, and as Spark takes them (not read here).
+"""Files of stored offsets: in two formats of Kafka's own tools, as nodes, and as Spark's Kafka source has them.
 
 `/consumers/<group>/offsets/<topic>/<partition>:<offset>` (`kafka.tools.ExportZkOffsets`, 1.1.1); CSV with
 `topic,partition,offset` or `group,topic,partition,offset` (`kafka-consumer-groups.sh --export`); and nodes
 (`node_changes`), the only format for invalid content and for missing nodes. Spark's is the JSON of `startingOffsets`
-(`org.apache.spark.sql.kafka010.JsonUtils`, 4.0): `{"orders":{"0":13}}`.
+and of its checkpoints (`org.apache.spark.sql.kafka010.JsonUtils`, 4.0): `{"orders":{"0":13}}`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kzconsumer.settings.values import read_topic
 from kzconsumer_tools.node_changes import SavedNode, read_nodes, write_nodes
 from kzconsumer_tools.paths import partition_of
 
-FileFormat = Literal["zookeeper", "csv", "nodes"]
+FileFormat = Literal["zookeeper", "csv", "nodes", "spark"]
 
 _OFFSET_PATH_OF_0_7 = re.compile(r"/consumers/[^/]+/offsets/[^/]+/[0-9]+-[0-9]+")
 _OFFSET_PATH = re.compile(r"/consumers/(?P<group>[^/]+)/offsets/(?P<topic>[^/]+)/(?P<partition>[0-9]+)")
@@ -49,7 +49,9 @@ def read_offsets(content: bytes) -> OffsetFile:
     if not head:
         raise ValueError("the file is empty")
     kind: FileFormat = "nodes" if head == b"{" else "zookeeper" if head == b"/" else "csv"
-    if kind == "nodes":
+    if kind == "nodes" and (topics := _of_spark(content)):
+        kind, saved = "spark", topics
+    elif kind == "nodes":
         saved = [_of_node(node) for node in read_nodes(content)]
     else:
         try:
@@ -64,7 +66,7 @@ def read_offsets(content: bytes) -> OffsetFile:
     return OffsetFile(kind, tuple(dict.fromkeys(saved)))
 
 
-def write_offsets(format: FileFormat | Literal["spark"], offsets: Iterable[tuple[str, bytes]]) -> bytes:
+def write_offsets(format: FileFormat, offsets: Iterable[tuple[str, bytes]]) -> bytes:
     """`offsets`: path and content of each node. Raises ValueError for content that CSV and Spark's JSON cannot hold."""
     if format == "nodes":
         return write_nodes(SavedNode(path, data) for path, data in offsets)
@@ -80,6 +82,21 @@ def write_offsets(format: FileFormat | Literal["spark"], offsets: Iterable[tuple
     rows = io.StringIO()
     csv.writer(rows, lineterminator="\n").writerows((*partition, stored) for partition, stored in numbers.items())
     return rows.getvalue().encode()
+
+
+def _of_spark(content: bytes) -> list[SavedOffset]:
+    """Empty for other JSON. Raises ValueError for -1 and -2, by which Spark means an end of the log."""
+    try:
+        found = msgspec.json.decode(content, type=dict[str, dict[int, int]])
+    except msgspec.DecodeError:
+        return []
+    saved = []
+    for topic, offsets in found.items():
+        for partition, offset in offsets.items():
+            if partition < 0 or offset < 0:
+                raise ValueError(f"{topic}-{partition}: {offset} is not an offset")
+            saved.append(SavedOffset(None, TopicPartition(topic, partition), b"%d" % offset))
+    return saved
 
 
 def _of_node(node: SavedNode) -> SavedOffset:
