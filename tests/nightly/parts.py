@@ -19,7 +19,7 @@ CHAOS = (
     "tests/spark/spark/test_spark_object_store.py",
     "tests/spark/spark/test_executors_fetch.py",
     "tests/spark/spark/test_executors_outage.py",
-    "tests/spark/spark/test_iceberg_rest.py",
+    "tests/spark/spark/test_iceberg_catalogs.py",
     "tests/spark/spark/test_spark_reads_tables.py",
     "tests/spark/spark/test_mixed_group.py",
     "tests/spark/servers/test_source_changes.py",

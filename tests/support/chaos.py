@@ -131,7 +131,7 @@ class IcebergFiles:
         directory.mkdir()
         in_file = {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": directory.as_uri()}
         self._catalog = catalog or in_file
-        given = "\n".join(f'{name} = "{value}"' for name, value in self._catalog.items())
+        given = "\n".join(f'"{name}" = "{value}"' for name, value in self._catalog.items())
         options = f'destination = "iceberg"\ntable = "lake.rows"\n[sink.options.catalog_options]\n{given}'
         self.tables = spark_sink(options)
 

@@ -27,9 +27,7 @@ _JARS = JarSet(
 )
 
 
-class RestCatalog(ServerProcess):
-    """`options` are those with which pyiceberg connects."""
-
+class _RestCatalog(ServerProcess):
     def __init__(self, folder: Path) -> None:
         super().__init__("rest-catalog", folder)
         self._port = free_port()
@@ -57,11 +55,12 @@ class RestCatalog(ServerProcess):
 
 
 @contextmanager
-def rest_catalog(folder: Path) -> Iterator[RestCatalog]:
-    server = RestCatalog(folder)
+def rest_catalog(folder: Path) -> Iterator[dict[str, str]]:
+    """The options with which pyiceberg connects."""
+    server = _RestCatalog(folder)
     try:
         server.start()
         server.wait_ready()
-        yield server
+        yield server.options
     finally:
         server.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -20,11 +21,13 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.transforms import DayTransform
 
+from kzconsumer.errors import ConfigError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import RangeData, Sink
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs, Owner
 from kzconsumer_files.publication import KeptAside, StagedRange
+from kzconsumer_spark.daemon.destination import claim, claimed_destination
 from kzconsumer_spark.daemon.spool import write_spool
 from kzconsumer_spark.daemon.spool_place import SpoolPlace
 from kzconsumer_spark.iceberg.holdings import held
@@ -318,6 +321,14 @@ def test_a_table_that_is_partitioned_otherwise_or_elsewhere_is_refused(
     memory = ToIceberg(table=TABLE, catalog_options={"type": "in-memory", "warehouse": "s3://bucket"})
     with pytest.raises(NotOurs, match="the catalog default is a InMemoryCatalog: supported are those of type sql"):
         IcebergTarget(memory).claim(OWNER)
+
+
+def test_hive_without_its_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyiceberg.catalog.hive", None)
+    to = ToIceberg(table=TABLE, catalog_options={"type": "hive", "uri": "thrift://127.0.0.1:1"})
+    said = "Iceberg table lake.orders: Apache Hive support not installed: pip install 'pyiceberg[hive]'"
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'[sink.options]: {said}')}$"):
+        claim(claimed_destination(to), OWNER)
 
 
 def test_maintenance_forgets_no_range(writer: Writer[IcebergTarget], tmp_path: Path) -> None:

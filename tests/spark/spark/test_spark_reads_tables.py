@@ -26,6 +26,7 @@ from kzconsumer_spark.ranges.tags import RANGE_COLUMNS
 from tests.spark.spark.test_spark_destinations import LEASE, OWNER, Shaping, batch, evens, frame_of, sorted_rows
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
 from tests.support.extent import only_nightly
+from tests.support.hive_metastore import hive_metastore
 from tests.support.other_spark import OtherSpark, other_spark, table_formats
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("default"), only_nightly]
@@ -37,8 +38,14 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def reader(lake: Path) -> Iterator[OtherSpark]:
-    """Its catalog `lake` is that of pyiceberg."""
+def metastore(lake: Path) -> Iterator[dict[str, str]]:
+    with hive_metastore(lake / "metastore") as options:
+        yield options
+
+
+@pytest.fixture(scope="module")
+def reader(lake: Path, metastore: dict[str, str]) -> Iterator[OtherSpark]:
+    """Its catalogs `iceberg` and `hive` are those of pyiceberg."""
     iceberg = "org.apache.iceberg.spark"
     conf = {
         "spark.jars": table_formats("4.1"),
@@ -47,34 +54,38 @@ def reader(lake: Path) -> Iterator[OtherSpark]:
         ),
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-        "spark.sql.catalog.lake": f"{iceberg}.SparkCatalog",
-        "spark.sql.catalog.lake.cache-enabled": "false",
-        "spark.sql.catalog.lake.type": "jdbc",
-        "spark.sql.catalog.lake.uri": f"jdbc:sqlite:{lake}/catalog.db",
-        "spark.sql.catalog.lake.warehouse": lake.as_uri(),
+        "spark.sql.catalog.iceberg.type": "jdbc",
+        "spark.sql.catalog.iceberg.uri": f"jdbc:sqlite:{lake}/catalog.db",
+        "spark.sql.catalog.iceberg.warehouse": lake.as_uri(),
+        "spark.sql.catalog.hive.type": "hive",
+        "spark.sql.catalog.hive.uri": metastore["uri"],
     }
+    for name in ("iceberg", "hive"):
+        conf[f"spark.sql.catalog.{name}"] = f"{iceberg}.SparkCatalog"
+        conf[f"spark.sql.catalog.{name}.cache-enabled"] = "false"
     with other_spark("4.1.4", lake / "spark", conf) as spark:
         yield spark
 
 
 DELTA = "OPTIMIZE {name}", "VACUUM {name} RETAIN 0 HOURS"
 ICEBERG = (
-    "CALL lake.system.rewrite_data_files(table => 'shop.evens', options => map('min-input-files', '2'))",
-    "CALL lake.system.rewrite_manifests('shop.evens')",
-    "CALL lake.system.expire_snapshots(table => 'shop.evens', older_than => timestamp'2100-01-01', retain_last => 1)",
+    "CALL {kind}.system.rewrite_data_files(table => 'shop.evens', options => map('min-input-files', '2'))",
+    "CALL {kind}.system.rewrite_manifests('shop.evens')",
+    "CALL {kind}.system.expire_snapshots(table => 'shop.evens', older_than => timestamp'2100-01-01', retain_last => 1)",
 )
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "hive"])
 def test_rows_before_and_after_its_maintenance(
-    spark: SparkSession, reader: OtherSpark, lake: Path, tmp_path: Path, kind: str
+    spark: SparkSession, reader: OtherSpark, metastore: dict[str, str], lake: Path, tmp_path: Path, kind: str
 ) -> None:
     """All readers find the same rows; the sink goes on, and knows what it has written."""
-    catalog = {"type": "sql", "uri": f"sqlite:///{lake}/catalog.db", "warehouse": lake.as_uri()}
+    in_file = {"type": "sql", "uri": f"sqlite:///{lake}/catalog.db", "warehouse": lake.as_uri()}
     by = ("day", "kind")
     to: ToDelta | ToIceberg = ToDelta(path=str(lake / "evens"), partition_by=by)
-    if kind == "iceberg":
-        to = ToIceberg(catalog="lake", table="shop.evens", catalog_options=catalog, partition_by=by)
+    if kind != "delta":
+        options = metastore if kind == "hive" else in_file
+        to = ToIceberg(catalog=kind, table="shop.evens", catalog_options=options, partition_by=by)
     target: Any = DeltaTarget(to) if isinstance(to, ToDelta) else IcebergTarget(to)
     target.claim(OWNER)
     ranges = batch(tmp_path / "spool")
@@ -88,7 +99,7 @@ def test_rows_before_and_after_its_maintenance(
             times = "timestamp'2024-01-01 12:00' AS at", "if(n < 2, null, concat('ä/', n % 4)) AS kind"
             return evens(frame).selectExpr("n", "text", *kinds, *times, "day", *further, *RANGE_COLUMNS)
 
-        files = RangeFiles(spark, to.files, Shaping(shape), keep_columns=kind == "iceberg")
+        files = RangeFiles(spark, to.files, Shaping(shape), keep_columns=kind != "delta")
         destination = TableDestination(files, target, LEASE)
         written = destination.write(
             frame_of(spark, 1, [msgspec.structs.replace(each, epoch=number) for each in ranges])
@@ -96,7 +107,7 @@ def test_rows_before_and_after_its_maintenance(
         destination.close()
         return written
 
-    name = f"delta.`{lake}/evens`" if kind == "delta" else "lake.shop.evens"
+    name = f"delta.`{lake}/evens`" if kind == "delta" else f"{kind}.shop.evens"
 
     def rows() -> list[dict[str, Any]]:
         read = by_delta if kind == "delta" else by_iceberg
@@ -110,7 +121,7 @@ def test_rows_before_and_after_its_maintenance(
     assert [write(number) for number in range(3)] == [(1000, 3, 0)] * 3
     before, many = rows(), len(target.files(target.open()))
     for statement in DELTA if kind == "delta" else ICEBERG:
-        reader.sql(statement.format(name=name))
+        reader.sql(statement.format(name=name, kind=kind))
     assert len(target.files(target.open())) == many / 3
     assert rows() == before
     assert [write(number) for number in range(3)] == [(0, 0, 3)] * 3

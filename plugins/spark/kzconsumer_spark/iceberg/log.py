@@ -41,8 +41,9 @@ _PARTITION: Final = 3  # the place of the partition's values in a data file's re
 _STORES: Final = ("s3://", "s3a://", "gs://", "abfss://")
 _PIECE: Final = 1 << 20
 _MAKING: Final = 5  # members that start together make the same namespace and table
-# Others change a table without comparing: Hive's takes a lock that a suspended writer outlives.
-_CATALOGS: Final = ("SqlCatalog", "RestCatalog")
+# Those that change a table only if it is as it was read; Hive's by `kzconsumer_spark.iceberg.hive`.
+_HIVE: Final = "HiveCatalog"
+_CATALOGS: Final = ("SqlCatalog", "RestCatalog", _HIVE)
 
 
 class TableError(OSError):
@@ -80,7 +81,10 @@ class IcebergLog:
                 return None
 
     def make(self) -> Table:
-        """The table, which is made without columns if there is none: it gets those of its first rows."""
+        """The table, which is made without columns if there is none: it gets those of its first rows.
+
+        Raises NotOurs for a catalog that changes a table without comparing.
+        """
         for left in reversed(range(_MAKING)):
             try:
                 table = self.open() or self._made()
@@ -88,6 +92,11 @@ class IcebergLog:
             except TableError:
                 if not left:
                     raise
+        with self._errors():
+            if type(catalog := self._connected()).__name__ == _HIVE:
+                from kzconsumer_spark.iceberg.hive import require_comparison  # thrift is an extra
+
+                require_comparison(catalog, self._to.table)
         if is_local(table.location()):
             self.sync_names(local(table.location()))
         return table
@@ -203,8 +212,12 @@ class IcebergLog:
         if self._catalog is None:
             catalog = load_catalog(self._to.catalog, **self._to.catalog_options)
             if (kind := type(catalog).__name__) not in _CATALOGS:
-                known = " and ".join(each.removesuffix("Catalog").lower() for each in _CATALOGS)
+                known = ", ".join(each.removesuffix("Catalog").lower() for each in _CATALOGS)
                 raise NotOurs(f"the catalog {self._to.catalog} is a {kind}: supported are those of type {known}")
+            if kind == _HIVE:
+                from kzconsumer_spark.iceberg.hive import compare_and_set  # thrift is an extra
+
+                compare_and_set(catalog)
             self._catalog = catalog
         return self._catalog
 

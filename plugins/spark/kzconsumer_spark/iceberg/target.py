@@ -158,7 +158,7 @@ class IcebergTarget:
             if committed:
                 break
         else:
-            raise OSError(f"Iceberg table {self._to.table}: others committed to it first, {_TRIES} times")
+            raise OSError(f"Iceberg table {self._to.table}: others committed first or held its lock, {_TRIES} times")
         self._log.sync(table)
         _require_not_aside(self._positions(table), [each.part for each in staged])
         return len(missing)

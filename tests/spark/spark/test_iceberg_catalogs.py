@@ -1,4 +1,4 @@
-"""An Iceberg table behind a REST catalog: the contract of sinks, two writers, and a Spark that is killed."""
+"""Iceberg tables behind a REST catalog and in Hive's metastore: the contract of sinks, and a Spark that is killed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 import json
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from random import Random
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import pytest
 from pyiceberg.catalog import load_catalog
@@ -21,40 +21,41 @@ from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from kzconsumer_spark.iceberg.target import IcebergTarget
 from kzconsumer_spark.pipe.messages import ToIceberg
-from tests.support.chaos import IcebergFiles, SparkGroup, kill_worker
+from tests.support.chaos import LIMIT, IcebergFiles, SparkGroup, kill_worker
 from tests.support.delta import OWNER, Writer
 from tests.support.extent import only_nightly
 from tests.support.flow import flow
+from tests.support.hive_metastore import die_with_lock, hive_metastore
 from tests.support.range_data import range_data
-from tests.support.rest_catalog import RestCatalog, rest_catalog
+from tests.support.rest_catalog import rest_catalog
 from tests.support.sink_contract import OurSinkContract
 from tests.support.table_sink import TableSink
+from tests.support.zookeeper_sessions import until
 
 pytestmark = [pytest.mark.timeout(900), only_nightly]
 PARTITIONS = 4
+Options: TypeAlias = dict[str, str]
+"""With which pyiceberg connects to a catalog."""
+
+SERVERS: dict[str, Callable[[Path], AbstractContextManager[Options]]] = {"rest": rest_catalog, "hive": hive_metastore}
 
 
-@pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
-    with rest_catalog(tmp_path_factory.mktemp("rest")) as running:
-        yield running
-
-
-def claimed(options: dict[str, str], table: str) -> IcebergTarget:
+def claimed(options: Options, table: str) -> IcebergTarget:
     target = IcebergTarget(ToIceberg(table=table, catalog_options=options))
     target.claim(OWNER)
     return target
 
 
-def values(options: dict[str, str], table: str) -> list[bytes | None]:
+def values(options: Options, table: str) -> list[bytes | None]:
     rows = load_catalog("default", **options).load_table(table).scan(selected_fields=("value",)).to_arrow()
     found: list[bytes | None] = rows["value"].to_pylist()
     return found
 
 
-class TestContract(OurSinkContract):
+class CatalogContract(OurSinkContract):
     """Its members are processes, which find the catalog's address in the contract's directory."""
 
+    server: ClassVar[str]
     stack: ClassVar[ExitStack]
     sets_aside = True
     kills = 10
@@ -64,9 +65,9 @@ class TestContract(OurSinkContract):
     def setup_class(cls) -> None:
         cls.stack = ExitStack()
         folder = cls.stack.enter_context(tempfile.TemporaryDirectory())
-        running = cls.stack.enter_context(rest_catalog(Path(folder)))
+        options = cls.stack.enter_context(SERVERS[cls.server](Path(folder)))
         super().setup_class()
-        (cls.group.directory / "catalog.json").write_text(json.dumps(running.options))
+        (cls.group.directory / "catalog.json").write_text(json.dumps(options))
 
     @classmethod
     def teardown_class(cls) -> None:
@@ -80,16 +81,24 @@ class TestContract(OurSinkContract):
         return values(options(directory), "lake.orders")
 
 
-def options(directory: Path) -> dict[str, str]:
-    found: dict[str, str] = json.loads((directory / "catalog.json").read_text())
+class TestRestContract(CatalogContract):
+    server = "rest"
+
+
+class TestHiveContract(CatalogContract):
+    server = "hive"
+
+
+def options(directory: Path) -> Options:
+    found: Options = json.loads((directory / "catalog.json").read_text())
     return found
 
 
-def test_one_of_two_writers_wins(catalog: RestCatalog, unique: str, tmp_path: Path) -> None:
+def test_one_of_two_writers_wins_behind_rest(unique: str, tmp_path: Path) -> None:
     """They have the same ranges; each knows how many of them it wrote."""
     table = f"lake.{unique}"
-    writers = [Writer(claimed(catalog.options, table), tmp_path / name) for name in "ab"]
-    with ThreadPoolExecutor(2) as threads:
+    with rest_catalog(tmp_path / "rest") as catalog, ThreadPoolExecutor(2) as threads:
+        writers = [Writer(claimed(catalog, table), tmp_path / name) for name in "ab"]
         for first in range(30):
             start = threading.Barrier(2)
 
@@ -99,20 +108,29 @@ def test_one_of_two_writers_wins(catalog: RestCatalog, unique: str, tmp_path: Pa
                 return writer.publish(staged)
 
             assert sum(threads.map(write, writers)) == 1
-    assert sorted(filter(None, values(catalog.options, table))) == sorted(b"v%d" % offset for offset in range(30))
+        assert sorted(filter(None, values(catalog, table))) == sorted(b"v%d" % offset for offset in range(30))
 
 
-async def test_kill_of_the_worker(catalog: RestCatalog, cluster: Cluster, unique: str, tmp_path: Path) -> None:
-    """With `destination = "iceberg"`: each record is in the table once."""
+@pytest.mark.parametrize("server", SERVERS)
+async def test_kill_of_the_worker(server: str, cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    """With `destination = "iceberg"`: each record is in the table once. In Hive, another writer dies with the table's
+    lock, and the member waits until the lock expires.
+    """
+    said = "table locked by another writer table=lake.rows seconds=10.0"
+    running = hive_metastore(tmp_path / server, lock=25) if server == "hive" else rest_catalog(tmp_path / server)
     await create_topic(cluster.connect, unique, PARTITIONS)
-    table = IcebergFiles(tmp_path / "out", catalog.options)
     with (
-        SparkGroup(None, cluster, unique, PARTITIONS, tmp_path, table) as group,
+        running as catalog,
+        SparkGroup(None, cluster, unique, PARTITIONS, tmp_path, IcebergFiles(tmp_path / "out", catalog)) as group,
         flow(cluster, unique, PARTITIONS) as sent,
     ):
         group.start("a")
         await group.whole(1)
         await group.past([1] * PARTITIONS)
+        if server == "hive":
+            await asyncio.to_thread(die_with_lock, catalog, "lake.rows")
+            await until(lambda: said in (tmp_path / "a" / "err").read_text(), LIMIT)
+            await group.past([at + 1 for at in await group.committed()])
         await kill_worker(group, "a", Random(0))
         await group.past([at + 1 for at in await group.committed()])
         await asyncio.to_thread(sent.end)
@@ -121,4 +139,4 @@ async def test_kill_of_the_worker(catalog: RestCatalog, cluster: Cluster, unique
         await group.stop("a")
         assert await group.committed() == ends
         assert await group.verdict() == ([], [])
-        assert sum(table.rows().values()) == sum(ends)
+        assert sum(group.destination.rows().values()) == sum(ends)

@@ -1,0 +1,134 @@
+"""Iceberg tables in Hive's metastore, without Spark: writers that race, that outlive their lock, that died with it."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from hive_metastore.ThriftHiveMetastore import Client
+from pyiceberg.catalog import load_catalog
+from structlog.testing import capture_logs
+
+from kzconsumer.sinks.interface import RangeData
+from kzconsumer_files.names import NotOurs
+from kzconsumer_spark.iceberg import hive
+from kzconsumer_spark.iceberg.target import IcebergTarget
+from kzconsumer_spark.pipe.messages import ToIceberg
+from tests.support.delta import OWNER, Writer
+from tests.support.duckdb_reader import iceberg_by_duckdb as by_duckdb
+from tests.support.extent import extent
+from tests.support.hive_metastore import die_with_lock, hive_metastore
+from tests.support.range_data import range_data
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with hive_metastore(tmp_path_factory.mktemp("hive")) as options:
+        yield options
+
+
+@pytest.fixture
+def table(unique: str) -> str:
+    return f"lake.{unique.replace('-', '_')}"
+
+
+def claimed(options: dict[str, str], table: str) -> IcebergTarget:
+    target = IcebergTarget(ToIceberg(table=table, catalog_options=options))
+    target.claim(OWNER)
+    return target
+
+
+def values(options: dict[str, str], table: str) -> list[bytes | None]:
+    """In order, by `pyiceberg`, and the same by DuckDB."""
+    found = load_catalog("default", **options).load_table(table)
+    rows, same = (each.sort_by("value")["value"].to_pylist() for each in (found.scan().to_arrow(), by_duckdb(found)))
+    assert rows == same
+    return rows
+
+
+def one(partition: int, offset: int) -> RangeData:
+    return range_data("t", partition, offset, offset + 1)
+
+
+def test_it_listens_on_loopback_only(options: dict[str, str]) -> None:
+    port = f"{urlsplit(options['uri']).port:04X}"
+    sockets = [
+        line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]
+    ]
+    addresses = {local for _, local, _, state, *_ in sockets if state == "0A" and local.endswith(f":{port}")}
+    assert addresses
+    assert addresses <= {f"0100007F:{port}", f"0000000000000000FFFF00000100007F:{port}"}
+
+
+def test_one_of_two_writers_wins(options: dict[str, str], table: str, tmp_path: Path) -> None:
+    """They have the same ranges; each knows how many of them it wrote."""
+    writers = [Writer(claimed(options, table), tmp_path / name) for name in "ab"]
+    rounds = extent(5, 40)
+    with ThreadPoolExecutor(2) as threads:
+        for first in range(rounds):
+            start = threading.Barrier(2)
+
+            def write(writer: Writer[IcebergTarget], first: int = first, start: threading.Barrier = start) -> int:
+                staged = writer.stage(one(0, first))
+                start.wait()
+                return writer.publish(staged)
+
+            assert sum(threads.map(write, writers)) == 1
+    assert values(options, table) == sorted(b"v%d" % offset for offset in range(rounds))
+
+
+@pytest.mark.parametrize("compares", [True, False])
+def test_a_writer_that_outlives_its_lock(
+    options: dict[str, str], table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compares: bool
+) -> None:
+    """It is suspended after it has compared; its lock expires, and another one commits. With `pyiceberg` alone, the
+    rows of the other one are lost.
+    """
+    if not compares:
+        for name in ("compare_and_set", "require_comparison"):
+            monkeypatch.setattr(hive, name, lambda *ignored: None)
+        options = {**options, "lock-check-max-wait-time": "0.5", "lock-check-retries": "100"}
+    late, other = (Writer(claimed(options, table), tmp_path / name) for name in ("late", "other"))
+    late.publish(late.stage(one(0, 0)))  # the table gets its columns
+    change, left = Client.alter_table_with_environment_context, [True]
+
+    def suspended(*request: Any, **named: Any) -> None:
+        if left:
+            left.pop()
+            assert other.publish(other.stage(one(1, 10))) == 1
+        change(*request, **named)
+
+    monkeypatch.setattr(Client, "alter_table_with_environment_context", suspended)
+    assert late.publish(late.stage(one(0, 1))) == 1
+    assert values(options, table) == ([b"v0", b"v1", b"v10"] if compares else [b"v0", b"v1"])
+
+
+def test_others_go_on_when_the_lock_of_a_dead_writer_expires(
+    options: dict[str, str], table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hive, "_PATIENCE", 0.5)
+    writer = Writer(claimed(options, table), tmp_path)
+    writer.publish(writer.stage(one(0, 0)))
+    staged, leases = writer.stage(one(0, 1)), list[bool]()
+    die_with_lock(options, table)
+    with capture_logs() as logs:
+        assert writer.publish(staged, lambda: leases.append(True)) == 1
+    waits = [each for each in logs if each["event"] == "table locked by another writer"]
+    assert waits[0] == {"event": waits[0]["event"], "log_level": "warning", "table": table, "seconds": 0.5}
+    assert len(leases) == len(waits) + 1  # it looks at the lease again after each of them
+    assert values(options, table) == [b"v0", b"v1"]
+
+
+def test_a_metastore_that_does_not_compare_is_refused(tmp_path: Path, table: str) -> None:
+    said = "cannot compare and set, as Hive 2.3.10 and 4.0.1 can: it said partition keys can not be changed."
+    message = f"^the metastore of the catalog default {re.escape(said)}$"
+    with hive_metastore(tmp_path, compares=False) as options, pytest.raises(NotOurs, match=message):
+        claimed(options, table)
