@@ -29,7 +29,7 @@ from tests.support.range_data import range_data
 from tests.support.store_contract import Reach, StoreContract
 from tests.support.table_sink import TableSink
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(extent(600, 3600))
 TABLE = "lake.orders"
 
 

@@ -39,6 +39,7 @@ _COMMITS: Final = "kzconsumer"  # our key in a snapshot's summary
 _VERSION: Final = "kzconsumer."  # what the property of an application's version begins with
 _PARTITION: Final = 3  # the place of the partition's values in a data file's record
 _STORES: Final = ("s3://", "s3a://", "gs://", "abfss://")
+_CLIENT: Final = {"s3.request-timeout": "30", "s3.connect-timeout": "5"}  # as for files; Arrow would wait for 3 s
 _PIECE: Final = 1 << 20
 _MAKING: Final = 5  # members that start together make the same namespace and table
 # Those that change a table only if it is as it was read; Hive's by `kzconsumer_spark.iceberg.hive`.
@@ -214,6 +215,8 @@ class IcebergLog:
             if (kind := type(catalog).__name__) not in _CATALOGS:
                 known = ", ".join(each.removesuffix("Catalog").lower() for each in _CATALOGS)
                 raise NotOurs(f"the catalog {self._to.catalog} is a {kind}: supported are those of type {known}")
+            for key, seconds in _CLIENT.items():
+                catalog.properties.setdefault(key, seconds)
             if kind == _HIVE:
                 from kzconsumer_spark.iceberg.hive import compare_and_set  # thrift is an extra
 
