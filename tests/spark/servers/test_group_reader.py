@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -133,15 +134,22 @@ async def test_a_planned_range_that_moved_before_spark_asked_is_delivered_by_its
             await asyncio.to_thread(reader.stop)
 
 
-async def test_the_first_call_waits_for_its_batch(cluster: Cluster, unique: str) -> None:
-    """The next trigger may come an interval later."""
+async def test_the_first_call_waits_for_its_batch(
+    cluster: Cluster, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next trigger may come an interval later. With a temporary directory too long for a socket, as YARN has it."""
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
     await create_topic(cluster.connect, unique, 1)
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, [Sent(0, None, b"v")])
     reader = reader_of(cluster.connect, unique, unique, maxTriggerDelay="1s")
     start = reader.initialOffset()
     try:
         with anyio.fail_after(LIMIT):
-            assert await asyncio.to_thread(reader.latestOffset, start, ROWS) != start
+            end = await asyncio.to_thread(reader.latestOffset, start, ROWS)
+        assert end != start
+        assert Path(end["socket"]).is_socket()
     finally:
         await asyncio.to_thread(reader.stop)
 

@@ -7,9 +7,11 @@ process that made it, so the news reaches the query's own member.
 from __future__ import annotations
 
 import json
+import os
 import socket
+import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -24,8 +26,13 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from kzconsumer.logs.logger import get_logger
+
 _KEY: Final = "socket"
 _SECONDS: Final = 5.0
+_LONGEST: Final = 80
+"""Bytes of the directory in which the socket's own is made."""
+_log = get_logger("kzconsumer.spark")
 
 
 class PromptCommits(StreamingQueryListener):
@@ -63,7 +70,10 @@ def _tell(offset: str | None) -> None:
 
 @asynccontextmanager
 async def committed_ends(take: Callable[[dict[str, Any]], None]) -> AsyncIterator[str]:
-    """The path of a socket that only this user can reach; `take` gets each end that listeners write to it."""
+    """The path of a socket that only this user can reach, empty if there is no place for one.
+
+    `take` gets each end that listeners write to it.
+    """
 
     async def serve(connection: SocketStream) -> None:
         received = bytearray()
@@ -74,9 +84,22 @@ async def committed_ends(take: Callable[[dict[str, Any]], None]) -> AsyncIterato
         with suppress(ValueError):
             take(json.loads(received))
 
-    with TemporaryDirectory(prefix="kzconsumer-") as directory:
-        path = str(Path(directory, "commits"))
-        async with await anyio.create_unix_listener(path) as listener, anyio.create_task_group() as tasks:
-            tasks.start_soon(listener.serve, serve)
-            yield path
-            tasks.cancel_scope.cancel()
+    async with AsyncExitStack() as stack:
+        try:
+            directory = stack.enter_context(TemporaryDirectory(prefix="kzconsumer-", dir=_place()))
+            path = str(Path(directory, "commits"))
+            listener = await stack.enter_async_context(await anyio.create_unix_listener(path))
+        except OSError as error:
+            _log.warning("no socket for PromptCommits, commits are one batch late", reason=str(error))
+            yield ""
+            return
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        tasks.start_soon(listener.serve, serve)
+        yield path
+        tasks.cancel_scope.cancel()
+
+
+def _place() -> str:
+    """A socket's path has 107 bytes at most; the temporary directory of a container may have more."""
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) <= _LONGEST else "/tmp"
