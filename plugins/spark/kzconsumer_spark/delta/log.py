@@ -23,6 +23,7 @@ from kzconsumer.redaction import redacted_text
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs
 from kzconsumer_files.object_store import is_object_store
+from kzconsumer_spark.delta.applications import Applications
 from kzconsumer_spark.delta.columns import further_columns, rules_of, table_columns
 from kzconsumer_spark.delta.place import DeltaPlace
 from kzconsumer_spark.ranges.committed import Committed
@@ -53,6 +54,7 @@ class DeltaLog:
         self._uri = place.uri
         self._options = place.options
         self._synced = -1
+        self._applications = Applications(place.open)
 
     def open(self) -> DeltaTable | None:
         """The current table, or None."""
@@ -78,7 +80,7 @@ class DeltaLog:
 
     def version(self, table: DeltaTable, application: str) -> int | None:
         with self._errors():
-            return table.transaction_version(application)
+            return self._applications.version(table, application)
 
     def commit(
         self, table: DeltaTable, said: Committed, versions: Mapping[str, int], files: Sequence[AddedFile] = ()

@@ -182,7 +182,8 @@ class DeltaTarget:
         else:
             raise OSError(f"{self._place.uri}: others committed to the table first, {_TRIES} times")
         self._log.sync(table)
-        self._require_not_aside(table, [each.part for each in staged])
+        # What this call has committed was not set aside before, and cannot be any more.
+        self._require_not_aside(table, [each.part for each in additions if each not in missing])
         return len(missing)
 
     def history(self, table: DeltaTable) -> History:

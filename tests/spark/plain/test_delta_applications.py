@@ -1,0 +1,122 @@
+"""What is kept of a Delta table's log is what `deltalake` finds in it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from io import BufferedIOBase
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from kzconsumer_spark.delta.applications import Applications
+from tests.support.delta import Writer, claimed
+from tests.support.range_data import range_data
+
+NAMES = ("p0", "p1", "p2")
+
+
+def append(path: Path, **versions: int) -> None:
+    """A commit of any writer."""
+    marks = [Transaction(name, version) for name, version in versions.items()]
+    rows = pa.table({"a": [1]})
+    write_deltalake(path, rows, mode="append", commit_properties=CommitProperties(app_transactions=marks))
+
+
+class Counted:
+    """`Applications` of a table; counts the entries that it reads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.entries = 0
+        self._kept = Applications(self._open)
+
+    def _open(self, name: str) -> BufferedIOBase:
+        self.entries += 1
+        return (self._path / name).open("rb")
+
+    def require_right(self, table: DeltaTable) -> None:
+        for name in NAMES:
+            assert self._kept.version(table, name) == table.transaction_version(name)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How often `deltalake` has been asked since the last call."""
+    count = 0
+    ask = DeltaTable.transaction_version
+
+    def counted(table: DeltaTable, application: str) -> int | None:
+        nonlocal count
+        count += 1
+        return ask(table, application)
+
+    def taken() -> int:
+        nonlocal count
+        found, count = count, 0
+        return found
+
+    monkeypatch.setattr(DeltaTable, "transaction_version", counted)
+    return taken
+
+
+def test_commits_of_others_are_followed(tmp_path: Path) -> None:
+    kept = Counted(tmp_path)
+    append(tmp_path, p0=3)
+    table = DeltaTable(tmp_path)
+    kept.require_right(table)
+    read = kept.entries
+    append(tmp_path, p0=5, p1=1)
+    append(tmp_path)
+    append(tmp_path, p0=9)
+    kept.require_right(table)  # as it was read
+    later = DeltaTable(tmp_path)
+    kept.require_right(later)
+    assert kept.entries == read + 3
+    kept.require_right(table)
+    kept.require_right(later)
+    assert kept.entries == read + 3
+
+
+def test_a_table_that_is_made_again(tmp_path: Path) -> None:
+    kept = Counted(tmp_path)
+    append(tmp_path, p0=30, p1=30)
+    kept.require_right(DeltaTable(tmp_path))
+    shutil.rmtree(tmp_path)
+    append(tmp_path, p0=1)
+    append(tmp_path, p2=2)
+    kept.require_right(DeltaTable(tmp_path))
+
+
+def test_entries_that_are_gone_or_too_many(tmp_path: Path) -> None:
+    kept = Counted(tmp_path)
+    append(tmp_path, p0=3)
+    kept.require_right(DeltaTable(tmp_path))
+    append(tmp_path, p0=4)
+    append(tmp_path, p1=1)
+    DeltaTable(tmp_path).create_checkpoint()
+    for cleaned in (0, 1):
+        (tmp_path / "_delta_log" / f"{cleaned:020d}.json").unlink()
+    kept.require_right(DeltaTable(tmp_path))
+    for version in range(5, 40):
+        append(tmp_path, p0=version)
+    read = kept.entries
+    kept.require_right(DeltaTable(tmp_path))
+    assert kept.entries == read, "a log that has grown much is asked for again"
+
+
+def test_a_batch_of_many_partitions_does_not_read_the_log_for_each(tmp_path: Path, asked: Callable[[], int]) -> None:
+    target = claimed(tmp_path / "out")
+    writer = Writer(target, tmp_path / "scratch")
+
+    def batch(offset: int) -> None:
+        staged = writer.stage(*(range_data("t", partition, offset, offset + 1) for partition in range(20)))
+        assert len(target.missing(target.open(), [each.part for each in staged])) == 20
+        assert writer.publish(staged) == 20
+
+    batch(0)
+    assert asked() <= 20
+    batch(1)
+    assert asked() == 0
