@@ -7,6 +7,7 @@ as JavaScript does. Offsets, ids and partition numbers have none, since they are
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
@@ -18,6 +19,13 @@ def count(number: int | None) -> str:
 
 def plural(number: int | None, noun: str) -> str:
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def some(names: Iterable[str], most: int = 5) -> str:
+    """The first `most` of them, and how many more there are."""
+    shown = list(names)
+    more = len(shown) - most
+    return ", ".join(shown[:most]) + (f" and {count(more)} more" if more > 0 else "")
 
 
 def rate(per_second: float | None) -> str:

@@ -12,6 +12,7 @@ from kzconsumer.brokers.protocol.error_codes import broker_error
 from kzconsumer.brokers.protocol.list_offsets import ListedOffset, ListOffsetsRequest
 from kzconsumer.brokers.protocol.versions import LIST_OFFSETS
 from kzconsumer.errors import BrokerError, ConnectionLostError, KzConsumerError, ProtocolError, UnsupportedVersionError
+from kzconsumer.figures import some
 from kzconsumer.model import Broker, TopicPartition
 
 # Seconds between two requests while a partition has no leader.
@@ -65,8 +66,7 @@ class LogOffsets:
                     await anyio.sleep(PAUSE)
         if type(reason) is ConnectionLostError:
             names = [str(partition) for partition in partitions if partition not in found]
-            more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-            raise ConnectionLostError(f"no leader of {', '.join(names[:_NAMES_SHOWN])}{more} has answered: {reason}")
+            raise ConnectionLostError(f"no leader of {some(names, _NAMES_SHOWN)} has answered: {reason}")
         raise reason
 
     async def once(

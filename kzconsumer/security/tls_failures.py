@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import Final, NamedTuple
 
+from kzconsumer.figures import some
 from kzconsumer.security.host_names import OtherHostError
 
 
@@ -44,7 +45,6 @@ _FAULTS: Final = {
 """Of a server's certificate, by OpenSSL's X509_V_ERR_*."""
 _UNTRUSTED: Final = {2, 18, 19, 20, 21}
 """The chain ends in an unknown authority, or the certificate is self-signed."""
-_NAMES_SHOWN: Final = 5
 
 
 def explain(error: ssl.SSLError, peer: Peer, *, certificate_given: bool) -> str:
@@ -67,8 +67,6 @@ def explain(error: ssl.SSLError, peer: Peer, *, certificate_given: bool) -> str:
 
 
 def _other_host(error: OtherHostError, peer: Peer) -> str:
-    names = ", ".join(error.names[:_NAMES_SHOWN])
-    more = f" and {len(error.names) - _NAMES_SHOWN} more" if len(error.names) > _NAMES_SHOWN else ""
-    only = f", only for {names}{more}" if names else ""
+    only = f", only for {some(error.names)}" if error.names else ""
     way_out = f"change {peer.names}, or set {peer.table} verify_hostname = false"
     return f"its certificate is not for {error.host}{only}: {way_out}"

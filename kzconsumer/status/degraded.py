@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from kzconsumer.figures import count, plural
+from kzconsumer.figures import plural, some
 from kzconsumer.status.judgement import Judgement
 from kzconsumer.status.report import Report
 
@@ -73,6 +73,4 @@ def _judged(report: Report) -> Iterator[Degraded]:
 
 
 def _of_partitions(reason: str, names: Sequence[str], what: str, why: str) -> Degraded:
-    more = len(names) - MOST_NAMES
-    shown = ", ".join(names[:MOST_NAMES]) + (f" and {count(more)} more" if more > 0 else "")
-    return Degraded(reason, list(names), f"{plural(len(names), 'partition')} {what}: {shown} ({why})")
+    return Degraded(reason, list(names), f"{plural(len(names), 'partition')} {what}: {some(names, MOST_NAMES)} ({why})")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from kzconsumer.figures import count, moment, plural, rate, span
+from kzconsumer.figures import count, moment, plural, rate, some, span
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,17 @@ def test_times_are_utc() -> None:
     at = datetime(2026, 1, 31, 1, 0, 0, 875_000, tzinfo=timezone(timedelta(hours=2)))
     assert moment(at) == "2026-01-30T23:00:00Z" == moment(at.astimezone(UTC))
     assert moment(None) == "-"
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ("", ""),
+        ("ab", "a, b"),
+        ("abc", "a, b, c"),
+        ("abcd", "a, b, c and 1 more"),
+        ("a" * 2003, "a, a, a and 2,000 more"),
+    ],
+)
+def test_some_of_many_names(names: str, text: str) -> None:
+    assert some(names, 3) == text

@@ -22,6 +22,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
+from kzconsumer.figures import some
 from kzconsumer_files.writer import Written
 from kzconsumer_spark.executors.fetching import BrokersOutageError
 from kzconsumer_spark.pipe.locations import location
@@ -160,8 +161,7 @@ _MOST_RANGES: Final = 20
 def described(batch: RunBatch) -> str:
     """What Spark shows of the batch's jobs."""
     ranges = [str(part.range) for part in batch.ranges if part.records]
-    more = f" and {len(ranges) - _MOST_RANGES} more" if len(ranges) > _MOST_RANGES else ""
-    return f"batch {batch.number}: {', '.join(ranges[:_MOST_RANGES])}{more}"
+    return f"batch {batch.number}: {some(ranges, _MOST_RANGES)}"
 
 
 def first_line(error: BaseException) -> str:

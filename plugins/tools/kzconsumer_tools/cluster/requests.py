@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
+from kzconsumer.figures import some
 from kzconsumer.zookeeper.operations import Create
 from kzconsumer_tools.cluster.description import ClusterDescription, PartitionShown, TopicDescription
 from kzconsumer_tools.paths import DELETE_TOPICS, PREFERRED_ELECTION, REASSIGN_PARTITIONS
@@ -112,7 +113,7 @@ def reassignments(
 ) -> list[Reassignment]:
     """All requested partitions, changed or not. Raises Refused for what the controller would not carry out."""
     if cluster.reassigning:
-        raise Refused(f"another reassignment is in progress: {_some(cluster.reassigning)}; wait until it has finished")
+        raise Refused(f"another reassignment is in progress: {some(cluster.reassigning)}; wait until it has finished")
     alive = {broker.id for broker in cluster.brokers}
     shown = {topic.topic: require_usable(topic) for topic in topics}
     found: list[Reassignment] = []
@@ -124,7 +125,7 @@ def reassignments(
         if len(set(new)) != len(new):
             raise Refused(f"{at}: a broker is given twice")
         if down := sorted(set(new) - alive):
-            raise Refused(f"{at}: {_brokers(down)} not alive; alive are {_some(map(str, sorted(alive)))}")
+            raise Refused(f"{at}: {_brokers(down)} not alive; alive are {some(map(str, sorted(alive)))}")
         if partition.adding or partition.removing:
             raise Refused(f"{at}: it is being reassigned; wait until that has finished")
         found.append(Reassignment(name, number, partition.replicas, new))
@@ -136,7 +137,7 @@ def elections(
 ) -> list[Election]:
     """The partitions of the scope (None: of all topics) whose leader is not the preferred one."""
     if cluster.electing:
-        raise Refused(f"another election is in progress: {_some(cluster.electing)}; wait until it has finished")
+        raise Refused(f"another election is in progress: {some(cluster.electing)}; wait until it has finished")
     alive = {broker.id for broker in cluster.brokers}
     found: list[Election] = []
     for topic in topics:
@@ -167,7 +168,7 @@ def require_deletable(
         if topic.topic in INTERNAL_TOPICS:
             raise Refused(f"{topic.topic} is an internal topic of Kafka")
         if groups := consuming.get(topic.topic):
-            raise Refused(f"{topic.topic} is being consumed by {_some(groups)}; stop its members first")
+            raise Refused(f"{topic.topic} is being consumed by {some(groups)}; stop its members first")
         if down := sorted({each for at in topic.partitions for each in at.replicas} - alive):
             raise Refused(f"{topic.topic}: {_brokers(down)} not alive, its replicas there would not be deleted")
         if any(at.adding or at.removing for at in topic.partitions) or any(
@@ -223,10 +224,4 @@ def _partition(topic: TopicDescription, number: int) -> PartitionShown:
 
 
 def _brokers(ids: Sequence[int]) -> str:
-    return f"broker {ids[0]} is" if len(ids) == 1 else f"brokers {_some(map(str, ids))} are"
-
-
-def _some(names: Iterable[str]) -> str:
-    """At most five names."""
-    shown = list(names)
-    return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
+    return f"broker {ids[0]} is" if len(ids) == 1 else f"brokers {some(map(str, ids))} are"

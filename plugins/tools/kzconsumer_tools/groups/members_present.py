@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from kzconsumer.errors import GroupInUseError
-from kzconsumer.figures import plural
+from kzconsumer.figures import plural, some
 from kzconsumer.zookeeper.operations import Create, Delete, Operation
 from kzconsumer_tools.groups.nodes import GroupNodes, owner_of
 
@@ -34,9 +34,8 @@ def members_present(nodes: GroupNodes) -> str | None:
 def listed(members: Collection[str]) -> str:
     """The number of members, some of their ids, and what to do about them; there is at least one."""
     names = sorted(members)
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     them = "them" if names[1:] else "it"
-    return f"{plural(len(names), 'member')} ({', '.join(names[:_SHOWN])}{more}): stop {them} first"
+    return f"{plural(len(names), 'member')} ({some(names, _SHOWN)}): stop {them} first"
 
 
 def require_no_members(nodes: GroupNodes) -> None:

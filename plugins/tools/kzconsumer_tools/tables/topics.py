@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from shlex import quote
 
-from kzconsumer.figures import plural
+from kzconsumer.figures import plural, some
 from kzconsumer_tools.cluster.requests import Deleted, Elected, Reassigned
 from kzconsumer_tools.cluster.topic_settings import Configured, OwnSettings
 from kzconsumer_tools.tables.text import columns, dash, sentence
@@ -80,5 +80,6 @@ def configured_table(result: Configured, flags: str) -> str:
 def _end(pending: Sequence[str], done: str) -> list[str]:
     if not pending:
         return [f"Done: {done}."]
-    shown = ", ".join(pending[:5]) + (f" and {len(pending) - 5} more" if len(pending) > 5 else "")
-    return sentence(f"Requested, still pending: {shown}. The controller continues; see kzconsumer cluster describe.")
+    return sentence(
+        f"Requested, still pending: {some(pending)}. The controller continues; see kzconsumer cluster describe."
+    )
