@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -19,6 +21,7 @@ from kzconsumer_spark.daemon.spool_place import SpoolPlace
 from kzconsumer_spark.delta.target import DeltaTarget
 from kzconsumer_spark.pipe.messages import SpooledRange, ToDelta
 from kzconsumer_spark.ranges.table_destination import TableTarget
+from tests.support.range_data import range_data
 
 Target = TypeVar("Target", bound=TableTarget[Any])
 OWNER = Owner(cluster="c", group="g")
@@ -52,6 +55,24 @@ def claimed(path: Path, owner: Owner = OWNER, partition_by: tuple[str, ...] = ()
     target = DeltaTarget(ToDelta(path=str(path), partition_by=partition_by))
     target.claim(owner)
     return target
+
+
+def race(writers: Sequence[Writer[Any]], rounds: int) -> list[bytes]:
+    """All write the same range at once, again and again, and each knows how many it wrote: one wins each time.
+
+    Returns the values that are in the table then.
+    """
+    with ThreadPoolExecutor(len(writers)) as threads:
+        for first in range(rounds):
+            start = Barrier(len(writers))
+
+            def write(writer: Writer[Any], first: int = first, start: Barrier = start) -> int:
+                staged = writer.stage(range_data("t", 0, first, first + 1))
+                start.wait()
+                return writer.publish(staged)
+
+            assert sum(threads.map(write, writers)) == 1
+    return sorted(b"v%d" % offset for offset in range(rounds))
 
 
 class Writer(Generic[Target]):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +18,7 @@ from kzconsumer_files.names import NotOurs
 from kzconsumer_spark.iceberg import hive
 from kzconsumer_spark.iceberg.target import IcebergTarget
 from kzconsumer_spark.pipe.messages import ToIceberg
-from tests.support.delta import OWNER, Writer
+from tests.support.delta import OWNER, Writer, race
 from tests.support.duckdb_reader import iceberg_by_duckdb as by_duckdb
 from tests.support.extent import extent
 from tests.support.hive_metastore import die_with_lock, hive_metastore
@@ -69,20 +67,8 @@ def test_it_listens_on_loopback_only(options: dict[str, str]) -> None:
 
 
 def test_one_of_two_writers_wins(options: dict[str, str], table: str, tmp_path: Path) -> None:
-    """They have the same ranges; each knows how many of them it wrote."""
-    writers = [Writer(claimed(options, table), tmp_path / name) for name in "ab"]
-    rounds = extent(5, 40)
-    with ThreadPoolExecutor(2) as threads:
-        for first in range(rounds):
-            start = threading.Barrier(2)
-
-            def write(writer: Writer[IcebergTarget], first: int = first, start: threading.Barrier = start) -> int:
-                staged = writer.stage(one(0, first))
-                start.wait()
-                return writer.publish(staged)
-
-            assert sum(threads.map(write, writers)) == 1
-    assert values(options, table) == sorted(b"v%d" % offset for offset in range(rounds))
+    expected = race([Writer(claimed(options, table), tmp_path / name) for name in "ab"], extent(5, 40))
+    assert values(options, table) == expected
 
 
 @pytest.mark.parametrize("compares", [True, False])

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -21,7 +18,7 @@ from kzconsumer_spark.delta.target import DeltaTarget
 from kzconsumer_spark.iceberg.holdings import held as held_by_iceberg
 from kzconsumer_spark.iceberg.target import IcebergTarget
 from kzconsumer_spark.pipe.messages import ToDelta, ToIceberg
-from tests.support.delta import OWNER, Writer
+from tests.support.delta import OWNER, Writer, race
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
 from tests.support.extent import extent, only_nightly
 from tests.support.object_store import ObjectStore
@@ -156,23 +153,12 @@ def test_a_table_in_a_store_is_verified(store: ObjectStore, tmp_path: Path, kind
 @pytest.mark.parametrize("kind", KINDS)
 @EACH_BY_NIGHT
 def test_one_of_two_writers_wins(store: ObjectStore, tmp_path: Path, kind: str) -> None:
-    """They have the same ranges; each knows how many of them it wrote."""
     targets: list[DeltaTarget | IcebergTarget]
     targets = [delta(store) if kind == "delta" else iceberg(tmp_path, store) for _ in "ab"]
     writers = [Writer(target, tmp_path / name) for target, name in zip(targets, "ab", strict=True)]
-    rounds = extent(8, 50)
-    with ThreadPoolExecutor(2) as threads:
-        for first in range(rounds):
-            start = threading.Barrier(2)
-
-            def write(writer: Writer[Any], first: int = first, start: threading.Barrier = start) -> int:
-                staged = writer.stage(range_data("t", 0, first, first + 1))
-                start.wait()
-                return writer.publish(staged)
-
-            assert sum(threads.map(write, writers)) == 1
+    expected = race(writers, extent(8, 50))
     values = delta_rows(store) if kind == "delta" else iceberg_rows(tmp_path, store)
-    assert sorted(filter(None, values)) == sorted(b"v%d" % offset for offset in range(rounds))
+    assert sorted(filter(None, values)) == expected
 
 
 @EACH_BY_NIGHT

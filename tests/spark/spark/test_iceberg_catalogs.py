@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from random import Random
@@ -22,11 +20,10 @@ from kzconsumer_sandbox.servers.topics import create_topic
 from kzconsumer_spark.iceberg.target import IcebergTarget
 from kzconsumer_spark.pipe.messages import ToIceberg
 from tests.support.chaos import LIMIT, IcebergFiles, SparkGroup, kill_worker
-from tests.support.delta import OWNER, Writer
+from tests.support.delta import OWNER, Writer, race
 from tests.support.extent import only_nightly
 from tests.support.flow import flow
 from tests.support.hive_metastore import die_with_lock, hive_metastore
-from tests.support.range_data import range_data
 from tests.support.rest_catalog import rest_catalog
 from tests.support.sink_contract import OurSinkContract
 from tests.support.table_sink import TableSink
@@ -95,20 +92,10 @@ def options(directory: Path) -> Options:
 
 
 def test_one_of_two_writers_wins_behind_rest(unique: str, tmp_path: Path) -> None:
-    """They have the same ranges; each knows how many of them it wrote."""
     table = f"lake.{unique}"
-    with rest_catalog(tmp_path / "rest") as catalog, ThreadPoolExecutor(2) as threads:
-        writers = [Writer(claimed(catalog, table), tmp_path / name) for name in "ab"]
-        for first in range(30):
-            start = threading.Barrier(2)
-
-            def write(writer: Writer[IcebergTarget], first: int = first, start: threading.Barrier = start) -> int:
-                staged = writer.stage(range_data("t", 0, first, first + 1))
-                start.wait()
-                return writer.publish(staged)
-
-            assert sum(threads.map(write, writers)) == 1
-        assert sorted(filter(None, values(catalog, table))) == sorted(b"v%d" % offset for offset in range(30))
+    with rest_catalog(tmp_path / "rest") as catalog:
+        expected = race([Writer(claimed(catalog, table), tmp_path / name) for name in "ab"], 30)
+        assert sorted(filter(None, values(catalog, table))) == expected
 
 
 @pytest.mark.parametrize("server", SERVERS)

@@ -53,8 +53,6 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         self._options = options
         self._settings = options.settings
-        self._least = options.least
-        self._tasks = options.tasks
         self._columns = list(columns)
         self._member: GroupMember | None = None
 
@@ -98,7 +96,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise each.error()
             _log.error("records of a planned range are lost", **each.range._asdict(), reason=each.reason)
         access = BrokerAccess(registry.kafka, topics.brokers, topics.ids)
-        return [RangePart(part, access) for part in split(found, self._tasks)]
+        return [RangePart(part, access) for part in split(found, self._options.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePart)
@@ -123,7 +121,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A member waits for servers, also at a wrong address or with a wrong password.
         registry = KafkaRegistry(Kafka.of(self._settings))
         require_admission(BrokerAccess(registry.kafka, registry.reachable()))
-        member = GroupMember(self._settings, offset, self._least)
+        member = GroupMember(self._settings, offset, self._options.least)
         if threading.current_thread() is threading.main_thread():
             # When a query stops, Spark sends SIGTERM, and closes the connection, upon which `stop` is called.
             signal.signal(signal.SIGTERM, lambda *_: member.interrupt())

@@ -56,6 +56,7 @@ class HandOver:
         return [part for part in ranges if self._committed.covers(part)]
 
     async def asked(self) -> None:
+        """Returns while Spark waits for a batch."""
         while not self._asked:
             await self._change.wait()
 

@@ -58,14 +58,16 @@ class PromptCommits(StreamingQueryListener):
 
 
 def _tell(offset: str | None) -> None:
-    """Whom it may concern; a process that has ended has told what it knew."""
+    """Send the end of a batch to the process that made it, if it is one of a `GroupSource` that still runs."""
+    if offset is None:
+        return
     with suppress(ValueError, OSError):
-        content = json.loads(offset or "null")
+        content = json.loads(offset)
         if isinstance(content, dict) and (path := content.get(_KEY)):
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(_SECONDS)
                 connection.connect(path)
-                connection.sendall(json.dumps(content).encode())
+                connection.sendall(offset.encode())
 
 
 @asynccontextmanager
