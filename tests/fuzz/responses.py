@@ -70,6 +70,7 @@ def fetched(tree: Tree) -> FetchResponse:
             part.get("log_start_offset", -1),
             tuple((each["producer_id"], each["first_offset"]) for each in part.get("aborted_transactions", ())),
             part["records"],
+            part.get("preferred_read_replica", -1),
         )
         for topic in tree["responses"]
         for part in topic["partitions"]

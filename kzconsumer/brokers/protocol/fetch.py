@@ -52,6 +52,9 @@ class FetchedPartition(msgspec.Struct, frozen=True):
     end; empty with READ_UNCOMMITTED."""
     records: memoryview
     """Whole batches as in the log, the last one perhaps cut short. A read-only view of the whole response."""
+    preferred: int = -1
+    """Id of the replica that a leader wants this client to fetch from instead, because of its rack (KIP-392); `records`
+    is empty then. -1: none, and before version 11."""
 
 
 class FetchResponse(msgspec.Struct, frozen=True):
@@ -67,7 +70,7 @@ class FetchRequest(msgspec.Struct, frozen=True):
     `max_bytes` bounds the response from version 3 (0.10.1) on; before, only the partitions' bounds count. Brokers fill
     the response in the order of `partitions`. No fetch session (KIP-227): id 0, epoch -1. `isolation` has no effect
     before version 4 (0.11). READ_COMMITTED: nothing from the last stable offset on is sent; aborted records before it
-    are.
+    are. `rack` is where this client is, for brokers from version 11 (2.3) on that choose the nearest replica.
     """
 
     max_wait_ms: int
@@ -75,6 +78,7 @@ class FetchRequest(msgspec.Struct, frozen=True):
     max_bytes: int
     partitions: Mapping[TopicPartition, FetchPosition]
     isolation: int = READ_UNCOMMITTED
+    rack: str = ""
     api_key: ClassVar[int] = FETCH
 
     def encode(self, version: int) -> bytes:
@@ -90,7 +94,7 @@ class FetchRequest(msgspec.Struct, frozen=True):
             head.append(unsigned_varint(len(topics) + 1))
             for topic, packed in topics:
                 head += (compact_string(topic), unsigned_varint(len(packed) + 1), *packed, NO_TAGS)
-            head.append(b"\x01\x01" + NO_TAGS)  # no forgotten topics, rack_id ""
+            head += (b"\x01", compact_string(self.rack), NO_TAGS)  # no forgotten topics
             return b"".join(head)
         head.append(INT32.pack(len(topics)))
         for topic, packed in topics:
@@ -98,7 +102,7 @@ class FetchRequest(msgspec.Struct, frozen=True):
         if version >= 7:
             head.append(INT32.pack(0))  # forgotten_topics_data
         if version >= 11:
-            head.append(string(""))  # rack_id
+            head.append(string(self.rack))
         return b"".join(head)
 
     def decode(self, version: int, body: memoryview) -> FetchResponse:
@@ -159,7 +163,7 @@ def _read_plain(version: int, body: memoryview, at: int) -> list[FetchedPartitio
         topic = str(_part(body, at + 2, size), "utf-8")
         partitions, at = _count(body, at + 2 + size)
         for _ in range(partitions):
-            stable = start = -1
+            stable = start = preferred = -1
             aborted: tuple[tuple[int, int], ...] = ()
             if version < 4:
                 partition, error, high, size = _FETCHED_V0.unpack_from(body, at)
@@ -175,13 +179,14 @@ def _read_plain(version: int, body: memoryview, at: int) -> list[FetchedPartitio
                     aborted = tuple(_ABORTED.iter_unpack(_part(body, at, count * _ABORTED.size)))
                     at += count * _ABORTED.size
                 if version >= 11:
-                    at += 4  # preferred_read_replica
+                    (preferred,) = INT32.unpack_from(body, at)
+                    at += 4
                 (size,) = INT32.unpack_from(body, at)
                 at += 4
             records = _part(body, at, max(size, 0))
             at += len(records)
             where = TopicPartition(topic, partition)
-            fetched.append(FetchedPartition(where, error, high, stable, start, aborted, records))
+            fetched.append(FetchedPartition(where, error, high, stable, start, aborted, records, preferred))
     _ended(body, at)
     return fetched
 
@@ -200,11 +205,12 @@ def _read_flexible(version: int, body: memoryview, at: int) -> list[FetchedParti
             for _ in range(count - 1):
                 aborted.append(_ABORTED.unpack_from(body, at))
                 at = skip_tags(body, at + _ABORTED.size)
-            size, at = read_unsigned_varint(body, at + 4)  # 4: preferred_read_replica
+            (preferred,) = INT32.unpack_from(body, at)
+            size, at = read_unsigned_varint(body, at + 4)
             records = _part(body, at, max(size - 1, 0))
             at = skip_tags(body, at + len(records))
             where = TopicPartition(topic, partition)
-            fetched.append(FetchedPartition(where, error, high, stable, start, tuple(aborted), records))
+            fetched.append(FetchedPartition(where, error, high, stable, start, tuple(aborted), records, preferred))
         at = skip_tags(body, at)
     _ended(body, skip_tags(body, at))
     return fetched

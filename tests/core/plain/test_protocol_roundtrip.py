@@ -112,6 +112,7 @@ def ms(value: int) -> datetime.timedelta:
 def test_fetch_request(version: int, data: st.DataObject) -> None:
     positions = data.draw(st.dictionaries(partitions, st.builds(FetchPosition, int64s, int32s), max_size=20))
     wait, least, most, isolation = (data.draw(kind) for kind in (millis, int32s, int32s, int8s))
+    rack = data.draw(names)
     kio = schema("fetch", version, "request")
     topics = tuple(
         make(
@@ -138,8 +139,9 @@ def test_fetch_request(version: int, data: st.DataObject) -> None:
         isolation_level=isolation,
         topics=topics,
         forgotten_topics_data=(),
+        rack_id=rack,
     )
-    assert FetchRequest(wait, least, most, positions, isolation).encode(version) == written(expected)
+    assert FetchRequest(wait, least, most, positions, isolation, rack).encode(version) == written(expected)
 
 
 @pytest.mark.parametrize("version", versions_of(FETCH))
@@ -203,8 +205,9 @@ def test_fetch_response(version: int, data: st.DataObject) -> None:
             start if version >= 5 else -1,
             tuple(gone or ()) if version >= 4 else (),
             memoryview(records or b""),
+            replica if version >= 11 else -1,
         )
-        for where, code, high, stable, start, gone, _, records in parts
+        for where, code, high, stable, start, gone, replica, records in parts
     ]
     assert all(part.records.obj is body for part in read.partitions)
 
