@@ -10,11 +10,14 @@ import os
 import uuid
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
+
+_READABLE: Final = 100  # characters of a name, which is at most 255 bytes
 
 
 def staged_name(final: Path) -> Path:
     """A new hidden name in the same directory, to write a file under before it gets its final one."""
-    return final.with_name(f".{final.name}.{uuid.uuid4().hex}")
+    return final.with_name(f".{final.name[:_READABLE]}.{uuid.uuid4().hex}")
 
 
 def make_directory(path: Path) -> None:

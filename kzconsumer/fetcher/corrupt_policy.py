@@ -14,6 +14,7 @@ from anyio import to_thread
 from kzconsumer.durable_files import create_same
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.fetcher.corrupt_batch import Jump, NoJump, Unusable, jump, without_way
+from kzconsumer.file_names import named_after
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.settings.sections import FetchSettings
 
@@ -57,7 +58,8 @@ class CorruptPolicy:
     async def _set_aside(self, found: Unusable, data: memoryview) -> Path | None:
         if self._directory is None:
             return None
-        path = self._directory / f"{found.topic_partition}-{found.offset}.bin"
+        at = found.topic_partition
+        path = self._directory / named_after(at.topic, lambda topic: f"{topic}-{at.partition}-{found.offset}.bin")
         try:
             # It may exist already: the batch was met before, and its offset was not committed in time.
             await to_thread.run_sync(create_same, path, data)

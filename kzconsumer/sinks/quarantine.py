@@ -9,13 +9,14 @@ import contextlib
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from anyio import CancelScope, to_thread
 
 from kzconsumer.durable_files import make_directory, publish, staged_name, sync_file
 from kzconsumer.errors import SinkError
+from kzconsumer.file_names import is_short, named_after
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer.sinks.reports import KeptRange
@@ -34,8 +35,10 @@ def kept_ranges(directory: Path) -> list[KeptRange]:
             if match := _FILE.fullmatch(file.name):
                 topic, partition, incarnation, epoch, first, until, kind = match.groups()
                 numbers = int(incarnation, 16), int(epoch), int(first), int(until)
-                records = _records_in(file) if kind == "parquet" else None
-                found.append(KeptRange(RangeIdentity(topic, int(partition), *numbers), records))
+                if kind == "bin" and is_short(topic):
+                    continue  # a file of raw bytes does not tell its topic; sinks of bytes are not verified
+                held = _read(file, topic) if kind == "parquet" else _Content(topic, None)
+                found.append(KeptRange(RangeIdentity(held.topic, int(partition), *numbers), held.records))
     except OSError as error:
         raise SinkError(f"[sink] quarantine: {error}") from error
     return found
@@ -54,7 +57,7 @@ class RangeQuarantine:
         `decide` is called when the records are on disk and only lack their final name, so a decision that other members
         see may rely on them. Raises SinkError if the range cannot be kept.
         """
-        final = self._directory / f"{_name(part)}.{'parquet' if part.raw is None else 'bin'}"
+        final = self._directory / _name(part, "parquet" if part.raw is None else "bin")
         staged = staged_name(final)
         try:
             try:
@@ -95,15 +98,25 @@ def _write_parquet(part: RangeData, about: bytes, file: Path) -> None:
         raise OSError(str(error)) from error
 
 
-def _records_in(file: Path) -> int:
-    """Raises OSError."""
+class _Content(NamedTuple):
+    topic: str
+    records: int | None
+
+
+def _read(file: Path, named: str) -> _Content:
+    """`named` is the topic in the file's name. Raises OSError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_metadata(file).num_rows
-    except pa.ArrowException as error:
-        raise OSError(str(error)) from error
+        footer = pq.read_metadata(file)
+        topic = named
+        if is_short(named):
+            about = msgspec.json.decode((footer.metadata or {}).get(METADATA.encode(), b""))
+            topic = str(about["range"]["topic"])
+    except (pa.ArrowException, msgspec.DecodeError, LookupError) as error:
+        raise OSError(f"{file.name}: {error}") from error
+    return _Content(topic, footer.num_rows)
 
 
 def _remove(staged: Path) -> None:
@@ -111,6 +124,7 @@ def _remove(staged: Path) -> None:
         staged.unlink()
 
 
-def _name(part: RangeData) -> str:
+def _name(part: RangeData, extension: str) -> str:
     """The range's identity; topics have no `+`."""
-    return f"{part.topic}+{part.partition}+{part.incarnation:x}.{part.epoch}+{part.first:020d}+{part.until:020d}"
+    line = f"{part.partition}+{part.incarnation:x}.{part.epoch}+{part.first:020d}+{part.until:020d}"
+    return named_after(part.topic, lambda topic: f"{topic}+{line}.{extension}")

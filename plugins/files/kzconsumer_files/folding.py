@@ -17,7 +17,7 @@ from kzconsumer.durable_files import put_in_place, sync_directory, write_new
 from kzconsumer_files import fold_plan
 from kzconsumer_files.fold_plan import Item, Span
 from kzconsumer_files.ledger_items import Folded, LedgerItems, by_item, listed, read_all, redundant
-from kzconsumer_files.names import LedgerEntry, named
+from kzconsumer_files.names import LedgerEntry, named, range_name
 
 
 class Folder:
@@ -103,12 +103,13 @@ class Folder:
             records_quarantined=sum(each.records_quarantined for each in parts),
             files=sum(each.files for each in parts),
             gaps=tuple(gaps),
+            topic=parts[0].topic,
         )
 
     def _add(self, line: str, item: Item, folded: Folded, scratch: Path) -> None:
         final = self._items.file(line, item)
         final.parent.mkdir(parents=True, exist_ok=True)
-        staged = scratch / f"{line}+{item.level}+{final.name}"
+        staged = scratch / f"{item.level}+{final.name}"
         write_new(staged, msgspec.json.encode(folded))
         put_in_place(staged, final)
 
@@ -128,4 +129,5 @@ def _as_folded(entry: LedgerEntry) -> Folded:
         records_out=entry.records_out,
         records_quarantined=entry.records_quarantined,
         files=len(entry.files),
+        topic="" if range_name(entry.identity).startswith(f"{entry.topic}+") else entry.topic,
     )

@@ -81,7 +81,8 @@ class FoldedFiles:
     def __init__(self, folded: Iterable[tuple[str, Folded]]) -> None:
         self._runs: dict[str, list[tuple[Span, Folded]]] = {}
         for line, each in folded:
-            self._runs.setdefault(line, []).extend((run, each) for run in each.runs)
+            alias = NamedRange(line, Span(each.first, each.until)).alias
+            self._runs.setdefault(alias, []).extend((run, each) for run in each.runs)
         for runs in self._runs.values():
             runs.sort(key=lambda run: run[0])
         self._files: dict[NamedRange, list[str]] = {}
@@ -92,15 +93,17 @@ class FoldedFiles:
         for name in sorted(names):
             if (found := parsed(os.path.basename(name))) is None:
                 continue
-            runs = self._runs.get(found.line, [])
+            # The name of a file may have a topic shortened that the shorter name of its line has whole.
+            runs = self._runs.get(found.alias, [])
             place = bisect_right(runs, found.span.first, key=lambda run: run[0].first)
             if place and found.span.until <= runs[place - 1][0].until:
                 item = runs[place - 1][1]
-                self._files.setdefault(NamedRange(found.line, Span(item.first, item.until)), []).append(name)
+                self._files.setdefault(NamedRange(found.alias, Span(item.first, item.until)), []).append(name)
                 self.names.add(name)
 
     def of(self, line: str, folded: Folded) -> list[str]:
-        return self._files.get(NamedRange(line, Span(folded.first, folded.until)), [])
+        named = NamedRange(line, Span(folded.first, folded.until))
+        return self._files.get(named._replace(line=named.alias), [])
 
 
 def kept_aside(part: OffsetRange) -> str:
@@ -159,7 +162,7 @@ def held_range(entry: LedgerEntry, rows: int | None = None, faults: tuple[str, .
 
 def _held_folded(line: str, each: Folded, rows: int | None = None, faults: tuple[str, ...] = ()) -> HeldRange:
     return HeldRange(
-        identity=NamedRange(line, Span(each.first, each.until)).identity,
+        identity=NamedRange(line, Span(each.first, each.until)).identity(each.topic),
         records_in=each.records_in,
         records_out=each.records_out,
         records_quarantined=each.records_quarantined,

@@ -25,7 +25,7 @@ from kzconsumer_files.names import LedgerEntry, parsed
 class Folded(msgspec.Struct, frozen=True, kw_only=True):
     """Published ranges of `[first, until)`, none of them set aside: their number and the sums of their counts.
 
-    In `gaps`, which are in order, nothing was published.
+    In `gaps`, which are in order, nothing was published. `topic` is set if the name of the line has it shortened.
     """
 
     version: int = 1
@@ -37,6 +37,7 @@ class Folded(msgspec.Struct, frozen=True, kw_only=True):
     records_quarantined: int
     files: int
     gaps: tuple[Span, ...] = ()
+    topic: str = ""
 
     @property
     def runs(self) -> list[Span]:

@@ -12,11 +12,14 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from kzconsumer.file_names import is_short, named_after, short
 from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer_files.fold_plan import Span
 
 _RANGE: Final = re.compile(r"\+?([^+]+\+\d+\+-?[0-9a-f]+\.\d+)\+(\d+)\+(\d+)(?=[.+]|$)")
 _IGNORED: Final = "_."
+# With ".json" behind it, a longer name of a range is no file name: no ledger has one.
+_LONGEST_RANGE: Final = 250
 
 
 class NotOurs(Exception):
@@ -136,8 +139,15 @@ def identity_of(part: AnyRange) -> RangeIdentity:
 
 
 def range_name(part: AnyRange) -> str:
-    """`<topic>+<partition>+<incarnation hex>.<epoch>+<first, 20 digits>+<until, 20 digits>`; topics have no `+`."""
-    return f"{part.topic}+{part.partition}+{part.incarnation:x}.{part.epoch}+{part.first:020d}+{part.until:020d}"
+    """`<topic>+<partition>+<incarnation hex>.<epoch>+<first, 20 digits>+<until, 20 digits>`; topics have no `+`.
+
+    A topic that is too long for that is shortened: see `kzconsumer.file_names`.
+    """
+    return named_after(part.topic, lambda topic: _range_name(topic, part), _LONGEST_RANGE)
+
+
+def _range_name(topic: str, part: AnyRange) -> str:
+    return f"{topic}+{part.partition}+{part.incarnation:x}.{part.epoch}+{part.first:020d}+{part.until:020d}"
 
 
 def data_file(part: AnyRange, extension: str = "parquet", number: int = 0) -> str:
@@ -147,7 +157,24 @@ def data_file(part: AnyRange, extension: str = "parquet", number: int = 0) -> st
     """
     visible = "+" if part.topic[0] in _IGNORED else ""
     further = f"+{number}" if number else ""
-    return f"{visible}{range_name(part)}{further}.{extension}"
+    return named_after(part.topic, lambda topic: f"{visible}{_range_name(topic, part)}{further}.{extension}")
+
+
+def scoped_file(part: AnyRange, scope: str) -> str:
+    """The name of a file about a range of one group."""
+    return named_after(part.topic, lambda topic: f"{scope}+{_range_name(topic, part)}")
+
+
+def unique_file(part: AnyRange, attempt: str, number: int) -> str:
+    """The name of a range's file of one attempt, for tables, which list their files. Without `+`."""
+    return named_after(
+        part.topic, lambda topic: f"{_range_name(topic, part).replace('+', '-')}-{attempt}-{number}.parquet"
+    )
+
+
+def staged_file(topic: str, partition: int, number: int) -> str:
+    """The name of a range's file within the directory of an attempt."""
+    return named_after(topic, lambda topic: f"{topic}+{partition}+{number}")
 
 
 def scope(cluster: str, group: str, sink: str) -> str:
@@ -172,10 +199,17 @@ class NamedRange(NamedTuple):
     span: Span
 
     @property
-    def identity(self) -> RangeIdentity:
-        topic, partition, rest = self.line.split("+")
+    def alias(self) -> str:
+        """The same for all names of a line, whether the topic is shortened in them or not."""
+        topic, rest = self.line.split("+", 1)
+        return f"{topic if is_short(topic) else short(topic)}+{rest}"
+
+    def identity(self, topic: str = "") -> RangeIdentity:
+        """`topic` is needed if it is shortened in the name."""
+        named, partition, rest = self.line.split("+")
+        assert topic or not is_short(named), f"{self.line} does not say its topic"
         incarnation, epoch = rest.rsplit(".", 1)
-        return RangeIdentity(topic, int(partition), int(incarnation, 16), int(epoch), *self.span)
+        return RangeIdentity(topic or named, int(partition), int(incarnation, 16), int(epoch), *self.span)
 
 
 def named(name: str) -> NamedRange:

@@ -34,8 +34,8 @@ from kzconsumer_files.names import (
     Owner,
     aside_entry,
     ledger_entry,
-    named,
     range_name,
+    staged_file,
 )
 from kzconsumer_files.object_ledger import ObjectLedger, read_entry
 from kzconsumer_files.object_store import ObjectStore, StoreUnavailable
@@ -86,7 +86,7 @@ class ObjectTarget(MarkedPlace):
         # Not before their ranges are settled: a put of a decision that seemed to fail may still arrive.
         self._all(self._remove_staged, [each for each in self._put if self.has(each.identity)])
         unknown = self._unsettled(ranges)
-        log_blocked(self._finish([range_name(part) for part in unknown]))
+        log_blocked(self._finish(unknown))
         return self._unsettled(unknown)
 
     def require_published(self, part: AnyRange) -> LedgerEntry:
@@ -103,7 +103,7 @@ class ObjectTarget(MarkedPlace):
         for overlap in self._overlaps([part]).values():
             raise overlap
         self._decide(aside_entry(part, records, ""))
-        require_none(self._finish([range_name(part)]))
+        require_none(self._finish([part]))
         try:
             self.require_published(part)
         except KeptAside:
@@ -144,7 +144,7 @@ class ObjectTarget(MarkedPlace):
         entries = [entry for entry in entries if entry.range not in blocked]
         self._all(self._decide, entries)
         require_lease()
-        blocked |= self._finish([range_name(entry.identity) for entry in entries])
+        blocked |= self._finish([entry.identity for entry in entries])
         entries = [entry for entry in entries if entry.range not in blocked]
         settled = self._all(lambda entry: self._ledger.read(range_name(entry.identity)), entries)
         ours = [found is not None and found.attempt == name for found in settled]
@@ -202,12 +202,10 @@ class ObjectTarget(MarkedPlace):
     def _decide(self, entry: LedgerEntry) -> None:
         self._store.create(_decision(range_name(entry.identity)), msgspec.json.encode(entry))
 
-    def _finish(self, names: Sequence[str]) -> dict[OffsetRange, OSError]:
+    def _finish(self, parts: Sequence[AnyRange]) -> dict[OffsetRange, OSError]:
         """Carry out the decisions for these ranges; returns those that cannot be, with the reason. Raises OSError."""
-        reasons = self._all(self._finish_one, names)
-        return {
-            _range(named(name).identity): each for name, each in zip(names, reasons, strict=True) if each is not None
-        }
+        reasons = self._all(self._finish_one, [range_name(part) for part in parts])
+        return {_range(part): each for part, each in zip(parts, reasons, strict=True) if each is not None}
 
     def _finish_one(self, name: str) -> OSError | None:
         try:
@@ -266,12 +264,12 @@ class ObjectTarget(MarkedPlace):
             return list(threads.map(call, items))
 
 
-def _range(part: RangeIdentity) -> OffsetRange:
+def _range(part: AnyRange) -> OffsetRange:
     return OffsetRange(part.topic, part.partition, part.first, part.until)
 
 
 def _staged(entry: LedgerEntry, number: int) -> str:
-    return f"{_STATE}/attempts/{entry.attempt}/{entry.topic}+{entry.partition}+{number}"
+    return f"{_STATE}/attempts/{entry.attempt}/{staged_file(entry.topic, entry.partition, number)}"
 
 
 def _decision(name: str) -> str:

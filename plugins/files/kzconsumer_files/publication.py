@@ -38,6 +38,7 @@ from kzconsumer_files.names import (
     identity_of,
     ledger_entry,
     range_name,
+    staged_file,
 )
 from kzconsumer_files.overlap import Overlap
 
@@ -232,7 +233,7 @@ class Publication:
         return path
 
     def _staged(self, entry: LedgerEntry, number: int) -> Path:
-        return self._attempts / entry.attempt / f"{entry.topic}+{entry.partition}+{number}"
+        return self._attempts / entry.attempt / staged_file(entry.topic, entry.partition, number)
 
     def _reveal_all(self, name: str, entry: LedgerEntry) -> set[Path]:
         """Put the files of a decided range in place; returns the directories to be synced."""

@@ -37,7 +37,7 @@ def spooled(first: int, until: int) -> SpooledRange:
 
 
 def identity(part: SpooledRange) -> RangeIdentity:
-    return named(range_name(part)).identity
+    return named(range_name(part)).identity()
 
 
 @pytest.fixture

@@ -236,6 +236,45 @@ def test_unshaped_records_below_the_users_directories(session: SparkSession, tmp
     destination.close()
 
 
+@pytest.mark.parametrize("kind", ["parquet", "csv", "delta", "iceberg"])
+def test_topics_of_249_characters_that_differ_in_the_last_one(
+    session: SparkSession, tmp_path: Path, kind: Literal["parquet", "csv", "delta", "iceberg"]
+) -> None:
+    """Spark has a directory for each topic while it sorts rows into ranges; its name would have more than 255 bytes."""
+    topics = [f"{'t' * 248}{last}" for last in "ab"]
+    (tmp_path / "spool").mkdir()
+    data = [range_data(topic, 0, 0, 100 + number) for number, topic in enumerate(topics)]
+    ranges = write_spool(SpoolPlace.in_directory(tmp_path / "spool"), data)
+    shaping = Shaping(lambda frame: frame.select("topic", "offset", *RANGE_COLUMNS))
+    out = str(tmp_path / "out")
+    if kind in ("parquet", "csv"):
+        to = ToFiles(path=out, format=kind, partition_by=("topic",) if kind == "parquet" else ())
+        claimed_destination(to).claim(OWNER)
+        destination: FilesDestination | TableDestination[Any] = FilesDestination(session, to, LEASE, shaping)
+    elif kind == "delta":
+        table = claimed_destination(ToDelta(path=out))
+        table.claim(OWNER)
+        assert isinstance(table.to, ToDelta)
+        destination = delta(session, table.to, shaping)
+    else:
+        catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/house"}
+        there = claimed_destination(ToIceberg(table="lake.orders", catalog_options=catalog))
+        there.claim(OWNER)
+        assert isinstance(there.to, ToIceberg)
+        files = RangeFiles(session, there.to.files, shaping, keep_columns=True)
+        destination = TableDestination(files, IcebergTarget(there.to), LEASE)
+    assert destination.write(frame_of(session, 1, ranges)) == (201, 2, 0)
+    assert destination.write(frame_of(session, 2, ranges)) == (0, 0, 2)
+    destination.close()
+    names = [each.name for each in tmp_path.rglob("*")]
+    assert max(map(len, names)) <= 255
+    if kind == "parquet":
+        found = session.read.parquet(out).groupBy("topic").count().collect()
+        assert sorted(map(tuple, found)) == [(topic, 100 + number) for number, topic in enumerate(topics)]
+    elif kind == "delta":
+        assert DeltaTable(out).count() == 201
+
+
 def test_a_batch_that_spark_cannot_write_leaves_nothing(session: SparkSession, tmp_path: Path) -> None:
     to = ToFiles(path=str(tmp_path / "out"))
     claimed_destination(to).claim(OWNER)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from kzconsumer.sinks.reports import HeldRange
 from kzconsumer_files.holdings import Held, files
-from kzconsumer_files.names import NotOurs, range_name
+from kzconsumer_files.names import NotOurs, data_file
 from kzconsumer_files.targets import target_at
 from kzconsumer_spark.pipe.messages import To, ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc
 
@@ -63,7 +63,7 @@ def _with_bad(held: HeldRange, quarantine: Path) -> HeldRange:
     """With a fault if quarantine and ledger differ in the number of records; not checked for folded ranges."""
     if not held.records_quarantined or held.ranges > 1:
         return held
-    file = quarantine / f"{range_name(held.identity)}.parquet"
+    file = quarantine / data_file(held.identity)
     try:
         there = pq.read_metadata(file).num_rows
     except FileNotFoundError:

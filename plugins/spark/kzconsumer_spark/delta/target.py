@@ -27,6 +27,8 @@ from kzconsumer_files.names import (
     ledger_entry,
     range_name,
     scope,
+    scoped_file,
+    unique_file,
 )
 from kzconsumer_files.publication import KeptAside, StagedRange
 from kzconsumer_spark.delta.columns import partition_values
@@ -203,7 +205,7 @@ class DeltaTarget:
         """Move the files of a range into the table's directory, under unique names."""
         files = []
         for number, (file, name) in enumerate(staged.files):
-            final = f"{range_name(staged.part).replace('+', '-')}-{attempt}-{number}.parquet"
+            final = unique_file(staged.part, attempt, number)
             here = self._place.add(file, final)
             files.append(AddedFile(final, here, partition_values(name)))
         names = tuple(file.name for file in files)
@@ -229,11 +231,11 @@ class DeltaTarget:
         return self._state.read(self._empty_file(part)) is not None
 
     def _aside_file(self, part: AnyRange) -> str:
-        return f"aside/{self._to.scope}+{range_name(part)}"
+        return f"aside/{scoped_file(part, self._to.scope)}"
 
     def _empty_file(self, part: AnyRange) -> str:
         """Record that a range without rows was published before there was a table."""
-        return f"empty/{self._to.scope}+{range_name(part)}"
+        return f"empty/{scoped_file(part, self._to.scope)}"
 
     def _require_not_aside(self, table: DeltaTable | None, ranges: Sequence[AnyRange]) -> None:
         for part in ranges:

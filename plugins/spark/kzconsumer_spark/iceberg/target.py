@@ -27,6 +27,7 @@ from kzconsumer_files.names import (
     ledger_entry,
     range_name,
     scope,
+    unique_file,
 )
 from kzconsumer_files.private_directory import local_attempts, make_local_attempts
 from kzconsumer_files.publication import KeptAside, StagedRange
@@ -185,7 +186,7 @@ class IcebergTarget:
         for each in staged:
             files = []
             for number, (file, _) in enumerate(each.files):
-                final = f"{data}/{range_name(each.part).replace('+', '-')}-{attempt}-{number}.parquet"
+                final = f"{data}/{unique_file(each.part, attempt, number)}"
                 files.append(self._log.add(table, file, final))
             names = tuple(file.name for file in files)
             entry = ledger_entry(each.part, each.rows, each.quarantined, names, attempt)

@@ -21,7 +21,7 @@ from kzconsumer_spark.jdbc.table import JdbcTable
 from kzconsumer_spark.pipe.messages import ToJdbc
 from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.ranges.lease import Permission
-from kzconsumer_spark.ranges.tags import RANGE_COLUMNS, STAGED_ROW, AsTheyCame, Shaping, require_all, tagged
+from kzconsumer_spark.ranges.tags import RANGE_COLUMNS, STAGED_ROW, AsTheyCame, Shaping, require_all, tag_of, tagged
 
 DRIVER: Final = "org.postgresql.Driver"
 _TYPES: Final[dict[type[types.DataType], str]] = {
@@ -66,7 +66,7 @@ class JdbcDestination:
                 self._table.create(connection, {name: column_type(frame.schema[name].dataType) for name in columns})
                 self._write_stage(storable(frame), self._table.stages.make(connection, stage, columns))
                 counts = self._table.stages.rows(connection, stage)
-                rows |= {part: counts.get((part.topic, part.partition), 0) for part in with_rows}
+                rows |= {part: counts.get((tag_of(part.topic), part.partition), 0) for part in with_rows}
                 require_all(rows, self._shaping)
             published = self._table.publish(connection, rows, quarantined, stage, columns, self._lease.require)
             self._table.stages.drop(connection, stage)

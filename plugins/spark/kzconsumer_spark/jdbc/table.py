@@ -24,7 +24,7 @@ from kzconsumer_files.publication import KeptAside
 from kzconsumer_spark.jdbc.database import Connection, columns_of, connect, database_errors, fetch, in_schema
 from kzconsumer_spark.jdbc.stage import Stages
 from kzconsumer_spark.pipe.messages import ToJdbc
-from kzconsumer_spark.ranges.tags import RANGE_PARTITION, RANGE_TOPIC
+from kzconsumer_spark.ranges.tags import RANGE_PARTITION, RANGE_TOPIC, tag_of
 
 _Range = TypeVar("_Range", bound=AnyRange)
 _Records = TypeVar("_Records", bound=RecordRange)
@@ -208,7 +208,7 @@ class JdbcTable:
                 ).rowcount
             ]
             if any(rows[part] for part in ours):
-                connection.execute(insert, [[part.topic for part in ours], [part.partition for part in ours]])
+                connection.execute(insert, [[tag_of(part.topic) for part in ours], [part.partition for part in ours]])
             require_lease()
         self.missing(connection, [part for part in rows if part not in ours and part not in overlaps])
         for overlap in overlaps.values():

@@ -35,6 +35,7 @@ from kzconsumer_spark.ranges.tags import (
     Shaping,
     count_rows,
     require_all,
+    tag_of,
     tagged,
 )
 
@@ -142,7 +143,7 @@ class RangeFiles:
 
 def _files_of(part: SpooledRange, output: Path, kind: str) -> list[tuple[Path, str]]:
     """The files that Spark wrote of a range, each with its final name, below the user's partition directories."""
-    top = output / f"{RANGE_TOPIC}={part.topic}" / f"{RANGE_PARTITION}={part.partition}"
+    top = output / f"{RANGE_TOPIC}={tag_of(part.topic)}" / f"{RANGE_PARTITION}={part.partition}"
     numbers: dict[Path, int] = {}
     found = []
     for file in sorted(each for each in top.rglob("part-*") if each.is_file()):

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
+from kzconsumer.file_names import MOST_BYTES, named_after
 from kzconsumer.model import OffsetRange
 from kzconsumer_spark.pipe.messages import SpooledRange
 
@@ -67,14 +68,24 @@ class AsTheyCame:
 
 def tagged(frame: DataFrame, ranges: Sequence[SpooledRange], shaping: Shaping) -> Shaped:
     """The rows to write of `frame`, the records of `ranges`, each with the range columns."""
-    tags = {RANGE_TOPIC: sql.col("topic"), RANGE_PARTITION: sql.col("partition")}
+    topic = sql.col("topic")
+    for name in {part.topic for part in ranges if tag_of(part.topic) != part.topic}:
+        topic = sql.when(sql.col("topic") == name, sql.lit(tag_of(name))).otherwise(topic)
+    tags = {RANGE_TOPIC: topic, RANGE_PARTITION: sql.col("partition")}
     return shaping.shape(frame.withColumns(tags), ranges)
+
+
+def tag_of(topic: str) -> str:
+    """What `RANGE_TOPIC` has: Spark makes directories `_kz_topic=<tag>`."""
+    return named_after(topic, lambda name: name, MOST_BYTES - len(f"{RANGE_TOPIC}="))
 
 
 def count_rows(frame: DataFrame, ranges: Sequence[SpooledRange]) -> tuple[DataFrame, Callable[[], list[int]]]:
     """The frame, and the row counts of its ranges, known once it has been written."""
     observation = Observation()
-    here = [(sql.col(RANGE_TOPIC) == part.topic) & (sql.col(RANGE_PARTITION) == part.partition) for part in ranges]
+    here = [
+        (sql.col(RANGE_TOPIC) == tag_of(part.topic)) & (sql.col(RANGE_PARTITION) == part.partition) for part in ranges
+    ]
     counts = [sql.count_if(condition).alias(str(number)) for number, condition in enumerate(here)]
     return frame.observe(observation, *counts), lambda: [observation.get[str(n)] for n in range(len(ranges))]
 
