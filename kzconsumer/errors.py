@@ -58,6 +58,10 @@ class ConnectionLostError(KzConsumerError):
     """The connection broke; a request in flight may or may not have been executed."""
 
 
+class LeaderlessError(ConnectionLostError):
+    """The partition has no leader, say the brokers."""
+
+
 class SecurityError(ConnectionLostError):
     """TLS or SASL failed: one side does not accept the other. No request was executed.
 

@@ -15,9 +15,9 @@ from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.log_offsets import LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS
-from kzconsumer.brokers.protocol.list_offsets import ListedOffset
+from kzconsumer.brokers.protocol.list_offsets import LATEST, ListedOffset
 from kzconsumer.counters import Counters
-from kzconsumer.errors import CoordinatorError, SessionExpiredError, ZooKeeperError
+from kzconsumer.errors import CoordinatorError, KzConsumerError, NotFoundError, SessionExpiredError, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.reading import Reading
@@ -218,6 +218,26 @@ class Member:
     async def log_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
         """See `brokers.log_offsets.LogOffsets.look_up`. Raises NotFoundError for a partition that does not exist."""
         return await self._log_offsets.look_up(times, self._topics.require)
+
+    async def log_ends(
+        self, partitions: Collection[TopicPartition], within: float
+    ) -> dict[TopicPartition, ListedOffset | KzConsumerError]:
+        """The end of each log, or why it is unknown, after `within` seconds at the latest."""
+        found: dict[TopicPartition, ListedOffset | KzConsumerError] = {}
+        by_topic: dict[str, list[TopicPartition]] = {}
+        for partition in partitions:
+            by_topic.setdefault(partition.topic, []).append(partition)
+        try:
+            for led in by_topic.values():
+                try:
+                    await self._topics.require(led)  # brokers before 0.11 create a topic that is named
+                except NotFoundError as error:
+                    found |= dict.fromkeys(led, error)
+            rest = dict.fromkeys((each for each in partitions if each not in found), LATEST)
+            found |= await self._log_offsets.once(rest, within=within) if rest else {}
+        except KzConsumerError as error:
+            found |= dict.fromkeys((each for each in partitions if each not in found), error)
+        return found
 
     def reconfigure(self, settings: Settings) -> None:
         self._settings = settings

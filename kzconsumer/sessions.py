@@ -22,7 +22,7 @@ from kzconsumer.brokers.protocol.list_offsets import ListedOffset
 from kzconsumer.brokers.security import load_security
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
-from kzconsumer.errors import ConnectionLostError, SessionExpiredError, UnfitError, sole_cause
+from kzconsumer.errors import ConnectionLostError, KzConsumerError, SessionExpiredError, UnfitError, sole_cause
 from kzconsumer.fetcher.looking import Looking
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.group.assignment import assignment
@@ -201,6 +201,12 @@ class Sessions:
         if not self.cursors:
             raise RuntimeError("create the streams first: offsets are looked up as a member of the group")
         return await self._present().log_offsets(times)
+
+    async def log_ends(
+        self, partitions: Collection[TopicPartition], within: float
+    ) -> dict[TopicPartition, ListedOffset | KzConsumerError]:
+        """See `Member.log_ends`; empty between two memberships."""
+        return await self.member.log_ends(partitions, within) if self.member is not None else {}
 
     async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
         return await self.member.committer.plan(plans) if self.member is not None else ()

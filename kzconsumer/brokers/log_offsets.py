@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import anyio
@@ -11,8 +12,19 @@ from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import broker_error
 from kzconsumer.brokers.protocol.list_offsets import ListedOffset, ListOffsetsRequest
 from kzconsumer.brokers.protocol.versions import LIST_OFFSETS
-from kzconsumer.errors import BrokerError, ConnectionLostError, KzConsumerError, ProtocolError, UnsupportedVersionError
-from kzconsumer.figures import some
+from kzconsumer.errors import (
+    BrokerError,
+    ConnectionLostError,
+    KzConsumerError,
+    LeaderlessError,
+    NotFoundError,
+    NotPermittedError,
+    ProtocolError,
+    SecurityError,
+    UnsupportedVersionError,
+)
+from kzconsumer.figures import some, span
+from kzconsumer.lag.partition import Reason, Why
 from kzconsumer.model import Broker, TopicPartition
 
 # Seconds between two requests while a partition has no leader.
@@ -64,22 +76,33 @@ class LogOffsets:
                     break
                 if len(found) < len(partitions):
                     await anyio.sleep(PAUSE)
-        if type(reason) is ConnectionLostError:
+        if type(reason) in (ConnectionLostError, LeaderlessError):
             names = [str(partition) for partition in partitions if partition not in found]
             raise ConnectionLostError(f"no leader of {some(names, _NAMES_SHOWN)} has answered: {reason}")
         raise reason
 
     async def once(
-        self, partitions: Mapping[TopicPartition, int]
+        self, partitions: Mapping[TopicPartition, int], *, within: float = math.inf
     ) -> dict[TopicPartition, ListedOffset | ConnectionLostError | BrokerError]:
         """Each partition's answer, or why there is none; every leader is asked once, all at the same time.
 
-        Raises BrokersUnreachableError or ConnectionLostError if the leaders cannot be found, UnsupportedVersionError.
+        One without an answer `within` so many seconds gets a ConnectionLostError. Raises BrokersUnreachableError or
+        ConnectionLostError if the leaders cannot be found, UnsupportedVersionError.
         """
+        found: dict[TopicPartition, ListedOffset | ConnectionLostError | BrokerError] = {}
+        with anyio.move_on_after(within):
+            await self._ask_leaders(partitions, found)
+        late = ConnectionLostError(f"no answer within {span(within)}")
+        return {partition: found.get(partition, late) for partition in partitions}
+
+    async def _ask_leaders(
+        self,
+        partitions: Mapping[TopicPartition, int],
+        found: dict[TopicPartition, ListedOffset | ConnectionLostError | BrokerError],
+    ) -> None:
         by_leader, leaderless = await self._leaders.grouped(partitions)
-        found: dict[TopicPartition, ListedOffset | ConnectionLostError | BrokerError] = {
-            partition: ConnectionLostError(f"{partition} has no leader: {why}") for partition, why in leaderless.items()
-        }
+        for partition, why in leaderless.items():
+            found[partition] = LeaderlessError(f"{partition} has no leader: {why}")
         unsupported: list[UnsupportedVersionError] = []
 
         async def ask(leader: Broker, asked: Mapping[TopicPartition, int]) -> None:
@@ -105,10 +128,23 @@ class LogOffsets:
                 tasks.start_soon(ask, leader, {partition: partitions[partition] for partition in led})
         if unsupported:
             raise unsupported[0]
-        return found
 
     async def _ask(self, leader: Broker, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
         connection = await self._brokers.connection(leader, "control")
         if connection.versions.choose(LIST_OFFSETS) == 0 and any(timestamp >= 0 for timestamp in asked.values()):
             raise UnsupportedVersionError(f"{leader}: brokers before 0.10.1 cannot look up records by time")
         return await connection.call(ListOffsetsRequest(asked, self._isolation), timeout=self._timeout)
+
+
+def why_unknown(error: KzConsumerError, since: float | None = None) -> Why:
+    """Why a log's end is unknown, for `kzconsumer.lag`, from what `once` or `require` gave instead of it."""
+    reason: Reason = "brokers unreachable"
+    if isinstance(error, LeaderlessError):
+        reason = "no leader"
+    elif isinstance(error, NotFoundError):
+        reason = "topic gone"
+    elif isinstance(error, NotPermittedError | SecurityError) or (
+        isinstance(error, BrokerError) and error.name.endswith("AUTHORIZATION_FAILED")
+    ):
+        reason = "not permitted"
+    return Why(reason, since, str(error))

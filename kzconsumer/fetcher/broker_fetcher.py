@@ -195,7 +195,7 @@ class BrokerFetcher:
             elif outcome is FetchOutcome.OUT_OF_RANGE:
                 state.reset_due = True
             else:
-                state.high_watermark = readable_end(part, self._isolation)
+                state.high_watermark, state.high_watermark_at = readable_end(part, self._isolation), now()
                 size = len(part.records)
                 if self._looking is not None:
                     if self._looking.until(part, position.offset) == state.high_watermark:

@@ -31,6 +31,8 @@ class PartitionFetchState(msgspec.Struct, eq=False):
     position: int | None
     max_bytes: int
     high_watermark: int | None = None
+    high_watermark_at: float | None = None
+    """When the response arrived that had it."""
     retry_at: float = 0.0
     failed: bool = False
     """Its stream was given an error: it is not fetched any more."""

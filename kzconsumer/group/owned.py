@@ -85,6 +85,7 @@ class OwnedPartitions:
                 leader=self._fetchers.leader_of(claim.fetch),
                 queue_full=not claim.fetch.queue.has_room,
                 failed=claim.fetch.failed,
+                high_watermark_at=claim.fetch.high_watermark_at,
             )
             for partition, claim in sorted(self.claims.items())
             if claim.tracker.open

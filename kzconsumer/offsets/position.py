@@ -32,6 +32,8 @@ class Position(msgspec.Struct, frozen=True):
     """Its stream's queue is full, so it is not fetched at the moment."""
     failed: bool = False
     """Its stream has raised an error, and it is no longer fetched."""
+    high_watermark_at: float | None = None
+    """When a broker returned `high_watermark`, by `kzconsumer.clock`: while none answers, it says less and less."""
 
     @property
     def left(self) -> int | None:

@@ -1,76 +1,87 @@
-"""Degraded: the member is ready, and something of it makes no progress."""
+"""Degraded: the member is ready, and something of it makes no progress, or is not known to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-import msgspec
-
-from kzconsumer.figures import plural, some
+from kzconsumer.lag.findings import Finding, FindingId, finding, of_partitions
+from kzconsumer.lag.partition import FRESH
+from kzconsumer.lag.totals import reasons, total
 from kzconsumer.status.judgement import Judgement
 from kzconsumer.status.report import Report
+from kzconsumer.status.track import Hindrance, PartitionStatus
 
-#: Partitions that a sentence names.
-MOST_NAMES = 5
-
-_JUDGED: dict[Judgement | None, str] = {
-    "REWIND": "a committed offset decreased",
-    "STALL": "committed offsets do not advance",
-    "STOP": "no commits",
+_JUDGED: dict[Judgement | None, tuple[FindingId, str]] = {
+    "REWIND": ("commits_rewind", "a committed offset decreased"),
+    "STALL": ("commits_stall", "committed offsets do not advance"),
+    "STOP": ("commits_stop", "no commits"),
+}
+_STALLED: dict[Hindrance, FindingId] = {
+    "failed": "partition_failed",
+    "no leader": "no_leader",
+    "sink slow": "sink_slow",
 }
 
 
-class Degraded(msgspec.Struct, frozen=True):
-    """One reason; `partitions` are all that it applies to, none if it applies to the member."""
+def degraded(report: Report) -> list[Finding]:
+    """The findings, the worst first; none unless the member is ready and alive.
 
-    reason: str
-    partitions: list[str]
-    text: str
-    """The sentence for people."""
-
-
-def degraded(report: Report) -> list[Degraded]:
-    """The reasons, the worst first; none unless the member is ready and alive.
-
-    Partitions paused by an operator are left out. A judgement is a reason only of partitions that have no other.
+    Partitions paused by an operator are left out, unless their lag is unknown. A judgement is a reason only of
+    partitions that have no other.
     """
     if report.unready is not None or report.alive is not None:
         return []
-    return [*_failing(report), *_stalled(report), *_blocked(report), *_judged(report)]
+    return [*_failing(report), *_stalled(report), *_blocked(report), *_unknown(report), *_judged(report)]
 
 
-def _failing(report: Report) -> Iterator[Degraded]:
+def _failing(report: Report) -> Iterator[Finding]:
     if report.commit_failure is not None:
-        yield Degraded("commits fail", [], f"commits fail: {report.commit_failure}")
+        yield finding("commits_fail", report.group, f"commits fail: {report.commit_failure}")
 
 
-def _stalled(report: Report) -> Iterator[Degraded]:
-    found: dict[str, list[str]] = {}
+def _stalled(report: Report) -> Iterator[Finding]:
+    found: dict[Hindrance, list[str]] = {}
     for each in report.stalled:
-        if each.hindrance is not None and each.hindrance != "paused":
-            found.setdefault(each.hindrance, []).append(f"{each.topic}-{each.partition}")
+        if each.hindrance is not None and _is_stalled(each):
+            found.setdefault(each.hindrance, []).append(_name(each))
     for hindrance, names in found.items():
-        yield _of_partitions(hindrance, names, "stalled", hindrance)
+        yield of_partitions(_STALLED.get(hindrance, "stalled"), report.group, names, "stalled", hindrance)
 
 
-def _blocked(report: Report) -> Iterator[Degraded]:
+def _blocked(report: Report) -> Iterator[Finding]:
     found: dict[str, list[str]] = {}
     for each in report.blocked:
         found.setdefault(each.by, []).append(f"{each.topic}-{each.partition}")
     for holder, names in found.items():
-        yield _of_partitions("claim blocked", names, "not claimed", f"owned by {holder}")
+        yield of_partitions("claim_blocked", report.group, names, "not claimed", f"owned by {holder}")
 
 
-def _judged(report: Report) -> Iterator[Degraded]:
-    for judgement, meaning in _JUDGED.items():
+def _unknown(report: Report) -> Iterator[Finding]:
+    """Nobody can tell whether they have caught up. Not at once: a claim has to be read first, a leader may change."""
+    those = [each for each in report.partitions if _is_unknown(each) and not _is_stalled(each)]
+    if those:
+        why = reasons(total(each.progress for each in those).unknown)
+        yield of_partitions("lag_unknown", report.group, [_name(each) for each in those], "with unknown lag", why)
+
+
+def _is_unknown(each: PartitionStatus) -> bool:
+    return each.progress.behind is None and each.standing > FRESH
+
+
+def _is_stalled(each: PartitionStatus) -> bool:
+    return each.stalled and each.hindrance != "paused"
+
+
+def _judged(report: Report) -> Iterator[Finding]:
+    for judgement, (id, meaning) in _JUDGED.items():
         names = [
-            f"{each.topic}-{each.partition}"
+            _name(each)
             for each in report.partitions
             if each.judgement == judgement and not each.paused and not each.stalled
         ]
         if names:
-            yield _of_partitions(str(judgement), names, f"judged {judgement}", meaning)
+            yield of_partitions(id, report.group, names, f"judged {judgement}", meaning)
 
 
-def _of_partitions(reason: str, names: Sequence[str], what: str, why: str) -> Degraded:
-    return Degraded(reason, list(names), f"{plural(len(names), 'partition')} {what}: {some(names, MOST_NAMES)} ({why})")
+def _name(each: PartitionStatus) -> str:
+    return f"{each.topic}-{each.partition}"

@@ -15,10 +15,11 @@ import msgspec
 from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.group.overview import SeenPartition
+from kzconsumer.lag.history import RATED
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.member import Member
 from kzconsumer.model import TopicPartition
-from kzconsumer.status.track import INTERVAL, RATED
+from kzconsumer.status.track import INTERVAL
 
 log = get_logger("kzconsumer.status")
 

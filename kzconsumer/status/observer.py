@@ -8,13 +8,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from math import inf
 
 import anyio
 
-from kzconsumer.brokers.protocol.list_offsets import LATEST
+from kzconsumer.brokers.log_offsets import why_unknown
+from kzconsumer.brokers.protocol.list_offsets import ListedOffset
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
-from kzconsumer.errors import KzConsumerError
+from kzconsumer.lag.partition import Measured, Why
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.position import Position
@@ -58,7 +60,7 @@ class Observer:
         self._sessions: Sessions | None = None
         self._runner: SinkRunner | None = None
         self._tracks: dict[tuple[TopicPartition, int], Track] = {}
-        self._ends: dict[TopicPartition, int] = {}
+        self._asked: dict[TopicPartition, Measured | Why] = {}
         self._rounds = 0
         self._started = time.time()
         self.group = GroupView(lambda: self._sessions.member if self._sessions is not None else None)
@@ -91,22 +93,25 @@ class Observer:
             await anyio.sleep(INTERVAL)
 
     async def _ask_ends(self, sessions: Sessions) -> None:
-        """For partitions that are not fetched at the moment: their high watermark is outdated."""
-        unfetched = [at.topic_partition for at in sessions.positions() if at.led and (at.paused or at.queue_full)]
-        self._ends = {partition: end for partition, end in self._ends.items() if partition in unfetched}
-        if not unfetched:
+        """For partitions whose end no fetch has returned lately: paused, with a full queue, without a leader."""
+        began = now()
+        overdue = [each for each in sessions.positions() if began - (each.high_watermark_at or -inf) > INTERVAL]
+        if not overdue:
+            self._asked = {}
             return
-        with anyio.move_on_after(ASKING):
-            try:
-                found = await sessions.log_offsets(dict.fromkeys(unfetched, LATEST))
-                self._ends.update({p: at.offset for p, at in found.items()})
-            except KzConsumerError as error:
-                log.debug("listing the ends of logs failed", partitions=len(unfetched), reason=str(error))
+        ends = await sessions.log_ends([each.topic_partition for each in overdue], ASKING)
+        since = {each.topic_partition: each.high_watermark_at for each in overdue}
+        self._asked = {
+            partition: Measured(end.offset, began)
+            if isinstance(end, ListedOffset)
+            else why_unknown(end, since[partition])
+            for partition, end in ends.items()
+        }
 
     def _look(self, sessions: Sessions) -> None:
         rounds = sessions.counters.commits.rounds
         for at, track in self._tracked(sessions.positions()):
-            track.look(at, now(), end=self._ends.get(at.topic_partition), committed=rounds > self._rounds)
+            track.look(at, now(), asked=self._asked.get(at.topic_partition), committed=rounds > self._rounds)
         self._rounds = rounds
         self.history.append(point(time.time(), self.partitions()))
         self._health.fault()  # called at intervals, as it detects stalls
@@ -125,7 +130,7 @@ class Observer:
             return []
         held, after = self._lease.held, self.settings.status.stalled_after
         tracked = self._tracked(self._sessions.positions())
-        return behind_sink([track.status(at, now(), held, after) for at, track in tracked])
+        return behind_sink([track.status(at, now(), time.time(), held, after) for at, track in tracked])
 
     def report(self) -> Report:
         sessions, runner = self._sessions, self._runner

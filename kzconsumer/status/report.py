@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from kzconsumer.lag.totals import total
 from kzconsumer.status.judgement import Judgement
 from kzconsumer.status.track import PartitionStatus
 
@@ -72,6 +73,10 @@ class Point(msgspec.Struct, frozen=True):
     stalled: int
     lag: int | None
     """Records not processed, of all partitions."""
+    at_least: int
+    """What `lag` cannot be below; the same if it is known."""
+    unknown: int
+    """Partitions without a known lag."""
     lag_seconds: float | None
     """The largest of a partition."""
     rate: float | None
@@ -79,15 +84,16 @@ class Point(msgspec.Struct, frozen=True):
 
 
 def point(at: float, partitions: Sequence[PartitionStatus]) -> Point:
-    lags = _if_all([each.lag.get("processed") for each in partitions])
-    seconds = _if_all([each.lag_seconds.get("processed") for each in partitions])
+    together = total(each.progress for each in partitions)
     rates = _if_all([each.rate for each in partitions])
     return Point(
         at=at,
         owned=len(partitions),
         stalled=sum(each.stalled for each in partitions),
-        lag=sum(lags) if lags is not None else None,
-        lag_seconds=max(seconds, default=0.0) if seconds is not None else None,
+        lag=together.lag,
+        at_least=together.at_least,
+        unknown=sum(together.unknown.values()),
+        lag_seconds=together.lag_seconds,
         rate=sum(rates) if rates is not None else None,
     )
 

@@ -63,7 +63,7 @@ async def opened(chromium: Browser, *points: Point) -> AsyncIterator[Window]:
 
 def history(lag: int) -> list[Point]:
     begin = time.time() - 600
-    return [Point(begin + 5 * n, 1, 0, lag * n // 120, 0.0, lag / 100 * (n % 7)) for n in range(121)]
+    return [Point(begin + 5 * n, 1, 0, (now := lag * n // 120), now, 0, 0.0, lag / 100 * (n % 7)) for n in range(121)]
 
 
 async def test_axes_fit_and_have_whole_numbers_from_0() -> None:

@@ -9,17 +9,19 @@ import pytest
 
 from kzconsumer.counters import CommitCounters
 from kzconsumer.group.notices import DEGRADED_AFTER, Notices
+from kzconsumer.lag.findings import Finding
+from kzconsumer.lag.partition import FRESH, Why
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.ownership import Blocked
 from kzconsumer.registry.registration import Registration
-from kzconsumer.status.degraded import Degraded, degraded
+from kzconsumer.status.degraded import degraded
 from kzconsumer.status.report import BlockedClaim, Report
 from kzconsumer.status.track import PartitionStatus, behind_sink
 from tests.core.plain.test_status_metrics import report
-from tests.core.plain.test_status_report import changed
+from tests.core.plain.test_status_report import changed, unknown
 
 
-def of(*partitions: PartitionStatus, **fields: Any) -> list[Degraded]:
+def of(*partitions: PartitionStatus, **fields: Any) -> list[Finding]:
     return degraded(given(*partitions, **fields))
 
 
@@ -35,7 +37,7 @@ def stalled(number: int, why: str = "sink slow", **fields: Any) -> PartitionStat
     return partition(number, stalled=True, hindrance=why, **fields)
 
 
-def texts(found: list[Degraded]) -> list[str]:
+def texts(found: list[Finding]) -> list[str]:
     return [each.text for each in found]
 
 
@@ -49,7 +51,7 @@ def test_stalled_partitions_are_named_by_reason() -> None:
         "2 partitions stalled: orders-0, orders-3 (sink slow)",
         "1 partition stalled: orders-4 (no leader)",
     ]
-    assert (found[0].reason, found[0].partitions) == ("sink slow", ["orders-0", "orders-3"])
+    assert (found[0].id, found[0].partitions) == ("sink_slow", ["orders-0", "orders-3"])
 
 
 def test_what_waits_behind_the_sink_counts_with_it() -> None:
@@ -92,6 +94,19 @@ def test_claims_that_stay_blocked() -> None:
 def test_judgements(judgement: str, why: str) -> None:
     assert texts(of(partition(7, judgement=judgement))) == [f"1 partition judged {judgement}: orders-7 ({why})"]
     assert texts(of(stalled(7, judgement=judgement))) == ["1 partition stalled: orders-7 (sink slow)"], "said once"
+
+
+def test_partitions_that_nobody_answers_for() -> None:
+    """Not at once, since a new claim has not been read yet, and a leader may change."""
+    since = {"progress": unknown(Why("brokers unreachable")), "lag": {}, "lag_seconds": {}, "judgement": None}
+    assert of(partition(0, standing=FRESH, **since)) == []
+    (found,) = of(partition(0, standing=FRESH + 0.1, **since), partition(1))
+    assert (found.id, found.partitions) == ("lag_unknown", ["orders-0"])
+    assert found.text == "1 partition with unknown lag: orders-0 (brokers unreachable)"
+    paused = of(partition(0, standing=90.0, stalled=True, paused=True, hindrance="paused", **since))
+    assert [each.id for each in paused] == ["lag_unknown"], "a pause explains no unknown lag"
+    stands = of(partition(0, standing=90.0, stalled=True, hindrance="no leader", **since))
+    assert [each.id for each in stands] == ["no_leader"], "said once"
 
 
 def test_failing_commits_come_first() -> None:

@@ -37,8 +37,9 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 def status(position: Position, time: float = 100.0) -> PartitionStatus:
     track = Track(position, 0.0)
     for second in range(4):
-        track.look(position, float(second), end=None, committed=True)
-    return track.status(position, time, True, 60.0)
+        position = msgspec.structs.replace(position, high_watermark_at=float(second))
+        track.look(position, float(second), asked=None, committed=True)
+    return track.status(msgspec.structs.replace(position, high_watermark_at=time), time, time, True, 60.0)
 
 
 def report(*positions: Position, time: float = 100.0) -> Report:

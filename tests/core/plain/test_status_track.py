@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from kzconsumer.lag.partition import FRESH, Measured, Why
 from kzconsumer.offsets.position import Position
-from kzconsumer.status.track import MOST, LogGrowth, PartitionStatus, Track, hindrance
+from kzconsumer.status.track import PartitionStatus, Track, hindrance
 
 BEHIND = Position(
     topic="t", partition=0, thread="m-0", fetched=10, consumed=10, processed=5, committed=4, high_watermark=20, leader=1
@@ -19,11 +20,17 @@ def changed(**fields: Any) -> Position:
     return msgspec.structs.replace(BEHIND, **fields)
 
 
+def read(position: Position, time: float) -> Position:
+    """A broker has returned its high watermark at that time."""
+    return msgspec.structs.replace(position, high_watermark_at=time)
+
+
 def status_after(*looks: tuple[float, Position], at: float, lease: bool = True) -> PartitionStatus:
+    """Each look reads the high watermark, and so does the status."""
     track = Track(looks[0][1], looks[0][0])
     for time, position in looks:
-        track.look(position, time, end=None, committed=True)
-    return track.status(looks[-1][1], at, lease, 60.0)
+        track.look(read(position, time), time, asked=None, committed=True)
+    return track.status(read(looks[-1][1], at), at, at, lease, 60.0)
 
 
 def test_lags_of_the_four_offsets() -> None:
@@ -37,7 +44,7 @@ def test_unknown_values_are_left_out() -> None:
     assert status.offsets == {"consumed": 10, "processed": 5}
     assert (status.lag, status.lag_seconds, status.end) == ({}, {}, None)
     assert (status.rate, status.eta, status.judgement) == (None, None, None)
-    assert (status.stalled, status.hindrance) == (False, None)
+    assert (status.stalled, status.progress.why) == (False, Why("not read yet"))
 
 
 def test_lag_in_seconds_is_known_once_the_log_end_was_observed() -> None:
@@ -94,26 +101,22 @@ def test_a_partition_without_leader_from_the_start_is_stalled() -> None:
 def test_the_lag_of_a_paused_partition_comes_from_the_broker() -> None:
     paused = changed(paused=True)
     track = Track(paused, 0.0)
-    track.look(paused, 0.0, end=500, committed=False)
-    assert track.status(paused, 1.0, True, 60.0).lag["processed"] == 495
+    track.look(read(paused, 0.0), 7.0, asked=Measured(500, 6.0), committed=False)
+    status = track.status(read(paused, 0.0), 8.0, 8.0, True, 60.0)
+    assert (status.lag["processed"], status.progress.age) == (495, 2.0)
+    track.look(read(paused, 9.0), 12.0, asked=None, committed=False)
+    assert track.status(read(paused, 9.0), 12.0, 12.0, True, 60.0).lag["processed"] == 15, "the newest counts"
 
 
-def test_an_idle_log_has_grown_only_since_the_last_observation() -> None:
-    growth = LogGrowth()
-    for end, at in ((10, 0.0), (10, 50.0), (20, 60.0)):
-        growth.saw(end, at)
-    assert growth.reached(15) == 55
-    assert growth.reached(10) == 50
-    assert growth.reached(9) is None
-
-
-def test_the_history_reaches_back_and_is_bounded() -> None:
-    growth = LogGrowth()
-    for second in range(100_000):
-        growth.saw(second * 10, float(second))
-    assert len(growth._seen) <= MOST
-    for offset in (0, 12_345, 500_005, 999_985):
-        assert growth.reached(offset) == pytest.approx(offset / 10, abs=1e-6)
-    assert growth.reached(999_990) is None, "to come"
-    growth.saw(5, 100_000.0)
-    assert growth.reached(3) is None, "another log"
+def test_a_caught_up_partition_that_is_cut_off_is_unknown_and_then_stalled() -> None:
+    done = read(changed(fetched=20, consumed=20, processed=20, committed=20), 0.0)
+    track, cut = Track(done, 0.0), Why("brokers unreachable", 0.0)
+    found = {}
+    for second in range(0, 101, 5):
+        track.look(done, float(second), asked=cut if second > 5 else None, committed=True)
+        found[second] = track.status(done, float(second), float(second), True, 60.0)
+    known, unknown, stalled = found[int(FRESH)], found[int(FRESH) + 5], found[80]
+    assert (known.lag["processed"], known.lag_seconds["processed"], known.judgement) == (0, 0.0, "OK")
+    assert (unknown.lag, unknown.lag_seconds, unknown.eta, unknown.judgement) == ({}, {}, None, None)
+    assert (unknown.progress.why, unknown.standing, unknown.end) == (cut, 5.0, 20)
+    assert (unknown.stalled, stalled.stalled, stalled.hindrance) == (False, True, "no records received")

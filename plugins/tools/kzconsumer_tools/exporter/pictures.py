@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from kzconsumer.lag.growth import LogGrowth
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.status.judgement import WINDOW, Commit, Judgement, judge
-from kzconsumer.status.track import LogGrowth
 from kzconsumer_tools.groups.description import describe
 from kzconsumer_tools.groups.nodes import GroupNodes, facts
 
