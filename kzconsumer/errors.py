@@ -208,6 +208,10 @@ class AlreadyRunningError(KzConsumerError):
     """Another process of this machine runs the same instance; the text names it."""
 
 
+class OutputError(KzConsumerError):
+    """Standard output cannot be written; the text has the reason, and what was changed before."""
+
+
 class NotFoundError(KzConsumerError):
     """A group, topic or cluster does not exist; the text names it."""
 

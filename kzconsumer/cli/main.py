@@ -5,14 +5,14 @@ A verb is a function `add_arguments(subparsers)`, which adds the verb's parser a
 module of the verb in use is imported, so that `kzconsumer --config` starts quickly and Ctrl-C has no traceback.
 
 Exit status: 0 success, 1 failure, 2 wrong usage, 3 checked and not healthy, 75 stopped before the end of a run (start
-it again), 78 wrong configuration (a restart does not help), 130 interrupted.
+it again), 74 standard output cannot be written (what was changed is on standard error), 78 wrong configuration (a
+restart does not help), 130 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, cast
@@ -36,7 +36,33 @@ _VERBS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; `argv` is without the program's name. Returns the exit status."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    from kzconsumer.cli import streams
+    from kzconsumer.errors import OutputError
+
+    streams.install()
+    try:
+        try:
+            status = _run(list(sys.argv[1:] if argv is None else argv))
+        except (SystemExit, KeyboardInterrupt):
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `| head`
+        streams.abandon_output()
+        return EXIT_FAILED
+    except OutputError as error:
+        streams.abandon_output()
+        report_error(error)
+        return streams.EXIT_OUTPUT
+
+
+def _run(words: list[str]) -> int:
+    """Raises OutputError and BrokenPipeError if the result cannot be written."""
+    from kzconsumer.errors import OutputError, leaves
+
     try:
         verb = _verb(words)
         if verb is None and any(word.partition("=")[0] == "--config" for word in words) and not _asks_for_help(words):
@@ -44,15 +70,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             words.append(verb)
         parser = whole_parser() if verb is None else _parser_of(verb)
         arguments = parser.parse_args(words)
-        status = int(_run_of(arguments)(arguments) or 0)
-        sys.stdout.flush()
-        return status
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # `| head`; the final flush must not fail, too
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAILED
+        return int(_run_of(arguments)(arguments) or 0)
     except Exception as error:
+        for each in leaves(error):
+            if isinstance(each, OutputError | BrokenPipeError):
+                raise each from None
         return report_error(error)
 
 
@@ -149,8 +171,8 @@ def _parser(verbs: Collection[str]) -> tuple[argparse.ArgumentParser, Subparsers
     parser: argparse.ArgumentParser = Parser(
         prog="kzconsumer",
         description="Consume Kafka topics as a member of a ZooKeeper-coordinated consumer group.",
-        epilog="Exit status: 0 success, 1 failure, 2 wrong usage, 3 checked and not healthy, 75 run not finished, "
-        "78 wrong configuration.",
+        epilog="Exit status: 0 success, 1 failure, 2 wrong usage, 3 checked and not healthy, 74 output cannot be "
+        "written, 75 run not finished, 78 wrong configuration.",
         examples=("consume orders --zookeeper zk1:2181 -e", "lag orders --context prod", "run orders.toml"),
         allow_abbrev=False,
     )
@@ -172,6 +194,7 @@ def report_error(error: Exception) -> int:
     """Print a KzConsumerError, one line for each fault; returns the exit status. Raises any other error again."""
     from kzconsumer.errors import ConfigError, KzConsumerError, leaves
     from kzconsumer.logs.setup import just_reported
+    from kzconsumer.printable import printable
     from kzconsumer.redaction import redacted_text
 
     found = list(leaves(error))
@@ -181,5 +204,5 @@ def report_error(error: Exception) -> int:
         lines = each.faults if isinstance(each, ConfigError) else [" ".join(str(each).split("\n"))]
         for line in lines:
             if not just_reported(line):
-                print(f"kzconsumer: {redacted_text(line)}", file=sys.stderr)
+                print(f"kzconsumer: {printable(redacted_text(line))}", file=sys.stderr)
     return EXIT_CONFIG if any(isinstance(each, ConfigError) for each in found) else EXIT_FAILED

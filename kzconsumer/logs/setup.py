@@ -20,6 +20,7 @@ from kzconsumer.clock import now
 from kzconsumer.logs.logger import add_facts
 from kzconsumer.logs.repeats import INTERVAL, Repeats, same
 from kzconsumer.logs.troubles import TROUBLES
+from kzconsumer.printable import printable
 from kzconsumer.redaction import redacted_text
 
 _CONTROL = re.compile("[\x7f-\x9f]")
@@ -144,8 +145,8 @@ def _without_secrets(logger: object, method: str, event: EventDict) -> EventDict
 def _printable(logger: object, method: str, event: EventDict) -> EventDict:
     """Escape line ends and control characters, which texts of brokers and nodes may hold."""
     for key, value in event.items():
-        if isinstance(value, str) and key != "exception" and not value.isprintable():
-            event[key] = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in value)
+        if isinstance(value, str) and key != "exception":
+            event[key] = printable(value)
     return event
 
 

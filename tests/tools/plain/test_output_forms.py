@@ -6,6 +6,7 @@ import argparse
 import csv
 import io
 import json
+from functools import partial
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from kzconsumer_tools.commands.answer import as_text
 from kzconsumer_tools.commands.context import ListedContext
 from kzconsumer_tools.groups.lag import GroupLag, PartitionLag
+from kzconsumer_tools.tables.groups import lag_table
 
 LAG = GroupLag(
     "orders",
@@ -47,6 +49,21 @@ def test_csv_has_the_keys_and_values_of_json_lines(result: object) -> None:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else "" if value is None else json.dumps(value)
+
+
+ODD = "\x1b[2Jhealthy\nall is well\u202e\x9b"
+
+
+@pytest.mark.parametrize("form", ["table", "wide", "json", "jsonl", "csv"])
+def test_texts_of_others_are_printable_in_every_form(form: str) -> None:
+    """What an owner node says cannot clear the screen, or write a line of its own."""
+    found = GroupLag(ODD, 0, 0.0, 0, (PartitionLag(ODD, 0, ODD, 0, 0, 0, 0, 0.0),))
+    text = as_text(argparse.Namespace(output=form), found, lag_table, partial(lag_table, wide=True))
+    lines = text.split("\n")
+    assert all(line.isprintable() for line in lines), lines
+    assert len(lines) == {"table": 4, "wide": 4, "json": 1, "jsonl": 1, "csv": 2}[form]
+    if form.startswith("json"):
+        assert ODD in json.loads(text).values()
 
 
 def test_nothing_is_no_row() -> None:

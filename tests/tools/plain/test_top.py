@@ -192,7 +192,7 @@ def test_the_worst_come_first_and_names_cannot_move_the_cursor() -> None:
     assert "\x07" not in "".join(lines)
     assert max(map(len, lines)) <= COLUMNS
     assert "lag 1,204 (1 min 15 s)" in lines[3]
-    assert [line[2:4] for line in lines[5:]] == ["tt", "a-", "a\N{REPLACEMENT CHARACTER}"]
+    assert [line[2:4] for line in lines[5:]] == ["tt", "a-", "a\\"]
     assert "ttt-2 STALL sink slow, 3 min 12 s " in lines[5]
     assert not feed().healthy
     assert feed(stalled=0).healthy
@@ -205,7 +205,7 @@ def test_a_degraded_daemon_comes_first_with_its_reasons() -> None:
     degraded = feed(stalled=0, group="later", degraded=reasons)
     lines = drawn([feed(stalled=0), degraded])
     assert lines[2] == "later  127.0.0.1:9308  degraded"
-    assert lines[3].startswith("  commits fail: \N{REPLACEMENT CHARACTER} no coordinator; 1 partition judged STOP: a-1")
+    assert lines[3].startswith("  commits fail: \\x1b no coordinator; 1 partition judged STOP: a-1")
     assert "orders  127.0.0.1:9308  ready" in lines
     assert degraded.healthy
 

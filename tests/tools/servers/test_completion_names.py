@@ -28,6 +28,7 @@ async def named(cluster: Cluster, unique: str, tmp_path: Path, monkeypatch: pyte
     await create_topic(cluster.connect, unique, 1)
     async with session(cluster.connect) as zookeeper:
         await zookeeper.ensure(f"/consumers/{unique}")
+        await zookeeper.ensure(f"/consumers/{unique}$(echo>executed)")
     return cluster
 
 
@@ -56,6 +57,7 @@ async def test_names_are_completed(named: Cluster, unique: str, shell: str) -> N
     script, here = completion.script(shell), f"--zookeeper {named.connect}"
     begun = unique[:6]
     assert unique in offered(shell, script, f"kzconsumer lag {here} {begun}")
+    assert not Path("executed").exists()
     assert unique in offered(shell, script, f"kzconsumer topics describe {here} {begun}")
     assert main(["context", "set", "prod", f"zookeeper.connect={named.connect}"]) == 0
     assert "prod" in offered(shell, script, "kzconsumer context use p")

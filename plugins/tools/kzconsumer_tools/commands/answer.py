@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import msgspec
+
+from kzconsumer.errors import OutputError
+from kzconsumer.printable import all_printable
 
 T = TypeVar("T")
 
@@ -44,25 +48,48 @@ def show(
     *,
     wide: Callable[[T], str] | None = None,
 ) -> int:
-    """Print the result in the form of `--output`; returns `status`."""
-    print(as_text(arguments, result, table, wide), flush=True)
+    """Print the result in the form of `--output`; returns `status`.
+
+    Raises OutputError if it cannot be written, with what the result says that was changed.
+    """
+    text = as_text(arguments, result, table, wide)
+    try:
+        print(text, flush=True)
+    except (OutputError, BrokenPipeError) as error:
+        if not getattr(result, "executed", False):
+            raise
+        why = error if isinstance(error, OutputError) else f"standard output: {error.strerror}"
+        undo = getattr(result, "undo", None)
+        how = f"; the undo file is {undo}" if undo is not None else ""
+        raise OutputError(f"{why}; the changes were made{how}") from None
     return status
 
 
 def as_text(
     arguments: argparse.Namespace, result: T, table: Callable[[T], str], wide: Callable[[T], str] | None = None
 ) -> str:
-    """`wide` is the table with more columns; None: there are no more."""
+    """`wide` is the table with more columns; None: there are no more.
+
+    In tables and CSV, what is not printable in texts of others is escaped; in JSON it is escaped as JSON does.
+    """
     match arguments.output:
-        case "wide" if wide is not None:
-            return wide(result)
         case "json":
-            return msgspec.json.encode(result).decode()
+            return _json(result)
         case "jsonl":
-            return "\n".join(msgspec.json.encode(row).decode() for row in rows(result))
+            return "\n".join(map(_json, rows(result)))
         case "csv":
-            return _csv(rows(result))
-    return table(result)
+            return _csv(rows(all_printable(result)))
+        case "wide" if wide is not None:
+            return wide(all_printable(result))
+    return table(all_printable(result))
+
+
+def _json(value: object) -> str:
+    """JSON of printable characters only."""
+    text = msgspec.json.encode(value).decode()
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
 def rows(result: object) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 SHELLS = "bash", "zsh", "fish"
 KINDS = "groups", "topics", "contexts"
 _KIND_OF = {"GROUP": "groups", "FROM": "groups", "TO": "groups", "TOPIC": "topics", "CONTEXT": "contexts"}
+# Anybody who may write to ZooKeeper can name a group `$(command)`.
+_WORD = re.compile(r"[\w.@%+=:,-]+", re.ASCII)
 # Seconds for ZooKeeper's answer: a shell waits for it at every Tab.
 LIMIT = 1.0
 
@@ -55,7 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def names(kind: str, line: str) -> list[str]:
-    """The names of a kind for the cluster of an unfinished command; none after any failure."""
+    """The names of a kind for the cluster of an unfinished command; none after any failure.
+
+    bash expands the words that it is offered: a name in which a shell would find more than a word is left out.
+    """
     import anyio
 
     from kzconsumer.logs import setup
@@ -70,7 +76,7 @@ def names(kind: str, line: str) -> list[str]:
     setup.configure("critical", "line")
     try:
         at = cluster_option(parser.parse_known_args(shlex.split(line))[0])
-        return anyio.run(_names, at, kind)
+        return list(filter(_WORD.fullmatch, anyio.run(_names, at, kind)))
     except (Exception, SystemExit):  # a line that is wrong, a server that is down: a shell shows nothing
         return []
 

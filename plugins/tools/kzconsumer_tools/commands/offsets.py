@@ -17,6 +17,7 @@ import msgspec
 
 from kzconsumer.errors import NotDoneError
 from kzconsumer.model import TopicPartition
+from kzconsumer.printable import printable
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_tools.commands.answer import ask, show
 from kzconsumer_tools.commands.cluster_option import (
@@ -172,7 +173,9 @@ def run_export(arguments: argparse.Namespace) -> int:
         content = write_offsets(arguments.format, saved)
     except ValueError as error:
         raise NotDoneError(f"{error}; --format nodes also writes invalid nodes") from None
-    if arguments.output_file is None:
+    if arguments.output_file is None and sys.stdout.isatty():
+        print("\n".join(map(printable, content.decode("utf-8", "backslashreplace").removesuffix("\n").split("\n"))))
+    elif arguments.output_file is None:
         sys.stdout.buffer.write(content)
     else:
         write_file(arguments.output_file, content)

@@ -1,6 +1,6 @@
 """The screen of `kzconsumer top`: worst partitions first; what does not fit is left out.
 
-Names from outside (groups, topics) are stripped of terminal control characters.
+What names from outside (groups, topics) have that is not printable is escaped.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kzconsumer.figures import count, moment, plural, rate, span
+from kzconsumer.printable import printable
 from kzconsumer_tools.tables.text import clip, dash
 from kzconsumer_tools.top_feed import DaemonFeed
 
@@ -64,11 +65,11 @@ def _sum(reached: Sequence[Mapping[str, Any]], name: str) -> Any:
 
 def _daemon(each: DaemonFeed, rows: int) -> list[RenderableType]:
     now = each.status
-    names = [plain(now.get("group", "")), clip(plain(each.address.listen), _ADDRESS)]
+    names = [printable(now.get("group", "")), clip(printable(each.address.listen), _ADDRESS)]
     state, reasons = _state(each)
     lines: list[RenderableType] = [_line(*filter(None, names), state, style="bold")]
     if reasons:
-        lines.append(_line(f"  {plain(reasons)}", style="red" if each.lost is not None else "yellow"))
+        lines.append(_line(f"  {printable(reasons)}", style="red" if each.lost is not None else "yellow"))
     if not now:
         return lines
     old = "dim" if each.lost is not None else ""
@@ -119,7 +120,7 @@ def _partitions(owned: Sequence[Mapping[str, Any]], rows: int, style: str) -> Ta
         elif p["paused"]:
             state.append(" paused")
         table.add_row(
-            Text("  " + clip(f"{plain(p['topic'])}-{p['partition']}", _NAME)),
+            Text("  " + clip(f"{printable(p['topic'])}-{p['partition']}", _NAME)),
             state,
             count(p["lag"].get("processed")),
             span(p["lag_seconds"].get("processed")),
@@ -145,8 +146,8 @@ def _group(partitions: Sequence[Mapping[str, Any]], rows: int, style: str) -> Ta
     worst = sorted(partitions, key=lambda p: (p["owner"] is not None, -(p["lag"] or 0), p["topic"], p["partition"]))
     for p in worst[:rows]:
         table.add_row(
-            Text("  " + clip(f"{plain(p['topic'])}-{p['partition']}", _NAME)),
-            Text(clip(plain(p["owner"] or "-"), _NAME)),
+            Text("  " + clip(f"{printable(p['topic'])}-{p['partition']}", _NAME)),
+            Text(clip(printable(p["owner"] or "-"), _NAME)),
             dash(p["committed"]),
             dash(p["end"]),
             count(p["lag"]),
@@ -157,8 +158,3 @@ def _group(partitions: Sequence[Mapping[str, Any]], rows: int, style: str) -> Ta
 
 def _line(*parts: str, style: str = "") -> Text:
     return Text("  ".join(parts), style, no_wrap=True, overflow="ellipsis")
-
-
-def plain(text: str) -> str:
-    """The text with unprintable characters replaced: escape sequences, and changes of the writing direction."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
