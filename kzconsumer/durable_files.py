@@ -2,17 +2,24 @@
 
 A file gets its final name by a hard link, so that of several writers the first wins and no name holds part of a file. A
 file with its final name is never replaced or deleted. All functions block and raise OSError.
+
+**A sync that failed is not repeated.** Linux reports a page that the disk has refused once, and counts it as clean from
+then on: the next sync, by any process, finds nothing to write and succeeds, and the content is lost with the page
+cache. So content whose sync failed is written again: under a new name, or in place by `write_again`. A directory needs
+no such care: file systems keep names in their journal, and stop if they cannot write that.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 _READABLE: Final = 100  # characters of a name, which is at most 255 bytes
+_PIECE: Final = 4 << 20
 
 
 def staged_name(final: Path) -> Path:
@@ -51,7 +58,7 @@ def create_whole(path: Path, data: bytes | memoryview) -> bool:
 def create_same(path: Path, data: bytes | memoryview) -> None:
     """Create a file, and its directory, with this content, or find it so. Raises FileExistsError if it is different."""
     make_directory(path.parent)
-    if (path.exists() or not create_whole(path, data)) and path.read_bytes() != data:
+    if not create_whole(path, data) and path.read_bytes() != data:
         raise FileExistsError(f"{path} exists with different content: move it away")
 
 
@@ -89,7 +96,8 @@ class AppendedFile:
     """A new file that grows by whole pieces; its directory is created if it is missing.
 
     After an error it is to be closed. Then, or if the process died, it may end with a part of a piece, and another
-    file continues it: FileExistsError for a name that exists, so that two processes never append to one file.
+    file continues it, beginning with the piece that failed. Raises FileExistsError for a name that exists, so that two
+    processes never append to one file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -117,8 +125,45 @@ class AppendedFile:
 
 
 def sync_file(path: Path) -> None:
-    """Wait until the content of a file is on disk."""
+    """Wait until the content of a file is on disk that nobody has tried to sync before.
+
+    That of a file which is made anew if this fails. Of any other file: `sync_again`.
+    """
     _sync(path, os.O_RDONLY)
+
+
+def sync_again(path: Path) -> None:
+    """Wait until the content of a file is on disk, whatever earlier syncs said. Its time of change stays.
+
+    A file that another user owns, who alone may write it, is only synced.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except PermissionError:
+        sync_file(path)
+        return
+    try:
+        found = os.fstat(descriptor)
+        try:
+            write_again(descriptor)
+        finally:
+            os.utime(descriptor, ns=(found.st_atime_ns, found.st_mtime_ns))
+    finally:
+        os.close(descriptor)
+
+
+def write_again(descriptor: int, since: int = 0, guard: Callable[[], None] = lambda: None) -> None:
+    """Write what a file holds from byte `since` on in place once more, and wait until that is on disk.
+
+    `guard` is called before each piece and may raise. The file is not open for appending.
+    """
+    while piece := os.pread(descriptor, _PIECE, since):
+        guard()
+        while piece:
+            written = os.pwrite(descriptor, piece, since)
+            since += written
+            piece = piece[written:]
+    os.fsync(descriptor)
 
 
 def sync_directory(path: Path) -> None:

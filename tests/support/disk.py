@@ -1,6 +1,7 @@
 """Models what of a directory is on disk: content and names that were synced. Others may be lost in a power failure.
 
 `watched_disk` wraps functions of `os` in this process. Files may be written in any way: their content is compared.
+After a sync that failed, only what `os.write` and `os.pwrite` write counts as written again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ class Disk:
     """Everything below `root` counts as synced at first, as does its own name.
 
     `on_name(file, name)` is called before a file gets a name by a link or a rename, `on_creation(name)` before one is
-    created by `os.open`, `on_removal(name)` before one is removed; they may raise.
+    created by `os.open`, `on_removal(name)` before one is removed; they may raise. `on_sync(file)` is called before a
+    file is synced. If it raises, this is how Linux reports an error of the disk: once. The pages count as clean then,
+    and a later sync that succeeds does not write them.
     """
 
     def __init__(self, root: Path) -> None:
@@ -31,7 +34,10 @@ class Disk:
         self.on_name: OnName = lambda file, name: None
         self.on_creation: OnPath = lambda name: None
         self.on_removal: OnPath = lambda name: None
+        self.on_sync: OnPath = lambda file: None
         self._contents: dict[int, bytes] = {}  # by inode
+        self._sizes: dict[int, int] = {}  # of what is on disk, by inode
+        self._refused: dict[int, list[tuple[int, int]]] = {}  # bytes that count as clean and are not on disk, by inode
         self._names: dict[int, dict[str, int]] = {}  # by inode of the directory
         for path in (root, *root.rglob("*")):
             self.synced(path)
@@ -40,6 +46,8 @@ class Disk:
         """Why a file or directory may be lost; None if it is on disk."""
         if not path.is_dir() and self._contents.get(path.stat().st_ino) != _digest(path):
             return f"the content of {path} is not synced"
+        if self._refused.get(path.stat().st_ino):
+            return f"the disk refused a part of {path}, which was not written again"
         for each in (path, *path.parents):
             if each == self.root:
                 return None
@@ -58,12 +66,38 @@ class Disk:
             self._names[inode] = {each.name: each.lstat().st_ino for each in path.iterdir()}
         else:
             self._contents[inode] = _digest(path)
+            self._sizes[inode] = path.stat().st_size
+
+    def refused(self, path: Path) -> None:
+        """A sync failed: what was appended to the file, or all of it if it was changed, is lost with the cache."""
+        inode, size = path.stat().st_ino, path.stat().st_size
+        kept = self._sizes.get(inode, 0)
+        if self._contents.get(inode) != _digest(path):
+            self._refused.setdefault(inode, []).append((kept, size) if kept < size else (0, size))
+
+    def written(self, descriptor: int, first: int, until: int) -> None:
+        inode = os.fstat(descriptor).st_ino
+        if inode in self._refused:
+            before = self._refused[inode]
+            self._refused[inode] = [
+                (max(low, begin), min(high, end))
+                for begin, end in before
+                for low, high in ((begin, first), (until, end))
+                if max(low, begin) < min(high, end)
+            ]
+
+    def truncated(self, descriptor: int, size: int) -> None:
+        inode = os.fstat(descriptor).st_ino
+        if inode in self._refused:
+            self._refused[inode] = [(begin, min(end, size)) for begin, end in self._refused[inode] if begin < size]
 
     def removed(self, path: Path) -> None:
         """The next file may have the same inode."""
         found = path.lstat()
         if found.st_nlink == 1 or stat.S_ISDIR(found.st_mode):
             self._contents.pop(found.st_ino, None)
+            self._sizes.pop(found.st_ino, None)
+            self._refused.pop(found.st_ino, None)
             self._names.pop(found.st_ino, None)
 
 
@@ -77,12 +111,37 @@ def watched_disk(root: Path) -> Iterator[Disk]:
 
     def sync(call: Callable[[int], None]) -> Callable[[int], None]:
         def synced(descriptor: int) -> None:
-            call(descriptor)
             path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-            if path.is_relative_to(root):
-                disk.synced(path)
+            if not path.is_relative_to(root):
+                call(descriptor)
+                return
+            try:
+                if not path.is_dir():
+                    disk.on_sync(path)
+            except OSError:
+                disk.refused(path)
+                raise
+            call(descriptor)
+            disk.synced(path)
 
         return synced
+
+    def write(call: Callable[..., int]) -> Callable[..., int]:
+        def written(descriptor: int, data: Any, *at: int) -> int:
+            size = call(descriptor, data, *at)
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                until = at[0] + size if at else os.lseek(descriptor, 0, os.SEEK_CUR)
+                disk.written(descriptor, until - size, until)
+            return size
+
+        return written
+
+    def truncate(call: Callable[[int, int], None]) -> Callable[[int, int], None]:
+        def truncated(descriptor: int, size: int) -> None:
+            call(descriptor, size)
+            disk.truncated(descriptor, size)
+
+        return truncated
 
     def name(call: Callable[..., None]) -> Callable[..., None]:
         def named(file: Any, final: Any, **options: Any) -> None:
@@ -112,6 +171,8 @@ def watched_disk(root: Path) -> Iterator[Disk]:
 
     wrappers: dict[Callable[[Any], Any], Sequence[str]] = {
         sync: ("fsync", "fdatasync"),
+        write: ("write", "pwrite"),
+        truncate: ("ftruncate",),
         name: ("link", "rename", "replace"),
         create: ("open",),
         remove: ("unlink", "remove", "rmdir"),

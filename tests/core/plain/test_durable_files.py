@@ -11,12 +11,24 @@ import msgspec
 import pytest
 
 from kzconsumer import durable_files
-from kzconsumer.durable_files import AppendedFile, create_same, create_whole, make_directory, publish, write_new
+from kzconsumer.durable_files import (
+    AppendedFile,
+    create_same,
+    create_whole,
+    make_directory,
+    publish,
+    sync_again,
+    sync_directory,
+    sync_file,
+    write_new,
+)
+from kzconsumer.errors import DeadLetterError, SinkError
 from kzconsumer.rejected.dead_letter import DeadLetter
 from kzconsumer.rejected.letter_files import LetterFiles
 from kzconsumer.sinks.quarantine import RangeQuarantine
 from kzconsumer.streams.message import Message
 from tests.support.disk import Disk, watched_disk
+from tests.support.failed_syncs import require_written_again
 from tests.support.range_data import range_data
 
 
@@ -101,6 +113,84 @@ async def test_a_quarantined_range_is_on_disk_before_it_counts(disk: Disk, raw: 
     assert kept is not None
     assert staged
     disk.require(kept)
+
+
+def test_a_file_is_written_again_after_a_sync_that_failed(tmp_path: Path) -> None:
+    def whole(directory: Path) -> list[Path]:
+        create_whole(directory / "file", b"content")
+        return [directory / "file"]
+
+    def same(directory: Path) -> list[Path]:
+        create_same(directory / "of" / "file", b"content")
+        return [directory / "of" / "file"]
+
+    for number, write in enumerate((whole, same)):
+        (tmp_path / f"writer {number}").mkdir()
+        require_written_again(tmp_path / f"writer {number}", write)
+
+
+def test_content_of_another_program_is_written_again_in_place(tmp_path: Path) -> None:
+    """It was synced in vain before, perhaps by a process that has ended. The time of change stays."""
+
+    def theirs(directory: Path) -> list[Path]:
+        (directory / "file").write_bytes(b"x" * 10_000)
+        os.utime(directory / "file", ns=(10**18, 10**18))
+        sync_directory(directory)
+        return []
+
+    def again(directory: Path) -> list[Path]:
+        inode = (directory / "file").stat().st_ino
+        sync_again(directory / "file")
+        found = (directory / "file").stat()
+        assert (found.st_ino, found.st_size, found.st_mtime_ns) == (inode, 10_000, 10**18)
+        return [directory / "file"]
+
+    require_written_again(tmp_path, again, theirs)
+
+
+def test_a_plain_sync_after_a_failed_one_proves_nothing(tmp_path: Path) -> None:
+    """The test's disk can show the fault."""
+
+    def only_synced(directory: Path) -> list[Path]:
+        sync_file(directory / "file")
+        return [directory / "file"]
+
+    def theirs(directory: Path) -> list[Path]:
+        (directory / "file").write_bytes(b"content")
+        sync_directory(directory)
+        return []
+
+    with pytest.raises(pytest.fail.Exception, match="the disk refused a part"):
+        require_written_again(tmp_path, only_synced, theirs)
+
+
+async def test_dead_letters_are_written_again_after_a_sync_that_failed(tmp_path: Path) -> None:
+    with watched_disk(tmp_path) as disk:
+        letters = LetterFiles(disk.root / "letters", 1 << 20)
+        letter = [DeadLetter(Message("orders", 0, 7, None, b"v"), "rejected", "no", "g")]
+        disk.on_sync = failing(OSError(errno.EIO, "Input/output error"))
+        with pytest.raises(DeadLetterError):
+            await letters.write(letter)
+        disk.on_sync = lambda file: None
+        await letters.write(letter)
+        letters.close()
+        files = list((disk.root / "letters").iterdir())
+        assert any(b'"offset":7' in file.read_bytes() for file in files if disk.missing(file) is None)
+
+
+async def test_a_range_is_quarantined_again_after_a_sync_that_failed(tmp_path: Path) -> None:
+    async def decide() -> bool:
+        return True
+
+    with watched_disk(tmp_path) as disk:
+        quarantine = RangeQuarantine(disk.root / "ranges", "sink")
+        disk.on_sync = failing(OSError(errno.EIO, "Input/output error"))
+        with pytest.raises(SinkError, match="Input/output error"):
+            await quarantine.keep(range_data("orders", 0, 3, 9), "no", decide)
+        disk.on_sync = lambda file: None
+        kept = await quarantine.keep(range_data("orders", 0, 3, 9), "no", decide)
+        assert kept is not None
+        disk.require(kept)
 
 
 def test_a_directory_whose_name_cannot_be_synced_is_not_there_for_the_next_attempt(

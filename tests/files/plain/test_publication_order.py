@@ -6,6 +6,7 @@ Staged files, the decision, the published files, the ledger entry: each is on di
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from kzconsumer_files.target import Target
 from tests.files.plain.test_ledger import spooled
 from tests.files.plain.test_target import OWNER, attempt_of, free, identity, staged
 from tests.support.disk import Disk, watched_disk
+from tests.support.failed_syncs import require_written_again
 
 
 class Order:
@@ -143,3 +145,39 @@ def test_entries_are_removed_after_the_folded_item_is_on_disk(disk: Disk, order:
     scratch = order.target.attempts / "scratch"
     scratch.mkdir()
     assert Folder(LedgerItems(order.state)).fold(scratch, lambda entry: True) == len(removed) >= 16
+
+
+def test_a_claim_and_a_layout_are_written_again_after_a_sync_that_failed(tmp_path: Path) -> None:
+    def claim(directory: Path) -> list[Path]:
+        target = Target(directory / "out")
+        target.claim(OWNER)
+        target.settle_layout("parquet", ["day"])
+        return [file for file in (directory / "out" / "_kzconsumer").iterdir() if file.suffix == ".json"]
+
+    require_written_again(tmp_path, claim)
+
+
+def test_a_range_is_written_again_after_a_sync_that_failed(tmp_path: Path) -> None:
+    def publish(directory: Path) -> list[Path]:
+        target = Target(directory / "out")
+        target.claim(OWNER)
+        if target.missing([identity(0)]):
+            attempt = attempt_of(target, uuid.uuid4().hex)
+            target.publish([staged(attempt, 0, "x", "day=1", "day=2")], attempt, free)
+        state = directory / "out" / "_kzconsumer"
+        return [
+            *(directory / "out").glob("day=*/*"),
+            *(each for each in state.iterdir() if parsed(each.name) is not None),
+        ]
+
+    require_written_again(tmp_path, publish)
+
+
+def test_a_range_is_set_aside_again_after_a_sync_that_failed(tmp_path: Path) -> None:
+    def aside(directory: Path) -> list[Path]:
+        target = Target(directory / "out")
+        target.claim(OWNER)
+        assert target.set_aside(identity(0), 1)
+        return [each for each in (directory / "out" / "_kzconsumer").iterdir() if parsed(each.name) is not None]
+
+    require_written_again(tmp_path, aside)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from kzconsumer_spark.delta.log import DeltaLog
 from kzconsumer_spark.delta.target import DeltaTarget
 from tests.support.delta import Writer, claimed
 from tests.support.disk import Disk, watched_disk
+from tests.support.failed_syncs import require_written_again
 from tests.support.range_data import range_data
 
 PART = RangeIdentity("t", 0, 0x2A, 0, 0, 5)
@@ -115,3 +117,17 @@ def test_a_range_without_rows_and_without_a_table_is_on_disk(
     assert writer.publish(writer.stage(range_data("t", 0, 0, 5, []))) == 0
     (place,) = (path_of(target) / "_kzconsumer" / "empty").iterdir()
     disk.require(place)
+
+
+def test_a_commit_is_written_again_after_a_sync_that_failed(tmp_path: Path) -> None:
+    """Also by the next member, which finds the range in the table: `deltalake` syncs nothing that it writes."""
+
+    def publish(directory: Path) -> list[Path]:
+        target = claimed(directory / "table")
+        parts = [range_data("t", 0, 0, 5)]
+        if not target.has([parts[0].identity]):
+            writer = Writer(target, directory / f"scratch-{uuid.uuid4().hex}")
+            writer.publish(writer.stage(*parts))
+        return [*log_of(target), *(directory / "table").glob("*.parquet")]
+
+    require_written_again(tmp_path, publish)

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -39,6 +40,7 @@ from tests.support.delta import OWNER, Writer
 from tests.support.disk import watched_disk
 from tests.support.duckdb_reader import iceberg_by_duckdb
 from tests.support.extent import extent
+from tests.support.failed_syncs import require_written_again
 from tests.support.range_data import range_data
 from tests.support.sink_contract import OurSinkContract
 from tests.support.table_sink import TableSink
@@ -409,3 +411,17 @@ def test_files_are_synced_before_the_commit_and_the_commit_before_it_counts(
             assert any(disk.missing(file) is not None for file in metadata_of(target))
             ask(part)
             disk.require(*metadata_of(target))
+
+
+def test_a_commit_is_written_again_after_a_sync_that_failed(tmp_path: Path) -> None:
+    """Also by the next member, which finds the range in the table."""
+
+    def publish(directory: Path) -> list[Path]:
+        target = claimed(directory)
+        part = range_data("t", 0, 0, 5)
+        if not target.has([part.identity]):
+            writer = Writer(target, directory / f"scratch-{uuid.uuid4().hex}")
+            writer.publish(writer.stage(part))
+        return metadata_of(target)
+
+    require_written_again(tmp_path, publish)

@@ -2,6 +2,11 @@
 
 The lock is held for one write at a time: the next writer finds either all of it or a tail to cut off. Calls block.
 What has been made durable is never changed.
+
+The lock file names the last writer, and how much of the last segment is on disk. A writer that opens the segment writes
+what follows once more: the sync of its predecessor may have failed, after which another one proves nothing
+(`kzconsumer.durable_files`). The file itself is not synced. If a power failure takes it back, more is written again;
+the content of the page cache, which it is about, is gone then.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from kzconsumer.durable_files import create_whole, sync_directory
+from kzconsumer.durable_files import create_whole, sync_directory, write_again
 from kzconsumer.errors import SinkError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.sinks.interface import RangeData
@@ -56,6 +61,8 @@ class PartitionArchive:
         self._spread = spread
         self._identity: Identity | None = None  # None: what is there has to be found out
         self._last: Segment | None = None
+        self._lock = -1
+        self._on_disk: tuple[int, int] | None = None  # the base of the last segment, and bytes that are on disk
 
     @contextmanager
     def locked(self, wait: Callable[[], None]) -> Iterator[None]:
@@ -68,14 +75,22 @@ class PartitionArchive:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 wait()
-            # The lock file names the last writer. If it is another one, what we know may be outdated.
-            if os.pread(descriptor, 1000, 0) != self._writer:
+            # If the last writer is another one, what we know may be outdated.
+            writer, *numbers = os.pread(descriptor, 1000, 0).split() or [b""]
+            if writer != self._writer:
                 self._identity = None
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, self._writer, 0)
+                self._on_disk = _mark(numbers)
+                self._sign(descriptor)
+            self._lock = descriptor
             yield
         finally:
+            self._lock = -1
             os.close(descriptor)
+
+    def _sign(self, lock: int) -> None:
+        text = b" ".join((self._writer, *(b"%020d" % number for number in self._on_disk or ())))
+        os.pwrite(lock, text, 0)
+        os.ftruncate(lock, len(text))
 
     def append(self, part: RangeData, guard: Callable[[], None]) -> None:
         """Make a range durable. `guard` is called before each piece and may raise.
@@ -97,8 +112,14 @@ class PartitionArchive:
                 "the log has been rewritten; move the directory away to begin a new one"
             ) from None
         self._carry_out(steps, guard)
+        self._note(last)
         self._last = last
         self._identity = wanted
+
+    def _note(self, last: Segment | None) -> None:
+        """All of the last segment is on disk."""
+        self._on_disk = None if last is None else (last.base, last.size)
+        self._sign(self._lock)
 
     def _refuse_gap(self, part: RangeData, last: Segment | None) -> None:
         start = start_of(part.first, part.raw or ())
@@ -149,12 +170,14 @@ class PartitionArchive:
             recovered = recover(read, size, bases[-1])
             self._refuse_gap(part, recovered.segment)  # before anything is cut off
             self._cut(path, file.fileno(), size, recovered)
+            base, on_disk = self._on_disk or (-1, 0)
+            write_again(file.fileno(), on_disk if base == bases[-1] else 0, guard)
         sync_directory(self._directory)
         return recovered.segment
 
     @staticmethod
     def _cut(path: Path, descriptor: int, size: int, recovered: Recovered) -> None:
-        """Make the good entries durable, whichever process wrote them, and drop what follows."""
+        """Drop what follows the last good entry."""
         if size > recovered.segment.size:
             log.warning(
                 "cut off what an interrupted write left",
@@ -165,7 +188,6 @@ class PartitionArchive:
                 reason=recovered.fault,
             )
             os.ftruncate(descriptor, recovered.segment.size)
-        os.fsync(descriptor)
 
     def _carry_out(self, steps: list[Step], guard: Callable[[], None]) -> None:
         if not steps:
@@ -198,6 +220,11 @@ class PartitionArchive:
 
 
 _PIECE = 4 << 20
+
+
+def _mark(numbers: list[bytes]) -> tuple[int, int] | None:
+    """None without one: the writer was of an earlier version, or a power failure took it."""
+    return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 and all(map(bytes.isdigit, numbers)) else None
 
 
 def _write_all(descriptor: int, data: memoryview, guard: Callable[[], None]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kzconsumer.durable_files import put_in_place, sync_directory, sync_file
+from kzconsumer.durable_files import put_in_place, staged_name, sync_directory, sync_file
 from kzconsumer_files.names import data_file
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_spark.pipe.messages import SpooledRange
@@ -39,7 +39,7 @@ class Quarantine:
         final = self.file(part)
         bad = bad.sort_by("offset")
         offsets: list[Any] = bad.column("offset").to_pylist()
-        staged = self._staging.path / final.name
+        staged = staged_name(self._staging.path / final.name)
         pq.write_table(bad, staged, compression="snappy")
         sync_file(staged)
         put_in_place(staged, final)

@@ -18,7 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
-from kzconsumer.durable_files import sync_directory, sync_file
+from kzconsumer.durable_files import sync_again, sync_directory
 from kzconsumer.redaction import redacted_text
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs
@@ -120,7 +120,7 @@ class DeltaLog:
         for version in range(max(0, self._synced + 1, last - _SYNCED), last + 1):
             entry = log / f"{version:020d}.json"
             if entry.exists():
-                sync_file(entry)
+                sync_again(entry)
         sync_directory(log)
         self._synced = last
 

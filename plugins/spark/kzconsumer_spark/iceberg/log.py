@@ -24,7 +24,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId
 
-from kzconsumer.durable_files import sync_directory, sync_file
+from kzconsumer.durable_files import sync_again, sync_directory, sync_file
 from kzconsumer.redaction import redacted_text
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs
@@ -41,6 +41,7 @@ _PARTITION: Final = 3  # the place of the partition's values in a data file's re
 _STORES: Final = ("s3://", "s3a://", "gs://", "abfss://")
 _CLIENT: Final = {"s3.request-timeout": "30", "s3.connect-timeout": "5"}  # as for files; Arrow would wait for 3 s
 _PIECE: Final = 1 << 20
+_SYNCED: Final = 100  # snapshots whose manifests are synced, also those of other processes
 _MAKING: Final = 5  # members that start together make the same namespace and table
 # Those that change a table only if it is as it was read; Hive's by `kzconsumer_spark.iceberg.hive`.
 _HIVE: Final = "HiveCatalog"
@@ -157,11 +158,13 @@ class IcebergLog:
             return
         snapshot = table.current_snapshot()
         with self._errors():
-            manifests = [] if snapshot is None else [each.manifest_path for each in snapshot.manifests(table.io)]
-        names = [table.metadata_location, *([] if snapshot is None else [snapshot.manifest_list]), *manifests]
-        places = frozenset(map(local, names))
+            manifests = [] if snapshot is None else snapshot.manifests(table.io)
+        late = {each.snapshot_id for each in table.metadata.snapshots[-_SYNCED:]}
+        names = [table.metadata_location, *([] if snapshot is None else [snapshot.manifest_list])]
+        recent = [each.manifest_path for each in manifests if each.added_snapshot_id in late]
+        places = frozenset(map(local, (*names, *recent)))
         for place in places - self._synced:
-            sync_file(place)
+            sync_again(place)
         for directory in {*(place.parent for place in places), local(table.location())}:
             sync_directory(directory)
         self._synced = places
