@@ -47,6 +47,8 @@ class Leaders:
         """Since when no broker has answered; None after an answer."""
         self.last: Mapping[TopicPartition, Broker | str] = {}
         """The last result of `of`."""
+        self.epochs: dict[TopicPartition, int] = {}
+        """In which epoch its leader leads each partition that `of` was asked about; -1 if brokers do not say."""
 
     async def of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Broker | str]:
         """The leader of each, or why there is none.
@@ -62,6 +64,7 @@ class Leaders:
             error = (topic.error if topic else 0) or (about.error if about else 0)
             leader = metadata.brokers.get(about.leader) if about else None
             leaders[partition] = leader or (error_code(error).name if error else "not in the metadata")
+            self.epochs[partition] = about.leader_epoch if about else -1
         self.last = leaders
         return leaders
 

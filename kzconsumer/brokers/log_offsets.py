@@ -1,17 +1,20 @@
-"""Where partitions' logs begin and end, and the offset at a time, from their leaders."""
+"""Where partitions' logs begin and end, the offset at a time, and where a leader epoch ends, from their leaders."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
+from typing import TypeVar
 
 import anyio
 
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import broker_error
+from kzconsumer.brokers.protocol.leader_epochs import AskedEpoch, EpochEnd, OffsetForLeaderEpochRequest
 from kzconsumer.brokers.protocol.list_offsets import ListedOffset, ListOffsetsRequest
-from kzconsumer.brokers.protocol.versions import LIST_OFFSETS
+from kzconsumer.brokers.protocol.versions import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from kzconsumer.errors import (
     BrokerError,
     ConnectionLostError,
@@ -30,6 +33,8 @@ from kzconsumer.model import Broker, TopicPartition
 # Seconds between two requests while a partition has no leader.
 PAUSE = 0.1
 _NAMES_SHOWN = 20
+
+A = TypeVar("A", ListedOffset, EpochEnd)
 
 
 class LogOffsets:
@@ -89,25 +94,43 @@ class LogOffsets:
         One without an answer `within` so many seconds gets a ConnectionLostError. Raises BrokersUnreachableError or
         ConnectionLostError if the leaders cannot be found, UnsupportedVersionError.
         """
-        found: dict[TopicPartition, ListedOffset | ConnectionLostError | BrokerError] = {}
+        return await self._of_leaders(partitions, partial(self._listed, partitions), within)
+
+    async def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int], *, within: float = math.inf
+    ) -> dict[TopicPartition, EpochEnd | ConnectionLostError | BrokerError]:
+        """Where these leader epochs end in the partitions' logs, asked and answered as in `once`.
+
+        Of a broker before 0.11, which has no epochs, `end_offset` is -1.
+        """
+        return await self._of_leaders(epochs, partial(self._ends_of, epochs), within)
+
+    async def _of_leaders(
+        self,
+        partitions: Collection[TopicPartition],
+        request: Callable[[Broker, Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, A]]],
+        within: float,
+    ) -> dict[TopicPartition, A | ConnectionLostError | BrokerError]:
+        found: dict[TopicPartition, A | ConnectionLostError | BrokerError] = {}
         with anyio.move_on_after(within):
-            await self._ask_leaders(partitions, found)
+            await self._ask_leaders(partitions, request, found)
         late = ConnectionLostError(f"no answer within {span(within)}")
         return {partition: found.get(partition, late) for partition in partitions}
 
     async def _ask_leaders(
         self,
-        partitions: Mapping[TopicPartition, int],
-        found: dict[TopicPartition, ListedOffset | ConnectionLostError | BrokerError],
+        partitions: Collection[TopicPartition],
+        request: Callable[[Broker, Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, A]]],
+        found: dict[TopicPartition, A | ConnectionLostError | BrokerError],
     ) -> None:
         by_leader, leaderless = await self._leaders.grouped(partitions)
         for partition, why in leaderless.items():
             found[partition] = LeaderlessError(f"{partition} has no leader: {why}")
         unsupported: list[UnsupportedVersionError] = []
 
-        async def ask(leader: Broker, asked: Mapping[TopicPartition, int]) -> None:
+        async def ask(leader: Broker, asked: Collection[TopicPartition]) -> None:
             try:
-                answers = await self._ask(leader, asked)
+                answers = await request(leader, asked)
             except (ConnectionLostError, BrokerError) as error:
                 found.update(dict.fromkeys(asked, error))
                 return
@@ -125,15 +148,28 @@ class LogOffsets:
 
         async with anyio.create_task_group() as tasks:
             for leader, led in by_leader.items():
-                tasks.start_soon(ask, leader, {partition: partitions[partition] for partition in led})
+                tasks.start_soon(ask, leader, led)
         if unsupported:
             raise unsupported[0]
 
-    async def _ask(self, leader: Broker, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
+    async def _listed(
+        self, partitions: Mapping[TopicPartition, int], leader: Broker, led: Collection[TopicPartition]
+    ) -> dict[TopicPartition, ListedOffset]:
+        asked = {partition: partitions[partition] for partition in led}
         connection = await self._brokers.connection(leader, "control")
         if connection.versions.choose(LIST_OFFSETS) == 0 and any(timestamp >= 0 for timestamp in asked.values()):
             raise UnsupportedVersionError(f"{leader}: brokers before 0.10.1 cannot look up records by time")
-        return await connection.call(ListOffsetsRequest(asked, self._isolation), timeout=self._timeout)
+        request = ListOffsetsRequest(asked, self._isolation, self._leaders.epochs)
+        return await connection.call(request, timeout=self._timeout)
+
+    async def _ends_of(
+        self, epochs: Mapping[TopicPartition, int], leader: Broker, led: Collection[TopicPartition]
+    ) -> dict[TopicPartition, EpochEnd]:
+        connection = await self._brokers.connection(leader, "control")
+        if OFFSET_FOR_LEADER_EPOCH not in connection.versions.ranges:
+            return dict.fromkeys(led, EpochEnd(0, -1, -1))
+        asked = {partition: AskedEpoch(epochs[partition], self._leaders.epochs.get(partition, -1)) for partition in led}
+        return await connection.call(OffsetForLeaderEpochRequest(asked), timeout=self._timeout)
 
 
 def why_unknown(error: KzConsumerError, since: float | None = None) -> Why:

@@ -118,9 +118,9 @@ def decode(
     crc32c: _Crc32c | None,
     decompress: _Decompress,
     /,
-) -> tuple[Columns | None, int, bool, str | None, int, int]:
+) -> tuple[Columns | None, int, bool, str | None, int, int, tuple[tuple[int, int], ...]]:
     """Decode all whole batches: (records, next offset, incomplete, fault or None, byte where it begins, bytes of
-    decompressed bodies).
+    decompressed bodies, `Decoded.epochs`).
 
     Without `crc32c` no checksum is compared. `decompress(codec, magic, body)` returns the decompressed body, or a text
     that says what is wrong with it; what it raises is raised. Decoding stops before the batch whose body would take all
@@ -129,10 +129,10 @@ def decode(
 
 def frame(
     records: Buffer, crc32c: _Crc32c | None, /
-) -> tuple[list[tuple[int, int, int, int, int, int]], bool, str | None, int]:
+) -> tuple[list[tuple[int, int, int, int, int, int, int]], bool, str | None, int]:
     """(entries, whether the bytes end inside a batch, fault or None, byte where it begins).
 
-    An entry is (first byte, byte behind it, magic, offset in its header, last offset, highest timestamp).
+    An entry is (first byte, byte behind it, magic, offset in its header, last offset, highest timestamp, leader epoch).
     """
 
 def join(pieces: Sequence[Columns], /) -> Columns:

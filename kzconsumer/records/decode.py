@@ -45,6 +45,9 @@ class Decoded(msgspec.Struct, frozen=True):
     """The compressed batches need more than `room` bytes: nothing was decoded."""
     decompressed: int = 0
     """Bytes of the decompressed bodies."""
+    epochs: tuple[tuple[int, int], ...] = ()
+    """(first offset, leader epoch) of each run of batches of one epoch, in order: from `start`, or the end of the run
+    before, to the next one, or `next_offset`. The epoch is -1 for magic 0 and 1, which have none."""
 
 
 def decode(
@@ -80,16 +83,16 @@ def decode(
             return str(error)
 
     try:
-        columns, next_offset, incomplete, fault, fault_at, decompressed = _native.decode(
+        columns, next_offset, incomplete, fault, fault_at, decompressed, epochs = _native.decode(
             records, start, aborted, L.MAX_BODY, crc32c if check else None, open_body
         )
     except NoRoom:
         return Decoded(NO_RECORDS, start, no_room=True)
     corrupt = None if fault is None else Corruption(next_offset, fault, fault_at)
     if columns is None:
-        return Decoded(NO_RECORDS, next_offset, incomplete, corrupt, decompressed=decompressed)
+        return Decoded(NO_RECORDS, next_offset, incomplete, corrupt, decompressed=decompressed, epochs=epochs)
     found = DecodedRecords(columns, topic, partition)
-    return Decoded(found, next_offset, incomplete, corrupt, columns.held, decompressed=decompressed)
+    return Decoded(found, next_offset, incomplete, corrupt, columns.held, decompressed=decompressed, epochs=epochs)
 
 
 def scan_next_offset(records: memoryview, start: int) -> int:

@@ -37,6 +37,8 @@ class Entry(NamedTuple):
     last: int
     timestamp: int
     """The highest of a batch in ms since 1970, that of a run's first message; -1 for none."""
+    leader_epoch: int = -1
+    """Of a batch of magic 2."""
 
     @property
     def is_run(self) -> bool:
@@ -65,7 +67,18 @@ def keep(records: memoryview, start: int) -> Decoded:
     if wanted is None:
         return Decoded(NO_RECORDS, next_offset, partial and not entries, corrupt)
     kept = records[wanted.position : entries[-1].end]
-    return Decoded(RawRecords(_own(kept), next_offset - start), next_offset, False, corrupt, len(kept))
+    held = RawRecords(_own(kept), next_offset - start)
+    return Decoded(held, next_offset, False, corrupt, len(kept), epochs=_epochs(entries, start))
+
+
+def _epochs(entries: list[Entry], start: int) -> tuple[tuple[int, int], ...]:
+    runs: list[tuple[int, int]] = []
+    for entry in entries:
+        if entry.last >= start:
+            if not runs or runs[-1][1] != entry.leader_epoch:
+                runs.append((start, entry.leader_epoch))
+            start = entry.last + 1
+    return tuple(runs)
 
 
 def _own(view: memoryview) -> memoryview:

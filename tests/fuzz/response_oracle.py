@@ -29,6 +29,7 @@ WIDTHS = {
 }
 BYTES = ("bytes", "records")
 NUMBERS = (-1, 0, 0, 1, 3, 77, 1 << 30)
+READ_TAGS = ("diverging_epoch",)
 TEXTS = ("g", "g", "", "topic", "größe", "x" * 130)
 
 
@@ -67,6 +68,17 @@ def fields(kind: Any) -> tuple[Field, ...]:
     return tuple(found)
 
 
+@cache
+def tagged(kind: Any) -> dict[int, tuple[str, Any]]:
+    """The tagged structures that the product reads: name and schema, by tag."""
+    hints = typing.get_type_hints(kind)
+    return {
+        field.metadata["tag"]: (field.name, hints[field.name])
+        for field in dataclasses.fields(kind)
+        if field.name in READ_TAGS
+    }
+
+
 class Reader:
     """Bytes taken from the front. `odd`: a null or a negative length that a strict reader may refuse."""
 
@@ -103,11 +115,17 @@ class Reader:
         self.odd = self.odd or length < 0
         return max(length, -1)
 
-    def tags(self) -> None:
-        if self.flexible:
-            for _ in range(self.varint()):
-                self.varint()
-                self.take(self.varint())
+    def tags(self, known: dict[int, tuple[str, Any]] | None = None) -> Tree:
+        """Those of `known` that are there."""
+        found = {}
+        for _ in range(self.varint() if self.flexible else 0):
+            name, kind = (known or {}).get(self.varint(), ("", None))
+            inside = Reader(self.take(self.varint()), flexible=True)
+            if kind is not None:
+                found[name] = inside.structure(kind)
+                if inside.data:
+                    raise Bad
+        return found
 
     def structure(self, kind: Any) -> Tree:
         tree = {}
@@ -116,8 +134,7 @@ class Reader:
                 tree[name] = [self.one(part) for _ in range(self.length(4))]
             else:
                 tree[name] = self.one(part)
-        self.tags()
-        return tree
+        return tree | self.tags(tagged(kind))
 
     def one(self, kind: Any) -> Any:
         if not isinstance(kind, str):
@@ -144,8 +161,12 @@ def write(kind: Any, rng: random.Random, *, flexible: bool) -> bytes:
         else:
             parts.append(_one(part, rng, flexible=flexible))
     if flexible:
+        known = {number: write(part, rng, flexible=True) for number, (_, part) in tagged(kind).items()}
         tags = rng.choice([[], [], [b"x"], [b"", b"tagged"]])
-        parts += [bytes([len(tags)]), *(bytes([n, len(tag)]) + tag for n, tag in enumerate(tags))]
+        parts += [
+            bytes([len(tags)]),
+            *(bytes([n, len(data := known.get(n, tag))]) + data for n, tag in enumerate(tags)),
+        ]
     return b"".join(parts)
 
 

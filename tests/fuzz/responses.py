@@ -20,7 +20,7 @@ from kzconsumer.brokers.protocol.cluster_state import (
     Reassignments,
     TopicConfig,
 )
-from kzconsumer.brokers.protocol.fetch import FetchedPartition, FetchRequest, FetchResponse
+from kzconsumer.brokers.protocol.fetch import Diverging, FetchedPartition, FetchRequest, FetchResponse
 from kzconsumer.brokers.protocol.frames import response_body
 from kzconsumer.brokers.protocol.group_offsets import (
     Coordinator,
@@ -39,6 +39,7 @@ from kzconsumer.brokers.protocol.group_state import (
     ListedGroup,
     ListGroupsRequest,
 )
+from kzconsumer.brokers.protocol.leader_epochs import EpochEnd, OffsetForLeaderEpochRequest
 from kzconsumer.brokers.protocol.list_offsets import ListedOffset, ListOffsetsRequest
 from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
 from kzconsumer.brokers.protocol.sasl import (
@@ -71,11 +72,16 @@ def fetched(tree: Tree) -> FetchResponse:
             tuple((each["producer_id"], each["first_offset"]) for each in part.get("aborted_transactions", ())),
             part["records"],
             part.get("preferred_read_replica", -1),
+            diverging(part.get("diverging_epoch")),
         )
         for topic in tree["responses"]
         for part in topic["partitions"]
     ]
     return FetchResponse(tree.get("error_code", 0), tree.get("throttle_time", 0), parts)
+
+
+def diverging(tree: Tree | None) -> Diverging | None:
+    return Diverging(tree["epoch"], tree["end_offset"]) if tree is not None and tree["end_offset"] >= 0 else None
 
 
 def listed(tree: Tree) -> dict[TopicPartition, ListedOffset]:
@@ -86,8 +92,18 @@ def listed(tree: Tree) -> dict[TopicPartition, ListedOffset]:
             if offset is None:
                 offset = (*part["old_style_offsets"], -1)[0]
             where = TopicPartition(topic["name"], part["partition_index"])
-            answer[where] = ListedOffset(part["error_code"], offset, timestamp)
+            answer[where] = ListedOffset(part["error_code"], offset, timestamp, part.get("leader_epoch", -1))
     return answer
+
+
+def epoch_ends(tree: Tree) -> dict[TopicPartition, EpochEnd]:
+    return {
+        TopicPartition(topic["topic"], part["partition"]): EpochEnd(
+            part["error_code"], part.get("leader_epoch", -1), part["end_offset"]
+        )
+        for topic in tree["topics"]
+        for part in topic["partitions"]
+    }
 
 
 def as_text(topic_id: int | None) -> str:
@@ -146,7 +162,7 @@ def committed(tree: Tree) -> dict[TopicPartition, int]:
 def stored(tree: Tree) -> StoredOffsets:
     offsets = {
         TopicPartition(topic["name"], part["partition_index"]): StoredOffset(
-            part["error_code"], part["committed_offset"], part["metadata"] or ""
+            part["error_code"], part["committed_offset"], part["metadata"] or "", part.get("committed_leader_epoch", -1)
         )
         for topic in tree["topics"]
         for part in topic["partitions"]
@@ -267,6 +283,7 @@ class Api(NamedTuple):
 APIS = (
     Api("fetch", FetchRequest(0, 0, 0, {}), fetched),
     Api("list_offsets", ListOffsetsRequest({}), listed),
+    Api("offset_for_leader_epoch", OffsetForLeaderEpochRequest({}), epoch_ends),
     Api("metadata", MetadataRequest(None, replicas=True), metadata),
     Api("api_versions", ApiVersionsRequest(), api_versions),
     Api("find_coordinator", FindCoordinatorRequest("g"), coordinator),

@@ -94,6 +94,7 @@ def record_batch(
     producer_id: int = -1,
     body: bytes | None = None,
     count: int | None = None,
+    leader_epoch: int = 0,
 ) -> bytes:
     """One batch of magic 2.
 
@@ -122,7 +123,7 @@ def record_batch(
         len(records) if count is None else count,
     )
     checked += compress(codec, encoded) if body is None else body
-    return struct.pack(">qiibI", base_offset, len(checked) + 9, 0, 2, crc32c(checked)) + checked
+    return struct.pack(">qiibI", base_offset, len(checked) + 9, leader_epoch, 2, crc32c(checked)) + checked
 
 
 def control_batch(base_offset: int, *, producer_id: int, commit: bool, timestamp: int = 1_700_000_000_000) -> bytes:

@@ -37,6 +37,20 @@ class FetchPosition(NamedTuple):
 
     offset: int
     max_bytes: int
+    leader_epoch: int = -1
+    """In which the broker is taken to lead (version 9 on); it refuses any other. -1: unknown."""
+    fetched_epoch: int = -1
+    """That of the last record before `offset` (version 12 on): the broker compares its log with it. -1: unknown."""
+
+
+class Diverging(NamedTuple):
+    """The log is not the one that was read before: its last epoch up to the asked one, and the offset where that ends.
+
+    The epoch is the asked one, or the largest one below it that the log has. Records before `end_offset` are the same.
+    """
+
+    epoch: int
+    end_offset: int
 
 
 class FetchedPartition(msgspec.Struct, frozen=True):
@@ -55,6 +69,8 @@ class FetchedPartition(msgspec.Struct, frozen=True):
     preferred: int = -1
     """Id of the replica that a leader wants this client to fetch from instead, because of its rack (KIP-392); `records`
     is empty then. -1: none, and before version 11."""
+    diverging: Diverging | None = None
+    """Set, without records and error, if the log ends or differs before the position (KIP-595, version 12 on)."""
 
 
 class FetchResponse(msgspec.Struct, frozen=True):
@@ -130,16 +146,16 @@ def _packed(partitions: Mapping[TopicPartition, FetchPosition], version: int) ->
     topics: list[tuple[str, list[bytes]]] = []
     current = None
     packed: list[bytes] = []
-    for (topic, partition), (offset, max_bytes) in partitions.items():
+    for (topic, partition), (offset, max_bytes, leader, fetched) in partitions.items():
         if topic != current:
             current = topic
             packed = []
             topics.append((topic, packed))
-        # -1 three times: leader epoch and last fetched epoch (not checked), log start offset (for followers).
+        # -1: the log start offset, for followers.
         if version >= 12:
-            packed.append(_PARTITION_V12.pack(partition, -1, offset, -1, -1, max_bytes))
+            packed.append(_PARTITION_V12.pack(partition, leader, offset, fetched, -1, max_bytes))
         elif version >= 9:
-            packed.append(_PARTITION_V9.pack(partition, -1, offset, -1, max_bytes))
+            packed.append(_PARTITION_V9.pack(partition, leader, offset, -1, max_bytes))
         elif version >= 5:
             packed.append(_PARTITION_V5.pack(partition, offset, -1, max_bytes))
         else:
@@ -153,6 +169,8 @@ _FETCHED_V4: Final = struct.Struct(">ihqqi")
 _FETCHED_V5: Final = struct.Struct(">ihqqqi")
 _FETCHED_V12: Final = struct.Struct(">ihqqq")
 _ABORTED: Final = struct.Struct(">qq")
+_DIVERGING_TAG: Final = 0
+_DIVERGING: Final = struct.Struct(">iq")
 
 
 def _read_plain(version: int, body: memoryview, at: int) -> list[FetchedPartition]:
@@ -208,12 +226,31 @@ def _read_flexible(version: int, body: memoryview, at: int) -> list[FetchedParti
             (preferred,) = INT32.unpack_from(body, at)
             size, at = read_unsigned_varint(body, at + 4)
             records = _part(body, at, max(size - 1, 0))
-            at = skip_tags(body, at + len(records))
+            diverging, at = _read_tags(body, at + len(records))
             where = TopicPartition(topic, partition)
-            fetched.append(FetchedPartition(where, error, high, stable, start, tuple(aborted), records, preferred))
+            fetched.append(
+                FetchedPartition(where, error, high, stable, start, tuple(aborted), records, preferred, diverging)
+            )
         at = skip_tags(body, at)
     _ended(body, skip_tags(body, at))
     return fetched
+
+
+def _read_tags(body: memoryview, at: int) -> tuple[Diverging | None, int]:
+    """What the tagged fields of a partition at `at` say of a diverging log, and where they end."""
+    if body[at] == 0:
+        return None, at + 1
+    diverging = None
+    count, at = read_unsigned_varint(body, at)
+    for _ in range(count):
+        tag, at = read_unsigned_varint(body, at)
+        size, at = read_unsigned_varint(body, at)
+        field = _part(body, at, size)
+        at += size
+        if tag == _DIVERGING_TAG:
+            diverging = Diverging(*_DIVERGING.unpack_from(field))
+            _ended(field, skip_tags(field, _DIVERGING.size))
+    return (diverging if diverging is not None and diverging.end_offset >= 0 else None), at
 
 
 def _count(body: memoryview, at: int) -> tuple[int, int]:

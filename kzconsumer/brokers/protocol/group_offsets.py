@@ -75,6 +75,8 @@ class StoredOffset(msgspec.Struct, frozen=True):
     offset: int
     """-1 if there is none."""
     metadata: str = ""
+    leader_epoch: int = -1
+    """Of the last record before `offset`; -1 before version 5 (Kafka 2.1), and if who stored it did not say."""
 
 
 class StoredOffsets(msgspec.Struct, frozen=True):
@@ -112,24 +114,25 @@ class OffsetFetchRequest(msgspec.Struct, frozen=True):
 
 def _stored(reader: Reader, version: int) -> StoredOffset:
     offset = reader.int64()
-    if version >= 5:
-        reader.int32()  # committed_leader_epoch
+    leader_epoch = reader.int32() if version >= 5 else -1
     metadata = reader.nullable_string() or ""
     error = reader.int16()
     reader.tags()
-    return StoredOffset(error, offset, metadata)
+    return StoredOffset(error, offset, metadata, leader_epoch)
 
 
 class OffsetCommitRequest(msgspec.Struct, frozen=True):
     """The commit of a consumer outside of a broker-coordinated group: generation -1, no member id.
 
-    As by `kafka.consumer.ZookeeperConsumerConnector` (1.1.1): no leader epoch, retention as configured in the broker.
-    `metadata` is a text stored with an offset, which the original leaves empty.
+    As by `kafka.consumer.ZookeeperConsumerConnector` (1.1.1): retention as configured in the broker. `metadata` is a
+    text stored with an offset, `leader_epochs` has the epoch of the last record before it (version 6 on): the original
+    leaves out both.
     """
 
     group: str
     offsets: Mapping[TopicPartition, int]
-    metadata: Mapping[TopicPartition, str] = msgspec.field(default_factory=dict)
+    metadata: Mapping[TopicPartition, str] = {}
+    leader_epochs: Mapping[TopicPartition, int] = {}
     api_key: ClassVar[int] = OFFSET_COMMIT
 
     def encode(self, version: int) -> bytes:
@@ -141,14 +144,22 @@ class OffsetCommitRequest(msgspec.Struct, frozen=True):
             head.append(b"\0" if encoding is COMPACT else b"\xff\xff")  # group_instance_id: null
         if 2 <= version <= 4:
             head.append(INT64.pack(-1))  # retention_time_ms
-        between = INT32.pack(-1) if version >= 6 else b""  # committed_leader_epoch
-        if version == 1:
-            between = INT64.pack(-1)  # commit_timestamp: now
         offsets = encoding.by_topic(
-            (where, INT64.pack(offset) + between + encoding.string(self.metadata.get(where, "")) + encoding.tags)
+            (
+                where,
+                INT64.pack(offset)
+                + self._after_offset(where, version)
+                + encoding.string(self.metadata.get(where, ""))
+                + encoding.tags,
+            )
             for where, offset in self.offsets.items()
         )
         return b"".join((*head, offsets, encoding.tags))
+
+    def _after_offset(self, where: TopicPartition, version: int) -> bytes:
+        if version >= 6:
+            return INT32.pack(self.leader_epochs.get(where, -1))
+        return INT64.pack(-1) if version == 1 else b""  # commit_timestamp: now
 
     def decode(self, version: int, body: memoryview) -> dict[TopicPartition, int]:
         """The error code of each partition."""

@@ -21,6 +21,8 @@ class ListedOffset(msgspec.Struct, frozen=True):
     """-1 if there is none: an error, or no record at or after the requested time."""
     timestamp: int
     """Milliseconds, of the record at `offset`; -1 for LATEST and EARLIEST, and always in version 0."""
+    leader_epoch: int = -1
+    """Of the record at `offset`, for LATEST the log's last one; -1 before version 4 (Kafka 2.1), and if unknown."""
 
 
 class ListOffsetsRequest(msgspec.Struct, frozen=True):
@@ -28,20 +30,23 @@ class ListOffsetsRequest(msgspec.Struct, frozen=True):
 
     With a time, version 0 (before Kafka 0.10.1) finds no record but the base offset of the newest segment that was last
     written before that time. With `isolation` 1 (read committed) LATEST is the last stable offset, from version 2 on.
+    `leader_epochs`: in which the broker is taken to lead (version 4 on); it refuses any other.
     """
 
     partitions: Mapping[TopicPartition, int]
     isolation: int = 0
+    leader_epochs: Mapping[TopicPartition, int] = {}
     api_key: ClassVar[int] = LIST_OFFSETS
 
     def encode(self, version: int) -> bytes:
         head = INT32.pack(-1)  # replica_id
         if version >= 2:
             head += INT8.pack(self.isolation)
-        before = INT32.pack(-1) if version >= 4 else b""  # current_leader_epoch
+        epochs = self.leader_epochs
         after = INT32.pack(1) if version == 0 else b""  # max_num_offsets
         return head + PLAIN.by_topic(
-            (where, before + INT64.pack(timestamp) + after) for where, timestamp in self.partitions.items()
+            (where, (INT32.pack(epochs.get(where, -1)) if version >= 4 else b"") + INT64.pack(timestamp) + after)
+            for where, timestamp in self.partitions.items()
         )
 
     def decode(self, version: int, body: memoryview) -> dict[TopicPartition, ListedOffset]:
@@ -58,6 +63,4 @@ def _listed(reader: Reader, version: int) -> ListedOffset:
         return ListedOffset(error, offsets[0] if offsets else -1, -1)
     timestamp = reader.int64()
     offset = reader.int64()
-    if version >= 4:
-        reader.int32()  # leader_epoch
-    return ListedOffset(error, offset, timestamp)
+    return ListedOffset(error, offset, timestamp, reader.int32() if version >= 4 else -1)

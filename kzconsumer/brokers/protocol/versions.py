@@ -22,6 +22,7 @@ DESCRIBE_GROUPS: Final = 15
 LIST_GROUPS: Final = 16
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
+OFFSET_FOR_LEADER_EPOCH: Final = 23
 DESCRIBE_CONFIGS: Final = 32
 SASL_AUTHENTICATE: Final = 36
 LIST_PARTITION_REASSIGNMENTS: Final = 46
@@ -52,6 +53,7 @@ SPOKEN: Final[Mapping[int, Api]] = {
     DESCRIBE_GROUPS: Api("DescribeGroups", 0, 5, 5),
     LIST_GROUPS: Api("ListGroups", 0, 5, 3),
     API_VERSIONS: Api("ApiVersions", 0, 0, 3),
+    OFFSET_FOR_LEADER_EPOCH: Api("OffsetForLeaderEpoch", 0, 4, 4),
     SASL_HANDSHAKE: Api("SaslHandshake", 0, 1, None),
     SASL_AUTHENTICATE: Api("SaslAuthenticate", 0, 1, 2),
     DESCRIBE_CONFIGS: Api("DescribeConfigs", 4, 4, 4),

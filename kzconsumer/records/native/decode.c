@@ -123,6 +123,32 @@ static bool hide(struct batches *batches, PyObject *aborted) {
     return good;
 }
 
+/* (first offset, epoch) of each run of batches of one leader epoch, in order; the first begins at `start`, and each
+   ends where the next one begins. A gap in the offsets belongs to the run behind it. NULL with an exception. */
+static PyObject *epochs_of(const struct batches *batches, int64_t start) {
+    PyObject *runs = PyList_New(0);
+    int64_t from = start, present = 0;
+    bool first = true;
+    for (ptrdiff_t row = 0; runs != NULL && row < batches->count; row++) {
+        const struct batch *batch = &batches->at[row];
+        if (batch->last < from)
+            continue;
+        int64_t epoch = leader_epoch(batches, batch);
+        if (first || epoch != present) {
+            PyObject *run = Py_BuildValue("LL", (long long)from, (long long)epoch);
+            if (run == NULL || PyList_Append(runs, run) < 0)
+                Py_CLEAR(runs);
+            Py_XDECREF(run);
+        }
+        first = false;
+        present = epoch;
+        from = batch->last + 1;
+    }
+    PyObject *found = runs == NULL ? NULL : PyList_AsTuple(runs);
+    Py_XDECREF(runs);
+    return found;
+}
+
 PyObject *decode(PyObject *module, PyObject *args) {
     PyObject *records, *aborted, *crc32c, *decompress, *result = NULL;
     long long start, limit;
@@ -137,8 +163,9 @@ PyObject *decode(PyObject *module, PyObject *args) {
         if (open_bodies(&response, start, limit, decompress, &plan))
             columns = read_columns(module, batches, &plan, start);
         if (columns != NULL)
-            result = Py_BuildValue("NLNNLL", columns, (long long)next_offset(batches, start), PyBool_FromLong(incomplete),
-                                   fault_of(&response), (long long)batches->fault_at, (long long)response.decompressed);
+            result = Py_BuildValue("NLNNLLN", columns, (long long)next_offset(batches, start),
+                                   PyBool_FromLong(incomplete), fault_of(&response), (long long)batches->fault_at,
+                                   (long long)response.decompressed, epochs_of(batches, start));
     }
     close_response(&response);
     return result;
@@ -153,9 +180,9 @@ PyObject *frame(PyObject *module, PyObject *args) {
     PyObject *entries = open_response(&response, module, records, crc32c) ? PyList_New(batches->count) : NULL;
     for (ptrdiff_t row = 0; entries != NULL && row < batches->count; row++) {
         const struct batch *batch = &batches->at[row];
-        PyObject *entry = Py_BuildValue("LLiLLL", (long long)batch->position, (long long)batch->end, batch->magic,
+        PyObject *entry = Py_BuildValue("LLiLLLL", (long long)batch->position, (long long)batch->end, batch->magic,
                                         (long long)load_i64(batches->data + batch->position), (long long)batch->last,
-                                        (long long)batch->max_timestamp);
+                                        (long long)batch->max_timestamp, (long long)leader_epoch(batches, batch));
         if (entry == NULL)
             Py_CLEAR(entries);
         else

@@ -172,6 +172,10 @@ void end_before(struct batches *batches, ptrdiff_t row, enum fault fault) {
     batches->partial = false;
 }
 
+int64_t leader_epoch(const struct batches *batches, const struct batch *batch) {
+    return batch->magic == 2 ? load_i32(batches->data + batch->position + LOG_OVERHEAD) : -1;
+}
+
 int64_t next_offset(const struct batches *batches, int64_t start) {
     int64_t next = start;
     for (ptrdiff_t row = 0; row < batches->count; row++)

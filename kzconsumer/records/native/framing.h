@@ -81,6 +81,9 @@ static inline enum fault batch_fault(const struct batch *batch) { return batch->
 /* End the batches before number `row`, which cannot be used. */
 void end_before(struct batches *batches, ptrdiff_t row, enum fault fault);
 
+/* In which leader epoch a batch was appended; -1 for magic 0 and 1. */
+int64_t leader_epoch(const struct batches *batches, const struct batch *batch);
+
 /* The offset behind the last one of all batches, but at least `start`. */
 int64_t next_offset(const struct batches *batches, int64_t start);
 

@@ -282,6 +282,8 @@ PyAPI_FUNC(PyObject *) PyUnicode_FromFormat(const char *, ...);
 #define PyUnicode_Check(object) ((PyType_GetFlags(Py_TYPE(object)) & Py_TPFLAGS_UNICODE_SUBCLASS) != 0)
 
 PyAPI_FUNC(Py_ssize_t) PyDict_Size(PyObject *);
+PyAPI_FUNC(int) PyList_Append(PyObject *, PyObject *);
+PyAPI_FUNC(PyObject *) PyList_AsTuple(PyObject *);
 PyAPI_FUNC(PyObject *) PyList_New(Py_ssize_t);
 PyAPI_FUNC(int) PyList_SetItem(PyObject *, Py_ssize_t, PyObject *);
 PyAPI_FUNC(PyObject *) PyTuple_New(Py_ssize_t);

@@ -71,7 +71,7 @@ def check(broker: str, api: str, version: int, answer: Any) -> None:
             key = REQUESTS[name].api_key
             assert max(spoken) == min(answer.versions.ranges[key][1], SPOKEN[key].newest)
     elif api == "ListOffsets":
-        assert answer == {PARTITION: ListedOffset(NONE, end, -1)}
+        assert answer == {PARTITION: ListedOffset(NONE, end, -1, 0 if version >= 4 else -1)}
     elif api == "Metadata":
         leader = PartitionMetadata(NONE, 1, 0 if version >= 7 else -1)
         captured = answer.topics["captured"]
@@ -103,5 +103,6 @@ def check_fetched(broker: str, version: int, answer: Any) -> None:
     values = decoded.records.columns().column("value").to_pylist()
     # For requests before version 4 brokers send older formats, without markers, including aborted records.
     assert values == ([b"value", b"gone"] if version < 4 and end == 3 else [b"value"])
+    assert decoded.epochs == ((0, 0 if version >= 4 and end == 3 else -1),)
     # The marker is in the log's next segment, since its time is years after the records'.
     assert decoded.next_offset == (1 if end == 1 else 2)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer.brokers.protocol.fetch import READ_COMMITTED, FetchedPartition, FetchPosition, FetchRequest
+from kzconsumer.brokers.protocol.fetch import READ_COMMITTED, Diverging, FetchedPartition, FetchPosition, FetchRequest
+from kzconsumer.brokers.protocol.leader_epochs import AskedEpoch, EpochEnd, OffsetForLeaderEpochRequest
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
 from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
 from kzconsumer.brokers.protocol.versions import ApiVersionsRequest
@@ -44,6 +45,45 @@ FETCH = FetchRequest(100, 1, 4096, {T0: FetchPosition(5, 512), T1: FetchPosition
 )
 def test_fetch_requests(version: int, data: str) -> None:
     assert FETCH.encode(version) == bytes.fromhex(data)
+
+
+@pytest.mark.parametrize(
+    ("version", "data"),
+    [
+        (
+            9,
+            "ffffffff 00000064 00000001 00001000 00 00000000 ffffffff"
+            "00000001 0001 74 00000001 00000000 00000004 0000000000000005 ffffffffffffffff 00000200 00000000",
+        ),
+        (
+            12,
+            "ffffffff 00000064 00000001 00001000 00 00000000 ffffffff"
+            "02 02 74 02 00000000 00000004 0000000000000005 00000003 ffffffffffffffff 00000200 00 00 01 01 00",
+        ),
+    ],
+)
+def test_fetch_requests_with_epochs(version: int, data: str) -> None:
+    assert FetchRequest(100, 1, 4096, {T0: FetchPosition(5, 512, 4, 3)}).encode(version) == bytes.fromhex(data)
+
+
+def test_a_response_names_where_the_log_diverges() -> None:
+    data = bytes.fromhex(
+        "00000007 0000 00000000 02 02 74 02 00000001 0000 0000000000000009 0000000000000009 0000000000000002"
+        "01 ffffffff 01 02 00 0d 00000002 0000000000000004 00 01 09 00000001 00000005 00 00 00"
+    )
+    (part,) = FETCH.decode(12, memoryview(data)).partitions
+    assert part.diverging == Diverging(2, 4)
+
+
+def test_offset_for_leader_epoch() -> None:
+    request = OffsetForLeaderEpochRequest({T0: AskedEpoch(3, 5)})
+    assert request.encode(0) == bytes.fromhex("00000001 0001 74 00000001 00000000 00000003")
+    assert request.encode(3) == bytes.fromhex("ffffffff 00000001 0001 74 00000001 00000000 00000005 00000003")
+    assert request.encode(4) == bytes.fromhex("ffffffff 02 02 74 02 00000000 00000005 00000003 00 00 00")
+    read = request.decode(0, memoryview(bytes.fromhex("00000001 0001 74 00000001 0000 00000000 0000000000000009")))
+    assert read == {T0: EpochEnd(0, -1, 9)}
+    data = "00000000 02 02 74 02 0000 00000000 00000002 0000000000000009 00 00 00"
+    assert request.decode(4, memoryview(bytes.fromhex(data))) == {T0: EpochEnd(0, 2, 9)}
 
 
 def test_the_order_of_partitions_is_kept_even_if_a_topic_occurs_twice() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kzconsumer.brokers.protocol.fetch import FetchRequest, FetchResponse
 from kzconsumer.brokers.protocol.group_offsets import FindCoordinatorRequest, OffsetCommitRequest, OffsetFetchRequest
 from kzconsumer.brokers.protocol.group_state import DescribeGroupsRequest
+from kzconsumer.brokers.protocol.leader_epochs import OffsetForLeaderEpochRequest
 from kzconsumer.brokers.protocol.list_offsets import ListOffsetsRequest
 from kzconsumer.brokers.protocol.metadata import MetadataRequest
 from kzconsumer.brokers.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
@@ -30,6 +31,13 @@ FETCH_V12 = (
     "00000007 0000 00000000 02 02 74 02 00000001 0006 0000000000000009 0000000000000008 0000000000000002"
     "02 0000000000000063 0000000000000003 00 ffffffff 03 6869 01 07 01 00 00 00"
 )
+FETCH_DIVERGING = (
+    "00000007 0000 00000000 02 02 74 02 00000001 0000 0000000000000009 0000000000000009 0000000000000002"
+    "01 ffffffff 01 01 00 0d 00000002 0000000000000004 00 00 00"
+)
+EPOCH_ENDS_V0 = "00000001 0001 74 00000001 0000 00000000 0000000000000009"
+EPOCH_ENDS_V3 = "00000000 00000001 0001 74 00000001 0000 00000000 00000002 0000000000000009"
+EPOCH_ENDS_V4 = "00000000 02 02 74 02 0000 00000000 00000002 0000000000000009 00 00 00"
 METADATA_V8 = (
     "00000000 00000001 00000001 0001 68 00002384 ffff ffff 00000001 00000001 0000 0001 74 00 00000001 0000 00000000"
     "00000001 00000005 00000001 00000001 00000001 00000001 00000000 80000000 80000000"
@@ -57,6 +65,10 @@ GOOD: list[tuple[Any, int, str]] = [
     (FETCH, 5, FETCH_V5),
     (FETCH, 11, FETCH_V11),
     (FETCH, 12, FETCH_V12),
+    (FETCH, 12, FETCH_DIVERGING),
+    (OffsetForLeaderEpochRequest({}), 0, EPOCH_ENDS_V0),
+    (OffsetForLeaderEpochRequest({}), 3, EPOCH_ENDS_V3),
+    (OffsetForLeaderEpochRequest({}), 4, EPOCH_ENDS_V4),
     (MetadataRequest(None), 8, METADATA_V8),
     (ListOffsetsRequest({}), 0, LIST_OFFSETS_V0),
     (ListOffsetsRequest({}), 5, LIST_OFFSETS_V5),

@@ -72,8 +72,10 @@ def test_find_coordinator_response(version: int, group: str, broker: Broker, err
 
 
 @pytest.mark.parametrize("version", versions_of(OFFSET_COMMIT))
-@given(group=names, committed=st.dictionaries(partitions, st.tuples(int64s, names), max_size=10))
-def test_offset_commit_request(version: int, group: str, committed: dict[TopicPartition, tuple[int, str]]) -> None:
+@given(group=names, committed=st.dictionaries(partitions, st.tuples(int64s, names, st.none() | int32s), max_size=10))
+def test_offset_commit_request(
+    version: int, group: str, committed: dict[TopicPartition, tuple[int, str, int | None]]
+) -> None:
     kio = schema("offset_commit", version, "request")
     expected = make(
         kio.OffsetCommitRequest,
@@ -92,7 +94,7 @@ def test_offset_commit_request(version: int, group: str, committed: dict[TopicPa
                         kio.OffsetCommitRequestPartition,
                         partition_index=each.partition,
                         committed_offset=committed[each][0],
-                        committed_leader_epoch=-1,
+                        committed_leader_epoch=-1 if (epoch := committed[each][2]) is None else epoch,
                         commit_timestamp=-1,
                         committed_metadata=committed[each][1],
                     )
@@ -102,9 +104,10 @@ def test_offset_commit_request(version: int, group: str, committed: dict[TopicPa
             for topic, run in by_topic(list(committed)).items()
         ),
     )
-    offsets = {where: offset for where, (offset, _) in committed.items()}
-    metadata = {where: text for where, (_, text) in committed.items() if text}
-    assert OffsetCommitRequest(group, offsets, metadata).encode(version) == written(expected)
+    offsets = {where: offset for where, (offset, *_) in committed.items()}
+    metadata = {where: text for where, (_, text, _) in committed.items() if text}
+    epochs = {where: epoch for where, (*_, epoch) in committed.items() if epoch is not None}
+    assert OffsetCommitRequest(group, offsets, metadata, epochs).encode(version) == written(expected)
 
 
 @pytest.mark.parametrize("version", versions_of(OFFSET_COMMIT))
@@ -186,5 +189,8 @@ def test_offset_fetch_response(
     )
     assert OffsetFetchRequest("g", ()).decode(version, memoryview(written(response))) == StoredOffsets(
         error if version >= 2 else 0,
-        {where: StoredOffset(code, offset, text or "") for where, (code, offset, _, text) in stored.items()},
+        {
+            where: StoredOffset(code, offset, text or "", epoch if version >= 5 else -1)
+            for where, (code, offset, epoch, text) in stored.items()
+        },
     )

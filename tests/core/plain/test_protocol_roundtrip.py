@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from kzconsumer.brokers.protocol.fetch import FetchedPartition, FetchPosition, FetchRequest
+from kzconsumer.brokers.protocol.fetch import Diverging, FetchedPartition, FetchPosition, FetchRequest
 from kzconsumer.brokers.protocol.frames import request_frame, response_body
+from kzconsumer.brokers.protocol.leader_epochs import AskedEpoch, EpochEnd, OffsetForLeaderEpochRequest
 from kzconsumer.brokers.protocol.list_offsets import ListedOffset, ListOffsetsRequest
 from kzconsumer.brokers.protocol.metadata import MetadataRequest, PartitionMetadata, TopicMetadata
 from kzconsumer.brokers.protocol.sasl import (
@@ -41,6 +42,7 @@ from kzconsumer.brokers.protocol.versions import (
     METADATA,
     OFFSET_COMMIT,
     OFFSET_FETCH,
+    OFFSET_FOR_LEADER_EPOCH,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     SPOKEN,
@@ -62,6 +64,7 @@ OF_EACH_VERSION = extent(30, 1000)
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
 errors = st.sampled_from(sorted(int(code) for code in ErrorCode))
 partitions = st.builds(TopicPartition, names, int32s)
+POSITIONS = st.builds(FetchPosition, int64s, int32s, int32s, int32s)
 byte_strings = st.one_of(st.binary(max_size=40), st.binary(min_size=120, max_size=140))
 
 
@@ -69,6 +72,7 @@ APIS = [
     ("fetch", FETCH),
     ("metadata", METADATA),
     ("list_offsets", LIST_OFFSETS),
+    ("offset_for_leader_epoch", OFFSET_FOR_LEADER_EPOCH),
     ("find_coordinator", FIND_COORDINATOR),
     ("offset_commit", OFFSET_COMMIT),
     ("offset_fetch", OFFSET_FETCH),
@@ -110,7 +114,7 @@ def ms(value: int) -> datetime.timedelta:
 @pytest.mark.parametrize("version", versions_of(FETCH))
 @given(data=st.data())
 def test_fetch_request(version: int, data: st.DataObject) -> None:
-    positions = data.draw(st.dictionaries(partitions, st.builds(FetchPosition, int64s, int32s), max_size=20))
+    positions = data.draw(st.dictionaries(partitions, POSITIONS, max_size=20))
     wait, least, most, isolation = (data.draw(kind) for kind in (millis, int32s, int32s, int8s))
     rack = data.draw(names)
     kio = schema("fetch", version, "request")
@@ -124,6 +128,8 @@ def test_fetch_request(version: int, data: st.DataObject) -> None:
                     partition=each.partition,
                     fetch_offset=positions[each].offset,
                     partition_max_bytes=positions[each].max_bytes,
+                    current_leader_epoch=positions[each].leader_epoch,
+                    last_fetched_epoch=positions[each].fetched_epoch,
                 )
                 for each in run
             ),
@@ -163,6 +169,12 @@ def test_fetch_response(version: int, data: st.DataObject) -> None:
     tagged = {}
     if version >= 12 and data.draw(st.booleans()):
         tagged = {"current_leader": kio.LeaderIdAndEpoch(leader_id=3, leader_epoch=data.draw(int32s))}
+    diverging = None
+    if version >= 12 and data.draw(st.booleans()):
+        diverging = Diverging(data.draw(int32s), data.draw(int64s))
+        tagged["diverging_epoch"] = kio.EpochEndOffset(epoch=diverging.epoch, end_offset=diverging.end_offset)
+        if diverging.end_offset < 0:
+            diverging = None
     response = make(
         kio.FetchResponse,
         throttle_time=ms(throttle),
@@ -206,6 +218,7 @@ def test_fetch_response(version: int, data: st.DataObject) -> None:
             tuple(gone or ()) if version >= 4 else (),
             memoryview(records or b""),
             replica if version >= 11 else -1,
+            diverging,
         )
         for where, code, high, stable, start, gone, replica, records in parts
     ]
@@ -301,12 +314,14 @@ def as_kafka_writes(topic_id: UUID | None) -> str:
 
 
 @pytest.mark.parametrize("version", versions_of(LIST_OFFSETS))
-@given(wanted=st.dictionaries(partitions, int64s, max_size=10), isolation=int8s)
-def test_list_offsets_request(version: int, wanted: dict[TopicPartition, int], isolation: int) -> None:
+@given(wanted=st.dictionaries(partitions, st.tuples(int64s, st.none() | int32s), max_size=10), isolation=int8s)
+def test_list_offsets_request(
+    version: int, wanted: dict[TopicPartition, tuple[int, int | None]], isolation: int
+) -> None:
     kio = schema("list_offsets", version, "request")
-    by_topic: dict[str, list[tuple[int, int]]] = {}
-    for (topic, partition), timestamp in wanted.items():
-        by_topic.setdefault(topic, []).append((partition, timestamp))
+    by_topic: dict[str, list[tuple[int, int, int]]] = {}
+    for (topic, partition), (timestamp, epoch) in wanted.items():
+        by_topic.setdefault(topic, []).append((partition, timestamp, -1 if epoch is None else epoch))
     expected = make(
         kio.ListOffsetsRequest,
         replica_id=-1,
@@ -314,17 +329,24 @@ def test_list_offsets_request(version: int, wanted: dict[TopicPartition, int], i
         topics=tuple(
             kio.ListOffsetsTopic(
                 name=topic,
-                partitions=tuple(kio.ListOffsetsPartition(partition_index=p, timestamp=t) for p, t in parts),
+                partitions=tuple(
+                    make(kio.ListOffsetsPartition, partition_index=p, timestamp=t, current_leader_epoch=epoch)
+                    for p, t, epoch in parts
+                ),
             )
             for topic, parts in by_topic.items()
         ),
     )
-    assert ListOffsetsRequest(wanted, isolation).encode(version) == written(expected)
+    times = {partition: timestamp for partition, (timestamp, _) in wanted.items()}
+    epochs = {partition: epoch for partition, (_, epoch) in wanted.items() if epoch is not None}
+    assert ListOffsetsRequest(times, isolation, epochs).encode(version) == written(expected)
 
 
 @pytest.mark.parametrize("version", versions_of(LIST_OFFSETS))
-@given(listed=st.dictionaries(partitions, st.tuples(errors, int64s, int64s), max_size=6), more=st.booleans())
-def test_list_offsets_response(version: int, listed: dict[TopicPartition, tuple[int, int, int]], more: bool) -> None:
+@given(listed=st.dictionaries(partitions, st.tuples(errors, int64s, int64s, int32s), max_size=6), more=st.booleans())
+def test_list_offsets_response(
+    version: int, listed: dict[TopicPartition, tuple[int, int, int, int]], more: bool
+) -> None:
     kio = schema("list_offsets", version, "response")
     response = make(
         kio.ListOffsetsResponse,
@@ -340,17 +362,79 @@ def test_list_offsets_response(version: int, listed: dict[TopicPartition, tuple[
                         old_style_offsets=(offset, 0) if more else (),
                         timestamp=timestamp,
                         offset=offset,
+                        leader_epoch=epoch,
                     ),
                 ),
             )
-            for where, (code, offset, timestamp) in listed.items()
+            for where, (code, offset, timestamp, epoch) in listed.items()
         ),
     )
     read = ListOffsetsRequest({}).decode(version, memoryview(written(response)))
     if version == 0:
-        assert read == {w: ListedOffset(code, offset if more else -1, -1) for w, (code, offset, _) in listed.items()}
+        assert read == {w: ListedOffset(code, offset if more else -1, -1) for w, (code, offset, *_) in listed.items()}
     else:
-        assert read == {w: ListedOffset(*values) for w, values in listed.items()}
+        assert read == {
+            where: ListedOffset(code, offset, timestamp, epoch if version >= 4 else -1)
+            for where, (code, offset, timestamp, epoch) in listed.items()
+        }
+
+
+@pytest.mark.parametrize("version", versions_of(OFFSET_FOR_LEADER_EPOCH))
+@given(wanted=st.dictionaries(partitions, st.builds(AskedEpoch, int32s, int32s), max_size=10))
+def test_offset_for_leader_epoch_request(version: int, wanted: dict[TopicPartition, AskedEpoch]) -> None:
+    kio = schema("offset_for_leader_epoch", version, "request")
+    topics: dict[str, list[TopicPartition]] = {}
+    for where in wanted:
+        topics.setdefault(where.topic, []).append(where)
+    expected = make(
+        kio.OffsetForLeaderEpochRequest,
+        replica_id=-1,
+        topics=tuple(
+            kio.OffsetForLeaderTopic(
+                topic=topic,
+                partitions=tuple(
+                    make(
+                        kio.OffsetForLeaderPartition,
+                        partition=each.partition,
+                        current_leader_epoch=wanted[each].leader_epoch,
+                        leader_epoch=wanted[each].epoch,
+                    )
+                    for each in parts
+                ),
+            )
+            for topic, parts in topics.items()
+        ),
+    )
+    assert OffsetForLeaderEpochRequest(wanted).encode(version) == written(expected)
+
+
+@pytest.mark.parametrize("version", versions_of(OFFSET_FOR_LEADER_EPOCH))
+@given(ends=st.dictionaries(partitions, st.builds(EpochEnd, errors, int32s, int64s), max_size=6))
+def test_offset_for_leader_epoch_response(version: int, ends: dict[TopicPartition, EpochEnd]) -> None:
+    kio = schema("offset_for_leader_epoch", version, "response")
+    response = make(
+        kio.OffsetForLeaderEpochResponse,
+        throttle_time=ZERO,
+        topics=tuple(
+            kio.OffsetForLeaderTopicResult(
+                topic=where.topic,
+                partitions=(
+                    make(
+                        kio.EpochEndOffset,
+                        error_code=ErrorCode(end.error),
+                        partition=where.partition,
+                        leader_epoch=end.epoch,
+                        end_offset=end.end_offset,
+                    ),
+                ),
+            )
+            for where, end in ends.items()
+        ),
+    )
+    read = OffsetForLeaderEpochRequest({}).decode(version, memoryview(written(response)))
+    assert read == {
+        where: EpochEnd(end.error, end.epoch if version >= 1 else -1, end.end_offset) for where, end in ends.items()
+    }
 
 
 @given(error=errors, ranges=st.dictionaries(int16s, st.tuples(int16s, int16s), max_size=10))
@@ -430,13 +514,18 @@ def test_flexible_versions_are_those_of_the_schemas() -> None:
     assert schema("api_versions", 0, "request").ApiVersionsRequest.__api_key__ == API_VERSIONS
 
 
-@given(positions=st.dictionaries(partitions, st.builds(FetchPosition, int64s, int32s), max_size=6))
+@given(positions=st.dictionaries(partitions, POSITIONS, max_size=6))
 def test_kio_reads_what_we_write(positions: dict[TopicPartition, FetchPosition]) -> None:
     kio = schema("fetch", 12, "request")
     body = FetchRequest(100, 1, 1000, positions).encode(12)
     read = entity_reader(kio.FetchRequest)(body, 0)[0]
     assert [
-        (TopicPartition(topic.topic, part.partition), FetchPosition(part.fetch_offset, part.partition_max_bytes))
+        (
+            TopicPartition(topic.topic, part.partition),
+            FetchPosition(
+                part.fetch_offset, part.partition_max_bytes, part.current_leader_epoch, part.last_fetched_epoch
+            ),
+        )
         for topic in read.topics
         for part in topic.partitions
     ] == list(positions.items())

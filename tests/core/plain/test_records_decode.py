@@ -16,6 +16,7 @@ from kzconsumer.records._native import allocated_bytes
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer.records.decode import Decoded, decode, scan_next_offset
 from kzconsumer.records.forms import NO_RECORDS
+from kzconsumer.records.whole_batches import keep
 from tests.support.record_sets import (
     CODECS,
     LEGACY_CODECS,
@@ -168,7 +169,7 @@ def test_the_next_offset_follows_the_bounds_of_a_compacted_batch() -> None:
     assert decoded.next_offset == 110
     empty = record_batch([], base_offset=110, last_offset_delta=4)
     assert run(empty, 110).next_offset == 115
-    assert run(data + empty, 108) == Decoded(NO_RECORDS, 115, False, None, 0)
+    assert run(data + empty, 108) == Decoded(NO_RECORDS, 115, False, None, 0, epochs=((108, 0),))
 
 
 def test_a_partial_batch_at_the_end_is_normal() -> None:
@@ -260,3 +261,32 @@ def test_a_wrapper_may_end_in_a_partial_message() -> None:
     inner = message_set(RECORDS[:2], magic=0, base_offset=0)
     data = message(0, 1, -1, None, gzip.compress(inner + inner[:30]), CODECS["gzip"])
     assert [row["offset"] for row in rows(run(data))] == [0, 1]
+
+
+def test_leader_epochs_are_those_of_the_batches() -> None:
+    """A gap belongs to the batch behind it; what ends below the start counts for nothing, and markers count."""
+    data = (
+        record_batch(RECORDS[:2], base_offset=0, leader_epoch=1)
+        + record_batch(RECORDS[:2], base_offset=10, leader_epoch=2)
+        + record_batch(RECORDS[:2], base_offset=12, leader_epoch=2)
+        + control_batch(20, producer_id=1, commit=True)
+        + message_set(RECORDS[:2], magic=1, base_offset=30)
+    )
+    wanted = {
+        0: ((0, 1), (2, 2), (14, 0), (21, -1)),
+        1: ((1, 1), (2, 2), (14, 0), (21, -1)),
+        2: ((2, 2), (14, 0), (21, -1)),
+        13: ((13, 2), (14, 0), (21, -1)),
+        32: (),
+    }
+    assert {start: run(data, start).epochs for start in wanted} == wanted
+    assert {start: keep(memoryview(data), start).epochs for start in wanted} == wanted
+    assert run(data[:-1], 20).epochs == ((20, 0), (21, -1))
+
+
+def test_leader_epochs_end_where_decoding_ends() -> None:
+    good = record_batch(RECORDS[:1], base_offset=0, leader_epoch=1)
+    bad = bytearray(record_batch(RECORDS[:1], base_offset=1, leader_epoch=2))
+    bad[-1] ^= 1
+    assert run(good + bad).epochs == ((0, 1),)
+    assert keep(memoryview(good + bytes(bad)), 0).epochs == ((0, 1),)

@@ -44,7 +44,7 @@ def test_the_batches_of_an_aborted_transaction_yield_no_rows() -> None:
 
 
 def test_a_response_with_only_aborted_records_is_skipped() -> None:
-    assert run(sent(4, 9) + sent(6, 9), [(9, 0)], 5) == Decoded(NO_RECORDS, 8, False, None, 0)
+    assert run(sent(4, 9) + sent(6, 9), [(9, 0)], 5) == Decoded(NO_RECORDS, 8, False, None, 0, epochs=((5, 0),))
 
 
 def test_the_same_producer_may_abort_commit_and_abort_again() -> None:

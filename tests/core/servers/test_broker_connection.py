@@ -17,6 +17,7 @@ from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.brokers.protocol.fetch import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
+    Diverging,
     FetchedPartition,
     FetchPosition,
     FetchRequest,
@@ -27,6 +28,7 @@ from kzconsumer.brokers.protocol.group_offsets import (
     OffsetFetchRequest,
     StoredOffset,
 )
+from kzconsumer.brokers.protocol.leader_epochs import AskedEpoch, EpochEnd, OffsetForLeaderEpochRequest
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListOffsetsRequest
 from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse
 from kzconsumer.brokers.protocol.versions import (
@@ -36,6 +38,7 @@ from kzconsumer.brokers.protocol.versions import (
     METADATA,
     OFFSET_COMMIT,
     OFFSET_FETCH,
+    OFFSET_FOR_LEADER_EPOCH,
     SPOKEN,
     Versions,
 )
@@ -56,11 +59,12 @@ AGREED = {
     "0.10.2.2": "Fetch 3, ListOffsets 1, Metadata 2, OffsetCommit 2, OffsetFetch 2, FindCoordinator 0, "
     "DescribeGroups 0, ListGroups 0",
     "1.1.1": "Fetch 7, ListOffsets 2, Metadata 5, OffsetCommit 3, OffsetFetch 3, FindCoordinator 1, "
-    "DescribeGroups 1, ListGroups 1, DescribeConfigs none",
+    "DescribeGroups 1, ListGroups 1, OffsetForLeaderEpoch 0, DescribeConfigs none",
     "2.8.2": "Fetch 12, ListOffsets 5, Metadata 10, OffsetCommit 8, OffsetFetch 7, FindCoordinator 3, "
-    "DescribeGroups 5, ListGroups 4, DescribeConfigs 4, ListPartitionReassignments 0",
+    "DescribeGroups 5, ListGroups 4, OffsetForLeaderEpoch 4, DescribeConfigs 4, ListPartitionReassignments 0",
     "3.9.1": "Fetch 12, ListOffsets 5, Metadata 10, OffsetCommit 8, OffsetFetch 7, FindCoordinator 4, "
-    "DescribeGroups 5, ListGroups 5, DescribeConfigs 4, ListPartitionReassignments 0, ConsumerGroupDescribe 0",
+    "DescribeGroups 5, ListGroups 5, OffsetForLeaderEpoch 4, DescribeConfigs 4, ListPartitionReassignments 0, "
+    "ConsumerGroupDescribe 0",
 }
 # The three others speak every version of a request that these speak.
 VERSIONS = [version for version in AGREED if version not in extent(("0.9.0.1", "0.10.2.2", "2.8.2"), ())]
@@ -141,6 +145,9 @@ async def test_every_version_of_every_request(cluster_of: ClusterOf, version: st
         for level in levels(agreed, LIST_OFFSETS):
             connection.versions = Versions({LIST_OFFSETS: (level, level)})
             await check_list_offsets(connection, level, unique)
+        for level in levels(agreed, OFFSET_FOR_LEADER_EPOCH) if OFFSET_FOR_LEADER_EPOCH in agreed.ranges else ():
+            connection.versions = Versions({OFFSET_FOR_LEADER_EPOCH: (level, level)})
+            await check_epoch_ends(connection, level, unique)
         for level in levels(agreed, FETCH):
             connection.versions = Versions({FETCH: (level, level)})
             await check_fetch(connection, level, unique)
@@ -184,6 +191,18 @@ async def check_list_offsets(connection: BrokerConnection, level: int, topic: st
         assert by_time[p1].offset == -1, level
 
 
+async def check_epoch_ends(connection: BrokerConnection, level: int, topic: str) -> None:
+    p0, p1, missing = TopicPartition(topic, 0), TopicPartition(topic, 1), TopicPartition(topic + "-not", 0)
+    wanted = {p0: AskedEpoch(0), p1: AskedEpoch(7, 0), missing: AskedEpoch(0)}
+    ends = await connection.call(OffsetForLeaderEpochRequest(wanted), timeout=LIMIT)
+    unknown = ends.pop(missing)
+    assert unknown.error == error_codes.UNKNOWN_TOPIC_OR_PARTITION, level
+    assert ends == {p0: EpochEnd(0, 0 if level >= 1 else -1, 3), p1: EpochEnd(0, -1, -1)}, level
+    wanted = {p0: AskedEpoch(0, 1)}
+    ends = await connection.call(OffsetForLeaderEpochRequest(wanted), timeout=LIMIT)
+    assert ends[p0].error == (error_codes.UNKNOWN_LEADER_EPOCH if level >= 2 else error_codes.NONE), level
+
+
 async def check_fetch(connection: BrokerConnection, level: int, topic: str) -> None:
     p0, p1, missing = TopicPartition(topic, 0), TopicPartition(topic, 1), TopicPartition(topic + "-not", 0)
     wanted = {where: FetchPosition(offset, 1 << 20) for where, offset in ((p0, 1), (missing, 0), (p1, 7))}
@@ -198,6 +217,17 @@ async def check_fetch(connection: BrokerConnection, level: int, topic: str) -> N
         assert fetched[p1].error == error_codes.OFFSET_OUT_OF_RANGE, level
         assert fetched[missing].error == error_codes.UNKNOWN_TOPIC_OR_PARTITION, level
         assert len(fetched[missing].records) == 0, level
+    # A position beyond the end, one in an epoch that the log does not have, and a leader of another epoch.
+    beyond = {p0: FetchPosition(4, 1 << 20, 0, 0), p1: FetchPosition(0, 1 << 20, 1)}
+    fetched = await fetch(connection, beyond)
+    assert fetched[p0].diverging == (Diverging(0, 3) if level >= 12 else None), level
+    assert fetched[p0].error == (error_codes.NONE if level >= 12 else error_codes.OFFSET_OUT_OF_RANGE), level
+    assert fetched[p1].error == (error_codes.UNKNOWN_LEADER_EPOCH if level >= 9 else error_codes.NONE), level
+    fetched = await fetch(connection, {p0: FetchPosition(1, 1 << 20, 0, 0), p1: FetchPosition(1, 1 << 20, 0, 3)})
+    assert fetched[p0].diverging is None, level
+    assert b"value-2" in bytes(fetched[p0].records), level
+    # Of an epoch that no log has, a broker says nothing but that.
+    assert fetched[p1].error == (error_codes.OFFSET_OUT_OF_RANGE if level >= 12 else error_codes.NONE), level
 
 
 async def check_find_coordinator(connection: BrokerConnection, level: int, group: str) -> None:
@@ -219,7 +249,8 @@ async def check_offsets(connection: BrokerConnection, topic: str, offset: int) -
     about = agreed(connection.versions)
     deadline = time.monotonic() + LIMIT
     while True:  # until the coordinator has read its part of the offsets topic
-        errors = await connection.call(OffsetCommitRequest(topic, {p0: offset, p1: 1 << 40}), timeout=LIMIT)
+        request = OffsetCommitRequest(topic, {p0: offset, p1: 1 << 40}, leader_epochs={p0: 3})
+        errors = await connection.call(request, timeout=LIMIT)
         if {error_codes.error_code(code).retriable for code in errors.values()} != {True}:
             break
         assert time.monotonic() < deadline, about
@@ -227,7 +258,9 @@ async def check_offsets(connection: BrokerConnection, topic: str, offset: int) -
     assert errors == {p0: error_codes.NONE, p1: error_codes.NONE}, about
     stored = await connection.call(OffsetFetchRequest(topic, (p0, p1)), timeout=LIMIT)
     assert stored.error == error_codes.NONE, about
-    assert stored.offsets == {p0: StoredOffset(0, offset), p1: StoredOffset(0, 1 << 40)}, about
+    kept = connection.versions.choose(OFFSET_COMMIT) >= 6 and connection.versions.choose(OFFSET_FETCH) >= 5
+    epoch = 3 if kept else -1
+    assert stored.offsets == {p0: StoredOffset(0, offset, "", epoch), p1: StoredOffset(0, 1 << 40)}, about
     other = await connection.call(OffsetFetchRequest(topic + "-other", (p0,)), timeout=LIMIT)
     assert other.offsets[p0].offset == -1, about
 
