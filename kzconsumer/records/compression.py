@@ -22,6 +22,7 @@ _XERIAL_HEADER = 16  # magic, version int32, lowest compatible version int32
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_BLOCK_SIZES = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPABLE = b"\x2a\x4d\x18"  # behind a byte from 0x50 to 0x5f
 _ZSTD_BLOCK_SIZE = 128 << 10
 _NEXT_MEMBER = 512  # bytes of input that a gzip member after the first is given at first
 
@@ -86,7 +87,8 @@ def decompress(codec: int, magic: int, data: memoryview, scratch: Scratch) -> me
                 frame = _with_right_header_checksum(frame)
             return _into(cramjam.lz4.decompress_into, frame, bound, scratch)
         if codec == L.ZSTD and magic == 2:
-            return _into(cramjam.zstd.decompress_into, data, _zstd_bound(data, scratch.most), scratch)
+            frames, bound = _zstd_frames(data, scratch.most)
+            return _into(cramjam.zstd.decompress_into, frames, bound, scratch)
     except (cramjam.DecompressionError, zlib.error, IndexError) as error:
         raise BadCompression(f"it cannot be decompressed: {error}") from error
     raise BadCompression(f"its compression codec {codec} is unknown")
@@ -132,18 +134,7 @@ def _gunzip(data: memoryview, scratch: Scratch) -> memoryview:
 
 def _snappy(data: memoryview, scratch: Scratch) -> memoryview:
     """Raw snappy (librdkafka may write it) or xerial's blocks (snappy-java, hence all Java clients)."""
-    if bytes(data[:8]) != _XERIAL_MAGIC:
-        blocks = [data]
-    else:
-        blocks = []
-        position = _XERIAL_HEADER
-        while position < len(data):
-            size = int.from_bytes(data[position : position + 4], "big", signed=True)
-            position += 4
-            if size < 0 or size > len(data) - position:
-                raise BadCompression("it cannot be decompressed: a snappy block is cut off")
-            blocks.append(data[position : position + size])
-            position += size
+    blocks = _xerial_blocks(data) if bytes(data[:8]) == _XERIAL_MAGIC else [data]
     sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
     total = sum(sizes)
     if total > scratch.most:
@@ -153,6 +144,30 @@ def _snappy(data: memoryview, scratch: Scratch) -> memoryview:
     for block, size in zip(blocks, sizes, strict=True):
         at += cramjam.snappy.decompress_raw_into(block, room[at : at + size])
     return scratch.keep(at)
+
+
+def _xerial_blocks(data: memoryview) -> list[memoryview]:
+    """Of all streams in `data`, one after the other, as `org.xerial.snappy.SnappyInputStream` reads them.
+
+    It ignores up to three bytes behind the last block.
+    """
+    blocks = []
+    position = _XERIAL_HEADER
+    while len(data) - position >= 4:
+        if bytes(data[position : position + 8]) == _XERIAL_MAGIC:
+            if int.from_bytes(data[position + 8 : position + 12], "big", signed=True) < 1:
+                raise BadCompression("it cannot be decompressed: a snappy stream of an unknown version")
+            position += _XERIAL_HEADER
+            if position > len(data):
+                raise BadCompression("it cannot be decompressed: a snappy header is cut off")
+            continue
+        size = int.from_bytes(data[position : position + 4], "big", signed=True)
+        position += 4
+        if size < 0 or size > len(data) - position:
+            raise BadCompression("it cannot be decompressed: a snappy block is cut off")
+        blocks.append(data[position : position + size])
+        position += size
+    return blocks
 
 
 def _lz4_frame(data: memoryview) -> tuple[memoryview, int]:
@@ -215,12 +230,20 @@ def lz4_header_checksum(data: bytes) -> int:
     return (value ^ value >> 16) >> 8 & 255
 
 
-def _zstd_bound(data: memoryview, limit: int) -> int:
-    """What the frames decompress to at most: the sum of their blocks' bounds."""
+def _zstd_frames(data: memoryview, limit: int) -> tuple[memoryview, int]:
+    """The frames up to the last one with content, and a bound of what they decompress to: the sum of their blocks'.
+
+    Skippable frames (RFC 8878, 3.1.2) have no content. Java reads one at the end even if it is cut off.
+    """
     position = 0
+    end = 0
     bound = 0
     while position < len(data):
-        if bytes(data[position : position + 4]) != _ZSTD_MAGIC:
+        magic = bytes(data[position : position + 4])
+        if magic[1:] == _ZSTD_SKIPPABLE and magic[0] & 0xF0 == 0x50:
+            position += 8 + int.from_bytes(data[position + 4 : position + 8], "little")
+            continue
+        if magic != _ZSTD_MAGIC:
             raise BadCompression("it cannot be decompressed: not a zstd frame")
         descriptor = data[position + 4]
         single_segment = descriptor >> 5 & 1
@@ -236,6 +259,7 @@ def _zstd_bound(data: memoryview, limit: int) -> int:
             bound += _ZSTD_BLOCK_SIZE if kind == 2 else size
             position += 1 if kind == 1 else size
             if bound > limit:
-                return bound
+                return data, bound
         position += 4 if descriptor & 4 else 0
-    return bound
+        end = min(position, len(data))
+    return data[:end], bound

@@ -71,8 +71,9 @@ def decode(
     `largest_body`: a batch that decompresses to more bytes is corrupt (256 MiB if not given).
     `room`: the most bytes that all compressed batches together may decompress to, for calls from the event loop. Beyond
     it the result has `no_room`, after at most so many bytes of work, whatever sizes the batches declare.
-    `check`: compare checksums.
-    Matches `org.apache.kafka.clients.consumer.internals.CompletedFetch` (3.9) with `check.crcs`.
+    `check`: compare checksums, also those of the messages inside a compressed one.
+    Reads what `org.apache.kafka.clients.consumer.internals.CompletedFetch` (3.9) reads with `check.crcs`, but for what
+    brokers refuse: `tests/core/servers/test_records_java.py` lists it.
     """
     scratch = Scratch(largest_body, room)
 

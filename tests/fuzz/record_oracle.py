@@ -163,12 +163,14 @@ def message_rows(offset: int, magic: int, whole: Reader) -> Callable[[], Iterato
     def rows() -> Iterator[Row]:
         inner = Reader(opened(attributes & 7, magic, value))
         found: list[Row] = []
-        while len(inner.data) >= 17:
+        while len(inner.data) >= 12:
             inner_offset, size = inner.unpack("qi")
-            if size < 14 + 8 * magic:
+            if size < 14:
                 raise Bad
             if size > len(inner.data):
                 break
+            if size < 14 + 8 * magic:
+                raise Bad
             inner_attributes, inner_time, inner_key, inner_value = message_fields(magic, Reader(inner.take(size)))
             if inner_attributes & 7:
                 raise Bad
@@ -177,7 +179,7 @@ def message_rows(offset: int, magic: int, whole: Reader) -> Callable[[], Iterato
         if not found:
             raise Bad
         base = offset - found[-1][0] if magic else 0
-        if abs(base) > L.MAX_OFFSET:  # it would overflow, which Java accepts
+        if not 0 <= base <= L.MAX_OFFSET:  # beyond it would overflow, which Java accepts
             raise Bad
         for row in found:
             if not 0 <= row[0] + base <= offset:

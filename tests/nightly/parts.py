@@ -36,6 +36,7 @@ VERSIONS = (
     "tests/core/servers/test_group_state.py",
     "tests/core/servers/test_kraft.py",
     "tests/core/servers/test_log_formats.py",
+    "tests/core/servers/test_records_java.py",
     "tests/tools/original/test_kraft_migration.py",
     "tests/core/servers/test_transactions.py",
     "tests/tools/servers/test_admin_controllers.py",

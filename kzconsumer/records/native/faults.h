@@ -8,6 +8,7 @@ enum fault {
     NO_MEMORY,
     BAD_SIZE,
     BAD_CRC,
+    BAD_INNER_CRC,
     BAD_MAGIC,
     BAD_VARINT,
     BAD_RECORD,
@@ -28,6 +29,7 @@ static inline const char *fault_text(enum fault fault) {
     static const char *const texts[FAULTS] = {
         [BAD_SIZE] = "its size field is smaller than its header",
         [BAD_CRC] = "its checksum does not match",
+        [BAD_INNER_CRC] = "the checksum of a message inside does not match",
         [BAD_MAGIC] = "its magic byte is unknown or does not fit",
         [BAD_VARINT] = "a variable-length number is overlong or cut off",
         [BAD_RECORD] = "a record does not fit its length",

@@ -31,6 +31,10 @@ static uint32_t crc32_of(const struct crc_tables *tables, const uint8_t *at, int
     return ~crc;
 }
 
+bool message_is_intact(const struct crc_tables *tables, const uint8_t *at, int64_t size) {
+    return load_u32(at + LOG_OVERHEAD) == crc32_of(tables, at + MAGIC_AT, size - MAGIC_AT);
+}
+
 static struct batch *add_batch(struct batches *batches) {
     if (batches->count == batches->room) {
         ptrdiff_t room = batches->room == 0 ? 16 + batches->size / 4096 : batches->room * 8;
@@ -91,7 +95,7 @@ static enum fault add_message(struct batches *batches, const struct crc_tables *
     int8_t magic = (int8_t)at[MAGIC_AT];
     if (end - position < LOG_OVERHEAD + MESSAGE_SIZE_V0 + 8 * magic)
         return BAD_SIZE;
-    if (tables != NULL && load_u32(at + LOG_OVERHEAD) != crc32_of(tables, at + MAGIC_AT, end - position - MAGIC_AT))
+    if (tables != NULL && !message_is_intact(tables, at, end - position))
         return BAD_CRC;
     int16_t attributes = at[MAGIC_END];
     bool wrapper = (attributes & CODEC_MASK) != 0;

@@ -71,6 +71,9 @@ struct crc_tables {
 
 void make_crc_tables(struct crc_tables *tables);
 
+/* Whether the checksum of a message of magic 0 or 1 is right. Its bytes `at` begin with the offset. */
+bool message_is_intact(const struct crc_tables *tables, const uint8_t *at, int64_t size);
+
 /* Fill `batches` from the framing of its data. With `tables` the checksums of magic 0 and 1 are compared; those of
    magic 2 are the caller's, and so is `batch_fault`. */
 void find_batches(struct batches *batches, const struct crc_tables *tables);

@@ -5,13 +5,15 @@
 /* The next message of the set `[at, end)`: NULL in `next` at its end, which may be inside a message. */
 static enum fault next_message(const uint8_t *at, const uint8_t *end, int magic, const uint8_t **next) {
     *next = NULL;
-    if (end - at < MAGIC_END)
+    if (end - at < LOG_OVERHEAD)
         return OK;
     int64_t size = load_i32(at + 8);
-    if (size < MESSAGE_SIZE_V0 + 8 * magic)
+    if (size < MESSAGE_SIZE_V0)
         return BAD_SIZE;
     if (size > end - at - LOG_OVERHEAD)
         return OK;
+    if (size < MESSAGE_SIZE_V0 + 8 * magic)
+        return BAD_SIZE;
     if (at[MAGIC_AT] != magic)
         return BAD_MAGIC;
     if (at[MAGIC_END] & CODEC_MASK)
@@ -20,7 +22,8 @@ static enum fault next_message(const uint8_t *at, const uint8_t *end, int magic,
     return OK;
 }
 
-enum fault count_messages(const uint8_t *body, int64_t size, int magic, int64_t *count, int64_t *last) {
+enum fault count_messages(const uint8_t *body, int64_t size, int magic, const struct crc_tables *tables,
+                          int64_t *count, int64_t *last) {
     const uint8_t *at = body, *next;
     *count = 0;
     for (;;) {
@@ -29,6 +32,8 @@ enum fault count_messages(const uint8_t *body, int64_t size, int magic, int64_t 
             return fault;
         if (next == NULL)
             return *count > 0 ? OK : NO_MESSAGE;
+        if (tables != NULL && !message_is_intact(tables, at, next - at))
+            return BAD_INNER_CRC;
         *last = load_i64(at);
         ++*count;
         at = next;

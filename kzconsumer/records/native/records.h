@@ -13,8 +13,9 @@ enum fault read_batch(const struct batch *batch, struct columns *columns);
 enum fault read_messages(const struct batch *batch, struct columns *columns);
 
 /* The number of messages inside a wrapper's body and the last offset as it is written there. A partial message at the
-   end is not counted and no fault, as in Java. */
-enum fault count_messages(const uint8_t *body, int64_t size, int magic, int64_t *count, int64_t *last);
+   end is not counted and no fault, as in Java. With `tables` the checksum of each is compared. */
+enum fault count_messages(const uint8_t *body, int64_t size, int magic, const struct crc_tables *tables,
+                          int64_t *count, int64_t *last);
 
 /* Whether a control batch with records ends an aborted transaction; BAD_MARKER if that cannot be read.
 

@@ -8,13 +8,13 @@
    thread takes up to the interpreter's switch interval (5 ms). */
 enum { RELEASE_GIL_FROM = 1 << 16, RELEASE_GIL_FOR_CHECKSUM_FROM = 1 << 20 };
 
-static void frame_response(struct response *response, const struct crc_tables *tables) {
+static void frame_response(struct response *response) {
     if (response->bytes.len < RELEASE_GIL_FROM) {
-        find_batches(&response->batches, tables);
+        find_batches(&response->batches, response->tables);
         return;
     }
     Py_BEGIN_ALLOW_THREADS
-    find_batches(&response->batches, tables);
+    find_batches(&response->batches, response->tables);
     Py_END_ALLOW_THREADS
 }
 
@@ -64,7 +64,8 @@ bool open_response(struct response *response, PyObject *module, PyObject *record
     }
     response->batches.data = response->bytes.buf;
     response->batches.size = response->bytes.len;
-    frame_response(response, crc32c == Py_None ? NULL : &state->crc_tables);
+    response->tables = crc32c == Py_None ? NULL : &state->crc_tables;
+    frame_response(response);
     if (response->batches.fault == NO_MEMORY) {
         PyErr_NoMemory();
         return false;
@@ -104,14 +105,14 @@ static void stop_before(struct batches *batches, ptrdiff_t row) {
     }
 }
 
-/* Count what a wrapper holds, and make the offsets inside relative to its own (KIP-31: from magic 1 on they are). */
-static enum fault open_wrapper(struct batch *batch) {
+/* Count what a wrapper holds, and make the offsets inside relative to its own (KIP-31: from magic 1 on they are). One
+   that is beyond the wrapper's is refused, as by `org.apache.kafka.common.record.AbstractLegacyRecordBatch`. */
+static enum fault open_wrapper(struct batch *batch, const struct crc_tables *tables) {
     int64_t last = 0;
-    enum fault fault = count_messages(batch->body, batch->size, batch->magic, &batch->count, &last);
+    enum fault fault = count_messages(batch->body, batch->size, batch->magic, tables, &batch->count, &last);
     if (fault != OK || batch->magic == 0)
         return fault;
-    if (__builtin_sub_overflow(batch->last, last, &batch->base) || batch->base < -MAX_OFFSET ||
-        batch->base > MAX_OFFSET)
+    if (last > batch->last || __builtin_sub_overflow(batch->last, last, &batch->base) || batch->base > MAX_OFFSET)
         return BAD_OFFSET;
     return OK;
 }
@@ -139,7 +140,7 @@ static bool open_body(struct response *response, ptrdiff_t row, PyObject *decomp
     response->decompressed += buffer->len;
     batch->body = buffer->buf;
     batch->size = buffer->len;
-    enum fault fault = batch->magic == 2 ? OK : open_wrapper(batch);
+    enum fault fault = batch->magic == 2 ? OK : open_wrapper(batch, response->tables);
     if (fault != OK)
         end_before(&response->batches, row, fault);
     return true;

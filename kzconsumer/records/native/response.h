@@ -8,6 +8,7 @@
 struct response {
     PyObject *view; /* a memoryview of the bytes */
     Py_buffer bytes;
+    const struct crc_tables *tables; /* NULL if no checksum is compared */
     struct batches batches;
     PyObject *reason;  /* the text of BAD_BODY */
     Py_buffer *bodies; /* decompressed ones */

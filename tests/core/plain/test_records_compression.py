@@ -15,6 +15,7 @@ import pytest
 from kzconsumer.records import layout as L
 from kzconsumer.records._native import allocated_bytes
 from kzconsumer.records.compression import BadCompression, NoRoom, Scratch, decompress, lz4_header_checksum
+from tests.support.odd_record_sets import snappy_bodies, zstd_bodies
 from tests.support.record_sets import Codec, compress
 
 CODECS_OF_BATCHES: list[tuple[int, Codec]] = [
@@ -99,6 +100,31 @@ def test_lz4_frames_of_other_encoders(content_checksum: bool, block_linked: bool
     assert plain(L.LZ4, bytes(compressor.finish())) == DATA
     assert plain(L.LZ4, bytes(cramjam.lz4.compress(DATA))) == DATA  # declares its content size
     assert plain(L.LZ4, pa.compress(DATA, "lz4", asbytes=True)) == DATA
+
+
+@pytest.mark.parametrize("name", ["first", "last", "between", "cut off"])
+def test_a_skippable_frame_of_zstd_has_no_content(name: str) -> None:
+    body = dict(zstd_bodies(DATA))[f"skippable frame {name}"]
+    assert plain(L.ZSTD, body) == DATA
+
+
+@pytest.mark.parametrize("name", ["rubbish behind", "a byte behind", "zeros behind", "cut off"])
+def test_what_is_no_frame_of_zstd_is_refused(name: str) -> None:
+    with pytest.raises(BadCompression):
+        plain(L.ZSTD, dict(zstd_bodies(DATA))[name])
+
+
+@pytest.mark.parametrize("name", ["two streams", "a stream without blocks last", "a byte behind", "three bytes behind"])
+def test_streams_of_snappy_may_follow_each_other(name: str) -> None:
+    assert plain(L.SNAPPY, dict(snappy_bodies(DATA))[name]) == DATA
+
+
+@pytest.mark.parametrize(
+    "name", ["second of version 0", "second header cut off", "magic cut off", "block of a negative size", "cut off"]
+)
+def test_what_is_no_stream_of_snappy_is_refused(name: str) -> None:
+    with pytest.raises(BadCompression):
+        plain(L.SNAPPY, dict(snappy_bodies(DATA))[name])
 
 
 def test_the_header_checksum_is_that_of_lz4() -> None:

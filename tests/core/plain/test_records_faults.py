@@ -115,6 +115,10 @@ FAULTS = {
     "message key too long": (changed(MESSAGE, 26, struct.pack(">i", 9)), BAD_FIELD),
     "message value too short": (changed(MESSAGE, 33, struct.pack(">i", 4)), BAD_FIELD),
     "message value negative": (changed(MESSAGE, 33, struct.pack(">i", -2)), BAD_FIELD),
+    "checksum inside": (
+        message(1, 10, 5, None, compress("gzip", message(1, 0, 5, None, b"v")[:-1] + b"w"), L.GZIP),
+        "the checksum of a message inside does not match",
+    ),
     "wrapper without value": (message(1, 10, 5, None, None, L.GZIP), BAD_FIELD),
     "nested wrapper": (
         message(1, 10, 5, None, compress("gzip", message(1, 0, 5, None, compress("gzip", MESSAGE), L.GZIP)), L.GZIP),
@@ -127,6 +131,10 @@ FAULTS = {
     ),
     "inner offset above the wrapper's": (
         message(0, 10, 5, None, compress("gzip", message(0, 11, 5, None, b"v")), L.GZIP),
+        BAD_OFFSET,
+    ),
+    "inner offset above the wrapper's, relative": (
+        message(1, 10, 5, None, compress("gzip", message(1, 11, 5, None, b"v")), L.GZIP),
         BAD_OFFSET,
     ),
 }
