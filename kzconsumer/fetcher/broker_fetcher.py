@@ -80,6 +80,7 @@ class BrokerFetcher:
     def add(self, states: Iterable[PartitionFetchState]) -> None:
         for state in states:
             self._states[state.topic_partition] = state
+            state.broker = self.broker.id
             state.queue.subscribe(self.wake)
         self.wake()
 
@@ -164,7 +165,7 @@ class BrokerFetcher:
                     size = min(size, max(int(size / state.expansion), FEWEST_BYTES))
                 asked[partition] = FetchPosition(state.position, 1 if self._looking else size)
             else:
-                parked = parked or not state.queue.has_room
+                parked = parked or not state.has_room
         return asked, parked
 
     def _take(self, asked: dict[TopicPartition, FetchPosition], fetched: list[FetchedPartition]) -> list[Arrival]:
@@ -209,7 +210,7 @@ class BrokerFetcher:
                         state.position = scan_next_offset(part.records, position.offset)
                     # No whole batch, or a small response: decoding decides.
                     state.decoding = state.position == position.offset
-                    state.queue.reserve(size)
+                    state.queue.reserve(size, state.broker)
                     arrived.append(Arrival(state, part, position.offset))
         self._move_back(state for state, _, _ in arrived)
         return arrived

@@ -104,7 +104,7 @@ class Delivery:
             decoded = self._read(part, start, room) if quick else next(from_thread, None)
             if decoded is None or decoded.no_room:
                 quick = False
-                if held >= MOST_DECODED and not state.queue.has_room:
+                if held >= MOST_DECODED and not state.queue.has_room_for(self._broker.id):
                     take_back([arrived.pop(0)])
                     deferred = True
                     continue
@@ -207,19 +207,19 @@ def enqueue(arrival: Arrival, decoded: Decoded) -> None:
     state.decoding = False
     state.position = until  # if the framing said otherwise, the answer in flight is dropped
     if until <= start:
-        state.queue.give_back(size)
+        state.queue.give_back(size, state.broker)
         return
     # Compressed records may take many times the bytes that were fetched.
     held = max(size, decoded.size) + CHUNK_BYTES
     if size >= SMALL_RESPONSE:
         state.expansion = held / size
-    state.queue.reserve(held - size)
+    state.queue.reserve(held - size, state.broker)
     records = decoded.records
     if state.end is not None and until > state.end and not records.whole_batches:
         records, until = records.below(state.end), max(state.end, start)
         state.position = until  # what was cut off is fetched again if the end moves
     at_end = state.end is not None and until >= state.end
-    state.queue.put(Chunk(state.tracker, start, until, records, held, at_end=at_end))
+    state.queue.put(Chunk(state.tracker, start, until, records, held, at_end=at_end, broker=state.broker))
     if decoded.corrupt is None:
         state.succeed()
 
@@ -229,7 +229,7 @@ def take_back(arrived: Iterable[Arrival]) -> None:
     for state, part, start in arrived:
         state.position = start
         state.decoding = False
-        state.queue.give_back(len(part.records))
+        state.queue.give_back(len(part.records), state.broker)
 
 
 def size_of(arrived: Iterable[Arrival]) -> int:

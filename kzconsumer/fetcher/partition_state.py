@@ -45,6 +45,8 @@ class PartitionFetchState(msgspec.Struct, eq=False):
     reset_due: bool = False
     stop: int | None = None
     """End offset of a bounded run."""
+    broker: int = 0
+    """Id of the one that it is fetched from, or was last."""
     _pause: float = FIRST_PAUSE
 
     def __post_init__(self) -> None:
@@ -63,6 +65,10 @@ class PartitionFetchState(msgspec.Struct, eq=False):
         """Nothing is fetched from this offset on: the end of a bounded run or of a range that is replayed."""
         return self.tracker.replay.until if self.tracker.replay is not None else self.stop
 
+    @property
+    def has_room(self) -> bool:
+        return self.queue.has_room_for(self.broker)
+
     def fetchable(self, now: float) -> bool:
         """The queue has room, and no pause, error, pending reset or end offset forbids it."""
         return (
@@ -71,7 +77,7 @@ class PartitionFetchState(msgspec.Struct, eq=False):
             and not self.reset_due
             and not self.decoding
             and (self.end is None or self.position is None or self.position < self.end)
-            and self.queue.has_room
+            and self.has_room
             and now >= self.retry_at
         )
 

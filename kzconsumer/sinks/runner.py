@@ -29,6 +29,7 @@ from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.quarantine import RangeQuarantine
 from kzconsumer.sinks.writing import BatchWriter, HandleRejected
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
+from kzconsumer.streams.many_queues import ManyQueues
 
 log = get_logger("kzconsumer.sink")
 
@@ -82,6 +83,11 @@ class SinkRunner:
         """What the sink shows of itself."""
         return self._can.status()
 
+    @property
+    def busy(self) -> bool:
+        """Whether what is queued waits for the sink: it is writing, or the next batch is full."""
+        return self._builder.full or (self.status is not None and self.status.stage == "write")
+
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Enter the sink, then write what comes from the queues of `feed`, until `stop`.
 
@@ -93,8 +99,7 @@ class SinkRunner:
                     task_status.started()
                     await self._fed.wait()
                     async with anyio.create_task_group() as tasks:
-                        for queue in self._queues:
-                            tasks.start_soon(self._collect, queue)
+                        tasks.start_soon(self._collect, ManyQueues(self._queues))
                         await self._write_batches()
                         tasks.cancel_scope.cancel()
         finally:
@@ -143,12 +148,13 @@ class SinkRunner:
         self._room.set()
         self._room = anyio.Event()
 
-    async def _collect(self, queue: ChunkQueue) -> None:
+    async def _collect(self, queues: ManyQueues) -> None:
+        """One task for all streams, which take turns: whichever asked first would fill each batch alone."""
         while True:
             while self._builder.full:
                 await self._room.wait()
             try:
-                chunk = await queue.get()
+                chunk = await queues.get()
             except EndOfStream:
                 return
             if chunk.error is not None:

@@ -130,7 +130,9 @@ class Observer:
             return []
         held, after = self._lease.held, self.settings.status.stalled_after
         tracked = self._tracked(self._sessions.positions())
-        return behind_sink([track.status(at, now(), time.time(), held, after) for at, track in tracked])
+        busy = self._runner is not None and self._runner.busy
+        statuses = [track.status(at, now(), time.time(), held, after) for at, track in tracked]
+        return behind_sink(statuses, sink_busy=busy)
 
     def report(self) -> Report:
         sessions, runner = self._sessions, self._runner

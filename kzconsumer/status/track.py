@@ -166,13 +166,13 @@ def hindrance(at: Position, lease_held: bool) -> Hindrance:
 _BEHIND_SINK: tuple[Hindrance, ...] = ("collecting", "queue full")
 
 
-def behind_sink(partitions: list[PartitionStatus]) -> list[PartitionStatus]:
-    """What waits behind a batch that the sink does not write is "sink slow", too."""
-    if not any(each.stalled and each.hindrance == "sink slow" for each in partitions):
+def behind_sink(partitions: list[PartitionStatus], *, sink_busy: bool) -> list[PartitionStatus]:
+    """What waits behind a batch that the sink is writing is "sink slow", too."""
+    if not sink_busy and not any(each.stalled and each.hindrance == "sink slow" for each in partitions):
         return partitions
     return [
         msgspec.structs.replace(each, hindrance="sink slow")
-        if each.stalled and each.hindrance in _BEHIND_SINK
+        if (sink_busy or each.stalled) and each.hindrance in _BEHIND_SINK
         else each
         for each in partitions
     ]

@@ -17,6 +17,7 @@ class Chunk(msgspec.Struct, eq=False):
     `records` are in the form that the consumer wants, and empty if the range holds none. `size` is what the chunk
     counts in the budgets of queues, in bytes. `error` ends the claim's records: all before it have been queued.
     `at_end`: the partition is not fetched any further (`kzconsumer.runs.end_offsets`, a range that is replayed).
+    `broker`: id of the one that it was fetched from.
     """
 
     tracker: OffsetTracker
@@ -26,7 +27,9 @@ class Chunk(msgspec.Struct, eq=False):
     size: int = 0
     error: Exception | None = None
     at_end: bool = False
+    broker: int = 0
 
     def rest(self, row: int, first: int) -> Chunk:
         """The records from index `row` on, for offsets from `first` on. It keeps the memory of all records."""
-        return Chunk(self.tracker, first, self.until, self.records.slice(row), self.size, at_end=self.at_end)
+        records = self.records.slice(row)
+        return Chunk(self.tracker, first, self.until, records, self.size, at_end=self.at_end, broker=self.broker)

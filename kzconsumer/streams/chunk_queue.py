@@ -1,19 +1,20 @@
 """The bounded queue between the fetchers and one stream, and the byte budget that all queues of a member share.
 
 Fetchers put chunks without waiting, and ask `has_room` before they fetch for a queue: a full one stops the fetching of
-its own stream's partitions and of no others.
+its own stream's partitions and of no others. Partitions take turns by bytes.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable
 
 import anyio
 
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.streams.chunk import Chunk
+from kzconsumer.streams.turns import Turns
 
 
 class EndOfStream(Exception):
@@ -48,10 +49,13 @@ class ByteBudget:
 
 
 class ChunkQueue:
-    """Chunks of one stream in the order they were fetched, `max_bytes` of them at a time.
+    """Chunks of one stream, of each partition in the order they were fetched, `max_bytes` of them at a time.
 
-    Fewer while the shared budget is used up, but an empty queue always has room: a stream that is not read delays no
-    other, and the budget is exceeded by one response per stream at most. What is held for a paused partition counts in
+    A partition waits for one chunk of each other partition, however much of those is queued.
+
+    Fewer bytes while the shared budget is used up, but there is always room for a broker of which nothing is queued: a
+    stream that is not read delays no other, a broker that answers at once none that takes its time, and the budget is
+    exceeded by one response of each broker per stream at most. What is held for a paused partition counts in
     the shared budget only: a paused partition must not delay the others of its stream.
     """
 
@@ -59,44 +63,77 @@ class ChunkQueue:
         """`total`: the budget that all queues of a member share, if there is one."""
         self._max_bytes = max_bytes
         self._total = total or ByteBudget(sys.maxsize)
-        self._chunks: deque[Chunk] = deque()
+        self._queued: dict[OffsetTracker, deque[Chunk]] = {}  # none is empty
+        self._turns = Turns[OffsetTracker]()
+        self._chunks = 0
         self._held: dict[OffsetTracker, deque[Chunk]] = {}  # of paused partitions
         self._bytes = 0
+        self._bytes_of = Counter[int]()  # by broker
         self._closed = False
         self._arrival = anyio.Event()
+        self._on_arrival: Callable[[], None] | None = None
         self._on_room: dict[Callable[[], None], None] = {}
         self._total.subscribe(self._notify_room)
 
     @property
     def filled(self) -> tuple[int, int, int]:
         """Number of chunks, bytes with those still being decoded, and the limit of bytes."""
-        return len(self._chunks), self._bytes, self._max_bytes
+        return self._chunks, self._bytes, self._max_bytes
+
+    def __bool__(self) -> bool:
+        """Whether a chunk can be taken; perhaps only of a closed claim."""
+        return self._chunks > 0
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     @property
     def has_room(self) -> bool:
+        """Whether it is not full."""
         return self._bytes == 0 or (self._bytes < self._max_bytes and self._total.has_room)
 
-    def reserve(self, size: int) -> None:
-        """Count bytes that have been fetched and are still being decoded."""
+    def has_room_for(self, broker: int) -> bool:
+        """Whether more may be fetched for it from this broker."""
+        return self._bytes_of[broker] == 0 or self.has_room
+
+    def reserve(self, size: int, broker: int = 0) -> None:
+        """Count bytes that have been fetched from a broker and are still being decoded."""
         self._bytes += size
+        self._bytes_of[broker] += size
         self._total.take(size)
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, size: int, broker: int = 0) -> None:
         """Free reserved bytes, or those of a chunk that has left the queue."""
         self._total.give_back(size)
-        self._count(-size)
+        self._count(-size, broker)
 
     def put(self, chunk: Chunk) -> None:
         """Queue a chunk whose bytes are reserved; one of a closed claim is dropped."""
         if self._closed or not chunk.tracker.open:
-            self.give_back(chunk.size)
+            self.give_back(chunk.size, chunk.broker)
             return
         if chunk.tracker.paused:
             self._held.setdefault(chunk.tracker, deque()).append(chunk)
-            self._count(-chunk.size)
+            self._count(-chunk.size, chunk.broker)
             return
-        self._chunks.append(chunk)
+        self._append(chunk.tracker, (chunk,))
+
+    def _append(self, tracker: OffsetTracker, chunks: Iterable[Chunk]) -> None:
+        line = self._queued.setdefault(tracker, deque())
+        before = len(line)
+        line.extend(chunks)
+        if not line:
+            del self._queued[tracker]
+            return
+        self._chunks += len(line) - before
+        self._turns.come(tracker)
+        self._notify_arrival()
+
+    def _notify_arrival(self) -> None:
         self._arrival.set()
+        if self._on_arrival is not None:
+            self._on_arrival()
 
     async def get(self) -> Chunk:
         """The next chunk of an open claim. Raises EndOfStream once closed. Cancelled, it takes nothing."""
@@ -110,10 +147,16 @@ class ChunkQueue:
             await self._arrival.wait()
 
     def get_nowait(self) -> Chunk | None:
-        while self._chunks:
-            chunk = self._chunks.popleft()
-            self.give_back(chunk.size)
-            if chunk.tracker.open:
+        while (tracker := self._turns.next()) is not None:
+            line = self._queued[tracker]
+            chunk = line.popleft()
+            self._chunks -= 1
+            if not line:
+                del self._queued[tracker]
+            # Ranges that a sink fetches for itself have no bytes, and others no records.
+            self._turns.took(tracker, max(chunk.size, len(chunk.records)), more=bool(line))
+            self.give_back(chunk.size, chunk.broker)
+            if tracker.open:
                 return chunk
         return None
 
@@ -123,35 +166,39 @@ class ChunkQueue:
         if rest is not None:
             self._total.take(rest.size)
         self._held[tracker] = deque(queued if rest is None else (rest, *queued))
-        self._count(-_bytes(queued))
+        for chunk in queued:
+            self._count(-chunk.size, chunk.broker)
 
     def unhold(self, tracker: OffsetTracker) -> None:
         """The claim is not paused any more: queue what was held."""
         held = self._held.pop(tracker, ())
-        self._count(_bytes(held))
-        self._chunks.extend(held)
-        self._arrival.set()
+        for chunk in held:
+            self._count(chunk.size, chunk.broker)
+        self._append(tracker, held)
         self._notify_room()
 
     def drop(self, tracker: OffsetTracker) -> None:
         """Drop what is queued or held for a claim."""
         self._total.give_back(_bytes(self._held.pop(tracker, ())))
-        self.give_back(_bytes(self._take(tracker)))
+        for chunk in self._take(tracker):
+            self.give_back(chunk.size, chunk.broker)
 
-    def _take(self, tracker: OffsetTracker) -> list[Chunk]:
-        taken = [chunk for chunk in self._chunks if chunk.tracker is tracker]
-        self._chunks = deque(chunk for chunk in self._chunks if chunk.tracker is not tracker)
+    def _take(self, tracker: OffsetTracker) -> Collection[Chunk]:
+        taken = self._queued.pop(tracker, ())
+        self._turns.leave(tracker)
+        self._chunks -= len(taken)
         return taken
 
     def close(self) -> None:
         """Drop all chunks; `get` raises EndOfStream from now on."""
         self._closed = True
-        queued, held = _bytes(self._chunks), sum(map(_bytes, self._held.values()))
-        self._chunks.clear()
-        self._held.clear()
-        self._total.give_back(held)
-        self.give_back(queued)
-        self._arrival.set()
+        for tracker in {*self._queued, *self._held}:
+            self.drop(tracker)
+        self._notify_arrival()
+
+    def listen(self, on_arrival: Callable[[], None]) -> None:
+        """Call `on_arrival` whenever a chunk was queued, and when the queue is closed."""
+        self._on_arrival = on_arrival
 
     def subscribe(self, on_room: Callable[[], None]) -> None:
         """Call `on_room` whenever a full queue has room again."""
@@ -160,10 +207,11 @@ class ChunkQueue:
     def unsubscribe(self, on_room: Callable[[], None]) -> None:
         self._on_room.pop(on_room, None)
 
-    def _count(self, size: int) -> None:
+    def _count(self, size: int, broker: int) -> None:
         was_full = not self.has_room
         self._bytes += size
-        if was_full and self.has_room:
+        self._bytes_of[broker] += size
+        if was_full and (self.has_room or self._bytes_of[broker] == 0):
             self._notify_room()
 
     def _notify_room(self) -> None:

@@ -252,3 +252,49 @@ async def test_what_was_held_wakes_a_waiting_get() -> None:
         claim.paused = False
         queue.unhold(claim)
         assert await waiting is held
+
+
+def test_partitions_take_turns_by_bytes() -> None:
+    queue, large, small, late = ChunkQueue(1000), tracker(0), tracker(1), tracker(2)
+    put(queue, *(Chunk(large, first, first + 1, size=90) for first in range(4)))
+    put(queue, *(Chunk(small, first, first + 1, size=30) for first in range(9)))
+    order = [queue.get_nowait() for _ in range(5)]
+    assert [(one.tracker, one.first) for one in order if one] == [
+        (large, 0),
+        (small, 0),
+        (small, 1),
+        (small, 2),
+        (large, 1),
+    ]
+    put(queue, Chunk(late, 0, 1, size=1), Chunk(late, 1, 2, size=500))
+    following = [one.tracker for _ in range(3) if (one := queue.get_nowait())]
+    assert late in following[:2]  # what was queued before it does not count
+
+
+def test_a_full_queue_has_room_for_a_broker_of_which_it_has_nothing() -> None:
+    """Another broker, that answers at once, would fill it again whenever there is room."""
+    queue, output, claim = ChunkQueue(100, ByteBudget(100)), list[bool](), tracker()
+    queue.subscribe(lambda: output.append(queue.has_room_for(2)))
+    queue.reserve(90, 1)
+    queue.reserve(90, 1)
+    assert not queue.has_room_for(1)
+    assert queue.has_room_for(2)
+    queue.reserve(10, 2)
+    assert not queue.has_room_for(2)
+    queue.put(Chunk(claim, 0, 1, size=10, broker=2))
+    assert output == []
+    queue.get_nowait()
+    assert output == [True]  # still full, and yet there is room for that broker
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_what_is_held_or_dropped_is_given_back_to_its_broker(held: bool) -> None:
+    queue, claim = ChunkQueue(50), tracker()
+    put(queue, Chunk(tracker(1), 0, 1, size=60))
+    queue.reserve(60, 2)
+    queue.put(Chunk(claim, 0, 1, size=60, broker=2))
+    assert not queue.has_room_for(2)
+    queue.hold(claim, None) if held else queue.drop(claim)
+    assert queue.has_room_for(2)
+    queue.unhold(claim)
+    assert queue.has_room_for(2) is not held

@@ -58,11 +58,13 @@ def test_what_waits_behind_the_sink_counts_with_it() -> None:
     """In the sentence as in the table; what is not stalled keeps its state."""
     waiting = [stalled(1, "collecting"), stalled(2, "queue full"), stalled(3, "no leader")]
     waiting.append(partition(4, hindrance="collecting"))
-    shown = behind_sink([stalled(0), *waiting])
+    shown = behind_sink([stalled(0), *waiting], sink_busy=False)
     assert [each.hindrance for each in shown] == [*["sink slow"] * 3, "no leader", "collecting"]
     assert [each.partitions for each in of(*shown)] == [["orders-0", "orders-1", "orders-2"], ["orders-3"]]
-    assert behind_sink(waiting) == waiting
+    assert behind_sink(waiting, sink_busy=False) == waiting
     assert texts(of(waiting[0])) == ["1 partition stalled: orders-1 (collecting)"]
+    shown = behind_sink(waiting, sink_busy=True)
+    assert [each.hindrance for each in shown] == ["sink slow", "sink slow", "no leader", "sink slow"]
 
 
 def test_a_partition_that_an_operator_has_paused_is_no_reason() -> None:

@@ -9,6 +9,7 @@ import pytest
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.model import TopicPartition
+from kzconsumer.streams.turns import Turns
 from tests.support.simulated.broker_machine import TIGHT
 from tests.support.simulated.group import SimulatedGroup, simulated_group
 from tests.support.simulated.kafka_frames import FETCH, LIST_OFFSETS, METADATA
@@ -81,9 +82,23 @@ def left_out(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def goes_on(patch: pytest.MonkeyPatch) -> None:
+    """Who has the turn keeps it for as long as it has something."""
+    took = Turns.took
+
+    def keep(turns: Turns[object], one: object, size: int, *, more: bool) -> None:
+        if not more:
+            took(turns, one, size, more=False)
+
+    patch.setattr(Turns, "took", keep)
+
+
 @pytest.mark.parametrize(
     ("plant", "expected"),
-    [(always_first, "had records for a, and others came"), (left_out, "a asks for others and not for t-0")],
+    [
+        (always_first, "had records for a, and others came"),
+        (left_out, "a asks for others and not for t-0"),
+    ],
 )
 def test_finds_partitions_that_starve(
     plant: Callable[[pytest.MonkeyPatch], None], expected: str, monkeypatch: pytest.MonkeyPatch
@@ -94,6 +109,23 @@ def test_finds_partitions_that_starve(
         group.logs.burst(600)
         group.world.pass_time(5)
         assert any(expected in violation for violation in group.promises.violations), group.promises.violations
+
+
+@pytest.mark.parametrize("plant", [None, goes_on])
+def test_queued_partitions_take_turns(
+    plant: Callable[[pytest.MonkeyPatch], None] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each, several chunks are queued."""
+    with simulated_group(1, record_bytes=LARGE, fetch=ROOMY) as group:
+        joined(group, pace=0.05)
+        if plant is not None:
+            plant(monkeypatch)
+        group.logs.burst(1200)
+        group.world.pass_time(5)
+        if plant is None:
+            rests(group)
+        else:
+            assert any("is queued, and a had" in violation for violation in group.promises.violations)
 
 
 def test_partitions_that_take_turns_do_not_starve() -> None:

@@ -192,12 +192,12 @@ async def test_all_streams_feed_the_one_sink() -> None:
 async def test_the_next_batch_is_collected_while_one_is_written_and_no_more() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
     put(queue, *(chunk(claim, first, first + 5) for first in range(0, 40, 5)))
-    waiting = [one.first for one in queue._chunks]
+    waiting = queue.filled[0]
     async with running(runner_of(sink, records=10, time=60), [queue]):
         await until(sink.writing.is_set)
         await asyncio.sleep(0.02)
         # 0..9 are being written, 10..19 collected; the queue holds the rest back, and so the fetchers.
-        assert [one.first for one in queue._chunks] == waiting[4:]
+        assert queue.filled[0] == waiting - 4
         assert claim.consumed == 10
         sink.gate.set()
         await until(lambda: claim.processed == 40)
@@ -252,7 +252,7 @@ async def test_records_of_a_closed_claim_are_not_written() -> None:
     going, staying, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Memory()
     async with running(runner_of(sink, records=4, time=60), [queue]):
         put(queue, chunk(going, 0, 2))
-        await until(lambda: not queue._chunks)
+        await until(lambda: not queue)
         await asyncio.sleep(0)
         going.close()
         put(queue, chunk(staying, 0, 2))
@@ -522,7 +522,7 @@ async def test_a_replay_that_is_lost_before_its_turn_does_not_block_the_stream()
     put(queue, chunk(staying, 0, 4), chunk(lost, 0, 3), chunk(staying, 4, 8))
     async with running(runner_of(sink, commits, records=4, time=60), [queue]):
         await until(sink.writing.is_set)
-        await until(lambda: len(queue._chunks) == 1)
+        await until(lambda: queue.filled[0] == 1)
         lost.close()
         sink.gate.set()
         await until(lambda: staying.processed == 8)
@@ -547,12 +547,12 @@ class Preparing(Memory):
 async def test_the_next_batch_is_prepared_while_one_is_written_and_no_more() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing(open_gate=False)
     put(queue, *(chunk(claim, first, first + 5) for first in range(0, 40, 5)))
-    waiting = [one.first for one in queue._chunks]
+    waiting = queue.filled[0]
     async with running(runner_of(sink, records=10, time=60), [queue]):
         await until(lambda: len(sink.prepared) == 2)
         await asyncio.sleep(0.02)
         # 0..9 are being written, 10..19 prepared, 20..29 collected; the queue holds the rest back, and so the fetchers.
-        assert [one.first for one in queue._chunks] == waiting[6:]
+        assert queue.filled[0] == waiting - 6
         assert (len(sink.prepared), claim.consumed) == (2, 10), "a prepared batch does not delay a release"
         sink.gate.set()
         await until(lambda: claim.processed == 40)
@@ -750,3 +750,26 @@ async def test_records_below_the_floor_are_written_before_a_stream_fails() -> No
             await task
     assert raised.group_contains(OffsetLostError)
     assert sorted(sink.ranges) == [(0, 0, 2), (1, 0, 8)]
+
+
+async def test_streams_take_turns_whichever_was_first() -> None:
+    """A batch has room for one chunk: the first stream to be collected would fill each."""
+    claims, queues, sink = [tracker(0), tracker(1)], [ChunkQueue(1 << 20), ChunkQueue(1 << 20)], Memory()
+    for claim, queue in zip(claims, queues, strict=True):
+        put(queue, *(chunk(claim, first, first + 5) for first in range(0, 20, 5)))
+    async with running(runner_of(sink, records=5, time=60), queues):
+        await until(lambda: all(claim.processed == 20 for claim in claims))
+    assert [partition for partition, _, _ in sink.ranges] == [0, 1, 0, 1, 0, 1, 0, 1]
+
+
+async def test_it_is_busy_while_the_sink_writes_and_while_a_full_batch_waits() -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
+    runner = runner_of(sink, records=10, time=60)
+    async with running(runner, [queue]):
+        assert not runner.busy
+        put(queue, chunk(claim, 0, 10))
+        await until(sink.writing.is_set)
+        assert runner.busy
+        sink.gate.set()
+        await until(lambda: claim.processed == 10)
+        await until(lambda: not runner.busy)

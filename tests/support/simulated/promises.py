@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
@@ -50,6 +50,8 @@ class Promises:
         self.violations: list[str] = []
         self.trace: deque[str] = deque(maxlen=TRACE)
         self.watching = True
+        self.observers: list[Callable[[Member, TopicPartition], None]] = []
+        """Called when an application has received records."""
         self._handed: dict[TopicPartition, dict[int, Handed]] = {}
         self._finished: dict[TopicPartition, set[int]] = {}
         self._start: dict[TopicPartition, int] = {}
@@ -116,6 +118,8 @@ class Promises:
     def handed_out(self, member: Member, partition: TopicPartition, offsets: range, key: bytes) -> Handed:
         """An application has received these records."""
         now = self.world.now
+        for observe in self.observers:
+            observe(member, partition)
         claim, session = self._claims.get(partition, (0, OPERATOR))
         holder = self.network.processes.get(session)
         excused = self._disturbed.get(partition, 0.0) > now

@@ -1,6 +1,7 @@
 """Partitions take turns: none of a broker's partitions waits while others are delivered. Checked at every fetch.
 
-`Turns` owns, for each connection, how often a partition was passed over and when it was last asked for.
+`Turns` owns, for each connection, how often a partition was passed over and when it was last asked for; and, for each
+member, how many bytes of others a stream has handed out while chunks of a partition were queued.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.streams.chunk import Chunk
+from kzconsumer.streams.cursor import StreamCursor
+from tests.support.members import sessions_of
 from tests.support.simulated.broker import SimulatedBroker
 from tests.support.simulated.ensemble import Peer
 from tests.support.simulated.kafka_frames import Fetch, Part
@@ -35,6 +40,16 @@ class Turn:
     """The most partitions of a request since it was served."""
 
 
+@dataclass
+class Passed:
+    """Of one claim, while it has chunks in its stream's queue."""
+
+    bytes: int = 0
+    """Of others, handed out since its last turn."""
+    among: int = 0
+    """The most partitions that were queued with it since."""
+
+
 class Turns:
     """See the module."""
 
@@ -43,6 +58,29 @@ class Turns:
         self._turns: WeakKeyDictionary[Peer, dict[TopicPartition, Turn]] = WeakKeyDictionary()
         for broker in brokers:
             broker.answered.append(self._answered)
+        self._chunks: WeakKeyDictionary[StreamCursor, Chunk] = WeakKeyDictionary()
+        self._passed: WeakKeyDictionary[StreamCursor, dict[OffsetTracker, Passed]] = WeakKeyDictionary()
+        self._largest = 0
+        promises.observers.append(self._handed_out)
+
+    def _handed_out(self, member: Member, partition: TopicPartition) -> None:
+        """Between two turns of a claim, each other has no more bytes than that turn's and one chunk of its own."""
+        assert member.connector is not None
+        for cursor in sessions_of(member.connector).cursors.values():
+            chunk = cursor._chunk
+            if chunk is None or chunk.tracker.topic_partition != partition or self._chunks.get(cursor) is chunk:
+                continue
+            self._chunks[cursor] = chunk
+            self._largest = max(self._largest, chunk.size)
+            before = self._passed.get(cursor, {})
+            waiting = {claim: before.get(claim) or Passed() for claim in cursor.queue._queued}
+            waiting.pop(chunk.tracker, None)
+            self._passed[cursor] = waiting
+            for claim, passed in waiting.items():
+                passed.bytes, passed.among = passed.bytes + chunk.size, max(passed.among, len(waiting))
+                if passed.bytes > 2 * self._largest * passed.among:
+                    had = f"{member.name} had {passed.bytes} bytes of others"
+                    self._promises.violated(f"{claim.topic_partition} is queued, and {had}")
 
     def _answered(self, peer: Peer, request: Fetch, parts: list[Part]) -> None:
         assert isinstance(peer, Line)
