@@ -7,12 +7,17 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from kzconsumer.brokers.protocol.primitives import INT8, INT32, INT64, PLAIN, Reader
-from kzconsumer.brokers.protocol.versions import LIST_OFFSETS, response
+from kzconsumer.brokers.protocol.primitives import INT8, INT32, INT64, Reader
+from kzconsumer.brokers.protocol.versions import LIST_OFFSETS, encoding_of, response
 from kzconsumer.model import TopicPartition
 
 LATEST: Final = -1
 EARLIEST: Final = -2
+EARLIEST_LOCAL: Final = -4
+"""The first offset that the broker has on its own disks, where tiered storage (KIP-405) may have earlier ones elsewhere.
+Without tiered storage that is EARLIEST."""
+EARLIEST_LOCAL_VERSION: Final = 8
+"""From this version of the request on brokers know EARLIEST_LOCAL. Apache Kafka before it has no tiered storage."""
 
 
 class ListedOffset(msgspec.Struct, frozen=True):
@@ -20,13 +25,13 @@ class ListedOffset(msgspec.Struct, frozen=True):
     offset: int
     """-1 if there is none: an error, or no record at or after the requested time."""
     timestamp: int
-    """Milliseconds, of the record at `offset`; -1 for LATEST and EARLIEST, and always in version 0."""
+    """Milliseconds, of the record at `offset`; -1 for LATEST, EARLIEST and EARLIEST_LOCAL, and always in version 0."""
     leader_epoch: int = -1
     """Of the record at `offset`, for LATEST the log's last one; -1 before version 4 (Kafka 2.1), and if unknown."""
 
 
 class ListOffsetsRequest(msgspec.Struct, frozen=True):
-    """`partitions` says for each LATEST, EARLIEST or a time in ms since 1970.
+    """`partitions` says for each LATEST, EARLIEST, EARLIEST_LOCAL or a time in ms since 1970.
 
     With a time, version 0 (before Kafka 0.10.1) finds no record but the base offset of the newest segment that was last
     written before that time. With `isolation` 1 (read committed) LATEST is the last stable offset, from version 2 on.
@@ -44,10 +49,13 @@ class ListOffsetsRequest(msgspec.Struct, frozen=True):
             head += INT8.pack(self.isolation)
         epochs = self.leader_epochs
         after = INT32.pack(1) if version == 0 else b""  # max_num_offsets
-        return head + PLAIN.by_topic(
+        encoding = encoding_of(LIST_OFFSETS, version)
+        after += encoding.tags
+        partitions = encoding.by_topic(
             (where, (INT32.pack(epochs.get(where, -1)) if version >= 4 else b"") + INT64.pack(timestamp) + after)
             for where, timestamp in self.partitions.items()
         )
+        return head + partitions + encoding.tags
 
     def decode(self, version: int, body: memoryview) -> dict[TopicPartition, ListedOffset]:
         with response(LIST_OFFSETS, version, body) as reader:
@@ -63,4 +71,6 @@ def _listed(reader: Reader, version: int) -> ListedOffset:
         return ListedOffset(error, offsets[0] if offsets else -1, -1)
     timestamp = reader.int64()
     offset = reader.int64()
-    return ListedOffset(error, offset, timestamp, reader.int32() if version >= 4 else -1)
+    leader_epoch = reader.int32() if version >= 4 else -1
+    reader.tags()
+    return ListedOffset(error, offset, timestamp, leader_epoch)

@@ -45,7 +45,7 @@ class Api(NamedTuple):
 # Every broker that knows ApiVersions accepts its version 0, and so do all that know DescribeGroups.
 SPOKEN: Final[Mapping[int, Api]] = {
     FETCH: Api("Fetch", 0, 12, 12),
-    LIST_OFFSETS: Api("ListOffsets", 0, 5, 6),
+    LIST_OFFSETS: Api("ListOffsets", 0, 8, 6),
     METADATA: Api("Metadata", 0, 10, 9),
     OFFSET_COMMIT: Api("OffsetCommit", 0, 8, 8),
     OFFSET_FETCH: Api("OffsetFetch", 0, 7, 6),

@@ -29,7 +29,13 @@ from kzconsumer.brokers.protocol.group_offsets import (
     StoredOffset,
 )
 from kzconsumer.brokers.protocol.leader_epochs import AskedEpoch, EpochEnd, OffsetForLeaderEpochRequest
-from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListOffsetsRequest
+from kzconsumer.brokers.protocol.list_offsets import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_LOCAL_VERSION,
+    LATEST,
+    ListOffsetsRequest,
+)
 from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse
 from kzconsumer.brokers.protocol.versions import (
     FETCH,
@@ -60,9 +66,9 @@ AGREED = {
     "DescribeGroups 0, ListGroups 0",
     "1.1.1": "Fetch 7, ListOffsets 2, Metadata 5, OffsetCommit 3, OffsetFetch 3, FindCoordinator 1, "
     "DescribeGroups 1, ListGroups 1, OffsetForLeaderEpoch 0, DescribeConfigs none",
-    "2.8.2": "Fetch 12, ListOffsets 5, Metadata 10, OffsetCommit 8, OffsetFetch 7, FindCoordinator 3, "
+    "2.8.2": "Fetch 12, ListOffsets 6, Metadata 10, OffsetCommit 8, OffsetFetch 7, FindCoordinator 3, "
     "DescribeGroups 5, ListGroups 4, OffsetForLeaderEpoch 4, DescribeConfigs 4, ListPartitionReassignments 0",
-    "3.9.1": "Fetch 12, ListOffsets 5, Metadata 10, OffsetCommit 8, OffsetFetch 7, FindCoordinator 4, "
+    "3.9.1": "Fetch 12, ListOffsets 8, Metadata 10, OffsetCommit 8, OffsetFetch 7, FindCoordinator 4, "
     "DescribeGroups 5, ListGroups 5, OffsetForLeaderEpoch 4, DescribeConfigs 4, ListPartitionReassignments 0, "
     "ConsumerGroupDescribe 0",
 }
@@ -189,6 +195,9 @@ async def check_list_offsets(connection: BrokerConnection, level: int, topic: st
         assert by_time[p0].offset == 0, level
         assert by_time[p0].timestamp > 1_500_000_000_000, level
         assert by_time[p1].offset == -1, level
+    if level >= EARLIEST_LOCAL_VERSION:
+        local = await connection.call(ListOffsetsRequest({p0: EARLIEST_LOCAL}), timeout=LIMIT)
+        assert local[p0].offset == 0, level
 
 
 async def check_epoch_ends(connection: BrokerConnection, level: int, topic: str) -> None:
