@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 from anyio import to_thread
@@ -19,21 +19,26 @@ from kzconsumer.brokers.leaders import KnownBrokers, Leaders
 from kzconsumer.brokers.log_offsets import PAUSE, LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import broker_error, error_code
-from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS, FetchedPartition, FetchPosition, FetchRequest
-from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST
+from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS, FetchRequest, FetchResponse
+from kzconsumer.brokers.protocol.list_offsets import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_LOCAL_VERSION,
+    LATEST,
+    ListOffsetsRequest,
+)
 from kzconsumer.brokers.protocol.metadata import MetadataRequest
+from kzconsumer.brokers.protocol.versions import LIST_OFFSETS
 from kzconsumer.brokers.security import load_security
 from kzconsumer.clock import now
 from kzconsumer.errors import (
     BrokersUnreachableError,
     ConnectionLostError,
-    CorruptRecordError,
-    KzConsumerError,
     NotFoundError,
     OffsetLostError,
 )
 from kzconsumer.fetcher.fetch_outcome import FetchOutcome, judge
-from kzconsumer.fetcher.looking import readable_end
+from kzconsumer.fetcher.range_account import Question, RangeAccount, questions
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.records.forms import Records
@@ -48,8 +53,6 @@ if TYPE_CHECKING:
     import pyarrow as pa  # loaded by `read`
 
 T = TypeVar("T")
-
-_LARGER: Final = 4  # times `[fetch] max_bytes`: the most that a partition is asked for that is read alone
 
 
 class RangeReader:
@@ -97,71 +100,101 @@ class RangeReader:
         """The records of the ranges (columns: `kzconsumer.records.columns.SCHEMA`), in order within a partition.
 
         With `follow` it waits for records that the log does not have yet, as long as its leader answers.
+        At the end every offset of the ranges is accounted for (`range_account`).
         Raises OffsetLostError for offsets that the log does not have, after `[fetch] request_timeout` for those behind
         its end, which an unclean election may have cut off, and if the topic has another id than `ids` say;
-        CorruptRecordError; ConnectionLostError when nothing arrives for that time, BrokersUnreachableError when no
-        broker answers, BrokerError when a leader cannot be found or cannot read its log.
+        CorruptRecordError; ConnectionLostError when no leader answers for that time, or when the answers have no
+        records for ten times that time, BrokersUnreachableError when no broker answers, BrokerError when a leader
+        cannot be found or cannot read its log.
         """
-        left = {TopicPartition(each.topic, each.partition): each for each in ranges if each.first < each.until}
-        sizes = dict.fromkeys(left, self._fetch.max_bytes)
-        cut: set[TopicPartition] = set()  # with a batch of which the response had only a part, as before 0.10.1
-        gaps: set[OffsetRange] = set()
+        began = now()
+        accounts = {
+            each.topic_partition: RangeAccount(each, self._fetch, self._isolation, began)
+            for each in ranges
+            if each.first < each.until
+        }
         by_leader: Mapping[Broker, Collection[TopicPartition]] = {}
-        deadline = now() + self._fetch.request_timeout
-        while left:
-            before = dict(left)
-            reason: KzConsumerError = ConnectionLostError("no leader sent records within request_timeout")
-            answered: set[TopicPartition] = set()
-            ends: dict[TopicPartition, int] = {}  # of logs that end before their range does
+        moved = began
+        while accounts:
+            before = {partition: account.first for partition, account in accounts.items()}
             try:
-                by_leader = by_leader or (await self._leaders.grouped(left))[0]
                 if not by_leader:
-                    reason = self._no_leader()
+                    by_leader, leaderless = await self._leaders.grouped(accounts)
+                    for partition, why in leaderless.items():
+                        reason = ConnectionLostError(f"{partition} has no leader: {why}")
+                        accounts[partition].unanswered(reason, now())
             except BrokersUnreachableError as error:
-                reason = error
+                for account in accounts.values():
+                    account.unanswered(error, now())
             for leader, led in by_leader.items():
-                if not (asked := {each: left[each] for each in led if each in left}):
-                    continue
-                try:
-                    fetched = await self._ask(leader, asked, sizes)
-                except ConnectionLostError as error:
-                    reason = error
-                    continue
-                for part in fetched:
-                    rest = left.get(part.topic_partition)
-                    if rest is None:
-                        continue  # was not asked for
-                    if judge(part.error) in (FetchOutcome.FIND_LEADER, FetchOutcome.UNREADABLE):
-                        reason = broker_error(part.error, str(part.topic_partition))
-                        continue
-                    answered.add(part.topic_partition)
-                    records, next_offset, incomplete = await self._records(part, rest)
-                    if incomplete:
-                        cut.add(part.topic_partition)
-                        sizes[part.topic_partition] *= 2
-                    if not part.records and (end := readable_end(part, self._isolation)) < rest.until:
-                        ends[part.topic_partition] = end
-                    if len(asked) == 1 and self._is_gap(part, rest):
-                        # Before 0.11 the end is read after the records, and may have moved between the two.
-                        next_offset = rest.until if rest in gaps else next_offset
-                        gaps.add(rest)
-                    if len(asked) == 1 and next_offset > rest.first and part.topic_partition not in cut:
-                        sizes[part.topic_partition] = self._size_of_rest(part, rest, next_offset)
-                    if records:
-                        yield part.topic_partition, records.columns()
-                    left[part.topic_partition] = rest._replace(first=next_offset)
-            left = {each: rest for each, rest in left.items() if rest.first < rest.until}
-            if not left.items().isdisjoint(before.items()):
-                by_leader = {}  # a partition that got nothing may have another leader now
-            if left != before or (follow and answered == before.keys()):
-                deadline = now() + self._fetch.request_timeout
-            elif now() > deadline:
-                if ends.keys() == left.keys():  # a leader that took over has had time to learn where its log ends
-                    partition, end = next(iter(ends.items()))
-                    raise OffsetLostError(f"{partition}: the log ends at {end}, before {left[partition].until}")
-                raise reason
-            else:
+                for question in questions([accounts[each] for each in led if each in accounts], self._fetch):
+                    async with aclosing(self._answers(leader, question)) as answers:
+                        async for partition, records in answers:
+                            yield partition, records.columns()
+            accounts = {partition: account for partition, account in accounts.items() if not account.complete}
+            stuck = [account for partition, account in accounts.items() if account.first == before[partition]]
+            if len(stuck) < len(before):
+                moved = now()
+            if not stuck:
+                continue
+            by_leader = {}  # a partition that got nothing may have another leader now
+            for account in stuck:
+                if (overdue := account.overdue(moved, now(), follow=follow)) is not None:
+                    raise overdue
+            if len(stuck) == len(before):
                 await anyio.sleep(PAUSE)
+
+    async def _answers(self, leader: Broker, question: Question) -> AsyncGenerator[tuple[TopicPartition, Records]]:
+        """Ask once, and give the accounts what is answered. The records of the answer, where there are any."""
+        asked = {account.topic_partition: account for account in question.accounts}
+        try:
+            response = await self._ask(leader, question)
+        except ConnectionLostError as error:
+            for account in asked.values():
+                account.unanswered(error, now())
+            return
+        for part in response.partitions:
+            if part.topic_partition not in asked:
+                continue
+            account = asked.pop(part.topic_partition)
+            if judge(part.error) in (FetchOutcome.FIND_LEADER, FetchOutcome.UNREADABLE):
+                account.unanswered(broker_error(part.error, str(part.topic_partition)), now())
+                continue
+            decoded = await to_thread.run_sync(self._decode, part, account.first) if part.records else None
+            records = account.take(
+                part, decoded, asked=len(question.accounts), throttled=response.throttle_ms > 0, time=now()
+            )
+            if account.asks_where:
+                await self._tell_where(leader, account)
+            if records:
+                yield part.topic_partition, records
+        for account in asked.values():
+            if response.throttle_ms:
+                account.throttled(now())
+            else:
+                reason = ConnectionLostError(f"{leader} left {account.topic_partition} out of its answer")
+                account.unanswered(reason, now())
+
+    async def _tell_where(self, leader: Broker, account: RangeAccount) -> None:
+        """Tell the account where the part of the log begins that the leader has on its own disks."""
+        partition = account.topic_partition
+        try:
+            connection = await self._brokers.connection(leader, "fetch")
+            if connection.versions.choose(LIST_OFFSETS) < EARLIEST_LOCAL_VERSION:
+                account.local_start(None, now())
+                return
+            request = ListOffsetsRequest({partition: EARLIEST_LOCAL}, self._isolation)
+            answer = (await connection.call(request, timeout=self._fetch.request_timeout)).get(partition)
+        except ConnectionLostError as error:
+            account.unanswered(error, now())
+            return
+        if answer is None or answer.error:
+            reason = (
+                broker_error(answer.error, str(partition)) if answer else ConnectionLostError(f"{leader}: no answer")
+            )
+            account.unanswered(reason, now())
+        else:
+            account.local_start(answer.offset, now())
 
     async def any_record(self, topic: str, partition: int, first: int, until: int) -> bool:
         """Whether the log has a record in the range. Raises as `read`."""
@@ -170,37 +203,21 @@ class RangeReader:
                 return True
         return False
 
-    def _is_gap(self, part: FetchedPartition, rest: OffsetRange) -> bool:
-        """Whether the log has no record of the rest. Of several partitions some may have nothing for want of room."""
-        return not part.error and not part.records and readable_end(part, self._isolation) >= rest.until
-
-    def _no_leader(self) -> KzConsumerError:
-        partition, why = next(iter(self._leaders.last.items()))
-        return ConnectionLostError(f"{partition} has no leader: {why}")
-
-    def _size_of_rest(self, part: FetchedPartition, rest: OffsetRange, next_offset: int) -> int:
-        """How many bytes to ask for next: what the rest is likely to take, within limits; each request costs 1 ms."""
-        most = self._fetch.max_bytes
-        expected = len(part.records) * (rest.until - next_offset) // (next_offset - rest.first)
-        return max(most, min(expected * 9 // 8, most * _LARGER, self._fetch.response_bytes))
-
-    async def _ask(
-        self, leader: Broker, asked: Mapping[TopicPartition, OffsetRange], sizes: Mapping[TopicPartition, int]
-    ) -> list[FetchedPartition]:
+    async def _ask(self, leader: Broker, question: Question) -> FetchResponse:
         connection = await self._brokers.connection(leader, "fetch")
         request = FetchRequest(
-            max_wait_ms=int(self._fetch.max_wait * 1000),
+            max_wait_ms=int(question.max_wait * 1000),
             min_bytes=1,
             max_bytes=self._fetch.response_bytes,
-            partitions={each: FetchPosition(rest.first, sizes[each]) for each, rest in asked.items()},
+            partitions={each.topic_partition: each.position for each in question.accounts},
             isolation=self._isolation,
         )
-        response = await connection.call(request, timeout=self._fetch.request_timeout)
+        response = await connection.call(request, timeout=self._fetch.request_timeout + question.max_wait)
         if response.error:
             raise ConnectionLostError(f"{leader}: fetch refused: {error_code(response.error).name}")
-        if named := {each.topic for each in asked} & self._ids.keys():
+        if named := {each.topic_partition.topic for each in question.accounts} & self._ids.keys():
             await self._require_ids(connection, named)
-        return response.partitions
+        return response
 
     async def _require_ids(self, connection: BrokerConnection, topics: Collection[str]) -> None:
         """After a fetch, which does not say which topic of a name it is of.
@@ -214,15 +231,6 @@ class RangeReader:
                 raise ConnectionLostError(f"{connection.broker} does not know the topic {name}")
             if found.id not in ("", self._ids[name]):
                 raise OffsetLostError(f"topic {name} was deleted and created again, and its offsets are lost")
-
-    async def _records(self, part: FetchedPartition, rest: OffsetRange) -> tuple[Records, int, bool]:
-        """The records of the range, the offset to continue at, and whether the next batch needs a larger response."""
-        if judge(part.error) is FetchOutcome.OUT_OF_RANGE:
-            raise OffsetLostError(f"{part.topic_partition}: the log does not hold offset {rest.first} any more")
-        decoded = await to_thread.run_sync(self._decode, part, rest.first)
-        if decoded.corrupt is not None and decoded.corrupt.offset < rest.until and not decoded.records:
-            raise CorruptRecordError(part.topic_partition, decoded.corrupt.offset, decoded.corrupt.reason)
-        return decoded.records.below(rest.until), decoded.next_offset, decoded.incomplete
 
 
 class ClusterReader(RangeReader):

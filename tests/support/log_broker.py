@@ -1,7 +1,7 @@
 """A broker in this process that answers Fetch with record bytes made by a test.
 
-For bytes and response shapes that a real broker cannot be made to send on demand. It supports ApiVersions 0 and Fetch
-4, over a socket, so that everything from the connection on is the product's.
+For bytes and response shapes that a real broker cannot be made to send on demand. It supports ApiVersions 0, Fetch 4
+and ListOffsets 2 or 8, over a socket, so that everything from the connection on is the product's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from kzconsumer.brokers.protocol.versions import FETCH
+from kzconsumer.brokers.protocol.versions import FETCH, LIST_OFFSETS
 from kzconsumer.model import Broker
 
 Log = Callable[[int, int], bytes]
@@ -27,11 +27,16 @@ async def log_broker(
     end: Callable[[int], int] = lambda partition: 1 << 40,
     error: int = 0,
     asking: Callable[[int], object] = int,
+    stable: Callable[[int], int] | None = None,
+    local: int | None = None,
+    waiting: Callable[[int], object] = int,
 ) -> AsyncIterator[Broker]:
     """A broker that leads every requested partition; `answering` is called with the size of each response.
 
-    `end` gives the last stable offset of a partition, `error` is the code in every response, `asking` is called with
-    the most bytes of a partition that a request allows.
+    `end` gives the end of a partition's log, `stable` its last stable offset if that is another, `error` is the code in
+    every response, `asking` is called with the most bytes of a partition that a request allows. `local`: where the part
+    of each log begins that is on the broker's disks; None: the broker does not know it, as those before 3.4. `waiting`
+    is called with the milliseconds for which a request lets the broker hold the answer back.
     """
     tasks: set[asyncio.Task[None]] = set()
 
@@ -46,15 +51,20 @@ async def log_broker(
                 api_key, _, correlation, client = struct.unpack_from(">hhih", request)
                 if api_key == FETCH:
                     parts = []
+                    waiting(struct.unpack_from(">i", request, 14 + client)[0])
                     for partition, offset, most in _asked(request[10 + client :]):
                         asking(most)
                         parts.append((partition, log(partition, offset)))
                     if not any(records for _, records in parts):
                         await asyncio.sleep(_IDLE)
-                    body = _fetched(parts, end, error)
+                    body = _fetched(parts, end, stable or end, error)
                     answering(len(body))
+                elif api_key == LIST_OFFSETS:
+                    assert local is not None
+                    body = b"\0" + _listed(request[11 + client :], local)  # after the header's tagged fields
                 else:
-                    body = struct.pack(">hihhh", 0, 1, FETCH, 4, 4)
+                    newest = 2 if local is None else 8
+                    body = struct.pack(">hihhhhhh", 0, 2, FETCH, 4, 4, LIST_OFFSETS, newest, newest)
                 writer.write(struct.pack(">ii", 4 + len(body), correlation) + body)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
@@ -79,9 +89,22 @@ def _asked(body: bytes) -> list[tuple[int, int, int]]:
     return list(struct.iter_unpack(">iqi", body[27 + topic : 27 + topic + 16 * count]))
 
 
-def _fetched(parts: list[tuple[int, bytes]], end: Callable[[int], int], error: int) -> bytes:
+def _listed(body: bytes, offset: int) -> bytes:
+    """The answer of version 8 for the one partition that the request names."""
+    assert body[5] == 2  # an array of one topic
+    name = body[6 : 6 + body[6]]  # with its size
+    (partition,) = struct.unpack_from(">i", body, 6 + len(name) + 1)
+    return struct.pack(">iB", 0, 2) + name + struct.pack(">BihqqiBBB", 2, partition, 0, -1, offset, 0, 0, 0, 0)
+
+
+def _fetched(
+    parts: list[tuple[int, bytes]], end: Callable[[int], int], stable: Callable[[int], int], error: int
+) -> bytes:
     topic = b"orders"
     found = [struct.pack(">iih", 0, 1, len(topic)) + topic + struct.pack(">i", len(parts))]
     for partition, records in parts:
-        found += (struct.pack(">ihqqii", partition, error, 1 << 40, end(partition), -1, len(records)), records)
+        found += (
+            struct.pack(">ihqqii", partition, error, end(partition), stable(partition), -1, len(records)),
+            records,
+        )
     return b"".join(found)

@@ -14,8 +14,8 @@ from kzconsumer.model import TopicPartition
 LATEST: Final = -1
 EARLIEST: Final = -2
 EARLIEST_LOCAL: Final = -4
-"""The first offset that the broker has on its own disks, where tiered storage (KIP-405) may have earlier ones elsewhere.
-Without tiered storage that is EARLIEST."""
+"""The first offset that the broker has on its own disks. Tiered storage (KIP-405) may have earlier ones elsewhere;
+without it, this is EARLIEST."""
 EARLIEST_LOCAL_VERSION: Final = 8
 """From this version of the request on brokers know EARLIEST_LOCAL. Apache Kafka before it has no tiered storage."""
 

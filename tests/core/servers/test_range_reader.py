@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
@@ -13,7 +13,7 @@ import pytest
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import UNKNOWN_SERVER_ERROR
-from kzconsumer.errors import BrokerError, BrokersUnreachableError, OffsetLostError
+from kzconsumer.errors import BrokerError, BrokersUnreachableError, ConnectionLostError, OffsetLostError
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.settings.sections import FetchSettings
@@ -60,26 +60,88 @@ class Led(Leaders):
         return found | dict.fromkeys(partitions, self._broker)
 
 
-@pytest.mark.parametrize(("end", "error"), [(9, None), (8, OffsetLostError)])
-async def test_a_gap_at_the_end_of_the_log_ends_a_range(
-    monkeypatch: pytest.MonkeyPatch, end: int, error: type[Exception] | None
-) -> None:
-    """If all before its end can be read, and a second answer is empty. Real brokers leave such a gap rarely."""
-    records = record_batch([Record(None, b"v")] * 5, base_offset=0)
-    asked: set[int] = set()
+END = 9
+TAIL = [Record(None, b"v")] * 5
+"""Of a log that ends at END: what was behind them was compacted away."""
 
-    def log(partition: int, offset: int) -> bytes:
-        again = offset in asked
-        asked.add(offset)
-        return records if again and offset < 5 else b""
 
+def tail_is_gone(partition: int, offset: int) -> bytes:
+    return record_batch(TAIL, base_offset=0) if offset < len(TAIL) else b""
+
+
+@pytest.mark.parametrize("local", [0, 5, None])
+async def test_a_hole_at_the_end_of_the_log_ends_a_range(monkeypatch: pytest.MonkeyPatch, local: int | None) -> None:
+    """If the broker would have read it from its own disks. Of an old one this is not known, so it takes a second."""
+    timeout = 1.0 if local is None else 60.0
     async with (
-        log_broker(log, end=lambda partition: end) as broker,
-        reading(Known(broker), 0.3 if error else 30) as reader,
+        log_broker(tail_is_gone, end=lambda partition: END, local=local) as broker,
+        reading(Known(broker), timeout) as reader,
     ):
         monkeypatch.setattr(reader, "_leaders", Led(broker))
-        with pytest.raises(error, match="orders-0: the log ends at 8, before 9") if error else nullcontext():
-            assert await offsets(reader, OffsetRange("orders", 0, 2, 9)) == [2, 3, 4]
+        with anyio.fail_after(30):
+            assert await offsets(reader, OffsetRange("orders", 0, 2, END)) == [2, 3, 4]
+
+
+async def test_holes_of_two_partitions_of_one_leader_end_their_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    spans = [OffsetRange("orders", number, 3, END) for number in range(2)]
+    async with (
+        log_broker(tail_is_gone, end=lambda partition: END, local=0) as broker,
+        reading(Known(broker), 60.0) as reader,
+    ):
+        monkeypatch.setattr(reader, "_leaders", Led(broker))
+        with anyio.fail_after(30):
+            found = [(each.partition, rows["offset"].to_pylist()) async for each, rows in reader.read(spans)]
+    assert found == [(0, [3, 4]), (1, [3, 4])]
+
+
+async def test_empty_answers_of_tiered_storage_are_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker gives up a read of 0.3 s unless it may hold the answer back that long."""
+    waits: list[int] = []
+    left = {0, 5}
+
+    def log(partition: int, offset: int) -> bytes:
+        if waits[-1] < 300 and offset in left:
+            return b""
+        left.discard(offset)
+        return record_batch(TAIL, base_offset=offset)
+
+    async with (
+        log_broker(log, end=lambda partition: 10, local=10, waiting=waits.append) as broker,
+        reading(Known(broker), 30.0) as reader,
+    ):
+        monkeypatch.setattr(reader, "_leaders", Led(broker))
+        assert await offsets(reader, OffsetRange("orders", 0, 0, 10)) == [*range(10)]
+        assert waits == [100, 200, 400, 100, 200, 400]
+
+
+async def test_what_was_waited_for_in_vain_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        log_broker(tail_is_gone, end=lambda partition: END, local=END) as broker,
+        reading(Known(broker), 0.1) as reader,
+    ):
+        monkeypatch.setattr(reader, "_leaders", Led(broker))
+        said = r"orders-0: offsets 5 to 9: the answers have no records, though the log goes on to 9 .*; waited 1 s"
+        with pytest.raises(ConnectionLostError, match=said):
+            await offsets(reader, OffsetRange("orders", 0, 2, END))
+
+
+@pytest.mark.parametrize(
+    ("end", "stable", "error", "said"),
+    [
+        (8, 8, OffsetLostError, "orders-0: the log ends at 8, before 9"),
+        (9, 8, ConnectionLostError, "orders-0: offsets 5 to 9: a transaction that begins at 8 has not ended; waited 1"),
+    ],
+)
+async def test_a_range_that_is_not_readable_to_its_end(
+    monkeypatch: pytest.MonkeyPatch, end: int, stable: int, error: type[Exception], said: str
+) -> None:
+    async with (
+        log_broker(tail_is_gone, end=lambda _: end, stable=lambda _: stable, local=0) as broker,
+        reading(Known(broker), 0.1) as reader,
+    ):
+        monkeypatch.setattr(reader, "_leaders", Led(broker))
+        with pytest.raises(error, match=said):
+            await offsets(reader, OffsetRange("orders", 0, 2, 9))
 
 
 async def test_leaders_are_looked_up_once_while_they_send_records(monkeypatch: pytest.MonkeyPatch) -> None:
