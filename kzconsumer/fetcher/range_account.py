@@ -164,7 +164,7 @@ class RangeAccount:
         self.asks_where = False
         self._empty_since = None
         self._wait_for(Waiting.RECORDS, time)
-        self._say("a quota of the brokers for this client is exceeded", time)
+        self._say("the brokers' quota for this client is exceeded", time)
 
     def unanswered(self, reason: KzConsumerError, time: float) -> None:
         """There was no leader, no connection, or an error that may pass."""

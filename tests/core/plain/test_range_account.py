@@ -165,7 +165,7 @@ def unanswered(play: Play) -> None:
             "80 to 90: the answers have no records, though the log goes on",
         ),
         (slow, {"stable": 85}, PATIENCE * LIMIT, ConnectionLostError, "a transaction that begins at 85 has not ended"),
-        (throttled, {}, PATIENCE * LIMIT, ConnectionLostError, "a quota of the brokers for this client is exceeded"),
+        (throttled, {}, PATIENCE * LIMIT, ConnectionLostError, "the brokers' quota for this client is exceeded"),
         (slow, {"high": 85, "stable": 85}, LIMIT, OffsetLostError, "the log ends at 85, before 90"),
         (unanswered, {}, LIMIT, ConnectionLostError, "no leader"),
     ],
