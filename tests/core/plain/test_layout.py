@@ -9,7 +9,11 @@ import grimp
 import kzconsumer
 
 #: Interfaces of the core that only other distributions use.
-FOR_OTHERS = {"kzconsumer.brokers.protocol.cluster_state", "kzconsumer.fetcher.range_reader"}
+FOR_OTHERS = {
+    "kzconsumer.brokers.protocol.cluster_state",
+    "kzconsumer.fetcher.range_account",
+    "kzconsumer.fetcher.range_reader",
+}
 
 
 def test_library_and_daemon_reach_the_whole_core() -> None:
