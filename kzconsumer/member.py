@@ -21,6 +21,7 @@ from kzconsumer.errors import CoordinatorError, KzConsumerError, NotFoundError, 
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.reading import Reading
+from kzconsumer.fetcher.record_times import RecordTimes
 from kzconsumer.group.claims import Claims
 from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.membership import Membership
@@ -33,6 +34,7 @@ from kzconsumer.group.reconciler import Reconciler
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.group.snapshot_reader import SnapshotReader
 from kzconsumer.group.trigger import RebalanceTrigger
+from kzconsumer.lag.partition import Why
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.adopter import Adopter
@@ -124,6 +126,7 @@ class Member:
         self.notices = notices = Notices(registration)
         leaders = Leaders(topics, brokers, timeout)
         self._log_offsets = LogOffsets(leaders, brokers, timeout, level)
+        self._record_times = RecordTimes(leaders, brokers, timeout)
         in_brokers = coordinator if authority is Authority.KAFKA else None
         self.overview = Overview(owners, in_brokers or nodes, self._log_offsets)
         self._fetchers = FetcherManager(
@@ -238,6 +241,10 @@ class Member:
         except KzConsumerError as error:
             found |= dict.fromkeys((each for each in partitions if each not in found), error)
         return found
+
+    async def written(self, positions: Mapping[TopicPartition, int], within: float) -> dict[TopicPartition, int | Why]:
+        """See `fetcher.record_times.RecordTimes.written`. For partitions that exist."""
+        return await self._record_times.written(positions, within=within)
 
     def reconfigure(self, settings: Settings) -> None:
         self._settings = settings

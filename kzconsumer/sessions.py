@@ -30,6 +30,8 @@ from kzconsumer.group.fitness import HoldDown
 from kzconsumer.group.listener import ListenerCalls, RebalanceListener
 from kzconsumer.group.membership import new_consumer_id
 from kzconsumer.group.reachable import unreachable
+from kzconsumer.lag.fetched_times import FetchedTimes
+from kzconsumer.lag.partition import Why
 from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.member import Member
 from kzconsumer.model import TopicPartition, Wants
@@ -207,6 +209,13 @@ class Sessions:
     ) -> dict[TopicPartition, ListedOffset | KzConsumerError]:
         """See `Member.log_ends`; empty between two memberships."""
         return await self.member.log_ends(partitions, within) if self.member is not None else {}
+
+    async def written(self, positions: Mapping[TopicPartition, int], within: float) -> dict[TopicPartition, int | Why]:
+        """See `Member.written`; empty between two memberships."""
+        return await self.member.written(positions, within) if self.member is not None else {}
+
+    def fetched_times(self) -> dict[TopicPartition, FetchedTimes]:
+        return self.member.owned.fetched_times() if self.member is not None else {}
 
     async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
         return await self.member.committer.plan(plans) if self.member is not None else ()

@@ -27,6 +27,7 @@ from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.reading import Reading
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker
+from kzconsumer.records.batch_times import batch_times
 from kzconsumer.records.decode import Decoded
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.chunk import Chunk
@@ -214,6 +215,7 @@ def enqueue(arrival: Arrival, decoded: Decoded) -> None:
     if size >= SMALL_RESPONSE:
         state.expansion = held / size
     state.queue.reserve(held - size, state.broker)
+    state.times.saw(batch_times(part.records), until)
     records = decoded.records
     if state.end is not None and until > state.end and not records.whole_batches:
         records, until = records.below(state.end), max(state.end, start)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from kzconsumer.lag.fetched_times import FetchedTimes
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.streams.chunk import Chunk
@@ -42,6 +43,8 @@ class PartitionFetchState(msgspec.Struct, eq=False):
     """The last response may not have moved the position."""
     expansion: float = EXPANSION
     """Bytes of memory per byte fetched, as last measured: that much less is asked for."""
+    times: FetchedTimes = msgspec.field(default_factory=FetchedTimes)
+    """Of the records that were fetched."""
     reset_due: bool = False
     stop: int | None = None
     """End offset of a bounded run."""

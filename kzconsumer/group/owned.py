@@ -10,6 +10,7 @@ import msgspec
 from kzconsumer.errors import NotOwnedError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.partition_state import PartitionFetchState
+from kzconsumer.lag.fetched_times import FetchedTimes
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.position import Position
@@ -90,6 +91,10 @@ class OwnedPartitions:
             for partition, claim in sorted(self.claims.items())
             if claim.tracker.open
         ]
+
+    def fetched_times(self) -> dict[TopicPartition, FetchedTimes]:
+        """The timestamps of the records that the open claims have fetched."""
+        return {partition: claim.fetch.times for partition, claim in self.claims.items() if claim.tracker.open}
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching and handing out those of them that are owned."""

@@ -62,13 +62,25 @@ def total(rows: Iterable[PartitionLag]) -> Total:
 
 
 def lag_text(found: Total) -> str:
-    """`270`; `270, 40 s ago`; `at least 270, 3 unknown (2 no leader, 1 never committed)`; `unknown (no leader)`."""
+    """`270`; `270, 40 s ago`; `at least 270 (3 unknown: 2 no leader, 1 never committed)`; `unknown (no leader)`."""
     if not found.unknown:
         return count(found.known) + _as_of(found.age)
-    why = reasons(found.unknown)
+    return f"at least {count(found.at_least)} {_unknown(found)}" if found.at_least else f"unknown {_unknown(found)}"
+
+
+def behind_text(found: Total) -> str:
+    """`270 records behind`; `at least 270 records behind (1 unknown: no leader)`; `lag unknown (no leader)`."""
+    if not found.unknown:
+        return f"{plural(found.known, 'record')} behind" + _as_of(found.age)
     if found.at_least:
-        return f"at least {count(found.at_least)}{_as_of(found.age)}, {sum(found.unknown.values()):,} unknown ({why})"
-    return f"unknown of {plural(sum(found.unknown.values()), 'partition')} ({why})"
+        return f"at least {plural(found.at_least, 'record')} behind {_unknown(found)}"
+    return f"lag unknown {_unknown(found)}"
+
+
+def _unknown(found: Total) -> str:
+    """Of how many partitions, and why; without a number if nothing at all is known."""
+    number, why = sum(found.unknown.values()), reasons(found.unknown)
+    return f"({why})" if number == found.partitions and not found.at_least else f"({number:,} unknown: {why})"
 
 
 def age_text(found: Total) -> str:

@@ -161,7 +161,8 @@ class Daemon:
                 self._stop.joined.set()
                 self._report.ready(sessions)
                 self._observer.begin(sessions, runner)
-                tasks.start_soon(log_progress, sessions, runner, lambda: self._reconfigured)
+                tasks.start_soon(self._observer.run)
+                tasks.start_soon(log_progress, sessions, runner, self._observer.total, lambda: self._reconfigured)
                 if self._show is not None:
                     tasks.start_soon(show_run, sessions, self._show)
                 tasks.start_soon(self._stop_when_finished, sessions)

@@ -8,6 +8,7 @@ import anyio
 import msgspec
 
 from kzconsumer.clock import now
+from kzconsumer.lag.totals import Total
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.sessions import Sessions
@@ -21,7 +22,9 @@ FIRST = 5.0
 SHOW = 0.5
 
 
-async def log_progress(sessions: Sessions, runner: SinkRunner, reconfigured: Callable[[], anyio.Event]) -> None:
+async def log_progress(
+    sessions: Sessions, runner: SinkRunner, total: Callable[[], Total], reconfigured: Callable[[], anyio.Event]
+) -> None:
     """A line per `[log] progress_interval`: owned partitions, lag, rate; at debug the positions of each partition.
 
     `reconfigured` gives the event of the next change of settings: a line is logged at once then.
@@ -36,11 +39,12 @@ async def log_progress(sessions: Sessions, runner: SinkRunner, reconfigured: Cal
         positions = sessions.positions()
         done = {(at.topic, at.partition): at.processed for at in positions}
         advanced = sum(until - before[key] for key, until in done.items() if key in before)
-        known = [at for at in positions if at.high_watermark is not None]
+        lag = total()
         log.info(
             "progress",
             owned=len(positions),
-            behind=sum(max(0, (at.high_watermark or 0) - at.processed) for at in known) if known else None,
+            behind=lag.lag,
+            **({"at_least": lag.at_least, "unknown": lag.unknown} if lag.unknown else {}),
             per_second=round(advanced / passed) if before else None,
             lease=sessions.lease.held,
             batch=runner.status.log_fields() if runner.status else None,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kzconsumer.clock import now
 from kzconsumer.figures import plural
+from kzconsumer.lag.totals import Total, behind_text
 from kzconsumer.offsets.position import Position
 from kzconsumer.sessions import Sessions
 from kzconsumer.zookeeper.lease import Lease
@@ -23,6 +24,8 @@ class Health:
         """Appended to the status: what the last reload left to do."""
         self.sessions: Sessions | None = None
         """Set when the member has joined."""
+        self.total: Callable[[], Total] | None = None
+        """How far the owned partitions are behind; set by the observer."""
         self._stall = StallDetection()
 
     @property
@@ -40,12 +43,9 @@ class Health:
         positions = self.sessions.positions()
         if not positions:
             return "in the group, no partitions"
-        owned = plural(len(positions), "partition")
-        # A paused partition is not fetched, so its high watermark is out of date.
-        left = [at.left for at in positions if at.left is not None and not at.paused]
-        behind = f"{plural(sum(left), 'record')} behind" if left else "lag unknown"
         paused = sum(at.paused for at in positions)
-        return f"consuming {owned}, {behind}" + (f", {paused} paused" if paused else "")
+        parts = [f"consuming {plural(len(positions), 'partition')}", behind_text(self.total()) if self.total else ""]
+        return ", ".join(filter(None, [*parts, f"{paused} paused" if paused else ""]))
 
     def fault(self) -> str | None:
         """Why the process has to be restarted, or None. To be called at intervals."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
 
 import anyio
@@ -16,7 +16,9 @@ from kzconsumer.brokers.log_offsets import why_unknown
 from kzconsumer.brokers.protocol.list_offsets import ListedOffset
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
+from kzconsumer.lag.fetched_times import FetchedTimes
 from kzconsumer.lag.partition import Measured, Why
+from kzconsumer.lag.totals import Total, total
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.position import Position
@@ -48,6 +50,8 @@ log = get_logger("kzconsumer.status")
 REMEMBERED = int(3600 / INTERVAL)
 #: Seconds for brokers to list the ends of logs.
 ASKING = 3.0
+#: Timestamps of next records that are asked for at once.
+MOST_TIMES = 100
 
 
 class Observer:
@@ -61,6 +65,7 @@ class Observer:
         self._runner: SinkRunner | None = None
         self._tracks: dict[tuple[TopicPartition, int], Track] = {}
         self._asked: dict[TopicPartition, Measured | Why] = {}
+        self._written: dict[TopicPartition, tuple[int, int | Why]] = {}  # an offset, and the timestamp of its record
         self._rounds = 0
         self._started = time.time()
         self.group = GroupView(lambda: self._sessions.member if self._sessions is not None else None)
@@ -81,12 +86,19 @@ class Observer:
 
     def begin(self, sessions: Sessions, runner: SinkRunner) -> None:
         self._sessions, self._runner = sessions, runner
+        self._health.total = self.total
+
+    def total(self) -> Total:
+        """How far the owned partitions are behind, at this moment."""
+        return total(each.progress for each in self.partitions())
 
     async def run(self) -> None:
         while True:
             try:
                 if self._sessions is not None:
-                    await self._ask_ends(self._sessions)
+                    with anyio.move_on_after(2 * ASKING):  # also if ZooKeeper does not answer
+                        await self._ask_ends(self._sessions)
+                        await self._ask_times(self._sessions)
                     self._look(self._sessions)
             except Exception:
                 log.exception("observing the member failed")  # a fault here must not end the member
@@ -96,17 +108,31 @@ class Observer:
         """For partitions whose end no fetch has returned lately: paused, with a full queue, without a leader."""
         began = now()
         overdue = [each for each in sessions.positions() if began - (each.high_watermark_at or -inf) > INTERVAL]
-        if not overdue:
-            self._asked = {}
-            return
-        ends = await sessions.log_ends([each.topic_partition for each in overdue], ASKING)
-        since = {each.topic_partition: each.high_watermark_at for each in overdue}
-        self._asked = {
-            partition: Measured(end.offset, began)
-            if isinstance(end, ListedOffset)
-            else why_unknown(end, since[partition])
-            for partition, end in ends.items()
-        }
+        self._asked = {}
+        if overdue:
+            ends = await sessions.log_ends([each.topic_partition for each in overdue], ASKING)
+            since = {each.topic_partition: each.high_watermark_at for each in overdue}
+            for partition, end in ends.items():
+                if isinstance(end, ListedOffset):
+                    self._asked[partition] = Measured(end.offset, began)
+                else:
+                    self._asked[partition] = why_unknown(end, since[partition])
+
+    async def _ask_times(self, sessions: Sessions) -> None:
+        """The timestamps of next records that have not been fetched, each once: of paused partitions, after a claim."""
+        behind = [each for each in self.partitions() if each.progress.behind]
+        next_offsets = {TopicPartition(each.topic, each.partition): each.offsets["processed"] for each in behind}
+        self._written = {p: kept for p, kept in self._written.items() if next_offsets.get(p) == kept[0]}
+        due: dict[TopicPartition, int] = {}
+        for each in behind:
+            partition = TopicPartition(each.topic, each.partition)
+            why = each.progress.why_seconds
+            silent = isinstance(self._asked.get(partition), Why)
+            if why is not None and why.reason == "record not read" and not silent and len(due) < MOST_TIMES:
+                due[partition] = next_offsets[partition]
+        if due:
+            found = await sessions.written(due, ASKING)
+            self._written |= {each: (due[each], time) for each, time in found.items()}
 
     def _look(self, sessions: Sessions) -> None:
         rounds = sessions.counters.commits.rounds
@@ -129,10 +155,24 @@ class Observer:
         if self._sessions is None:
             return []
         held, after = self._lease.held, self.settings.status.stalled_after
-        tracked = self._tracked(self._sessions.positions())
+        tracked, fetched = self._tracked(self._sessions.positions()), self._sessions.fetched_times()
         busy = self._runner is not None and self._runner.busy
-        statuses = [track.status(at, now(), time.time(), held, after) for at, track in tracked]
+        statuses = [
+            track.status(at, now(), time.time(), held, after, self._times_of(at, fetched)) for at, track in tracked
+        ]
         return behind_sink(statuses, sink_busy=busy)
+
+    def _times_of(
+        self, at: Position, fetched: Mapping[TopicPartition, FetchedTimes]
+    ) -> Callable[[int], int | Why | None]:
+        """The timestamp of the record at an offset: as fetched, or as it was asked for."""
+        times, (asked_at, asked) = fetched.get(at.topic_partition), self._written.get(at.topic_partition, (None, None))
+
+        def written(offset: int) -> int | Why | None:
+            known = times.at(offset) if times is not None else None
+            return known if known is not None else asked if offset == asked_at else None
+
+        return written
 
     def report(self) -> Report:
         sessions, runner = self._sessions, self._runner

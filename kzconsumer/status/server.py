@@ -32,7 +32,6 @@ async def serving(observer: Observer) -> AsyncIterator[None]:
     app[_OBSERVER], app[_EVENTS] = observer, Events(observer)
     app.on_shutdown.append(lambda _: app[_EVENTS].end())
     async with served(app, status.listen, source, app[_EVENTS].streams) as tasks:
-        tasks.start_soon(observer.run)
         tasks.start_soon(observer.group.run)
         yield
 

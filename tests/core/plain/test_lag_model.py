@@ -26,7 +26,7 @@ from kzconsumer.lag.partition import (
     Why,
     partition_lag,
 )
-from kzconsumer.lag.totals import age_text, lag_text, total
+from kzconsumer.lag.totals import age_text, behind_text, lag_text, total
 
 NOW, WALL = 1_000.0, 1_700_000_000.0
 FACTS = PartitionFacts(topic="t", partition=0, position=5, start=Measured(0, NOW), end=Measured(20, NOW))
@@ -188,7 +188,7 @@ def test_sums_are_three_figures() -> None:
     assert (found.known, found.at_least, found.unknown) == (30, 38, {"no leader": 2, "never committed": 1})
     assert (found.lag, found.partitions, found.gone) == (None, 5, 1)
     assert (found.seconds, found.lag_seconds, found.unknown_seconds) == (90.0, None, {"never committed": 1})
-    assert lag_text(found) == "at least 38, 3 unknown (2 no leader, 1 never committed)"
+    assert lag_text(found) == "at least 38 (3 unknown: 2 no leader, 1 never committed)"
     assert age_text(found) == "at least 1 min 30 s"
 
 
@@ -196,7 +196,10 @@ def test_the_words_of_a_sum() -> None:
     assert (lag_text(total([row()])), age_text(total([row()]))) == ("15", "7 s")
     assert lag_text(total([row(age=40.0)])) == "15, 40 s ago"
     never = row(lag=None, at_least=0, why=Why("not permitted"), seconds=None, why_seconds=Why("not permitted"))
-    assert lag_text(total([never, never])) == "unknown of 2 partitions (not permitted)"
+    assert lag_text(total([never, never])) == "unknown (not permitted)"
+    assert behind_text(total([never])) == "lag unknown (not permitted)"
+    assert behind_text(total([row(), never])) == "at least 15 records behind (1 unknown: not permitted)"
+    assert behind_text(total([row(age=40.0)])) == "15 records behind, 40 s ago"
     assert age_text(total([never])) == "unknown"
     caught_up = row(lag=0, at_least=0, seconds=0.0)
     assert age_text(total([caught_up, never])) == "unknown", "of the others nothing is known"

@@ -98,6 +98,7 @@ async def read_lag(at: ClusterOption, group: str, scope: Scope | None) -> tuple[
         leaders = access.leaders()
         unknown = plural(len(existing) - len(logs), "log")
         failure = NotDoneError(f"the end of {unknown} is unknown: {reason}") if reason is not None else None
-        written = await access.written(behind(view.facts, logs))
+        times = await access.written(behind(view.facts, logs))
+        written = {each: at for each, at in times.items() if isinstance(at, int)}
         now_ms = round(time.time() * 1000)
         return group_lag(group, view.facts, partitions, logs, written, now_ms, leaders), failure

@@ -17,6 +17,7 @@ from kzconsumer.brokers.protocol.list_offsets import LATEST, ListedOffset
 from kzconsumer.brokers.security import load_security
 from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, NotFoundError, SessionExpiredError
+from kzconsumer.fetcher.record_times import PARTITIONS_OF_REQUEST, RecordTimes
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
@@ -28,7 +29,6 @@ from kzconsumer_tools.exporter.nodes import WatchedNodes
 from kzconsumer_tools.exporter.pictures import Histories, ReadGroup, SeenGroup, group_of_nodes
 from kzconsumer_tools.groups.cluster_access import metadata_of
 from kzconsumer_tools.groups.reader import NO_CLUSTER, nodes_of
-from kzconsumer_tools.groups.record_times import PARTITIONS_OF_REQUEST, RecordTimes
 from kzconsumer_tools.groups.topics import Topics, topics_now
 from kzconsumer_tools.paths import BROKERS
 
@@ -181,7 +181,7 @@ class Exporter:
             return
         found = await record_times.written(positions, within=TIMEOUT)
         self._asked.update(dict.fromkeys(positions.items(), now()))
-        self._written.update({(each, positions[each]): ms / 1000 for each, ms in found.items()})
+        self._written.update({(each, positions[each]): at / 1000 for each, at in found.items() if isinstance(at, int)})
 
     def _look(
         self,

@@ -14,6 +14,7 @@ from kzconsumer.brokers.protocol.fetch import READ_UNCOMMITTED
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
 from kzconsumer.brokers.security import load_security
 from kzconsumer.errors import BrokersUnreachableError, KzConsumerError, NotDoneError
+from kzconsumer.fetcher.record_times import RecordTimes
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.offsets.coordinator import GroupCoordinator
@@ -33,7 +34,6 @@ from kzconsumer_tools.cluster.reader import cluster_of, controller_of, no_topic,
 from kzconsumer_tools.groups.lag import LogRange
 from kzconsumer_tools.groups.nodes import GroupNodes
 from kzconsumer_tools.groups.reader import nodes_of, require_group
-from kzconsumer_tools.groups.record_times import RecordTimes
 from kzconsumer_tools.groups.topics import Topics, topics_now
 
 # Seconds for each broker's response: below the limit of the session, so that an error names the broker.

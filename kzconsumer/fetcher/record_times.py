@@ -13,6 +13,7 @@ from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.fetch import FetchedPartition, FetchPosition, FetchRequest
 from kzconsumer.errors import KzConsumerError
+from kzconsumer.lag.partition import Why
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.records.decode import decode
 from kzconsumer.zookeeper.round_trips import outcomes
@@ -32,20 +33,26 @@ class RecordTimes:
 
     async def written(
         self, positions: Mapping[TopicPartition, int], *, within: float = math.inf
-    ) -> dict[TopicPartition, int]:
-        """Milliseconds since 1970 of the first record at or after each offset; what is found `within` so many seconds.
+    ) -> dict[TopicPartition, int | Why]:
+        """Of each, the timestamp of the first record at or after the offset, in ms since 1970, or why it is unknown.
 
-        Partitions in an old format, without timestamps, or without an answer from the leader are left out.
+        What has not been answered `within` so many seconds is "record not read". Raises nothing.
         """
-        try:
-            by_leader, _ = await self._leaders.grouped(positions)
-        except KzConsumerError:
-            return {}
-        found: dict[TopicPartition, int] = {}
+        found: dict[TopicPartition, int | Why] = {}
+        with anyio.move_on_after(within):
+            try:
+                await self._find(positions, found)
+            except KzConsumerError as error:
+                return dict.fromkeys(positions, Why("brokers unreachable", detail=str(error)))
+        return {each: found.get(each, Why("record not read")) for each in positions}
+
+    async def _find(self, positions: Mapping[TopicPartition, int], found: dict[TopicPartition, int | Why]) -> None:
+        by_leader, leaderless = await self._leaders.grouped(positions)
+        found.update((each, Why("no leader", detail=why)) for each, why in leaderless.items())
 
         async def fetch(leader: Broker, part: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
             times = await self._fetch_times(leader, part)
-            found.update((each, time) for each, time in times.items() if time is not None)
+            found.update((each, Why("no timestamps") if time is None else time) for each, time in times.items())
             return times.keys()
 
         async def ask(leader: Broker, led: Iterable[TopicPartition]) -> None:
@@ -55,9 +62,7 @@ class RecordTimes:
                     # The first partition of a response has its batch whatever the size.
                     await fetch(leader, {each: part[each]})
 
-        with anyio.move_on_after(within):
-            await outcomes([ask(leader, led) for leader, led in by_leader.items()])
-        return found
+        await outcomes([ask(leader, led) for leader, led in by_leader.items()])
 
     async def _fetch_times(
         self, leader: Broker, positions: Mapping[TopicPartition, int]
