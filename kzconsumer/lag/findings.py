@@ -25,6 +25,7 @@ FindingId: TypeAlias = Literal[
     "partition_failed",
     "sink_slow",
     "stalled",
+    "stuck",
     "topic_gone",
     "unowned",
     "commits_stop",
@@ -54,6 +55,7 @@ KINDS: Mapping[FindingId, Kind] = MappingProxyType(
         "partition_failed": Kind("kzconsumer lag {group}", "a-partition-is-stalled"),
         "sink_slow": Kind("kzconsumer lag {group}", "a-partition-is-stalled"),
         "stalled": Kind("kzconsumer lag {group}", "a-partition-is-stalled"),
+        "stuck": Kind("kzconsumer groups describe {group}", "a-member-is-not-ready"),
         "topic_gone": Kind("kzconsumer groups clean {group}", "offsets-of-deleted-topics"),
         "unowned": Kind("kzconsumer groups doctor {group}", "partitions-without-owner"),
         "commits_stop": Kind("kzconsumer lag {group}", "commits-stop-stall-or-go-back"),
@@ -87,6 +89,7 @@ def of_partitions(id: FindingId, group: str, names: Sequence[str], what: str, wh
 
 
 Verdict: TypeAlias = Literal["healthy", "unhealthy", "not examined"]
+VERDICTS: tuple[Verdict, ...] = ("healthy", "unhealthy", "not examined")
 
 
 class Examination(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kzconsumer.lag.findings import Finding, FindingId, finding, of_partitions
+from kzconsumer.lag.findings import Examination, Finding, FindingId, examined, finding, of_partitions
 from kzconsumer.lag.partition import FRESH
 from kzconsumer.lag.totals import reasons, total
 from kzconsumer.status.judgement import Judgement
@@ -32,6 +32,16 @@ def degraded(report: Report) -> list[Finding]:
     if report.unready is not None or report.alive is not None:
         return []
     return [*_failing(report), *_stalled(report), *_blocked(report), *_unknown(report), *_judged(report)]
+
+
+def examination(report: Report) -> Examination:
+    """Healthy, unhealthy, or not examined: not joined yet, without a valid session, or with logs of unknown length."""
+    if report.alive is not None:
+        return examined([finding("stuck", report.group, f"the member is stuck: {report.alive}")])
+    if report.unready is not None:
+        return examined([], [report.unready])
+    unknown = report.total.unknown
+    return examined(degraded(report), [f"lag unknown: {reasons(unknown)}"] if unknown else [])
 
 
 def _failing(report: Report) -> Iterator[Finding]:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
+from kzconsumer.lag.totals import age_text, lag_text
 from kzconsumer.logs.troubles import TROUBLES
 from kzconsumer.redaction import HIDDEN, is_secret, redacted
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.tables import keys_of
-from kzconsumer.status.degraded import degraded
+from kzconsumer.status.degraded import examination
 from kzconsumer.status.observer import Observer
-from kzconsumer.status.report import Point, Report, point
+from kzconsumer.status.report import Point, Report
 from kzconsumer.status.track import INTERVAL
 
 
 def _status(report: Report) -> object:
-    together = point(time.time(), report.partitions)
+    total, examined = report.total, examination(report)
     return {
         "version": report.version,
         "started": report.started,
@@ -27,16 +27,22 @@ def _status(report: Report) -> object:
         "ready": report.unready is None,
         "alive": report.alive is None,
         "reason": report.alive or report.unready,
-        "degraded": degraded(report),
+        "health": examined.health,
+        "findings": examined.findings,
+        "not_asked": examined.not_asked,
         "session": report.session,
         "generation": report.generation,
         "members": len(report.members),
         "owned": len(report.partitions),
         "stalled": len(report.stalled),
         "judgement": report.judgement,
-        "lag": together.lag,
-        "lag_seconds": together.lag_seconds,
-        "rate": together.rate,
+        "lag": total.lag,
+        "lag_seconds": total.lag_seconds,
+        "lag_text": lag_text(total),
+        "lag_seconds_text": age_text(total),
+        "total": total,
+        "rate": report.rate,
+        "eta": report.eta,
     }
 
 

@@ -18,9 +18,10 @@ from prometheus_client.core import (
 )
 
 from kzconsumer.counters import BOUNDS, Counters, Timing
+from kzconsumer.lag.findings import VERDICTS
 from kzconsumer.logs.troubles import Trouble
 from kzconsumer.sinks.batch_status import BatchCounters
-from kzconsumer.status.degraded import degraded
+from kzconsumer.status.degraded import examination
 from kzconsumer.status.report import SESSION_STATES, Report
 from kzconsumer.status.track import Kind, PartitionStatus
 
@@ -95,11 +96,20 @@ def _of_member(make: Families, report: Report) -> Iterator[Metric]:
         {state: state == report.session for state in SESSION_STATES},
     )
     yield make.gauge("ready", "Whether the member is ready", (), [((), float(report.unready is None))])
+    examined, total = examination(report), report.total
+    yield make.states(
+        "health", "What is known of the member's health", {each: each == examined.health for each in VERDICTS}
+    )
+    found = dict.fromkeys(each.id for each in examined.findings)
+    yield make.gauge("finding", "1 for each kind of problem that is found", ("finding",), (((id,), 1) for id in found))
     yield make.gauge(
-        "degraded",
-        "Whether the member is ready and something makes no progress",
-        (),
-        [((), float(bool(degraded(report))))],
+        "lag_at_least_records", "Sum of the lags, and of what unknown ones cannot be below", (), [((), total.at_least)]
+    )
+    yield make.gauge(
+        "lag_unknown_partitions",
+        "Owned partitions of which the lag is unknown",
+        ("reason",),
+        (((reason,), n) for reason, n in total.unknown.items()),
     )
     if report.members:
         yield make.gauge("members", "Members of the group, as last read", (), [((), len(report.members))])
@@ -123,6 +133,7 @@ _BY_KIND: tuple[tuple[str, str, Callable[[PartitionStatus], Mapping[Kind, float]
 )
 _BY_PARTITION: tuple[tuple[str, str, Callable[[PartitionStatus], float | None]], ...] = (
     ("partition_end_offset", "The high watermark, or the last stable offset", lambda p: p.end),
+    ("partition_end_age_seconds", "Since that was read from a broker; 0 if just now", lambda p: p.progress.age),
     ("partition_paused", "Whether it is paused", lambda p: float(p.paused)),
     ("partition_standing_seconds", "Time for which it has been behind without progress", lambda p: p.standing),
 )

@@ -6,20 +6,17 @@ None, or a missing entry, means "not known".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 import msgspec
 
-from kzconsumer.lag.totals import total
+from kzconsumer.lag.totals import Total, total
 from kzconsumer.status.judgement import Judgement
 from kzconsumer.status.track import PartitionStatus
 
 SessionState: TypeAlias = Literal["held", "doubtful", "none"]
 SESSION_STATES: tuple[SessionState, ...] = ("held", "doubtful", "none")
 WORST: tuple[Judgement, ...] = ("OK", "WARN", "STOP", "STALL", "REWIND")
-
-
-N = TypeVar("N", int, float)
 
 
 class GroupMember(msgspec.Struct, frozen=True):
@@ -85,7 +82,6 @@ class Point(msgspec.Struct, frozen=True):
 
 def point(at: float, partitions: Sequence[PartitionStatus]) -> Point:
     together = total(each.progress for each in partitions)
-    rates = _if_all([each.rate for each in partitions])
     return Point(
         at=at,
         owned=len(partitions),
@@ -94,13 +90,13 @@ def point(at: float, partitions: Sequence[PartitionStatus]) -> Point:
         at_least=together.at_least,
         unknown=sum(together.unknown.values()),
         lag_seconds=together.lag_seconds,
-        rate=sum(rates) if rates is not None else None,
+        rate=rate_of(partitions),
     )
 
 
-def _if_all(values: Sequence[N | None]) -> list[N] | None:
-    known = [value for value in values if value is not None]
-    return known if len(known) == len(values) else None
+def rate_of(partitions: Sequence[PartitionStatus]) -> float | None:
+    known = [each.rate for each in partitions if each.rate is not None]
+    return sum(known) if len(known) == len(partitions) else None
 
 
 class BlockedClaim(msgspec.Struct, frozen=True):
@@ -150,6 +146,22 @@ class Report(msgspec.Struct, frozen=True):
         if not self.joined:
             return self.state
         return None if self.session == "held" else "the ZooKeeper session is doubtful"
+
+    @property
+    def total(self) -> Total:
+        """How far the owned partitions are behind."""
+        return total(each.progress for each in self.partitions)
+
+    @property
+    def rate(self) -> float | None:
+        """Records processed per second; None if that is unknown for one."""
+        return rate_of(self.partitions)
+
+    @property
+    def eta(self) -> float | None:
+        """Seconds until nothing is left in any partition; None if that is unknown for one, or none is owned."""
+        known = [each.eta for each in self.partitions if each.eta is not None]
+        return max(known) if known and len(known) == len(self.partitions) else None
 
     @property
     def stalled(self) -> list[PartitionStatus]:

@@ -10,7 +10,7 @@ from prometheus_client.core import Metric
 
 from kzconsumer.logs.troubles import TROUBLES
 from kzconsumer.status.access import load_token
-from kzconsumer.status.degraded import degraded
+from kzconsumer.status.degraded import examination
 from kzconsumer.status.documents import DOCUMENTS
 from kzconsumer.status.events import Events
 from kzconsumer.status.metrics import families
@@ -55,10 +55,13 @@ async def _ready(request: web.Request) -> web.Response:
         {"topic": each.topic, "partition": each.partition, "seconds": each.standing, "reason": each.hindrance}
         for each in report.stalled
     ]
+    examined = examination(report)
     answer = {
         "ready": report.unready is None,
         "reason": report.unready,
-        "degraded": degraded(report),
+        "health": examined.health,
+        "findings": examined.findings,
+        "not_asked": examined.not_asked,
         "stalled": stalled,
     }
     return json_response(answer, 200 if report.unready is None else 503)

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from kzconsumer.lag.history import History, time_left
-from kzconsumer.lag.partition import Measured, PartitionFacts, PartitionLag, Why, partition_lag
+from kzconsumer.lag.partition import FRESH, Measured, PartitionFacts, PartitionLag, Why, partition_lag
 from kzconsumer.offsets.position import Position
 from kzconsumer.status.judgement import WINDOW, Commit, Judgement, judge
 
@@ -18,6 +18,16 @@ INTERVAL = 5.0
 
 Kind: TypeAlias = Literal["fetched", "consumed", "processed", "committed"]
 KINDS: tuple[Kind, ...] = ("fetched", "consumed", "processed", "committed")
+
+
+State: TypeAlias = Literal[
+    "stalled", "commits stop", "commits stall", "commits go back", "unknown", "paused", "behind", "caught up"
+]
+_JUDGED: dict[Judgement | None, State] = {
+    "STOP": "commits stop",
+    "STALL": "commits stall",
+    "REWIND": "commits go back",
+}
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
@@ -30,6 +40,8 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     offsets: dict[Kind, int]
     end: int | None
     """The high watermark, or the last stable offset, as last known."""
+    state: State
+    """In one word what the figures say, the worst that applies first; all views show this one."""
     progress: PartitionLag
     """From the processed offset: how far behind, since when, and why that is unknown. The views' source."""
     lag: dict[Kind, int]
@@ -112,6 +124,10 @@ class Track:
         standing = self._history.standing(found.behind is not False, time)
         rate, end = self._history.rate, self._end(at)
         log_rate = 0.0 if at.end is not None and end is not None and end.value >= at.end else self._history.log_rate
+        stalled = standing >= stalled_after
+        judgement = judge(self._commits, by_offset[at.committed].lag if at.committed is not None else None, time)
+        if found.age is not None and found.age <= FRESH:
+            found = msgspec.structs.replace(found, age=0.0)  # else the document of a quiet member would always change
         return PartitionStatus(
             topic=at.topic,
             partition=at.partition,
@@ -119,20 +135,31 @@ class Track:
             leader=at.leader,
             offsets=offsets,
             end=end.value if end is not None else None,
+            state=_state(found, paused=at.paused, stalled=stalled, judgement=judgement),
             progress=found,
             lag={kind: lag for kind, offset in offsets.items() if (lag := by_offset[offset].lag) is not None},
             lag_seconds={
                 kind: age for kind, offset in offsets.items() if (age := by_offset[offset].seconds) is not None
             },
-            rate=rate,
+            rate=0.0 if stalled and rate is not None else rate,
             eta=time_left(found.left if found.lag is not None else None, rate, log_rate),
             paused=at.paused,
             standing=standing,
             hindrance=hindrance(at, lease_held) if found.behind is not False else None,
-            stalled=standing >= stalled_after,
-            judgement=judge(self._commits, by_offset[at.committed].lag if at.committed is not None else None, time),
+            stalled=stalled,
+            judgement=judgement,
             complete=len(self._commits) / WINDOW,
         )
+
+
+def _state(found: PartitionLag, *, paused: bool, stalled: bool, judgement: Judgement | None) -> State:
+    if paused:
+        return "paused"
+    if stalled:
+        return "stalled"
+    if found.behind is None:
+        return "unknown"
+    return _JUDGED.get(judgement) or ("behind" if found.behind else "caught up")
 
 
 Hindrance: TypeAlias = Literal[

@@ -4,6 +4,7 @@ const MOST_ROWS = 300; // of a table; a choice finds the others
 const FIRST_REBALANCES = 12;
 const known = {}; // the last document of each name
 
+const HEALTH = { healthy: "good", unhealthy: "bad", "not examined": "warn" };
 const MARKS = { OK: "good", WARN: "warn", STOP: "bad", STALL: "bad", REWIND: "bad" };
 
 function showStatus() {
@@ -12,9 +13,8 @@ function showStatus() {
   say(at("member"), [it.member ?? "not a member yet", `kzconsumer ${it.version}`, it.state].filter(Boolean).join(" · "));
   const now = Date.now() / 1000;
   say(at("facts"), `cluster ${it.cluster} · up for ${duration(Math.max(0, Math.floor(now - it.started)))} · as of ${moment(now)}`);
-  const badge = !it.alive ? "stuck" : !it.ready ? "not ready" : it.degraded.length ? "degraded" : "ready";
-  connection(badge, { stuck: "bad", ready: "good" }[badge] ?? "warn", it.reason ? [it.reason] : it.degraded.map((each) => each.text));
-  document.title = `${badge === "ready" ? "" : `(!) ${badge} · `}${it.group} · kzconsumer`;
+  connection(it.health, HEALTH[it.health], [...it.findings.map((each) => each.text), ...it.not_asked]);
+  document.title = `${it.health === "healthy" ? "" : `(!) ${it.health} · `}${it.group} · kzconsumer`;
   const left = (known.partitions?.owned ?? []).map((each) => each.eta);
   const figures = [
     ["Partitions", count(it.owned)],

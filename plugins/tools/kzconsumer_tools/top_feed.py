@@ -48,9 +48,8 @@ class DaemonFeed:
 
     @property
     def healthy(self) -> bool:
-        """It is reached, ready and alive, and no partition is stalled."""
-        now = self.status
-        return self.lost is None and bool(now.get("ready") and now.get("alive") and not now.get("stalled"))
+        """It is reached and healthy."""
+        return self.lost is None and self.status.get("health") == "healthy"
 
 
 def read_address(text: str) -> str:

@@ -59,8 +59,8 @@ async def test_while_it_starts() -> None:
     at = f"127.0.0.1:{free_port()}"
     async with serving(observer(at)), browser() as chromium, window(chromium) as desk:
         await desk.page.goto(f"http://{at}/status")
-        await expect(desk.page.locator("#readiness")).to_have_text("not ready")
-        await expect(desk.page).to_have_title("(!) not ready · orders · kzconsumer")
+        await expect(desk.page.locator("#readiness")).to_have_text("not examined")
+        await expect(desk.page).to_have_title("(!) not examined · orders · kzconsumer")
         await expect(desk.page.locator("#facts")).to_contain_text("cluster zk1:2181 · up for ")
         await assert_accessible(desk)
 
@@ -87,7 +87,7 @@ async def test_a_sink_that_blocks(cluster: Cluster, unique: str, tmp_path: Path)
         async with browser() as chromium, window(chromium) as desk, reader(group, {name: 1}) as other:
             page = desk.page
             await page.goto(at)
-            await expect(page.locator("#readiness")).to_have_text("ready")
+            await expect(page.locator("#readiness")).to_have_text("healthy")
             await expect(page.locator("#partitions-table tbody tr")).to_have_count(4)
             await expect(page.locator("#group-table tbody tr")).to_have_count(8)
             await expect(page).to_have_title(f"{name} · kzconsumer")
@@ -101,10 +101,10 @@ async def test_a_sink_that_blocks(cluster: Cluster, unique: str, tmp_path: Path)
             faulty = [ours[1], ours[3]]
             await send(faulty, b"poison", 4)
             sentence = f"2 partitions stalled: {name}-{faulty[0]}, {name}-{faulty[1]} (sink slow)"
-            await expect(page.locator("#readiness")).to_have_text("degraded")
+            await expect(page.locator("#readiness")).to_have_text("unhealthy")
             await expect(page.locator("#reason")).to_have_text(sentence)
-            assert (await page.locator("header").inner_text()).split("\n")[0].split(" ", 1) == ["degraded", sentence]
-            await expect(page).to_have_title(f"(!) degraded · {name} · kzconsumer")
+            assert (await page.locator("header").inner_text()).split("\n")[0].split(" ", 1) == ["unhealthy", sentence]
+            await expect(page).to_have_title(f"(!) unhealthy · {name} · kzconsumer")
             await send(faulty, b"harmless", 1200)
             heads = page.locator("#partitions-table tbody th")
             for place in range(2):
@@ -117,11 +117,13 @@ async def test_a_sink_that_blocks(cluster: Cluster, unique: str, tmp_path: Path)
             async with aiohttp.ClientSession(at) as client:
                 async with client.get("/health/ready") as answer:
                     assert answer.status == 200, "a member that is taken out helps nobody"
-                    assert [each["text"] for each in (await answer.json())["degraded"]] == [sentence]
+                    assert [each["text"] for each in (await answer.json())["findings"]] == [sentence]
                 async with client.get("/metrics") as answer:
-                    assert f'kzconsumer_degraded{{group="{name}"}} 1.0' in await answer.text()
+                    assert (
+                        f'kzconsumer_health{{group="{name}",kzconsumer_health="unhealthy"}} 1.0' in await answer.text()
+                    )
                 async with client.get("/api/v1/status") as answer:
-                    (found,) = (await answer.json())["degraded"]
+                    (found,) = (await answer.json())["findings"]
                 assert found["partitions"] == [f"{name}-{each}" for each in faulty]
                 async with client.get("/api/v1/group") as answer:
                     partitions = json.loads(await answer.text())["partitions"]

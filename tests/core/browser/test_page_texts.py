@@ -57,7 +57,7 @@ async def opened(chromium: Browser, *points: Point) -> AsyncIterator[Window]:
     watched.history.extend(points)
     async with serving(watched), window(chromium) as desk:
         await desk.page.goto(f"http://{at}/status")
-        await expect(desk.page.locator("#readiness")).to_have_text("not ready")
+        await expect(desk.page.locator("#readiness")).to_have_text("not examined")
         yield desk
 
 

@@ -39,7 +39,7 @@ async def test_the_page_of_a_running_member(cluster: Cluster, unique: str, tmp_p
             page = desk.page
             await page.goto(at)
             partitions = page.locator("#partitions-table tbody tr")
-            await expect(page.locator("#readiness")).to_have_text("ready")
+            await expect(page.locator("#readiness")).to_have_text("healthy")
             await expect(page.locator("#group")).to_have_text(unique)
             await expect(partitions).to_have_count(2)
             for number in range(2):
@@ -118,7 +118,7 @@ async def test_the_page_asks_for_the_token(tmp_path: Path) -> None:
         await page.get_by_label("token").fill("open sesame")
         await page.get_by_role("button", name="Show").click()
         await expect(page.locator("#group")).to_have_text("orders")
-        await expect(page.locator("#readiness")).to_have_text("not ready")
+        await expect(page.locator("#readiness")).to_have_text("not examined")
         await expect(page.locator("#reason")).to_have_text("waiting for ZooKeeper and a broker")
         await page.reload()
         await expect(page.locator("#group")).to_have_text("orders")

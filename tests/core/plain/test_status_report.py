@@ -14,7 +14,7 @@ PROGRESS = partition_lag(
     PartitionFacts(topic="t", partition=0, position=5, end=Measured(20, 9.0), written=5_000), now=9.0, wall=9.0
 )
 KNOWN = PartitionStatus(
-    topic="t", partition=0, owner="m-0", leader=1, offsets={"processed": 5}, end=20, progress=PROGRESS,
+    topic="t", partition=0, owner="m-0", leader=1, offsets={"processed": 5}, end=20, state="behind", progress=PROGRESS,
     lag={"processed": 15},
     lag_seconds={"processed": 4.0}, rate=2.0, eta=7.5, paused=False, standing=0.0, hindrance=None, stalled=False,
     judgement="OK", complete=1.0,

@@ -67,7 +67,9 @@ async def test_a_daemon_that_has_not_joined_reports_that(tmp_path: Path) -> None
             assert await answer.json() == {
                 "ready": False,
                 "reason": "waiting for ZooKeeper and a broker",
-                "degraded": [],
+                "health": "not examined",
+                "findings": [],
+                "not_asked": ["waiting for ZooKeeper and a broker"],
                 "stalled": [],
             }
         async with client.get("/metrics") as answer:

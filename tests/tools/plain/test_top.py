@@ -161,28 +161,32 @@ async def test_events_are_parsed_however_they_are_split() -> None:
 def feed(**status: object) -> DaemonFeed:
     found = DaemonFeed(Address("127.0.0.1:9308"))
     known = {"group": "orders", "ready": True, "alive": True, "reason": None, "owned": 3, "members": 2, "lag": 1204,
-             "lag_seconds": 75.0, "rate": 4512.3, "stalled": 1, "judgement": "STALL"}  # fmt: skip
+             "lag_text": "1,204", "lag_seconds_text": "1 min 15 s", "total": {"at_least": 1204, "unknown": {}},
+             "rate": 4512.3, "stalled": 1, "health": "unhealthy", "findings": [], "not_asked": []}  # fmt: skip
     found.documents["status"] = known | status
     found.documents["partitions"] = {
         "owned": [
-            partition("a", 0, lag={"processed": 4}),
-            partition("a\x1b]0;taken\x07", 1, lag={}, rate=None),
-            partition("t" * 249, 2, stalled=True, standing=192.0, hindrance="sink slow", judgement="STALL"),
+            partition("a", 0, "behind", 4),
+            partition("a\x1b]0;taken\x07", 1, "unknown", None, rate=None),
+            partition("t" * 249, 2, "stalled", 9, standing=192.0, hindrance="sink slow"),
         ]
     }
     return found
 
 
-def partition(topic: str, number: int, **fields: object) -> dict[str, object]:
-    usual = {"lag": {"processed": 0}, "lag_seconds": {"processed": 0.5}, "rate": 3.0, "eta": None, "stalled": False,
-             "paused": False, "standing": 0.0, "hindrance": None, "judgement": "OK"}  # fmt: skip
+def partition(
+    topic: str, number: int, state: str = "caught up", lag: int | None = 0, at_least: int = 0, **fields: object
+) -> dict[str, object]:
+    why = {"reason": "no leader"} if lag is None else None
+    progress = {"lag": lag, "at_least": lag or at_least, "seconds": 0.5, "why": why}
+    usual = {"rate": 3.0, "eta": None, "standing": 0.0, "hindrance": None, "state": state, "progress": progress}
     return {"topic": topic, "partition": number} | usual | fields
 
 
 def drawn(daemons: list[DaemonFeed], height: int = LINES) -> list[str]:
     console = Console(width=COLUMNS, force_terminal=True, color_system=None, legacy_windows=False)
     with console.capture() as capture:
-        console.print(picture(daemons, height))
+        console.print(picture(daemons, height, COLUMNS))
     return capture.get().splitlines()
 
 
@@ -191,35 +195,59 @@ def test_the_worst_come_first_and_names_cannot_move_the_cursor() -> None:
     assert "\x1b" not in "".join(lines)
     assert "\x07" not in "".join(lines)
     assert max(map(len, lines)) <= COLUMNS
-    assert "lag 1,204 (1 min 15 s)" in lines[3]
-    assert [line[2:4] for line in lines[5:]] == ["tt", "a-", "a\\"]
-    assert "ttt-2 STALL sink slow, 3 min 12 s " in lines[5]
+    assert "lag 1,204  behind by 1 min 15 s" in lines[3]
+    assert [line[2:4] for line in lines[5:]] == ["tt", "a\\", "a-"]
+    assert "ttt-2 stalled sink slow, 3 min 12 s " in lines[5]
+    assert "unknown no leader" in lines[6]
     assert not feed().healthy
-    assert feed(stalled=0).healthy
+    assert not feed(health="not examined").healthy
+    assert feed(health="healthy").healthy
 
 
-def test_a_degraded_daemon_comes_first_with_its_reasons() -> None:
-    """`--group` does not change the exit status: a member is healthy if its own partitions are."""
-    reasons = [{"reason": "x", "partitions": [], "text": "commits fail: \x1b no coordinator"},
-               {"reason": "y", "partitions": ["a-1"], "text": "1 partition judged STOP: a-1 (no commits)"}]  # fmt: skip
-    degraded = feed(stalled=0, group="later", degraded=reasons)
-    lines = drawn([feed(stalled=0), degraded])
-    assert lines[2] == "later  127.0.0.1:9308  degraded"
-    assert lines[3].startswith("  commits fail: \\x1b no coordinator; 1 partition judged STOP: a-1")
-    assert "orders  127.0.0.1:9308  ready" in lines
-    assert degraded.healthy
+def test_an_unhealthy_daemon_comes_first_with_its_findings() -> None:
+    """One a line, and what could not be asked after them."""
+    findings = [{"text": "commits fail: \x1b no coordinator"}, {"text": "1 partition stalled: a-1 (sink slow)"}]
+    unhealthy = feed(group="later", findings=findings, not_asked=["lag unknown: no leader"])
+    lines = drawn([feed(health="healthy"), unhealthy])
+    assert lines[2] == "later  127.0.0.1:9308  unhealthy"
+    assert lines[3:6] == [
+        "  commits fail: \\x1b no coordinator",
+        "  1 partition stalled: a-1 (sink slow)",
+        "  lag unknown: no leader",
+    ]
+    assert "orders  127.0.0.1:9308  healthy" in lines
 
 
-def test_partitions_are_sorted_by_stall_judgement_lag_and_name() -> None:
+def test_the_sum_over_daemons_says_what_is_unknown() -> None:
+    cut_off = feed(total={"at_least": 7, "unknown": {"no leader": 2}})
+    assert "lag at least 1,211 (2 partitions unknown)" in drawn([feed(), cut_off])[0]
+    assert "lag 2,408 " in drawn([feed(), feed()])[0]
+
+
+def test_what_does_not_fit_is_counted_and_names_use_the_width() -> None:
+    found = feed()
+    found.documents["partitions"]["owned"] = [partition("a" * 100, n) for n in range(90)]
+    lines = drawn([found], height=20)
+    assert len(lines) <= 20
+    assert lines[-1] == f"  and {90 - len(lines[5:-1])} partitions more, none of them worse"
+    wide = Console(width=200, force_terminal=True, color_system=None, legacy_windows=False)
+    with wide.capture() as capture:
+        wide.print(picture([found], 20, 200))
+    assert "a" * 100 + "-0" in capture.get()
+
+
+def test_partitions_are_sorted_by_state_lag_and_name() -> None:
     found = feed()
     found.documents["partitions"]["owned"] = [
-        partition("b", 0, lag={"processed": 5}),
-        partition("a", 10, lag={"processed": 5}),
-        partition("a", 9, lag={"processed": 5}),
-        partition("c", 0, judgement="WARN"),
-        partition("d", 0, stalled=True, standing=1.0, hindrance="no leader"),
+        partition("b", 0, "behind", 5),
+        partition("a", 10, "behind", 5),
+        partition("a", 9, "behind", 5),
+        partition("c", 0, "unknown", None, 4),
+        partition("d", 0, "stalled", 1, standing=1.0, hindrance="no leader"),
     ]
-    assert [line.split()[0] for line in drawn([found])[5:]] == ["d-0", "c-0", "a-9", "a-10", "b-0"]
+    lines = drawn([found])[5:]
+    assert [line.split()[0] for line in lines] == ["d-0", "c-0", "a-9", "a-10", "b-0"]
+    assert ">= 4" in lines[1]
 
 
 def test_an_unknown_time_left_is_empty() -> None:

@@ -23,7 +23,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "top",
         help="show the status of running daemons in a terminal",
         description="Show running daemons that serve their status, worst partitions first, until Ctrl-C. Changes "
-        "nothing. Exit status with --once: 3 unless all daemons are reached and ready, and no partition is stalled.",
+        "nothing. Exit status with --once: 3 unless all daemons are reached and healthy.",
         examples=("127.0.0.1:9308 127.0.0.1:9309", "--group-file orders.toml", "--once --group 127.0.0.1:9308"),
     )
     top.add_argument("address", metavar="ADDRESS", nargs="*", help="127.0.0.1:9308, or unix:/path of a socket")
@@ -96,7 +96,7 @@ async def _once(daemons: Sequence[DaemonFeed]) -> int:
             await each.answered.wait()
         tasks.cancel_scope.cancel()
     console = Console(highlight=False)
-    console.print(picture(daemons, height=10**6))
+    console.print(picture(daemons, height=10**6, width=console.width))
     return 0 if all(each.healthy for each in daemons) else EXIT_UNHEALTHY
 
 
@@ -118,7 +118,7 @@ async def _live(daemons: Sequence[DaemonFeed]) -> int:
 
             async def draw() -> None:
                 while True:
-                    screen.update(picture(daemons, console.height), refresh=True)
+                    screen.update(picture(daemons, console.height, console.width), refresh=True)
                     await anyio.sleep(PAUSE)
 
             tasks.start_soon(draw)

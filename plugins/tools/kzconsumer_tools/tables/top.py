@@ -18,28 +18,40 @@ from kzconsumer.printable import printable
 from kzconsumer_tools.tables.text import clip, dash
 from kzconsumer_tools.top_feed import DaemonFeed
 
-_SEVERITY = ("OK", "WARN", "STOP", "STALL", "REWIND")
-_STYLES = {"OK": "green", "WARN": "yellow", "STOP": "red", "STALL": "red", "REWIND": "red"}
-#: Widths of a partition's name and of an address, in characters.
-_NAME = 24
+#: States of a partition, the worst first (`kzconsumer.status.track.State`), and how each is shown.
+_STYLES = {
+    "stalled": "red",
+    "commits stop": "red",
+    "commits stall": "red",
+    "commits go back": "red",
+    "unknown": "yellow",
+    "paused": "yellow",
+    "behind": "",
+    "caught up": "green",
+}
+_SEVERITY = tuple(_STYLES)
+#: Characters of an address, and of the columns of a partition besides its name.
 _ADDRESS = 48
+_COLUMNS = 62
+#: Characters of a name that are always shown.
+_NAME = 22
 #: Lines of a daemon besides its partitions.
-_FRAME = 5
+_FRAME = 6
 
 
-def picture(daemons: Sequence[DaemonFeed], height: int) -> RenderableType:
-    """`height` is in lines; if there are many daemons, partitions are left out."""
+def picture(daemons: Sequence[DaemonFeed], height: int, width: int = 80) -> RenderableType:
+    """Lines and characters. What does not fit is left out, and a line says how much."""
     rows = max(0, height - 2 - len(daemons) * _FRAME) // len(daemons)
     parts: list[RenderableType] = [_together(daemons)]
     for each in sorted(daemons, key=_health):
-        parts += ["", *_daemon(each, rows)] if rows else _daemon(each, 0)
+        parts += ["", *_daemon(each, rows, width)] if rows else _daemon(each, 0, width)
     return Group(*parts)
 
 
 def _health(each: DaemonFeed) -> tuple[bool, bool, bool]:
     """A sort key: the worst first."""
     now = each.status
-    return each.lost is None, bool(now.get("ready") and now.get("alive")), not now.get("degraded")
+    return each.lost is None, bool(now.get("ready") and now.get("alive")), now.get("health") == "healthy"
 
 
 def _together(daemons: Sequence[DaemonFeed]) -> Text:
@@ -50,11 +62,17 @@ def _together(daemons: Sequence[DaemonFeed]) -> Text:
     return _line(
         how_many,
         f"{sum(now.get('owned', 0) for now in reached)} partitions",
-        f"lag {count(_sum(reached, 'lag'))}",
+        f"lag {_lag_of_all(reached)}",
         rate(_sum(reached, "rate")),
         f"stalled {sum(now.get('stalled', 0) for now in reached)}",
         style="bold",
     )
+
+
+def _lag_of_all(reached: Sequence[Mapping[str, Any]]) -> str:
+    at_least = sum(now["total"]["at_least"] for now in reached)
+    unknown = sum(sum(now["total"]["unknown"].values()) for now in reached)
+    return f"at least {count(at_least)} ({plural(unknown, 'partition')} unknown)" if unknown else count(at_least)
 
 
 def _sum(reached: Sequence[Mapping[str, Any]], name: str) -> Any:
@@ -63,80 +81,83 @@ def _sum(reached: Sequence[Mapping[str, Any]], name: str) -> Any:
     return None if None in found else sum(found)
 
 
-def _daemon(each: DaemonFeed, rows: int) -> list[RenderableType]:
+def _daemon(each: DaemonFeed, rows: int, width: int) -> list[RenderableType]:
     now = each.status
     names = [printable(now.get("group", "")), clip(printable(each.address.listen), _ADDRESS)]
     state, reasons = _state(each)
     lines: list[RenderableType] = [_line(*filter(None, names), state, style="bold")]
-    if reasons:
-        lines.append(_line(f"  {printable(reasons)}", style="red" if each.lost is not None else "yellow"))
+    lines += [_line(f"  {printable(reason)}", style="red" if each.lost is not None else "yellow") for reason in reasons]
     if not now:
         return lines
     old = "dim" if each.lost is not None else ""
-    figures = _line(
-        f"  {plural(now['owned'], 'partition')}",
-        plural(now["members"], "member"),
-        f"lag {count(now['lag'])} ({span(now['lag_seconds'])})",
-        rate(now["rate"]),
-        f"stalled {count(now['stalled'])}",
-        style=old,
+    lines.append(
+        _line(
+            f"  {plural(now['owned'], 'partition')}",
+            plural(now["members"], "member"),
+            f"lag {now['lag_text']}",
+            f"behind by {now['lag_seconds_text']}",
+            rate(now["rate"]),
+            f"stalled {count(now['stalled'])}",
+            style=old,
+        )
     )
-    if now["judgement"]:
-        figures.append(f"  {now['judgement']}", old or _STYLES.get(now["judgement"], ""))
-    lines.append(figures)
     owned = each.documents.get("partitions", {}).get("owned", [])
     group = each.documents.get("group", {}).get("partitions", [])
-    if rows and group:
-        lines.append(_group(group, rows, old))
-    elif rows and owned:
-        lines.append(_partitions(owned, rows, old))
+    rows = max(0, rows - max(0, len(reasons) - 1))
+    if rows and (group or owned):
+        lines.append(_group(group, rows, old, width) if group else _partitions(owned, rows, old, width))
+        if (more := len(group or owned) - rows) > 0:
+            lines.append(_line(f"  and {plural(more, 'partition')} more, none of them worse", style="dim"))
     return lines
 
 
-def _state(each: DaemonFeed) -> tuple[str, str]:
+def _state(each: DaemonFeed) -> tuple[str, list[str]]:
     """One word, empty if the reasons say it, and the reasons."""
     now = each.status
     if each.lost is not None:
-        return "", f"not reachable since {moment(datetime.fromtimestamp(each.lost, UTC))}: {each.reason}"
+        return "", [f"not reachable since {moment(datetime.fromtimestamp(each.lost, UTC))}: {each.reason}"]
     if not now:
-        return "", "connecting"
-    if not now["ready"] or not now["alive"]:
-        return "", str(now["reason"])
-    reasons = "; ".join(reason["text"] for reason in now.get("degraded", ()))
-    return "degraded" if reasons else "ready", reasons
+        return "", ["connecting"]
+    return now["health"], [*(found["text"] for found in now["findings"]), *now["not_asked"]]
 
 
-def _partitions(owned: Sequence[Mapping[str, Any]], rows: int, style: str) -> Table:
+def _partitions(owned: Sequence[Mapping[str, Any]], rows: int, style: str, width: int) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), expand=True, style=style, header_style="dim")
     table.add_column("  PARTITION", no_wrap=True)
     table.add_column("STATE", no_wrap=True, overflow="ellipsis", ratio=1)
     for name in ("LAG", "BEHIND", "RATE", "DONE IN"):
         table.add_column(name, justify="right", no_wrap=True)
     for p in sorted(owned, key=_progress)[:rows]:
-        judged = p["judgement"] or ""
-        state = Text(judged, style or _STYLES.get(judged, ""))
-        if p["stalled"]:
-            state.append(f" {p['hindrance']}, {span(p['standing'])}")
-        elif p["paused"]:
-            state.append(" paused")
         table.add_row(
-            Text("  " + clip(f"{printable(p['topic'])}-{p['partition']}", _NAME)),
-            state,
-            count(p["lag"].get("processed")),
-            span(p["lag_seconds"].get("processed")),
+            Text("  " + clip(f"{printable(p['topic'])}-{p['partition']}", max(_NAME, width - _COLUMNS))),
+            Text(p["state"], style or _STYLES.get(p["state"], "")).append(_why(p), style or "default"),
+            _lag(p["progress"]),
+            span(p["progress"]["seconds"]),
             rate(p["rate"]),
             span(p["eta"]) if p["eta"] is not None else "",
         )
     return table
 
 
+def _why(p: Mapping[str, Any]) -> str:
+    if p["state"] == "stalled":
+        return f" {p['hindrance']}, {span(p['standing'])}"
+    return f" {p['progress']['why']['reason']}" if p["progress"]["why"] else ""
+
+
+def _lag(progress: Mapping[str, Any]) -> str:
+    """Of an unknown lag what it is at least, if that is more than nothing."""
+    if progress["lag"] is not None:
+        return count(progress["lag"])
+    return f">= {count(progress['at_least'])}" if progress["at_least"] else "-"
+
+
 def _progress(p: Mapping[str, Any]) -> tuple[object, ...]:
     """A sort key: the worst first, then by name."""
-    severity = _SEVERITY.index(p["judgement"]) if p["judgement"] in _SEVERITY else -1
-    return not p["stalled"], -severity, -p["lag"].get("processed", 0), p["topic"], p["partition"]
+    return _SEVERITY.index(p["state"]), -p["progress"]["at_least"], p["topic"], p["partition"]
 
 
-def _group(partitions: Sequence[Mapping[str, Any]], rows: int, style: str) -> Table:
+def _group(partitions: Sequence[Mapping[str, Any]], rows: int, style: str, width: int) -> Table:
     """All partitions of the group: those without owner first, then by lag."""
     table = Table(box=None, padding=(0, 1, 0, 0), expand=True, style=style, header_style="dim")
     table.add_column("  PARTITION", no_wrap=True)
