@@ -140,6 +140,17 @@ class NodeExistsError(ZooKeeperError):
         super().__init__(path, "node exists")
 
 
+class NotNowError(ZooKeeperError):
+    """ZooKeeper has not executed a request, and wants it later: it is overloaded, or a quota of it is used up.
+
+    `wait`: an operator has to change something. Sessions of members repeat such requests by themselves.
+    """
+
+    def __init__(self, path: str, reason: str, *, wait: bool) -> None:
+        self.wait = wait
+        super().__init__(path, reason)
+
+
 class NotPermittedError(ZooKeeperError):
     """ZooKeeper's access control refuses a node."""
 

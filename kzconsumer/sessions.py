@@ -142,6 +142,16 @@ class Sessions:
         """When the task that keeps the ZooKeeper session last ran; the present time without a session."""
         return self._session.task_last_ran if self._session is not None else now()
 
+    @property
+    def postponed(self) -> str | None:
+        """Why ZooKeeper does not execute a request at the moment."""
+        return self._session.postponed if self._session is not None else None
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Why no ZooKeeper server is connected, by server."""
+        return self._session.refusals if self._session is not None else ()
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Leaving the block commits what is processed and leaves the group. Raises as `consumer.connect`."""

@@ -209,7 +209,7 @@ class Observer:
             assigned=[Assigned(*partition, str(thread)) for partition, thread in sorted(assigned.items())],
             partitions=self.partitions(),
             blocked=self._blocked(),
-            commit_failure=self.counters.commits.failure,
+            commit_failure=self.counters.commits.failure or (sessions.postponed if sessions is not None else None),
             queues=[
                 Queue(topic, thread, *cursor.queue.filled)
                 for (topic, thread), cursor in (sessions.cursors.items() if sessions is not None else ())
@@ -217,6 +217,7 @@ class Observer:
             batch=_batch(runner.status) if runner is not None and runner.status is not None else None,
             batches=[_batch(status) for status in self.batches.last],
             sink=runner.sink_status if runner is not None else {},
+            session_reason=("; ".join(sessions.refusals) or None) if sessions is not None else None,
         )
 
     def _blocked(self) -> list[BlockedClaim]:

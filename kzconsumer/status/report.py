@@ -139,13 +139,17 @@ class Report(msgspec.Struct, frozen=True):
     """Those that have ended, the latest last."""
     sink: Mapping[str, object]
     """What the sink shows of itself."""
+    session_reason: str | None = None
+    """Why no ZooKeeper server is connected; None if one is."""
 
     @property
     def unready(self) -> str | None:
         """Why it is not ready; None if it is."""
         if not self.joined:
             return self.state
-        return None if self.session == "held" else "the ZooKeeper session is doubtful"
+        if self.session == "held":
+            return None
+        return "the ZooKeeper session is doubtful" + (f": {self.session_reason}" if self.session_reason else "")
 
     @property
     def total(self) -> Total:

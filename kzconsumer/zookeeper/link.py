@@ -40,7 +40,7 @@ _SIZE_XID = struct.Struct("!ii")
 
 
 class HungUp(ConnectionLostError):
-    """The server closed a connection without TLS before it answered the handshake."""
+    """The server closed the connection, after a TLS handshake if there is one, before it answered ours."""
 
 
 class Call(Protocol):
@@ -208,7 +208,7 @@ class Link(asyncio.Protocol):
             # With TLS 1.3 a server rejects a certificate after our side of the handshake is over.
             self._refuse(explain(exc, ZOOKEEPER, certificate_given=self._access.certificate_given))
             return
-        self._hung_up = not self._hello.done() and self._access.tls is None
+        self._hung_up = not self._hello.done()
         self._fail(str(exc) if exc else "closed by the server")
 
     def data_received(self, data: bytes) -> None:

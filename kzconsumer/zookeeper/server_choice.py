@@ -13,13 +13,21 @@ import anyio
 from anyio import to_thread
 
 from kzconsumer import clock
-from kzconsumer.errors import ConfigError, ConnectionLostError, ProtocolError, SecurityError, SessionExpiredError
+from kzconsumer.errors import (
+    ConfigError,
+    ConnectionLostError,
+    KzConsumerError,
+    ProtocolError,
+    SecurityError,
+    SessionExpiredError,
+)
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.zookeeper import wire, wire_frames
 from kzconsumer.zookeeper.access import Access
-from kzconsumer.zookeeper.connect_string import ConnectString
+from kzconsumer.zookeeper.connect_string import ConnectString, host_port
 from kzconsumer.zookeeper.heartbeat import Instant
 from kzconsumer.zookeeper.link import HungUp, Link
+from kzconsumer.zookeeper.operations import Check
 
 log = get_logger("kzconsumer.zookeeper")
 
@@ -30,6 +38,7 @@ MIN_ATTEMPT = 0.5
 STATUS_LIMIT = 0.5
 """Seconds for connecting and asking a server for its status."""
 
+_REFUSES_SESSION = "it has no quorum, is read-only, or is behind what this session has seen"
 _PLAIN = Access()
 _SRVR = (
     b"srvr\n"  # with the line's end: a port with TLS closes the connection at the fifth byte, on four it waits for more
@@ -90,32 +99,37 @@ class ServerChoice:
         if not self.insist:
             raise ConfigError(refusals)
 
-    async def connect(self, session: Handshake, last: tuple[str, int] | None) -> Found:
+    async def connect(self, session: Handshake, last: tuple[str, int] | None, kept_until: float) -> Found:
         """Connect to a server, the one lost `last` after all others; for as long as it takes.
 
-        Raises SessionExpiredError if a server no longer knows the session, ConfigError if all refuse it.
+        Raises SessionExpiredError if a server no longer knows the session, or, after `kept_until` (`kzconsumer.clock`),
+        if the servers have lost what it has seen; ConfigError if all refuse it.
         """
-        reported: list[str] = []
+        reported = set[str]()
         while True:
             await anyio.sleep(self._pause * random.uniform(0.5, 1))
             self._pause = min(max(self._pause * 2, PAUSE[0]), PAUSE[1])
             refusals: list[str] = []
             failures: list[str] = []
-            if found := await self._round(session, last, refusals, failures):
+            if found := await self._round(session, last, kept_until, refusals, failures):
                 self.refusals = ()
                 return found
             self.refusals = (*refusals, *failures)
             if refusals and not failures:
                 self.refused(refusals)
-            if refusals and sorted(refusals) != reported:
-                reported = sorted(refusals)
+            if not reported.issuperset(refusals):
                 log.error("no secure connection to ZooKeeper", hosts=str(self._hosts), reasons=self.refusals)
-            elif not reported:
+            elif not reported.issuperset(failures):
                 log.warning("no ZooKeeper server answers", hosts=str(self._hosts), reasons=failures)
-                reported = failures
+            reported.update(self.refusals)
 
     async def _round(
-        self, session: Handshake, last: tuple[str, int] | None, refusals: list[str], failures: list[str]
+        self,
+        session: Handshake,
+        last: tuple[str, int] | None,
+        kept_until: float,
+        refusals: list[str],
+        failures: list[str],
     ) -> Found | None:
         """Ask each host once; adds what each said to one of the two lists."""
         access = await self.read_access(refusals)
@@ -125,12 +139,13 @@ class ServerChoice:
         for host, port in sorted(hosts, key=lambda each: each == last):
             sent = instant()
             self.last_attempt = sent.boottime
+            patience = max(session.timeout / 3 / len(hosts), MIN_ATTEMPT)
             try:
                 link, answer = await Link.open(
                     host,
                     port,
                     wire.handshake(*session),
-                    timeout=max(session.timeout / 3 / len(hosts), MIN_ATTEMPT),
+                    timeout=patience,
                     on_event=self._on_event,
                     on_zxid=self._on_zxid,
                     access=access,
@@ -140,8 +155,12 @@ class ServerChoice:
                 continue
             except HungUp as error:
                 # After the first connection it is known what the servers want: they are not asked every second.
-                why = "it has no quorum, or is behind" if session.session else await _why_hung_up(host, port)
-                failures.append(f"{error}: {why}")
+                if not session.session:
+                    failures.append(f"{error}: {await _why_hung_up(host, port, access)}")
+                    continue
+                if sent.boottime > kept_until:
+                    await self._raise_if_restored((host, port), session, access, patience)
+                failures.append(f"{error}: {_REFUSES_SESSION}")
                 continue
             except (ConnectionLostError, ProtocolError) as error:
                 log.debug("connection refused", reason=str(error))
@@ -154,6 +173,40 @@ class ServerChoice:
                 raise SessionExpiredError("expired")
             failures.append(f"{link.where}: no session given")
         return None
+
+    async def _raise_if_restored(
+        self, host: tuple[str, int], session: Handshake, access: Access, patience: float
+    ) -> None:
+        """A server also hangs up if it has not seen what the session has. Will it ever, or has the ensemble gone back?
+
+        A server without a quorum takes no new session. One that takes it has executed what the quorum had decided by
+        then, and this is not all that our session has seen if the ensemble was restored from an older copy. It would
+        refuse us until its transactions have outnumbered those that were lost, for weeks.
+        """
+        seen = [0]
+        new = wire.handshake(0, bytes(16), session.timeout, 0)
+        try:
+            link, answer = await Link.open(
+                *host, new, timeout=patience, on_event=_pass, on_zxid=seen.append, access=access
+            )
+            try:
+                with anyio.fail_after(patience):
+                    if answer.session_id:
+                        await link.ask(wire.multi([Check("/", -1)], str))
+                        await link.ask(wire.close_session(lambda: None))
+            finally:
+                link.abort("done")
+        except (KzConsumerError, TimeoutError) as error:
+            log.debug("no new session either", host=host_port(*host), reason=str(error))
+            return
+        if 0 < max(seen) < session.last_zxid:
+            log.error(
+                "ZooKeeper has lost transactions",
+                host=host_port(*host),
+                has=f"{max(seen):#x}",
+                seen=f"{session.last_zxid:#x}",
+            )
+            raise SessionExpiredError("ZooKeeper has an older state than this session has seen: restored from a copy?")
 
     async def read_access(self, refusals: list[str]) -> Access | None:
         """Read keys and passwords again; if they cannot be used, None, and the reasons are added to `refusals`."""
@@ -170,8 +223,14 @@ def instant() -> Instant:
     return Instant(clock.now(), time.time())
 
 
-async def _why_hung_up(host: str, port: int) -> str:
-    """Why a server may have closed a plain connection in the handshake, by its answer to the status command `srvr`."""
+def _pass(_: object) -> None:
+    """No events are waited for."""
+
+
+async def _why_hung_up(host: str, port: int, access: Access) -> str:
+    """Why a server may have closed a connection in the handshake, by its answer to the status command `srvr`."""
+    if access.tls is not None:
+        return "has it a quorum, and room for more connections (maxClientCnxns)?"
     said = b""
     with contextlib.suppress(OSError), anyio.move_on_after(STATUS_LIMIT):
         reader, writer = await asyncio.open_connection(host, port)

@@ -17,6 +17,7 @@ from kzconsumer.errors import NodeExistsError, NoNodeError, ZooKeeperError
 from kzconsumer.zookeeper import wire, wire_frames
 from kzconsumer.zookeeper.access import Access
 from kzconsumer.zookeeper.connect_string import ConnectString
+from kzconsumer.zookeeper.error_codes import NO_NODE, OK
 from kzconsumer.zookeeper.former_session import FormerSession
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Node, Operation, SetData, Stat
 from kzconsumer.zookeeper.session_calls import Arming
@@ -165,7 +166,7 @@ class ZooKeeperSession(SessionLife):
         while True:
             watch = Watch(path)
             try:
-                return await self._watch(wire.get, watch, {wire_frames.OK: WatchKind.DATA}), watch
+                return await self._watch(wire.get, watch, {OK: WatchKind.DATA}), watch
             except NoNodeError:
                 stat, watch = await self.watch_exists(path)
                 if stat is None:
@@ -175,7 +176,7 @@ class ZooKeeperSession(SessionLife):
     async def watch_exists(self, path: str) -> tuple[Stat | None, Watch]:
         """The stat and a watch for the node's change or deletion; None and a watch for its creation."""
         watch = Watch(path)
-        kinds = {wire_frames.OK: WatchKind.DATA, wire_frames.NO_NODE: WatchKind.EXIST}
+        kinds = {OK: WatchKind.DATA, NO_NODE: WatchKind.EXIST}
         try:
             return await self._watch(wire.exists, watch, kinds), watch
         except NoNodeError:
@@ -184,7 +185,7 @@ class ZooKeeperSession(SessionLife):
     async def watch_children(self, path: str) -> tuple[list[str], Watch]:
         """The sorted children and a watch for one coming or going, or the node's deletion. Raises NoNodeError."""
         watch = Watch(path)
-        return await self._watch(wire.children, watch, {wire_frames.OK: WatchKind.CHILD}), watch
+        return await self._watch(wire.children, watch, {OK: WatchKind.CHILD}), watch
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
         """Make a node. Its parent must exist."""

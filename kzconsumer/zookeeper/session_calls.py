@@ -8,6 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from kzconsumer.errors import ConnectionLostError, KzConsumerError, ZooKeeperError
 from kzconsumer.zookeeper import wire_frames
+from kzconsumer.zookeeper.error_codes import OK, Handling, described, error_code
 from kzconsumer.zookeeper.watch import Watch, WatchKind, WatchTable
 
 R = TypeVar("R")
@@ -62,13 +63,18 @@ class Asked(Generic[R]):
 class Own:
     """A request of the session itself; each connection gets its own."""
 
-    def __init__(self, then: Callable[[], None]) -> None:
+    def __init__(self, then: Callable[[], None], not_now: Callable[[], None]) -> None:
+        """`not_now` is called instead of `then` if an overloaded server has not executed it."""
         self._then = then
+        self._not_now = not_now
 
     def answered(self, reply: wire_frames.Reply) -> None:
-        if reply.code != wire_frames.OK:
-            raise ConnectionLostError(f"the server refuses to continue the session ({reply.code})")
-        self._then()
+        if reply.code == OK:
+            self._then()
+        elif error_code(reply.code).handling is Handling.REPEAT:
+            self._not_now()
+        else:
+            raise ConnectionLostError(f"the server refuses to continue the session: {described(reply.code)}")
 
     def lost(self, reason: str) -> None:
         pass

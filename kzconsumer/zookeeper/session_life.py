@@ -1,19 +1,27 @@
 """A ZooKeeper session over its successive connections: established, kept alive, restored, ended.
 
-One background task does all of it; nothing is ever sent twice.
+One background task does all of it; nothing that may have been executed is ever sent twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
+import random
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import anyio
 
 from kzconsumer import clock
-from kzconsumer.errors import ConfigError, ConnectionLostError, ProtocolError, SessionExpiredError, ZooKeeperError
+from kzconsumer.errors import (
+    ConfigError,
+    ConnectionLostError,
+    NotNowError,
+    ProtocolError,
+    SessionExpiredError,
+    ZooKeeperError,
+)
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.zookeeper import server_choice, wire, wire_frames
 from kzconsumer.zookeeper.access import Access
@@ -52,6 +60,9 @@ class SessionLife:
         """Seconds: the requested one, after the first connection the negotiated one."""
         self._servers = ServerChoice(connect, access, insist=insist, on_event=self._event, on_zxid=self._seen)
         self._refusal: tuple[str, ...] = ()
+        self._brief = brief
+        self._postponed: dict[object, str] = {}
+        self._postponed_reported: set[str] = set()
         self._log_connection = log.debug if brief else log.info
         self.id = 0
         """As `Stat.ephemeral_owner` has it; 0 before the first connection."""
@@ -80,6 +91,11 @@ class SessionLife:
     def refusals(self) -> tuple[str, ...]:
         """Why there is no connection, by server, as of the last round over all of them."""
         return self._servers.refusals
+
+    @property
+    def postponed(self) -> str | None:
+        """Why a request is not executed and sent again: the server is overloaded, or a quota is used up."""
+        return next(iter(self._postponed.values()), None)
 
     @property
     def task_last_ran(self) -> float:
@@ -120,12 +136,34 @@ class SessionLife:
     async def ask(self, request: wire_frames.Request[R], arming: Arming | None = None) -> R:
         """Send a request, in the order of calls, as soon as there is a connection; returns the reply.
 
-        Raises ConnectionLostError (sent, no reply), SessionExpiredError, and the server's refusal.
+        Raises ConnectionLostError (sent, no reply), SessionExpiredError, and the server's refusal. A request that an
+        overloaded server has not executed is sent again; one that exceeds a quota, too, unless the session is brief.
         """
-        self.check()
-        if self._closing:
-            raise SessionExpiredError("the session is being closed")
-        return await self._ask(Asked(request, self._loss, arming, self.watches))
+        pause, asking = PAUSE[0], object()
+        try:
+            while True:
+                self.check()
+                if self._closing:
+                    raise SessionExpiredError("the session is being closed")
+                try:
+                    return await self._ask(Asked(request, self._loss, arming, self.watches))
+                except NotNowError as error:
+                    if error.wait and self._brief:
+                        raise
+                    self._postpone(asking, error)
+                await anyio.sleep(pause * random.uniform(0.5, 1))
+                pause = min(pause * 2, PAUSE[1])
+        finally:
+            if self._postponed.pop(asking, None) is not None and not self._postponed:
+                self._postponed_reported.clear()
+
+    def _postpone(self, asking: object, error: NotNowError) -> None:
+        """Each reason is logged once, until nothing is postponed."""
+        reason = str(error).removeprefix(f"{error.path}: ")
+        self._postponed[asking] = reason
+        if reason not in self._postponed_reported:
+            self._postponed_reported.add(reason)
+            log.warning("request postponed by ZooKeeper", session=self.name, path=error.path, reason=reason)
 
     async def close_at_server(self) -> None:
         """Have the server close the session and delete its ephemeral nodes, on as many connections as that takes."""
@@ -158,7 +196,7 @@ class SessionLife:
             while not self._over:
                 session = Handshake(self.id, self._password, self.timeout, self._zxid)
                 lost = self._link.host if self._link else None
-                link = self._attach(await self._servers.connect(session, lost))
+                link = self._attach(await self._servers.connect(session, lost, self._heartbeat.kept_until))
                 await self._serve(link)
                 self._heartbeat.detach()
                 if not self._over:
@@ -201,7 +239,7 @@ class SessionLife:
         chunks = list(self.watches.chunks(wire.WATCH_CHUNK))
         self._restoring = len(chunks)
         for chunk in chunks:
-            link.send(wire.set_watches(self._zxid, chunk), Own(self._restored), wire_frames.SET_WATCHES_XID)
+            self._restore(link, wire.set_watches(self._zxid, chunk))
         waiting, self._waiting = self._waiting, {}
         for call in waiting:
             if not call.outcome.done():  # else given up just now
@@ -239,7 +277,7 @@ class SessionLife:
             self._changed()
 
         self._heartbeat.probe_sent(sent)
-        link.send(wire.multi([Check("/", -1)], str).body, Own(answered))
+        link.send(wire.multi([Check("/", -1)], str).body, Own(answered, lambda: None))  # the next one may be answered
 
     def _loss(self, reason: str) -> ConnectionLostError | SessionExpiredError | ConfigError:
         if self._over:
@@ -250,6 +288,12 @@ class SessionLife:
 
     def _end(self) -> SessionExpiredError | ConfigError:
         return ConfigError(self._refusal) if self._refusal else SessionExpiredError(self._over)
+
+    def _restore(self, link: Link, body: bytes) -> None:
+        def again() -> None:
+            asyncio.get_running_loop().call_later(PAUSE[1], self._restore, link, body)
+
+        link.send(body, Own(self._restored, again), wire_frames.SET_WATCHES_XID)
 
     def _restored(self) -> None:
         self._restoring -= 1

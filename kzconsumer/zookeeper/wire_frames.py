@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
-from aiozk import exc, protocol
+from aiozk import protocol
 from aiozk.protocol.transaction import MultiHeader
 
 from kzconsumer.errors import (
@@ -21,9 +21,23 @@ from kzconsumer.errors import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    NotNowError,
     NotPermittedError,
     ProtocolError,
     ZooKeeperError,
+)
+from kzconsumer.zookeeper.error_codes import (
+    BAD_VERSION,
+    ERROR_CODES,
+    NO_AUTH,
+    NO_NODE,
+    NODE_EXISTS,
+    NOT_EMPTY,
+    OK,
+    RUNTIME_INCONSISTENCY,
+    Handling,
+    described,
+    error_code,
 )
 from kzconsumer.zookeeper.operations import Stat
 from kzconsumer.zookeeper.watch import EventType
@@ -35,23 +49,15 @@ EVENT_XID = -1
 SET_WATCHES_XID = -8
 AUTH_XID = -4
 
-OK = 0
-RUNTIME_INCONSISTENCY = -2  # of the operations after the one that failed in a transaction
-NO_NODE = -101
-
 _REFUSALS: dict[int, Callable[[str], ZooKeeperError]] = {
     NO_NODE: NoNodeError,
-    -102: NotPermittedError,
-    -103: BadVersionError,
-    -110: NodeExistsError,
-    -111: NotEmptyError,
+    NO_AUTH: NotPermittedError,
+    BAD_VERSION: BadVersionError,
+    NODE_EXISTS: NodeExistsError,
+    NOT_EMPTY: NotEmptyError,
 }
-_DROPS_US = frozenset({-112, -118})  # SessionExpiredError, SessionMoved
 
-REFUSES_US: Final = {
-    -115: "the server does not accept our authentication (AUTH_FAILED)",
-    -124: "the server requires SASL: [zookeeper.sasl]",
-}
+REFUSES_US: Final = {code: known.meaning for code, known in ERROR_CODES.items() if known.handling is Handling.REFUSED}
 """Codes of replies after which the server closes the connection, whatever was asked (`ZooKeeperServer`, 3.8)."""
 
 _EVENT_TYPES = frozenset(EventType)
@@ -137,21 +143,21 @@ def results(body: bytes, paths: Sequence[str]) -> list[Stat | None]:
     reasons = (index for index, code in enumerate(codes) if code not in (OK, RUNTIME_INCONSISTENCY))
     index = next(reasons, 0)
     error = _error(codes[index], paths[index])
-    raise MultiFailedError(index, error) if isinstance(error, ZooKeeperError) else error
+    if isinstance(error, ConnectionLostError | NotNowError):
+        raise error
+    raise MultiFailedError(index, error)
 
 
 def _error(code: int, path: str) -> ZooKeeperError | ConnectionLostError:
-    if code in _DROPS_US:
-        # The session need not be over: the server closes the connection, and the next handshake decides.
-        return ConnectionLostError(f"the server does not serve this session here: {_name(code)}")
     if refusal := _REFUSALS.get(code):
         return refusal(path)
-    return ZooKeeperError(path, _name(code))
-
-
-def _name(code: int) -> str:
-    known = exc.response_error_xref.get(code)
-    return f"{known.__name__} ({code})" if known else f"error {code}"
+    handling = error_code(code).handling
+    if handling is Handling.RECONNECT:
+        # The session need not be over: the next handshake decides.
+        return ConnectionLostError(f"the server does not serve this session here: {described(code)}")
+    if handling in (Handling.REPEAT, Handling.WAIT):
+        return NotNowError(path, described(code), wait=handling is Handling.WAIT)
+    return ZooKeeperError(path, described(code))
 
 
 def stat_of(stat: Any) -> Stat:

@@ -19,6 +19,7 @@ import pytest
 from kzconsumer import clock
 from kzconsumer.errors import ConnectionLostError
 from kzconsumer.zookeeper import wire, wire_frames
+from kzconsumer.zookeeper.error_codes import OK
 from kzconsumer.zookeeper.link import Link
 from kzconsumer.zookeeper.session import FormerSession, SessionState, ZooKeeperSession
 from kzconsumer_sandbox.servers.cluster import Cluster
@@ -210,7 +211,7 @@ async def test_an_abandoned_session_is_closed_through_any_server(three: Ensemble
         )
         made, late = Reply(), Reply()
         link.send(wire.create("", f"/{unique}", b"", ephemeral=True).body, made)
-        await until(lambda: made.outcome == wire_frames.OK)  # noqa: B023
+        await until(lambda: made.outcome == OK)  # noqa: B023
         async with session(there.connect, T) as zk:
             began = clock.now()
             await zk.end_former(FormerSession(given.session_id, given.password, given.timeout, kept_until=0.0))
@@ -220,7 +221,7 @@ async def test_an_abandoned_session_is_closed_through_any_server(three: Ensemble
             assert clock.now() - began < 10
             await until(lambda: late.outcome is not None)  # noqa: B023
             await zk.sync()
-            assert late.outcome != wire_frames.OK
+            assert late.outcome != OK
             assert await zk.exists(f"/{unique}-late") is None
         link.abort("end")
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kzconsumer.errors import ConnectionLostError, ProtocolError, ZooKeeperError
 from kzconsumer.zookeeper import wire, wire_frames
+from kzconsumer.zookeeper.error_codes import OK
 from kzconsumer.zookeeper.operations import Check, SetData
 
 REQUESTS: list[wire_frames.Request[Any]] = [
@@ -35,7 +36,7 @@ bodies = st.lists(
 @given(body=bodies)
 def test_any_reply_is_decoded_or_rejected(request_: wire_frames.Request[Any], body: bytes) -> None:
     with contextlib.suppress(ProtocolError, ZooKeeperError, ConnectionLostError):
-        wire_frames.result(request_, wire_frames.Reply(1, 1, wire_frames.OK, body))
+        wire_frames.result(request_, wire_frames.Reply(1, 1, OK, body))
 
 
 @given(body=bodies)

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kzconsumer.zookeeper.operations import Create, Delete, Operation, Stat
+from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData, Stat
 from kzconsumer.zookeeper.watch import EventType
 from tests.support.simulated import zookeeper_frames as frames
 from tests.support.simulated.virtual_time import World
 from tests.support.simulated.znode_tree import Refused, Tree
 
-SESSION_EXPIRED, SESSION_MOVED = -112, -118
+SESSION_EXPIRED, SESSION_MOVED, QUOTA_EXCEEDED, THROTTLED = -112, -118, -125, -127
 TICK = 0.5
 """A session expires between its timeout and this many seconds later."""
 NEVER = 1 << 62
@@ -41,6 +41,8 @@ class Session:
     expires: float
     attached: Connection | None
     alive: bool = True
+    began: int = 0
+    """The zxid of its beginning."""
 
 
 @dataclass
@@ -62,6 +64,10 @@ class Ensemble:
         self.log: list[Transaction] = []
         self.committed: list[Callable[[int, Sequence[Operation]], None]] = []
         self.servers = [Server(self, lag) for _ in range(servers)]
+        self.throttled = 0.0
+        """The share of requests that overloaded servers do not execute."""
+        self.quota: str | None = None
+        """Below this path no node is created or set: its quota is used up."""
         self._last_session = 0x10_0000_0000
 
     def operate(self, *operations: Operation) -> None:
@@ -77,6 +83,13 @@ class Ensemble:
     def transact(self, session: int, operations: list[Operation]) -> tuple[int, list[Stat | None], int, int]:
         """Decides: the zxid, the stats, and the index and code of a refusal."""
         transaction = Transaction(self.tree.zxid + 1, session, operations, int(self.world.now * 1000))
+        if session != OPERATOR and (above := self.quota) is not None:
+            for index, operation in enumerate(operations):
+                if isinstance(operation, Create | SetData) and operation.path.startswith(above):
+                    transaction.operations = []
+                    self.tree.transact([], session, transaction.zxid, transaction.time_ms)
+                    self._decided(transaction, executed=False)
+                    return transaction.zxid, [], index, QUOTA_EXCEEDED
         stats, index, code = self.tree.transact(operations, session, transaction.zxid, transaction.time_ms)
         self._decided(transaction, executed=code == 0)
         return transaction.zxid, stats, index, code
@@ -85,7 +98,7 @@ class Ensemble:
         self._last_session += 1
         session = Session(self._last_session, timeout, self.world.now + timeout + TICK, connection)
         self.sessions[session.id] = session
-        self.transact(session.id, [])
+        session.began = self.transact(session.id, [])[0]
         self.world.at(session.expires, lambda: self._look(session))
         return session
 
@@ -114,6 +127,21 @@ class Ensemble:
         self.world.after(stopped + alone, elected)
         for session in self.sessions.values():
             session.expires = max(session.expires, self.world.now + stopped + alone + 1.0)  # no server ends it now
+
+    def restore(self, zxid: int) -> None:
+        """The servers are started from a copy of that moment: what was decided since is lost, ends of sessions, too."""
+        self.log = [transaction for transaction in self.log if transaction.zxid <= zxid]
+        ended = {transaction.session for transaction in self.log if transaction.closes}
+        self.tree = Tree()
+        for transaction in self.log:
+            self.tree.transact(transaction.operations, transaction.session, transaction.zxid, transaction.time_ms)
+        self.tree.events.clear()
+        for server in self.servers:
+            server.start_again()
+        for session in self.sessions.values():
+            session.alive = session.began <= zxid and session.id not in ended
+            self.touch(session)
+            self.world.at(session.expires, lambda session=session: self._look(session))  # type: ignore[misc]
 
     def touch(self, session: Session) -> None:
         session.expires = self.world.now + session.timeout + self.world.random.uniform(0, TICK)
@@ -157,6 +185,8 @@ class Server:
         self.cut_off = False
         self.disowns = False
         """If it is cut off, it reports each session as expired."""
+        self.read_only = False
+        """If it is cut off, it serves only clients that asked for that, and hangs up on others."""
         self._watching: dict[str, dict[str, dict[Connection, None]]] = {"data": {}, "child": {}}
         self._applied = 0
         self._arrives = 0.0
@@ -173,6 +203,15 @@ class Server:
             for connection in list(self.connections):
                 connection.close()
             self._catch_up(len(self.ensemble.log))
+
+    def start_again(self) -> None:
+        """With what the ensemble has; its clients have to reconnect."""
+        for connection in list(self.connections):
+            connection.close()
+        self.tree, self._applied, self._arrives = Tree(), 0, 0.0
+        for paths in self._watching.values():
+            paths.clear()
+        self._catch_up(len(self.ensemble.log))
 
     def transaction_to_come(self) -> None:
         world, number = self.ensemble.world, len(self.ensemble.log)
@@ -273,6 +312,9 @@ class Connection:
         if self.server.disowns and hello.session:
             self._later(0, frames.established(0, bytes(16), 0))
             return
+        if self.server.cut_off and self.server.read_only:
+            self.close()
+            return
         if self.server.cut_off:
             return  # it cannot look up the session: no answer
         if hello.last_zxid > self.server.tree.zxid:
@@ -301,6 +343,9 @@ class Connection:
             return
         if not self.server.cut_off:
             self.server.ensemble.touch(session)
+        if request.kind not in (frames.PING, frames.CLOSE) and self._throttles():
+            self._later(0, frames.reply(request.xid, self.server.tree.zxid, THROTTLED))
+            return
         if request.kind in frames.WRITES or request.kind in (frames.SYNC, frames.CLOSE):
             if self.server.cut_off:
                 self._later(NEVER, b"")
@@ -309,6 +354,10 @@ class Connection:
         else:
             self._answers.append((0, lambda: self._read(request)))
         self.answer()
+
+    def _throttles(self) -> bool:
+        ensemble = self.server.ensemble
+        return ensemble.throttled > 0 and ensemble.world.random.random() < ensemble.throttled
 
     def _decide(self, session: Session, request: frames.Request) -> None:
         ensemble = self.server.ensemble
