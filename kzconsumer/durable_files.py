@@ -166,6 +166,17 @@ def write_again(descriptor: int, since: int = 0, guard: Callable[[], None] = lam
     os.fsync(descriptor)
 
 
+def look_anew(directory: Path) -> None:
+    """Make visible what other machines have changed in a directory, on NFS.
+
+    A client there remembers for up to a minute that a name did not exist, even if it has looked only once. It forgets
+    that when an operation of its own in the directory shows that another client was there before.
+    """
+    seen = directory / f".{uuid.uuid4().hex}"
+    os.close(os.open(seen, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    seen.unlink()
+
+
 def sync_directory(path: Path) -> None:
     """Wait until the names in a directory are on disk."""
     _sync(path, os.O_RDONLY | os.O_DIRECTORY)

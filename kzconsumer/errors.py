@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from traceback import walk_tb
 
-from kzconsumer.model import TopicPartition
+from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.redaction import redacted_text
 
 _PACKAGE = os.path.join(os.path.dirname(__file__), "")
@@ -37,6 +37,28 @@ class UnknownPluginError(PluginError):
 
 class SinkError(KzConsumerError):
     """The sink could not make a batch durable: the member stops, nothing of the batch is committed."""
+
+
+class DestinationWentBackError(SinkError):
+    """The destination lacks a range that was written and committed: the member stops, and nothing is quarantined.
+
+    `lacking` is the last one that was written before, `ends` the offset at which the destination ends (None: unknown,
+    or it has nothing of the partition).
+    """
+
+    def __init__(
+        self, lacking: RangeIdentity, ends: int | None = None, destination: object = "the destination"
+    ) -> None:
+        self.lacking = lacking
+        self.ends = ends
+        first, others = (lacking.first, ", perhaps with others before them") if ends is None else (ends, "")
+        super().__init__(
+            f"{destination}: {lacking.topic}-{lacking.partition}: offsets {first} to {lacking.until} were"
+            f" written and committed, and are missing now{others}: the destination was"
+            " restored from an older copy, or failed over to one. kzconsumer sink verify shows the gaps. With the"
+            " group stopped, kzconsumer offsets reset to the first missing offset has it written again (--republish),"
+            " and --to-current continues without it"
+        )
 
 
 class RecordRejectedError(KzConsumerError):

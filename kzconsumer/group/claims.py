@@ -162,6 +162,7 @@ class Claims:
                 continue
             old = claim.tracker
             tracker = OffsetTracker(claim.topic_partition, old.processed, incarnation=old.incarnation, epoch=old.epoch)
+            tracker.written = old.written
             self._committer.open(tracker, msgspec.structs.replace(committed, fence=fence))
             resume = None if committed.offset is None else old.processed
             old.close()  # unfinished work is dropped: its records are redelivered on the other stream

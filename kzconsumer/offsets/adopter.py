@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kzconsumer.errors import OffsetLostError
+from kzconsumer.errors import DestinationWentBackError, OffsetLostError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.adoption import Clear, Replay, Start, compare, resume
@@ -136,6 +136,7 @@ class Adopter:
             case _:
                 raise AssertionError(f"{partition} should have been refused: {answer}")
         tracker = OffsetTracker(partition, position or 0, incarnation=incarnation, epoch=record.epoch, replay=plan)
+        tracker.written = record.last_written
         copied = brokers.copied(record.epoch) if brokers is not None else -1
         committed = claimed.stored
         if self._authority is Authority.KAFKA:
@@ -147,14 +148,7 @@ class Adopter:
         """The destination lacks the last committed range, and perhaps others before it."""
         self._committer.forget(adopted.tracker)
         adopted.tracker.close()
-        refusal = (
-            f"{self._destination}: {lacking.topic}-{lacking.partition}: offsets {lacking.first} to {lacking.until} were"
-            " written and committed, and are missing now, perhaps with others before them: the destination was"
-            " restored from an older copy, or failed over to one. kzconsumer sink verify shows the gaps. With the"
-            " group stopped, kzconsumer offsets reset to the first missing offset has it written again (--republish),"
-            " and --to-current continues without it"
-        )
-        return adopted._replace(refusal=refusal)
+        return adopted._replace(refusal=str(DestinationWentBackError(lacking, destination=self._destination)))
 
     def _report_gone(self, planned: RangeIdentity) -> None:
         """The topic was deleted with records of a planned range that the destination does not have."""

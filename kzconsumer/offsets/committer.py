@@ -152,7 +152,9 @@ class Committer:
             ours = [each for each in due if each in self._positions and each.topic_partition not in refused]
             copying = []
             for tracker in ours:
-                tracker.epoch = self._positions[tracker].committed.record.epoch
+                epoch = self._positions[tracker].committed.record.epoch
+                if epoch != tracker.epoch:
+                    tracker.epoch, tracker.written = epoch, None
                 copied = self._positions[tracker].committed.copied
                 if not new_epoch and (copied is None or copied > due[tracker]):
                     # The next owner would begin at the larger of the two; a copy of an earlier epoch does not count.

@@ -37,7 +37,9 @@ class OffsetTracker:
         self.consumed = start
         self.processed = start
         self.open = True
-        self.written: tuple[int, int] | None = None  # set by the sink runner: the last range written to its destination
+        # The last range written to the sink's destination, in this epoch; set by the runner, and first by the claim
+        # record. What is written next follows it.
+        self.written: tuple[int, int] | None = None
         self.retired = False  # set by the claims: the topic was deleted, nothing more is committed
         self.paused = False  # set by the claims
         self._done_from: list[int] = []
@@ -64,7 +66,6 @@ class OffsetTracker:
         """Begin at a position found after the claim (a reset), before anything is handed over."""
         assert self.settled, self
         self.consumed = self.processed = start
-        self.written = None
 
     def give_up_replay(self, start: int) -> None:
         """The planned range is no longer to be written: continue as an ordinary claim at `start`."""

@@ -85,11 +85,14 @@ class Batch(msgspec.Struct, frozen=True):
 
     With `is_replay` it is one range that a member planned and did not commit: it may be written already, or that member
     may still be writing it. `steps` records which steps of a write are done; it is set if the ranges are planned.
+    `follows` names what a replayable destination must have before it takes these ranges: of each partition the last
+    range that was written and is known, of the same incarnation and epoch.
     """
 
     ranges: tuple[RangeData, ...]
     is_replay: bool = False
     steps: Steps | None = None
+    follows: tuple[RangeIdentity, ...] = ()
 
     @property
     def records(self) -> int:
@@ -157,7 +160,10 @@ class Sink(Protocol):
     (see `kzconsumer.offsets.destination.Destination`); with an empty fingerprint it is not replayable. `destination`, a
     text, names it in errors. Each range is planned in ZooKeeper before it is written, and the partition's next owner
     writes exactly that range first. With `remembers = True`, which means that `has` never forgets a range, a claim also
-    asks for the last range that was committed, and does not consume the partition if that is missing. `has` may be
+    asks for the last range that was committed, and does not consume the partition if that is missing. The claim cannot
+    see a destination that is restored from a copy later. So `write` of such a sink raises DestinationWentBackError, and
+    takes nothing, if the destination lacks a range of `Batch.follows`; it looks in the transaction that takes the
+    ranges, or directly before. A range that was set aside counts as there. `has` may be
     called while `write` runs; it is cancelled, and the member stops, if it does not answer within a minute.
     """
 

@@ -12,6 +12,7 @@ from crc32c import crc32c
 
 from kzconsumer.errors import RangeChangedError, SessionExpiredError
 from kzconsumer.logs.logger import get_logger
+from kzconsumer.model import RangeIdentity
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.sinks.destination import SinkDestination
@@ -57,7 +58,8 @@ class RangePlans:
             if changed is not None:
                 part = batch.ranges[0]
                 log.error("planned range has changed in the log", **part.range._asdict(), reason=changed)
-            return msgspec.structs.replace(batch, steps=self.steps(trackers, plan.done)), trackers
+            steps = self.steps(trackers, plan.done)
+            return msgspec.structs.replace(batch, steps=steps, follows=_follows(trackers)), trackers
         parts = dict(zip(trackers, batch.ranges, strict=True))
         try:
             ours = await self._owned.plan(
@@ -66,7 +68,7 @@ class RangePlans:
         except SessionExpiredError:
             ours = ()  # reported by `sessions`; the claims are gone
         kept = {tracker: part for tracker, part in parts.items() if tracker in ours or not part.records}
-        return Batch(tuple(kept.values()), steps=self.steps(kept, ())), list(kept)
+        return Batch(tuple(kept.values()), steps=self.steps(kept, ()), follows=_follows(kept)), list(kept)
 
     async def end(self, batch: Batch, trackers: list[OffsetTracker]) -> None:
         """The batch is written, and committed unless the session expired."""
@@ -98,6 +100,15 @@ class RangePlans:
             isolation=self._isolation,
             fingerprint=self.destination.fingerprint,
         )
+
+
+def _follows(trackers: Iterable[OffsetTracker]) -> tuple[RangeIdentity, ...]:
+    """The last range that was written of each claim, if one is known."""
+    return tuple(
+        RangeIdentity(*each.topic_partition, each.incarnation, each.epoch, *each.written)
+        for each in trackers
+        if each.written is not None
+    )
 
 
 def _changed(part: RangeData, plan: Plan) -> str | None:

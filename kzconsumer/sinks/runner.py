@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import anyio
+import msgspec
 from anyio.abc import TaskStatus
 
 from kzconsumer.clock import now
@@ -271,4 +272,4 @@ class SinkRunner:
 
 def _with_records(batch: Batch) -> Batch:
     """Without ranges that have no records (control records, gaps); a sink of bytes gets those, too."""
-    return Batch(tuple(part for part in batch.ranges if part.records), batch.is_replay, batch.steps)
+    return msgspec.structs.replace(batch, ranges=tuple(part for part in batch.ranges if part.records))

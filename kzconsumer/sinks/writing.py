@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import anyio
 
-from kzconsumer.errors import RecordRejectedError, SinkError
+from kzconsumer.errors import DestinationWentBackError, RecordRejectedError, SinkError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
@@ -60,12 +60,13 @@ class BatchWriter:
         try:
             return await self._write_in_lease(batch, claims)
         except SinkError as error:
-            if self._quarantine is None:
+            if self._quarantine is None or isinstance(error, DestinationWentBackError):
                 log.error("batch failed, nothing of it is committed", ranges=[str(part.range) for part in batch.ranges])
                 raise
             log.warning("batch failed, writing its ranges one by one", reason=str(error))
             for claim, part in zip(claims, batch.ranges, strict=True):
-                alone = Batch((part,), batch.is_replay, self._steps_of(claim, batch))
+                follows = tuple(each for each in batch.follows if each.topic_partition == part.topic_partition)
+                alone = Batch((part,), batch.is_replay, self._steps_of(claim, batch), follows)
                 await self._write_alone(alone, claim, self._quarantine)
             return False
 
@@ -82,6 +83,8 @@ class BatchWriter:
         await self._owned.lease.wait()
         try:
             await self._write_in_lease(batch, [claim])
+        except DestinationWentBackError:
+            raise  # nothing of the partition may be committed, so nothing is quarantined
         except SinkError as error:
             (part,) = batch.ranges
             kept = await quarantine.keep(part, str(error), partial(self._set_aside, part, claim, error))
@@ -146,6 +149,9 @@ class BatchWriter:
             try:
                 with sink_failures(self._name):
                     await self._sink.write(batch)
+            except DestinationWentBackError as error:
+                where = f"sink {self._name}" if self._plans is None else self._plans.destination
+                raise DestinationWentBackError(error.lacking, error.ends, where) from error
             except RecordsRejectedError as error:
                 if (
                     self._rejected is None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from signal import SIGKILL, SIGSTOP
 from typing import ClassVar, Literal
@@ -40,7 +40,8 @@ class SinkContract(ABC):
     With `promise` "exactly-once" nothing may be missing or double, with "at-least-once" nothing missing. A sink with a
     fingerprint must promise "exactly-once"; one without can keep that only if it stores each record under its topic,
     partition and offset. With `values` "text" no value is null, empty or other than UTF-8. With
-    `sets_aside` the sink's `set_aside` is held to `kzconsumer.sinks.interface.SettingAside`. A write is
+    `sets_aside` the sink's `set_aside` is held to `kzconsumer.sinks.interface.SettingAside`. If the sink `remembers`,
+    override `copy`. A write is
     killed at `kills` moments and made a zombie's at `zombies`, two members race `races` times; each batch has `records`
     records. Each kill costs a new process with a new sink: for one that starts slowly, ask for few.
     """
@@ -58,6 +59,10 @@ class SinkContract(ABC):
 
     @abstractmethod
     def read_back(self, directory: Path) -> Iterable[bytes | None]: ...
+
+    def copy(self, directory: Path) -> Callable[[], None] | None:
+        """Copy the destination; the answer restores it from this copy, while members have it open."""
+        return None
 
     group: ClassVar[Group]
 
@@ -119,6 +124,28 @@ class SinkContract(ABC):
         ]
         found = set(self.group.one().has([*others, *there]))
         assert found <= set(there), f"has ranges that were never written: {sorted(found - set(there))}"
+
+    def test_a_destination_that_went_back_takes_nothing_more(self) -> None:
+        """It is restored from a copy while members keep writing: the next write raises DestinationWentBackError."""
+        log, copied = self.group.log(), self.group.log()
+        one, other = self.group.two()
+        log.write(one, log.batch(self.records))
+        copied.write(one, copied.batch(self.records))
+        restore = self.copy(self.group.directory)
+        if restore is None:
+            pytest.skip("the contract has no `copy`")
+        lost = log.batch(self.records)
+        log.write(one, lost)
+        log.write(other, later := log.batch(self.records))
+        log.check()  # the copy alone changes nothing
+        restore()
+        log.forget([*lost, *later])
+        for member in (one, other):
+            reason = log.refused(member, log.batch(self.records))
+            assert "were written and committed, and are missing now" in reason, reason
+        copied.write(other, copied.batch(self.records))
+        log.check()
+        copied.check()
 
     def test_ranges_set_aside_are_never_written(self) -> None:
         """And what is written is not set aside."""

@@ -119,6 +119,8 @@ class Log:
         self._epoch = epoch
         self._what = what
         self._ends = dict.fromkeys(range(3), 0)
+        self._last: dict[int, RangeIdentity] = {}
+        self._before: dict[RangeIdentity, RangeIdentity] = {}
         self._steps: dict[RangeIdentity, tuple[str, ...]] = {}
         self._produced: list[bytes | None] = []
         self._nameless = False
@@ -148,11 +150,27 @@ class Log:
         self, member: Member, parts: Sequence[RangeData], moment: Moment | None = None, signal: int = SIGKILL
     ) -> None:
         """Start writing ranges for the first time, as one batch."""
-        member.begin(Batch(tuple(parts)), (), self._recorder(parts), moment, signal)
+        batch = Batch(tuple(parts), follows=self._follows(parts) if member.fingerprint else ())
+        member.begin(batch, (), self._recorder(parts), moment, signal)
 
     def write(self, member: Member, parts: Sequence[RangeData]) -> Written:
         self.begin(member, parts)
         return _done(member)
+
+    def refused(self, member: Member, parts: Sequence[RangeData]) -> str:
+        """Have ranges written that the destination must not take; returns why it does not."""
+        self.begin(member, parts)
+        done = member.finish()
+        assert done is not None, "a member died that was to refuse a batch"
+        assert done.error is not None, "ranges are written behind a gap: the destination was restored from a copy"
+        for part in parts:
+            self.leave_out(part)
+        return done.error
+
+    def forget(self, parts: Sequence[RangeData]) -> None:
+        """The destination was restored from a copy without them."""
+        for part in parts:
+            self.leave_out(part)
 
     def leave_out(self, part: RangeData) -> None:
         """The destination must not have it."""
@@ -168,7 +186,8 @@ class Log:
         for part in reversed(parts):
             if (identity := part.identity) not in published:
                 steps = self._steps.get(identity, ()) if recorded else ()
-                member.begin(Batch((part,), is_replay=True), steps, self._recorder((part,)))
+                replay = Batch((part,), is_replay=True, follows=self._follows([part]))
+                member.begin(replay, steps, self._recorder((part,)))
                 _done(member)
 
     def check(self) -> None:
@@ -195,6 +214,9 @@ class Log:
                 for part in parts
             ]
             self.write(member, [part for part in cut if part.records])
+
+    def _follows(self, parts: Sequence[RangeData]) -> tuple[RangeIdentity, ...]:
+        return tuple(self._before[part.identity] for part in parts if part.identity in self._before)
 
     def _recorder(self, parts: Sequence[RangeData]) -> Callable[[str], bool]:
         def record(step: str) -> bool:
@@ -224,7 +246,7 @@ class Log:
         }
 
     def _data(self, partition: int, first: int, until: int, rows: list[dict[str, object]]) -> RangeData:
-        return RangeData(
+        part = RangeData(
             topic=self.topic,
             partition=partition,
             first=first,
@@ -233,6 +255,10 @@ class Log:
             incarnation=self.incarnation,
             epoch=self._epoch,
         )
+        if (before := self._last.get(partition)) is not None:
+            self._before[part.identity] = before
+        self._last[partition] = part.identity
+        return part
 
 
 def _mark(topic: str, incarnation: int, epoch: int) -> bytes:

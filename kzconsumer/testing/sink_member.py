@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from kzconsumer.errors import raised, sole_cause
 from kzconsumer.model import RangeIdentity
@@ -231,7 +232,7 @@ async def _write(sink: Sink, can: Capabilities, asked: _Write, pipe: Connection,
         return kept
 
     steps = Steps(asked.done, record) if can.destination is not None else None
-    batch = Batch(asked.batch.ranges, asked.batch.is_replay, steps)
+    batch = msgspec.structs.replace(asked.batch, steps=steps)
     began = time.monotonic()
     fate.begin(asked.moment, asked.signal)
     try:

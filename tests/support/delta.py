@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import pyarrow.parquet as pq
 
+from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer_files.names import Owner
 from kzconsumer_files.parquet.records import write_records
@@ -92,9 +93,10 @@ class Writer(Generic[Target]):
         staged: Sequence[StagedRange],
         require_lease: Callable[[], None] = lambda: None,
         columns: str | None = None,
+        follows: Sequence[RangeIdentity] = (),
     ) -> int:
         output = columns or (spark_columns() if any(each.files for each in staged) else None)
-        return self.target.publish(self.target.open(), staged, uuid.uuid4().hex, output, require_lease)
+        return self.target.publish(self.target.open(), staged, uuid.uuid4().hex, output, require_lease, follows)
 
     def _staged(self, part: SpooledRange, directory: Path) -> StagedRange:
         if not part.records:

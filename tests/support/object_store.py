@@ -98,6 +98,20 @@ class ObjectStore:
     def make_bucket(self) -> None:
         self._client().create_dir(self.bucket)
 
+    def copied(self) -> Callable[[], None]:
+        """What restores the bucket."""
+        files = self.filesystem
+        copy = {name: files.open_input_stream(name).readall() for name in self.objects()}
+
+        def restore() -> None:
+            for name in {*self.objects()} - {*copy}:
+                files.delete_file(name)
+            for name, content in copy.items():
+                with files.open_output_stream(name) as out:
+                    out.write(content)
+
+        return restore
+
     def objects(self) -> list[str]:
         """The names of all objects in the bucket."""
         found = self._client().get_file_info(fs.FileSelector(self.bucket, recursive=True))

@@ -10,6 +10,7 @@ import os
 import pwd
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,13 +36,36 @@ JDBC_COMMIT = b"COMMIT\0\0\0B"
 
 
 class Postgres:
-    """A running server with one database."""
+    """A server with one database."""
 
-    def __init__(self, port: int, password: str) -> None:
+    user = "tester"
+
+    def __init__(self, port: int, password: str, command: Sequence[str], folder: Path) -> None:
+        """Running once `start` has returned."""
         self.port = port
         self.password = password
-        self.user = "tester"
+        self._command = command
+        self._folder = folder
+        self._log = folder / "log"
+        self._process: subprocess.Popen[bytes] | None = None
         self.url = f"jdbc:postgresql://{HOST}:{port}/postgres"
+
+    def start(self) -> None:
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(self._command, stdout=output, stderr=output, cwd=self._folder)
+        _wait(self, self._process, self._log)
+
+    def crash(self) -> None:
+        """Stop it without a word to its clients, and without writing anything ("immediate"); `start` recovers."""
+        self._end(signal.SIGQUIT)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait()
 
     def query(self, text: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Run one statement; returns its rows, if any."""
@@ -55,42 +79,41 @@ class Postgres:
 
 
 @contextmanager
-def postgres() -> Iterator[Postgres]:
-    """A server that lives as long as the block, or this process."""
+def postgres(**further: object) -> Iterator[Postgres]:
+    """A server, with `further` settings, that lives as long as the block, or this process."""
     programs = need(INITDB).resolve().parent
     folder = Path(tempfile.mkdtemp(prefix="kzconsumer-postgres-", dir="/tmp"))
     user = _unprivileged()
     if user is not None:
         shutil.chown(folder, user)
-    server = Postgres(free_port(), secrets.token_hex(8))
+    port, password, data = free_port(), secrets.token_hex(8), folder / "data"
     secret = folder / "password"
-    secret.write_text(server.password)
+    secret.write_text(password)
     secret.chmod(0o644)
-    data = folder / "data"
-    options = ["-A", "scram-sha-256", "-U", server.user, f"--pwfile={secret}", "-E", "UTF8", "--no-sync"]
+    options = ["-A", "scram-sha-256", "-U", Postgres.user, f"--pwfile={secret}", "-E", "UTF8", "--no-sync"]
     log = folder / "log"
     with log.open("wb") as output:
         initdb = [str(programs / "initdb"), "-D", str(data), *options]
         subprocess.run(initdb, check=True, stdout=output, stderr=output, user=user, cwd=folder, timeout=120)
         settings = {
             "listen_addresses": HOST,
-            "port": server.port,
+            "port": port,
             "unix_socket_directories": "",
             "fsync": "off",
             "max_connections": 30,
+            **further,
         }
         reported = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         launcher = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())]
         if user is not None:  # becomes the user first: the kernel drops the request when the user changes
             launcher = ["/usr/bin/setpriv", f"--reuid={user}", f"--regid={_group(user)}", "--clear-groups", *launcher]
         command = [*launcher, str(programs / "postgres"), "-D", str(data), *reported]
-        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder)
+    server = Postgres(port, password, command, folder)
     try:
-        _wait(server, process, log)
+        server.start()
         yield server
     finally:
-        process.kill()
-        process.wait()
+        server.kill()
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -56,6 +57,9 @@ class StoreContract(OurSinkContract):
     def teardown_class(cls) -> None:
         super().teardown_class()
         cls.stack.close()
+
+    def copy(self, directory: Path) -> Callable[[], None]:
+        return self.store.copied()
 
     @staticmethod
     def reach(directory: Path) -> Reach:

@@ -38,4 +38,4 @@ class TableSink:
         return self._target.set_aside(part, records)
 
     async def write(self, batch: Batch) -> None:
-        self._writer.publish(self._writer.stage(*batch.ranges))
+        self._writer.publish(self._writer.stage(*batch.ranges), follows=batch.follows)

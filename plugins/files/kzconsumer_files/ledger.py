@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from kzconsumer.durable_files import look_anew
+from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files import fold_plan
 from kzconsumer_files.fold_plan import Span
@@ -42,6 +44,17 @@ class Ledger:
     def has(self, name: str) -> bool:
         """Whether the range is settled: published, or set aside. Once true, it stays true."""
         return self._items.entry(name).exists() or self._is_folded(name)
+
+    def require(self, ranges: Iterable[RangeIdentity]) -> None:
+        """Raises DestinationWentBackError if one of them is not settled."""
+        for part in ranges:
+            if not self.has(name := range_name(part)):
+                look_anew(self._items.state)
+                if not self.has(name):
+                    line = named(name).line
+                    spans = [item.span for item, _ in self._items.folded_contents(line)]
+                    spans += [Span(each.first, each.until) for each in self._entries(line)]
+                    raise DestinationWentBackError(part, max((each.until for each in spans), default=None))
 
     def enter(self, name: str, decision: Path) -> None:
         """Make the file of a decision the entry of its range, unless the range is settled."""
@@ -82,6 +95,9 @@ class Ledger:
             except Overlap as error:
                 found[part] = error
         return found
+
+    def _entries(self, line: str) -> list[LedgerEntry]:
+        return list(read_all(self._items.entry_files().get(line, ()), LedgerEntry))
 
     def _is_folded(self, name: str) -> bool:
         line, own = named(name)

@@ -10,7 +10,9 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
+from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
+from kzconsumer_files import fold_plan
 from kzconsumer_files.fold_plan import Span
 from kzconsumer_files.names import LedgerEntry, NotOurs, named, parsed, range_name
 from kzconsumer_files.object_store import ObjectStore
@@ -40,15 +42,23 @@ class ObjectLedger:
 
     def objects(self) -> list[str]:
         """The names of its objects, in order, for `read_entry`."""
-        return [each.name for each in self._store.listed(self._place)]
+        return [each.name for each in self._store.listed(self._place) if each.size]
 
-    def overlaps(self, parts: Collection[RangeIdentity], decided: Iterable[str]) -> dict[RangeIdentity, Overlap]:
-        """Those that overlap a settled range or one whose name is in `decided`, which was listed before."""
+    def overlaps(
+        self, parts: Collection[RangeIdentity], decided: Iterable[str], follows: Iterable[RangeIdentity] = ()
+    ) -> dict[RangeIdentity, Overlap]:
+        """Those that overlap a settled range or one whose name is in `decided`, which was listed before.
+
+        `follows` has at most one range of a line. Raises DestinationWentBackError if it is not settled.
+        """
         ahead = [each for each in map(parsed, decided) if each is not None]
+        before = {named(range_name(each)).line: each for each in follows}
         found = {}
         for part in parts:
             line = named(range_name(part)).line
             settled = self._settled(line)
+            if (followed := before.get(line)) is not None:
+                self._require(followed, settled)
             try:
                 require_apart(part, [each.span for each in ahead if each.line == line])
                 other = next((each for each in settled if each.first < part.until and part.first < each.until), None)
@@ -58,10 +68,26 @@ class ObjectLedger:
                 found[part] = error
         return found
 
+    def _require(self, part: RangeIdentity, settled: list[Span]) -> None:
+        if not fold_plan.is_within([Span(part.first, part.until)], settled) and not self.has(range_name(part)):
+            raise DestinationWentBackError(part, settled[-1].until if settled else None)
+
     def _settled(self, line: str) -> list[Span]:
-        """The ranges of a line: new ones lie behind those that were listed before."""
+        """The ranges of a line: new ones lie behind those that were listed before.
+
+        The last of these is listed again. If it is gone, the store was restored from a copy.
+        """
         spans, below = self._spans.setdefault(line, []), f"{self._place}/{line}"
-        for each in self._store.listed(below, after=self._listed.get(line)):
+        if (known := self._listed.get(line)) is None:
+            found = self._store.listed(below)
+        else:
+            found = self._store.listed(below, after=known.removesuffix(".json"))
+            if (again := next(found, None)) is None or again.name != known:
+                spans.clear()
+                found = self._store.listed(below)
+        for each in found:
+            if not each.size:
+                continue  # clients that show directories put an empty object in the place of each
             first, until = os.path.basename(each.name).removesuffix(".json").split("+")
             if spans and spans[-1].until == int(first):
                 spans[-1] = Span(spans[-1].first, int(until))

@@ -25,6 +25,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer_files.ledger import Contents
 from kzconsumer_files.marked_place import MARKER, MarkedPlace, new_marker, require_unused
@@ -124,7 +125,7 @@ class ObjectTarget(MarkedPlace):
 
     def decisions(self) -> list[LedgerEntry]:
         """Decisions that are not carried out yet. Raises NotOurs if one cannot be decoded."""
-        found = self._all(self._read, [each.name for each in self._store.listed(f"{_STATE}/publishing")])
+        found = self._all(self._read, [each.name for each in self._store.listed(f"{_STATE}/publishing") if each.size])
         return [entry for entry in found if entry is not None]
 
     def finish(self) -> None:
@@ -132,14 +133,23 @@ class ObjectTarget(MarkedPlace):
         if left := self.missing([each.identity for each in self.decisions()]):
             raise OSError(f"{range_name(left[0])} is decided for and cannot be published: sink verify says why")
 
-    def publish(self, staged: Sequence[StagedRange], attempt: Path, require_lease: Callable[[], None]) -> int:
+    def publish(
+        self,
+        staged: Sequence[StagedRange],
+        attempt: Path,
+        require_lease: Callable[[], None],
+        follows: Sequence[RangeIdentity] = (),
+    ) -> int:
         """As `Publication.publish`."""
         name = str(attempt.relative_to(self.attempts))
         entries = self._all(lambda each: self._upload(each, name), staged)
         require_lease()
-        blocked: dict[OffsetRange, OSError] = {
-            _range(part): error for part, error in self._overlaps([entry.identity for entry in entries]).items()
-        }
+        try:
+            overlaps = self._overlaps([entry.identity for entry in entries], follows)
+        except DestinationWentBackError:
+            self._all(self._remove_staged, entries)
+            raise
+        blocked: dict[OffsetRange, OSError] = {_range(part): error for part, error in overlaps.items()}
         self._all(self._remove_staged, [entry for entry in entries if entry.range in blocked])
         entries = [entry for entry in entries if entry.range not in blocked]
         self._all(self._decide, entries)
@@ -248,11 +258,13 @@ class ObjectTarget(MarkedPlace):
         with suppress(ValueError):
             self._put.remove(entry)
 
-    def _overlaps(self, parts: Sequence[RangeIdentity]) -> dict[RangeIdentity, Overlap]:
-        """Those that overlap a range that is published, set aside or decided for."""
+    def _overlaps(
+        self, parts: Sequence[RangeIdentity], follows: Sequence[RangeIdentity] = ()
+    ) -> dict[RangeIdentity, Overlap]:
+        """Those that overlap a range that is published, set aside or decided for. `follows`: see `ObjectLedger`."""
         # Decisions are listed first: one that is carried out meanwhile is found as an entry.
         decided = [os.path.basename(each.name) for each in self._store.listed(f"{_STATE}/publishing")]
-        return self._ledger.overlaps(parts, decided)
+        return self._ledger.overlaps(parts, decided, follows)
 
     def _read(self, name: str) -> LedgerEntry | None:
         return read_entry(self._store, name)

@@ -118,9 +118,15 @@ class Target(MarkedPlace):
         if left := self.missing([each.identity for each in self.decisions()]):
             raise OSError(f"{range_name(left[0])} is decided for and cannot be published: sink verify says why")
 
-    def publish(self, staged: Sequence[StagedRange], attempt: Path, require_lease: Callable[[], None]) -> int:
+    def publish(
+        self,
+        staged: Sequence[StagedRange],
+        attempt: Path,
+        require_lease: Callable[[], None],
+        follows: Sequence[RangeIdentity] = (),
+    ) -> int:
         """See `Publication.publish`."""
-        return self._publication.publish(staged, attempt, require_lease)
+        return self._publication.publish(staged, attempt, require_lease, follows)
 
     def discard(self, attempt: Path) -> bool:
         """Remove a directory of staged files once those that are decided for are published.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from kzconsumer.logs.logger import get_logger
+from kzconsumer.model import RangeIdentity
 from kzconsumer_files.names import NotOurs, RecordRange, identity_of
 from kzconsumer_files.private_directory import PrivateDirectory
 from kzconsumer_files.publication import StagedRange
@@ -41,11 +42,15 @@ class TargetWriter:
         self._attempts = 0
 
     def write(
-        self, ranges: Sequence[_Records], stage: Callable[[Sequence[_Records], Path], Sequence[StagedRange]]
+        self,
+        ranges: Sequence[_Records],
+        stage: Callable[[Sequence[_Records], Path], Sequence[StagedRange]],
+        follows: Sequence[RangeIdentity] = (),
     ) -> Written:
         """Publish all ranges. `stage` writes those that have records and are missing into a new directory.
 
-        Raises KeptAside, OSError, and what `stage` and `require_lease` raise.
+        Raises DestinationWentBackError if one of `follows` is missing, KeptAside, OSError, and what `stage` and
+        `require_lease` raise.
         """
         for failed in self._staging.entries():
             self._target.discard(failed)
@@ -62,7 +67,7 @@ class TargetWriter:
         staged = [StagedRange(part, 0, 0, ()) for part in missing if not part.records]
         if with_records := [part for part in missing if part.records]:
             staged += stage(with_records, attempt / "staged")
-        published = self._target.publish(staged, attempt, self._require_lease)
+        published = self._target.publish(staged, attempt, self._require_lease, follows)
         self._target.discard(attempt)
         self._unfolded += published
         if self._unfolded >= _FOLD_EVERY and not self._folding.is_alive():

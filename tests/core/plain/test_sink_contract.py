@@ -15,12 +15,13 @@ from typing import Self
 import pytest
 
 from kzconsumer.durable_files import put_in_place, sync_file
-from kzconsumer.errors import ConfigError
+from kzconsumer.errors import ConfigError, DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.records.json_content import Content
 from kzconsumer.sinks.interface import Batch, RangeData, Sink
 from kzconsumer.sinks.jsonlines_sink import JsonLinesSink
 from kzconsumer.testing.sink_contract import SinkContract, contract_context
+from tests.support.copied import copied
 from tests.support.sink_contract import OurSinkContract
 
 pytestmark = pytest.mark.timeout(120)
@@ -246,6 +247,22 @@ class Separated(FilesSink):
         self.put(part.identity, b"".join(b"=" + base64.b64encode(line) + b"\n" for line in plain.split(b"\n")))
 
 
+class NotLookingBack(FilesSink):
+    """Writes what comes, whatever it had and has no longer."""
+
+    remembers = True
+
+
+class LookingBack(FilesSink):
+    remembers = True
+
+    async def write(self, batch: Batch) -> None:
+        for part in batch.follows:
+            if not self.file(part).exists():
+                raise DestinationWentBackError(part)
+        await super().write(batch)
+
+
 class FailingToAnswer(FilesSink):
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
         raise OSError("unmounted")
@@ -317,6 +334,28 @@ class _FailingToAnswer(_Broken):
     _sink = FailingToAnswer
 
 
+class _NotLookingBack(_Broken):
+    _sink = NotLookingBack
+
+    def copy(self, directory: Path) -> Callable[[], None]:
+        return copied(directory / "out")
+
+
+class _LookingBack(_Broken):
+    _sink = LookingBack
+
+    def copy(self, directory: Path) -> Callable[[], None]:
+        return copied(directory / "out")
+
+
+def test_a_destination_that_went_back_is_refused() -> None:
+    _LookingBack.setup_class()
+    try:
+        _LookingBack().test_a_destination_that_went_back_takes_nothing_more()
+    finally:
+        _LookingBack.teardown_class()
+
+
 @pytest.mark.parametrize(
     ("broken", "test", "says"),
     [
@@ -336,6 +375,7 @@ class _FailingToAnswer(_Broken):
         (Buffering, SinkContract.test_killed_at_any_moment, "missing"),
         (ForgettingAside, SinkContract.test_ranges_set_aside_are_never_written, "is written that was set aside"),
         (LookingAside, SinkContract.test_a_range_is_set_aside_while_another_member_writes_it, "had set aside"),
+        (NotLookingBack, SinkContract.test_a_destination_that_went_back_takes_nothing_more, "written behind a gap"),
         (Decoding, SinkContract.test_keys_and_values_may_be_any_bytes, "a write failed: UnicodeDecodeError: .*, line"),
         (NullAsEmpty, SinkContract.test_keys_and_values_may_be_any_bytes, r"missing 1 of 10 records: \[None\]"),
         (Separated, SinkContract.test_keys_and_values_may_be_any_bytes, r"missing 2 of 10 .*lines\\nof.*None\]"),

@@ -19,6 +19,7 @@ from kzconsumer.testing.sink_contract import contract_context
 from kzconsumer_files.names import data_file
 from kzconsumer_files.parquet.sink import ParquetSink
 from kzconsumer_files.target import Target
+from tests.support.copied import copied
 from tests.support.range_data import TIME, range_data, record
 from tests.support.sink_contract import OurSinkContract
 
@@ -33,6 +34,9 @@ class TestContract(OurSinkContract):
 
     def read_back(self, directory: Path) -> Iterable[bytes | None]:
         return ds.dataset(directory / "out", format="parquet").to_table(columns=["value"])["value"].to_pylist()
+
+    def copy(self, directory: Path) -> Callable[[], None]:
+        return copied(directory / "out")
 
 
 def made(

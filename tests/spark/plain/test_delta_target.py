@@ -28,6 +28,7 @@ from kzconsumer_spark.delta.holdings import held
 from kzconsumer_spark.delta.target import DeltaTarget
 from kzconsumer_spark.pipe.messages import ToDelta
 from kzconsumer_spark.ranges.positions import Overtaken
+from tests.support.copied import copied
 from tests.support.delta import OWNER, Writer, claimed, spark_columns
 from tests.support.duckdb_reader import delta_by_duckdb
 from tests.support.extent import extent
@@ -50,6 +51,9 @@ class TestContract(OurSinkContract):
         found = DeltaTable(directory / "table").to_pyarrow_table(columns=["value"])["value"].to_pylist()
         assert Counter(delta_by_duckdb(directory / "table")["value"].to_pylist()) == Counter(found)
         return found
+
+    def copy(self, directory: Path) -> Callable[[], None]:
+        return copied(directory / "table")
 
 
 @pytest.fixture

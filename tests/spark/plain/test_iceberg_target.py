@@ -36,6 +36,7 @@ from kzconsumer_spark.iceberg.log import IcebergLog, local
 from kzconsumer_spark.iceberg.target import IcebergTarget
 from kzconsumer_spark.pipe.messages import ToIceberg
 from kzconsumer_spark.ranges.positions import Overtaken
+from tests.support.copied import copied
 from tests.support.delta import OWNER, Writer
 from tests.support.disk import watched_disk
 from tests.support.duckdb_reader import iceberg_by_duckdb
@@ -92,6 +93,9 @@ class TestContract(OurSinkContract):
         found: list[bytes | None] = table.scan(selected_fields=("value",)).to_arrow()["value"].to_pylist()
         assert Counter(iceberg_by_duckdb(table)["value"].to_pylist()) == Counter(found)
         return found
+
+    def copy(self, directory: Path) -> Callable[[], None]:
+        return copied(directory)
 
 
 @pytest.fixture

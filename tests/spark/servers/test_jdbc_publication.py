@@ -13,15 +13,16 @@ import msgspec
 import psycopg
 import pytest
 
+from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
-from kzconsumer_files.names import Owner, identity_of
+from kzconsumer_files.names import NotOurs, Owner, identity_of
 from kzconsumer_files.overlap import Overlap
 from kzconsumer_files.publication import KeptAside
 from kzconsumer_spark.jdbc.stage import STAGE
 from kzconsumer_spark.jdbc.table import JdbcTable
 from kzconsumer_spark.pipe.messages import SpooledRange, ToJdbc
 from kzconsumer_spark.ranges.tags import RANGE_PARTITION, RANGE_TOPIC
-from tests.support.postgres import Postgres
+from tests.support.postgres import Postgres, postgres
 from tests.support.processes import wait_until
 
 OWNER = Owner(cluster="c", group="g")
@@ -66,6 +67,93 @@ def test_an_id_belongs_to_one_group_per_table(to: ToJdbc) -> None:
         claimed(msgspec.structs.replace(to, table="other"), OWNER),
     }
     assert len(others - {same}) == 2
+
+
+def put(to: ToJdbc, part: SpooledRange, *follows: SpooledRange) -> int:
+    """By a new connection, as the worker's."""
+    table = JdbcTable(to)
+    with table.connect() as connection:
+        stage = table.stages.own(connection)
+        fill(table, connection, stage, {part: 3}, "w")
+        before = [identity_of(each) for each in follows]
+        done = table.publish(connection, {part: 3}, {}, stage, ["n", "writer"], lambda: None, before)
+        table.stages.drop(connection, stage)
+    return done
+
+
+def test_a_commit_survives_a_crash_whatever_the_default_of_the_role(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `synchronous_commit = off` a commit is reported before its log is written."""
+    with postgres(wal_writer_delay="10s", wal_writer_flush_after="100MB") as server:
+        monkeypatch.setenv("DATABASE_PASSWORD", server.password)
+        server.query("ALTER ROLE tester SET synchronous_commit = off")
+        server.query("CREATE TABLE theirs (n int)")
+        server.query("CREATE TABLE ours (n int, writer text)")
+        server.query("CHECKPOINT")
+        table = JdbcTable(ToJdbc(url=server.url, table="ours", user=server.user, password_env="DATABASE_PASSWORD"))
+        table.claim(OWNER)
+        parts = [spooled(0), spooled(3), spooled(6)]
+        assert [put(table.to, part) for part in parts] == [1, 1, 1]
+        assert table.set_aside(identity_of(spooled(9)), 3)
+        server.query("INSERT INTO theirs VALUES (1)")
+        server.crash()
+        server.start()
+        assert server.query("SELECT count(*) FROM theirs") == [(0,)], "the server had nothing to lose"
+        assert server.query("SELECT count(*) FROM ours") == [(9,)]
+        assert len(table.has([identity_of(part) for part in parts])) == 3
+        assert not table.has([identity_of(spooled(9))])
+        with pytest.raises(KeptAside):
+            put(table.to, spooled(9))
+
+
+def test_a_stricter_setting_is_kept(to: ToJdbc, database: Postgres) -> None:
+    for default, expected in (("off", "on"), ("local", "on"), ("on", "on"), ("remote_apply", "remote_apply")):
+        database.query(f"ALTER ROLE tester SET synchronous_commit = {default}")
+        try:
+            with JdbcTable(to).connect() as connection:
+                assert connection.execute("SHOW synchronous_commit").fetchone() == (expected,)
+        finally:
+            database.query("ALTER ROLE tester RESET synchronous_commit")
+
+
+@pytest.mark.parametrize("claims", [True, False], ids=["start", "batch"])
+@pytest.mark.parametrize("partitioned", [True, False])
+def test_a_table_that_a_crash_empties_is_refused(
+    to: ToJdbc, database: Postgres, unique: str, partitioned: bool, claims: bool
+) -> None:
+    """The ledger would still have its ranges."""
+    table = JdbcTable(to)
+    if partitioned:
+        database.query(f'DROP TABLE "{unique}"')
+        database.query(f'CREATE TABLE "{unique}" (n int, writer text) PARTITION BY LIST (writer)')
+        database.query(f'CREATE TABLE "{unique}-w" PARTITION OF "{unique}" FOR VALUES IN (\'w\')')
+    logged = f"{unique}-w" if partitioned else unique
+    table.claim(OWNER)
+    database.query(f'ALTER TABLE "{logged}" SET UNLOGGED')
+    with pytest.raises(NotOurs, match=f'table "{logged}" is not logged'), table.connect() as connection:
+        table.claim(OWNER) if claims else table.create(connection, {"n": "int"})
+    database.query(f'ALTER TABLE "{logged}" SET LOGGED')
+    table.claim(OWNER)
+
+
+def test_a_database_that_was_restored_takes_nothing_more(to: ToJdbc, database: Postgres, unique: str) -> None:
+    """While a member is connected. Each range follows the one before, which has a row in the ledger."""
+    one, two, three, four, other = spooled(0), spooled(3), spooled(6), spooled(9), spooled(0, 1)
+    assert put(to, one) == put(to, two, one) == put(to, other) == 1
+    copy, ledger = f'"{unique}-copy"', "kzconsumer_ledger"
+    database.query(f"CREATE TABLE {copy} AS TABLE {ledger}")
+    assert put(to, three, two) == 1, "a copy changes nothing"
+    database.query(f"WITH gone AS (DELETE FROM {ledger} RETURNING 1) SELECT count(*) FROM gone")
+    database.query(f"INSERT INTO {ledger} TABLE {copy}")
+    for _ in range(2):
+        with pytest.raises(DestinationWentBackError, match=r"t-0: offsets 6 to 9 were written and .* missing now: "):
+            put(to, four, three)
+    assert put(to, spooled(3, 1), other) == 1
+    aside = spooled(12)
+    assert JdbcTable(to).set_aside(identity_of(aside), 3)
+    assert put(to, spooled(15), aside) == 1, "a range that was set aside counts as there"
+    with pytest.raises(DestinationWentBackError, match=r"t-2: offsets 0 to 3 were .* perhaps with others"):
+        put(to, spooled(3, 2), spooled(0, 2))
+    assert database.query(f'SELECT count(*) FROM "{unique}" WHERE n >= 9 AND n < 15') == [(0,)]
 
 
 def test_an_unreachable_database_is_reported_in_one_line_without_the_password(

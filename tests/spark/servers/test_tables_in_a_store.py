@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from kzconsumer_spark.delta.target import DeltaTarget
 from kzconsumer_spark.iceberg.holdings import held as held_by_iceberg
 from kzconsumer_spark.iceberg.target import IcebergTarget
 from kzconsumer_spark.pipe.messages import ToDelta, ToIceberg
+from tests.support.copied import copied
 from tests.support.delta import OWNER, Writer, race
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
 from tests.support.extent import extent, only_nightly
@@ -103,6 +104,15 @@ class TestIcebergContract(StoreContract):
 
     def read_back(self, directory: Path) -> Iterable[bytes | None]:
         return iceberg_rows(directory, self.reach(directory))
+
+    def copy(self, directory: Path) -> Callable[[], None]:
+        parts = super().copy(directory), copied(directory)
+
+        def restore() -> None:
+            for each in parts:
+                each()
+
+        return restore
 
 
 class TestIcebergContractGoogle(TestIcebergContract):

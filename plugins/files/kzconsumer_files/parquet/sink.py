@@ -115,7 +115,7 @@ class ParquetSink:
 
     async def write(self, batch: Batch) -> None:
         if batch.ranges:
-            await self._in_thread(partial(self._write, batch.ranges))
+            await self._in_thread(partial(self._write, batch))
 
     @staticmethod
     def elsewhere(options: Mapping[str, object], into: str) -> Mapping[str, object]:
@@ -144,9 +144,9 @@ class ParquetSink:
         self._destination.claim(self._owner)
         return TargetWriter(self._destination.target, self._require_lease)
 
-    def _write(self, ranges: Sequence[RangeData]) -> Written:
+    def _write(self, batch: Batch) -> Written:
         assert self._writer is not None
-        return self._writer.write(ranges, self._stage)
+        return self._writer.write(batch.ranges, self._stage, batch.follows)
 
     def _stage(self, ranges: Sequence[RangeData], output: Path) -> list[StagedRange]:
         output.mkdir()

@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from kzconsumer.errors import ConfigError, SinkError, ZooKeeperError
+from kzconsumer.errors import ConfigError, DestinationWentBackError, SinkError, ZooKeeperError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity, Wants
 from kzconsumer.settings.settings import Settings
@@ -38,7 +38,15 @@ from kzconsumer_spark.daemon.spooling import Spooling
 from kzconsumer_spark.daemon.worker_process import WorkerDied, finite, worker_environment
 from kzconsumer_spark.daemon.workers import Workers
 from kzconsumer_spark.pipe.kafka import Kafka
-from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, Start, StepDone, StepRecorded
+from kzconsumer_spark.pipe.messages import (
+    Done,
+    Failed,
+    RunBatch,
+    SpooledRange,
+    Start,
+    StepDone,
+    StepRecorded,
+)
 from kzconsumer_spark.pipe.spark_settings import time_zone
 
 _log = get_logger("kzconsumer.spark")
@@ -166,7 +174,7 @@ class SparkSink:
         if self._kafka is not None:
             self.last_batch = {"spark_batch": number}
             ranges = tuple(unspooled(part) for part in batch.ranges)
-            await self._run(RunBatch(number=number, ranges=ranges, is_replay=batch.is_replay), batch.steps)
+            await self._run(_run_of(number, ranges, batch), batch.steps)
             return
         try:
             spooled = await self._spooling.take(batch.ranges)
@@ -174,7 +182,7 @@ class SparkSink:
             raise SinkError(f"cannot write spool files for Spark: {error}") from error
         self.last_batch = {"spark_batch": number, "spool": round(spooled.seconds, 3)}
         try:
-            await self._run(RunBatch(number=number, ranges=spooled.files, is_replay=batch.is_replay), batch.steps)
+            await self._run(_run_of(number, spooled.files, batch), batch.steps)
         finally:
             await self._spooling.remove(spooled)
 
@@ -206,6 +214,8 @@ class SparkSink:
             failed = await self._attempt(batch, steps)
             if failed is None:
                 return
+            if failed.lacks is not None:  # another attempt would find the same
+                raise DestinationWentBackError(failed.lacks, failed.ends, self.destination)
             reason = failed.error
             _log.warning("spark batch failed", batch=batch.number, attempt=attempt, error=reason)
             await anyio.sleep(pause)
@@ -270,6 +280,10 @@ class SparkSink:
     def _prepare(self) -> Directories:
         claim(self._destination, self._owner)
         return make_directories(self._options)
+
+
+def _run_of(number: int, ranges: tuple[SpooledRange, ...], batch: Batch) -> RunBatch:
+    return RunBatch(number=number, ranges=ranges, is_replay=batch.is_replay, follows=batch.follows)
 
 
 def _kafka(settings: Settings | None) -> Kafka:

@@ -58,6 +58,7 @@ class DeltaLog:
 
     def open(self) -> DeltaTable | None:
         """The current table, or None."""
+        self._applications.opened()
         with self._errors():
             try:
                 return DeltaTable(self._uri, storage_options=self._options)
@@ -107,6 +108,7 @@ class DeltaLog:
                 )
             except CommitFailedError:
                 return False
+        self._applications.committed(table.version() + 1, versions, now)
         return True
 
     def sync(self, table: DeltaTable) -> None:

@@ -146,11 +146,14 @@ class DeltaTarget:
         attempt: str,
         columns: str | None,
         require_lease: Callable[[], None],
+        follows: Sequence[RangeIdentity] = (),
     ) -> int:
         """See `kzconsumer_spark.ranges.table_destination`. Columns that the table lacks are added to it.
 
         Files that are moved into the table's directory and not committed are no part of the table; VACUUM removes them.
         """
+        if table is None:
+            self._positions(table).require_followed(follows, self._is_empty)
         if table is None and columns is not None:
             self._log.make(columns, self._to.partition_by)
         table = self._log.refresh(table) if table is not None else self.open()
@@ -169,6 +172,7 @@ class DeltaTarget:
             missing = [each for each in additions if self._is_open(table, each.part)]
             if not missing:
                 break
+            positions.require_followed(follows, self._is_empty)
             positions.require_behind(each.part for each in missing)
             self._log.require_simple(table, self._to.partition_by)
             if columns is None or self._log.take_columns(table, columns):
@@ -212,11 +216,13 @@ class DeltaTarget:
         entry = ledger_entry(staged.part, staged.rows, staged.quarantined, names, attempt)
         return _Addition(staged.part, entry, tuple(files))
 
-    def _positions(self, table: DeltaTable) -> Positions:
+    def _positions(self, table: DeltaTable | None) -> Positions:
         """Of the table, as it is whenever it is asked."""
-        return Positions(
-            self._to.scope, f"at {self._place.uri}", lambda application: self._log.version(table, application)
-        )
+
+        def version(application: str) -> int | None:
+            return None if table is None else self._log.version(table, application)
+
+        return Positions(self._to.scope, f"at {self._place.uri}", version)
 
     def _is_aside(self, table: DeltaTable | None, part: AnyRange) -> bool:
         """Whether the range is set aside. Its file no longer counts once a later range is published."""

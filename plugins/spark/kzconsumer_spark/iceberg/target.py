@@ -132,6 +132,7 @@ class IcebergTarget:
         attempt: str,
         columns: str | None,
         require_lease: Callable[[], None],
+        follows: Sequence[RangeIdentity] = (),
     ) -> int:
         """See `kzconsumer_spark.ranges.table_destination`. Columns that the table lacks are added to it.
 
@@ -146,6 +147,7 @@ class IcebergTarget:
             missing = [each for each in additions if not positions.reaches(each.part)]
             if not missing:
                 break
+            positions.require_followed(follows)
             positions.require_behind(each.part for each in missing)
             self._log.require_simple(table)
             if sample is None or self._log.take_columns(table, sample):

@@ -15,8 +15,12 @@ from kzconsumer_spark.pipe.messages import ToJdbc
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
-# A process that is suspended within its transaction must not block its successor for long.
-_SETTINGS: Final = "SET lock_timeout = '20s'; SET idle_in_transaction_session_timeout = '5s'"
+# A process that is suspended within its transaction must not block its successor for long. A commit that is reported is
+# on disk, whatever the default of the role or the database is; "remote_apply" waits for longer.
+_SETTINGS: Final = """
+SET lock_timeout = '20s'; SET idle_in_transaction_session_timeout = '5s';
+SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') <> 'remote_apply'
+"""
 
 
 def connect(to: ToJdbc) -> Connection:

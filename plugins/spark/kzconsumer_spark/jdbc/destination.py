@@ -68,7 +68,9 @@ class JdbcDestination:
                 counts = self._table.stages.rows(connection, stage)
                 rows |= {part: counts.get((tag_of(part.topic), part.partition), 0) for part in with_rows}
                 require_all(rows, self._shaping)
-            published = self._table.publish(connection, rows, quarantined, stage, columns, self._lease.require)
+            published = self._table.publish(
+                connection, rows, quarantined, stage, columns, self._lease.require, batch.follows
+            )
             self._table.stages.drop(connection, stage)
         except BaseException:
             self.close()

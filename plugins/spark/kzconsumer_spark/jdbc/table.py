@@ -16,6 +16,8 @@ from typing import Final, TypeVar
 import msgspec
 from psycopg.sql import SQL, Identifier
 
+from kzconsumer.errors import DestinationWentBackError
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer_files.fold_plan import Span
 from kzconsumer_files.names import AnyRange, NotOurs, Owner, RecordRange, fingerprint, identity_of, range_name
@@ -26,6 +28,7 @@ from kzconsumer_spark.jdbc.stage import Stages
 from kzconsumer_spark.pipe.messages import ToJdbc
 from kzconsumer_spark.ranges.tags import RANGE_PARTITION, RANGE_TOPIC, tag_of
 
+_log = get_logger("kzconsumer.spark")
 _Range = TypeVar("_Range", bound=AnyRange)
 _Records = TypeVar("_Records", bound=RecordRange)
 
@@ -78,6 +81,11 @@ class JdbcTable:
                 SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING").format(self._name(OWNERS)),
                 [uuid.uuid4(), self._to.table, *ours],
             )
+            for table in (self._name(OWNERS), self._name(LEDGER), self._table):
+                if self._exists(connection, table):
+                    self._require_logged(connection, table)
+            if fetch(connection, SQL("SHOW fsync"), []) == [("off",)]:
+                _log.warning("PostgreSQL runs without fsync", table=self._to.table)
         self.find(owner)
 
     def find(self, owner: Owner) -> None:
@@ -106,24 +114,34 @@ class JdbcTable:
             connection.execute(enter, [*self._identity(part), records, 0, 0])
             return self._kept_aside(connection, [part])[part] is True
 
-    def _require_apart(self, connection: Connection, part: RangeIdentity) -> None:
-        """In a transaction: no other writer publishes ranges of the partition until it ends. Raises Overlap.
+    def _require_apart(
+        self, connection: Connection, part: RangeIdentity, followed: RangeIdentity | None = None
+    ) -> None:
+        """In a transaction: no other writer publishes ranges of the partition until it ends.
 
-        Of ranges that do not overlap, only the last one that begins before this one's end can reach into it. A ledger
-        of an earlier version may have some that overlap, so more than one are checked.
+        Raises Overlap; DestinationWentBackError if `followed`, a range of the same partition, has no row. Of ranges
+        that do not overlap, only the last one that begins before this one's end can reach into it. A ledger of an
+        earlier version may have some that overlap, so more than one are checked.
         """
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [_partition_key(self._to.owner_id, part)])
         own = SQL('(owner, topic, "partition", incarnation, epoch) = (%s, %s, %s, %s, %s)')
         query = SQL(
-            "SELECT first, until FROM (SELECT first, until FROM {} WHERE {} AND first < %s"
+            "SELECT first, until, false FROM (SELECT first, until FROM {} WHERE {} AND first < %s"
             " ORDER BY first DESC LIMIT %s) AS before WHERE until > %s AND (first, until) <> (%s, %s)"
-        ).format(self._name(LEDGER), own)
+            " UNION ALL SELECT first, until, true FROM {} WHERE {} AND first = %s AND until = %s"
+        ).format(self._name(LEDGER), own, self._name(LEDGER), own)
         line = self._identity(part)[:5]
-        found = fetch(connection, query, [*line, part.until, _LOOK_BACK, part.first, part.first, part.until])
-        if found:
-            last = SQL("SELECT first, until FROM {} WHERE {} ORDER BY until DESC LIMIT 1")
-            found += fetch(connection, last.format(self._name(LEDGER), own), line)
-            require_apart(part, (Span(*row) for row in found))
+        before = (followed.first, followed.until) if followed is not None else (None, None)
+        values = [*line, part.until, _LOOK_BACK, part.first, part.first, part.until, *line, *before]
+        found = fetch(connection, query, values)
+        overlapping = [(first, until) for first, until, is_followed in found if not is_followed]
+        last = SQL("SELECT first, until FROM {} WHERE {} ORDER BY until DESC LIMIT 1").format(self._name(LEDGER), own)
+        if followed is not None and len(found) == len(overlapping):
+            ends = [until for _, until in fetch(connection, last, line)]
+            raise DestinationWentBackError(followed, ends[0] if ends else None)
+        if overlapping:
+            overlapping += fetch(connection, last, line)
+            require_apart(part, (Span(*row) for row in overlapping))
 
     def missing(self, connection: Connection, ranges: Sequence[_Range]) -> list[_Range]:
         """Those without a row in the ledger. Raises KeptAside."""
@@ -150,6 +168,7 @@ class JdbcTable:
         with database_errors(), connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SETUP_LOCK])
             if self._exists(connection, self._table):
+                self._require_logged(connection, self._table)
                 return
             parts = [SQL("{} {}").format(Identifier(name), SQL(kind)) for name, kind in columns.items()]
             if self._to.unique_key:
@@ -164,12 +183,14 @@ class JdbcTable:
         stage: str,
         columns: Sequence[str],
         require_lease: Callable[[], None],
+        follows: Sequence[RangeIdentity] = (),
     ) -> int:
         """Insert ledger rows and staged rows of the ranges that are not published yet; returns how many these are.
 
         One transaction. A writer that inserts the ledger row of a range second waits for the first one, and inserts
         nothing if that commits. A row whose unique key is in the table already is counted: readers see it. Raises
-        KeptAside and, when all others are published, Overlap for a range that overlaps a published one.
+        DestinationWentBackError, with nothing inserted, if the ledger lacks one of `follows`; KeptAside and, when all
+        others are published, Overlap for a range that overlaps a published one.
         """
         enter = SQL("INSERT INTO {} ({}, {}) VALUES ({}) ON CONFLICT DO NOTHING").format(
             self._name(LEDGER), _IDENTITY, _COUNTS, _TEN
@@ -194,9 +215,10 @@ class JdbcTable:
             # In a fixed order: otherwise two writers of the same ranges could deadlock.
             ordered = sorted(rows, key=lambda part: part.range)
             overlaps: dict[_Records, Overlap] = {}
+            before = {each.topic_partition: each for each in follows}
             for part in ordered:
                 try:
-                    self._require_apart(connection, identity_of(part))
+                    self._require_apart(connection, identity_of(part), before.get(part.range.topic_partition))
                 except Overlap as error:
                     overlaps[part] = error
             ours = [
@@ -220,6 +242,16 @@ class JdbcTable:
 
     def _name(self, name: str) -> Identifier:
         return in_schema(self._schema, name)
+
+    def _require_logged(self, connection: Connection, table: Identifier) -> None:
+        """Raises NotOurs for a table that PostgreSQL empties after a crash, of which the ledger knows nothing."""
+        query = SQL(
+            "SELECT oid::regclass::text FROM pg_class WHERE relpersistence <> 'p' AND oid IN"
+            " (SELECT %s::regclass UNION SELECT relid FROM pg_partition_tree(%s::regclass))"
+        )
+        name = table.as_string(connection)
+        for (found,) in fetch(connection, query, [name, name]):
+            raise NotOurs(f"table {found} is not logged: a crash of the server empties it. ALTER TABLE ... SET LOGGED")
 
     def _exists(self, connection: Connection, name: Identifier) -> bool:
         return fetch(connection, SQL("SELECT to_regclass(%s)"), [name.as_string(connection)]) != [(None,)]

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from kzconsumer.model import OffsetRange
+from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer_spark.pipe.column_options import Columns
 from kzconsumer_spark.pipe.kafka import Kafka
 
@@ -150,13 +150,14 @@ class RunBatch(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
     """Write these ranges. Numbers go up by one; a number that failed may be sent again.
 
     `steps` are those that are recorded as done, by the member that planned the range of a replay or by a failed
-    attempt.
+    attempt. `follows`: see `kzconsumer.sinks.interface.Batch`.
     """
 
     number: int
     ranges: tuple[SpooledRange, ...]
     is_replay: bool = False
     steps: tuple[str, ...] = ()
+    follows: tuple[RangeIdentity, ...] = ()
 
 
 class StepRecorded(msgspec.Struct, frozen=True, kw_only=True, tag="recorded"):
@@ -210,13 +211,16 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     """The batch (or, without a number, the start) failed; `error` is one line, the rest is in the log.
 
     `settings`: it is a fault of the settings, as a ConfigError has it; trying again changes nothing. `outage`: brokers
-    did not answer; trying again is all that can be done.
+    did not answer; trying again is all that can be done. `lacks`: the destination lacks this range, and ends at `ends`
+    (`kzconsumer.errors.DestinationWentBackError`).
     """
 
     number: int | None
     error: str
     settings: bool = False
     outage: bool = False
+    lacks: RangeIdentity | None = None
+    ends: int | None = None
 
 
 class StepDone(msgspec.Struct, frozen=True, kw_only=True, tag="step"):

@@ -10,11 +10,12 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
+from kzconsumer.model import RangeIdentity
 from kzconsumer_spark.pipe.messages import SpooledRange
 
 
 class SparkBatch(NamedTuple):
-    """`frame` has the records of `ranges`, in no order across ranges.
+    """`frame` has the records of `ranges`, in no order across ranges. `follows`: see `RunBatch`.
 
     Evaluate it once: Spark counts what its tasks read as rows of the query, each time.
     """
@@ -22,6 +23,7 @@ class SparkBatch(NamedTuple):
     number: int
     frame: DataFrame
     ranges: Sequence[SpooledRange]
+    follows: Sequence[RangeIdentity] = ()
 
     def rows(self, wanted: Sequence[SpooledRange]) -> DataFrame:
         """The records of those ranges of the batch."""

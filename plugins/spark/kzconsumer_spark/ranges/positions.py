@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from kzconsumer.errors import DestinationWentBackError
+from kzconsumer.model import RangeIdentity
 from kzconsumer_files.names import AnyRange, partition_name, range_name
 
 
@@ -40,6 +42,17 @@ class Positions(NamedTuple):
                     f" {part.topic}-{part.partition}[{part.first}..{part.until}): offsets were set back by another"
                     " tool; set them with kzconsumer offsets reset"
                 )
+
+    def require_followed(
+        self, follows: Iterable[RangeIdentity], is_elsewhere: Callable[[RangeIdentity], bool] = lambda part: False
+    ) -> None:
+        """Raises DestinationWentBackError for a range that the table does not reach, unless it `is_elsewhere`.
+
+        For a commit that is made only directly after the state of the table that this is of.
+        """
+        for part in follows:
+            if not self.reaches(part) and not is_elsewhere(part):
+                raise DestinationWentBackError(part, self.version(self.application(part)))
 
     def application(self, part: AnyRange) -> str:
         return partition_name(part, self.scope)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+from kzconsumer.model import RangeIdentity
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.writer import Written
@@ -42,12 +43,14 @@ class TableTarget(Protocol[_Table]):
         attempt: str,
         columns: str | None,
         require_lease: Callable[[], None],
+        follows: Sequence[RangeIdentity] = (),
     ) -> int:
         """Commit the ranges that the table does not have; returns their number. `attempt` is a unique name.
 
         `columns` are Spark's, as JSON; None where no range has files. When this returns, the table has every range, on
         disk, possibly from another writer. Raises KeptAside once it has all others; Misfit, Overtaken, OSError, after
-        which the commit may or may not have been made; `missing` then shows which.
+        which the commit may or may not have been made; `missing` then shows which. Raises DestinationWentBackError, and
+        commits nothing, if the table does not reach the end of one of `follows`.
         """
         ...
 
@@ -76,7 +79,7 @@ class TableDestination(Generic[_Table]):
             files, kinds = self._files.stage(batch.rows(with_rows), with_rows, output)
             staged += files
             columns = kinds.json()
-        published = self._target.publish(table, staged, attempt, columns, self._lease.require)
+        published = self._target.publish(table, staged, attempt, columns, self._lease.require, batch.follows)
         shutil.rmtree(output, ignore_errors=True)
         return Written(sum(each.rows for each in staged), published, len(batch.ranges) - published)
 

@@ -37,7 +37,7 @@ class FilesDestination:
         self._writer = TargetWriter(self._target, lease.require)
 
     def write(self, batch: SparkBatch) -> Written:
-        return self._writer.write(batch.ranges, partial(self._stage, batch))
+        return self._writer.write(batch.ranges, partial(self._stage, batch), batch.follows)
 
     def close(self) -> None:
         self._writer.close()

@@ -22,6 +22,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
+from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.figures import some
 from kzconsumer_files.writer import Written
 from kzconsumer_spark.executors.fetching import BrokersOutageError
@@ -137,7 +138,7 @@ class RangeQuery:
     def _written(self, batch: RunBatch, write: Write, frame: DataFrame) -> Done:
         began = time.monotonic()
         try:
-            written = write(SparkBatch(batch.number, frame, batch.ranges))
+            written = write(SparkBatch(batch.number, frame, batch.ranges, batch.follows))
         except BaseException as error:
             self._tracebacks.report(batch.number, error)
             raise
@@ -152,7 +153,8 @@ def failure(batch: RunBatch, error: BaseException) -> Failed:
     """How the batch failed; if a task found no broker, that is the reason."""
     _, outage, rest = "".join(traceback.format_exception(error)).partition(_OUTAGE)
     reason = rest.partition("\n")[0][:1000] if outage else first_line(error)
-    return Failed(number=batch.number, error=reason, outage=bool(outage))
+    lacks, ends = (error.lacking, error.ends) if isinstance(error, DestinationWentBackError) else (None, None)
+    return Failed(number=batch.number, error=reason, outage=bool(outage), lacks=lacks, ends=ends)
 
 
 _MOST_RANGES: Final = 20
