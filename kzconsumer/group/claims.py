@@ -137,8 +137,8 @@ class Claims:
         await outcomes([self._owners.release(fence) for fence in refused])  # the next sweep retries
         self._owned.doubtful.difference_update(claim.topic_partition for claim in begun)
         await self._owned.guard(begun)
-        await self._listener.assigned([claim.topic_partition for claim in begun])
-        self._fetchers.start(claim.fetch for claim in begun)
+        with self._owned.unreported(begun):
+            await self._listener.assigned([claim.topic_partition for claim in begun])
         return failed
 
     async def move(self, moves: Mapping[TopicPartition, ConsumerThreadId]) -> None:

@@ -30,7 +30,10 @@ class RebalanceListener:
     deadline: float = 5.0
 
     async def on_assigned(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
-        """These are owned from now on; nothing of them has been delivered yet."""
+        """These are owned from now on; nothing of them is delivered before this call has ended.
+
+        `ConsumerConnector.seek` may be awaited here, to begin elsewhere than at the stored offset.
+        """
 
     async def on_revoked(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
         """These will be released: nothing more is delivered, and the final commit follows this call."""

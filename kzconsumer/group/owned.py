@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import msgspec
@@ -60,6 +61,7 @@ class OwnedPartitions:
         self._cursors = cursors
         self._fetch_bytes = fetch_bytes
         self._paused = paused
+        self._unreported: set[TopicPartition] = set()
 
     @property
     def held(self) -> dict[TopicPartition, ConsumerThreadId]:
@@ -121,7 +123,7 @@ class OwnedPartitions:
                     return
             finally:
                 # Also after a failure: the partition is still ours, and the next commit stores where it begins.
-                self._fetchers.start([begun.fetch])
+                self._fetch([begun])
             if self.open([partition]):
                 return  # a later seek continues elsewhere
         raise NotOwnedError(partition)
@@ -139,7 +141,7 @@ class OwnedPartitions:
         try:
             await self.guard([begun])
         finally:
-            self._fetchers.start([begun.fetch])
+            self._fetch([begun])
 
     async def commit(self) -> None:
         """Store what is processed. A claim that turns out to be lost is closed at once."""
@@ -165,7 +167,25 @@ class OwnedPartitions:
         if claim is None:
             self.doubtful.add(partition)
         elif claim.tracker.open:
-            self._fetchers.start([claim.fetch])
+            self._fetch([claim])
+
+    @contextmanager
+    def unreported(self, begun: Collection[Claim]) -> Iterator[None]:
+        """Fetch nothing of these partitions inside the block, and all that are still owned after it.
+
+        For the call of `on_assigned`. A `seek` in it restarts one partition while the others still wait for theirs, and
+        an application that iterates its stream must not be given records of a partition that is not reported yet.
+        """
+        partitions = {claim.topic_partition for claim in begun}
+        self._unreported |= partitions
+        try:
+            yield
+        finally:
+            self._unreported -= partitions
+        self._fetch(self.open(partitions))  # after a seek it is another claim
+
+    def _fetch(self, claims: Collection[Claim]) -> None:
+        self._fetchers.start(claim.fetch for claim in claims if claim.topic_partition not in self._unreported)
 
     def open(self, partitions: Collection[TopicPartition]) -> list[Claim]:
         """Those of these partitions' claims that are open."""

@@ -16,7 +16,7 @@ from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
 from tests.support.members import present_member, sessions_of
 from tests.support.plans import plan_of
 from tests.support.simulated.group import SimulatedGroup, simulated_group
-from tests.support.simulated.member import Member
+from tests.support.simulated.member import Handed, Member
 from tests.support.simulated.promises import REVOKE_DEADLINE
 
 MOVED = TopicPartition("t", 2)
@@ -244,3 +244,35 @@ def test_a_claim_of_a_topic_that_was_recreated_before_it_reads_nothing(partition
         group.come_to_rest(20, 3)
         assert {record_of(group, each).incarnation for each in member.owned} == {f"{present:#x}"}
         assert not [each for each in group.events if each["event"] == "stored offset of a deleted topic removed"]
+
+
+def test_nothing_is_delivered_of_new_partitions_before_on_assigned_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It seeks one partition after the other, while the application iterates its stream."""
+    new = [TopicPartition("t", number) for number in range(1, 4)]
+    early: list[TopicPartition] = []
+    with simulated_group(1) as group:
+        group.logs.grow("t", 1)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        assert group.world.pass_time(10, lambda: len(member.owned) == 1)
+        handed_out, on_assigned = member.group.handed_out, member.on_assigned
+        reported: set[TopicPartition] = set()
+
+        async def seek_each(generation: int, partitions: frozenset[TopicPartition]) -> None:
+            assert member.connector is not None
+            for partition in sorted(partitions):
+                await member.connector.seek(partition, 50)
+                await anyio.sleep(1.0)
+            await on_assigned(generation, partitions)
+            reported.update(partitions)
+
+        def look(member: Member, partition: TopicPartition, offsets: range, key: bytes) -> Handed:
+            if partition in new and (partition not in reported or offsets[0] < 50):
+                early.append(partition)
+            return handed_out(member, partition, offsets, key)
+
+        monkeypatch.setattr(member, "on_assigned", seek_each)
+        monkeypatch.setattr(member.group, "handed_out", look)
+        group.logs.grow("t", 4)
+        group.logs.burst(100)
+        assert group.world.pass_time(30, lambda: reported >= set(new) and group.settled())
+        assert not early

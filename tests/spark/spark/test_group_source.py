@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -22,6 +23,7 @@ from kzconsumer.streams.message import Message
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from kzconsumer_spark import PromptCommits
+from tests.support.extent import extent, only_nightly
 from tests.support.members import owners, reader, settings, stored_offsets
 from tests.support.plans import planned
 from tests.support.processes import session_of, wait_gone, wait_until
@@ -236,10 +238,11 @@ async def test_beside_another_member(spark: SparkSession, cluster: Cluster, uniq
     assert sorted([*written.all, *theirs]) == rows(unique, 2400, 4)
 
 
+@only_nightly
 async def test_a_partition_that_moves_in_a_batch(
     spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
-    """The other query gets the planned range of it, exactly, and what follows; nothing is missing."""
+    """A query of another driver gets the planned range of it, exactly, and what follows; nothing is missing."""
     await create_topic(cluster.connect, unique, 2)
     await send(cluster, unique, 0, 500)
     config = config_of(cluster, unique, tmp_path, 'group.revoke_deadline = "100ms"')
@@ -252,12 +255,22 @@ async def test_a_partition_that_moves_in_a_batch(
 
     first, second = Written(tmp_path / "first", hold), Written(tmp_path / "second")
     frame = source(spark, cluster.connect, unique, config=config)
-    queries = [await asyncio.to_thread(start, frame, tmp_path / "first", first)]
+    query = await asyncio.to_thread(start, frame, tmp_path / "first", first)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.source_query",
+        str(tmp_path / "second"),
+        cluster.connect,
+        unique,
+        "-1",
+    ]
+    driver: subprocess.Popen[bytes] | None = None
     try:
         assert await asyncio.to_thread(begun.wait, LIMIT)
         plans = await planned(cluster, unique)
-        queries.append(await asyncio.to_thread(start, frame, tmp_path / "second", second))
-        assert await asyncio.to_thread(wait_until, lambda: len(second.all) >= 250, LIMIT)
+        driver = await asyncio.to_thread(subprocess.Popen, command, start_new_session=True)
+        assert await asyncio.to_thread(wait_until, lambda: len(second.all) >= 250, 2 * LIMIT)
         moved = {part for part in plans if second.all[0][1] == part.partition}
         assert {part for number in range(second.batches) for part in second.ranges(number)} == moved
         over.set()
@@ -267,10 +280,58 @@ async def test_a_partition_that_moves_in_a_batch(
                 await anyio.sleep(0.1)
     finally:
         over.set()
-        for query in queries:
-            await asyncio.to_thread(query.stop)
+        await asyncio.to_thread(query.stop)
+        if driver is not None:
+            for pid in session_of(driver.pid):
+                os.kill(pid, signal.SIGKILL)
+            driver.wait()
     assert sorted({*first.all, *second.all}) == rows(unique, 700)
     assert len(first.all) + len(second.all) == 700 + 250  # what moved in the batch
+
+
+@pytest.mark.parametrize("available_now", extent([True], [True, False]))
+async def test_two_readers_of_a_group_in_one_query_are_refused(
+    spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path, available_now: bool
+) -> None:
+    """The second would take over the plan of the first, and the batch would have the records twice."""
+    await create_topic(cluster.connect, unique, 2)
+    await send(cluster, unique, 0, 500)
+    config = config_of(cluster, unique, tmp_path, 'stop.deadline = "1s"')
+    one, two = (source(spark, cluster.connect, unique, config=config) for _ in "ab")
+    written = Written(tmp_path)
+    trigger: dict[str, Any] = {"availableNow": True} if available_now else {}
+    query = await asyncio.to_thread(start, one.union(two), tmp_path, written, **trigger)
+    try:
+        with pytest.raises(StreamingQueryException, match=f"topic {unique} of group {unique} is read in this driver"):
+            await asyncio.to_thread(query.awaitTermination, LIMIT)
+    finally:
+        await asyncio.to_thread(query.stop)
+    assert not written.all
+
+
+async def test_a_second_query_of_a_frame_is_refused(
+    spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    """It would share the records of the first, which gets all of them."""
+    await create_topic(cluster.connect, unique, 2)
+    await send(cluster, unique, 0, 500)
+    frame = source(spark, "", "", config=config_of(cluster, unique, tmp_path, 'stop.deadline = "1s"'))
+    first, second = Written(tmp_path / "first"), Written(tmp_path / "second")
+    queries = [await asyncio.to_thread(start, frame, tmp_path / "first", first)]
+    try:
+        assert await asyncio.to_thread(wait_until, lambda: len(first.all) == 500, LIMIT)
+        queries.append(await asyncio.to_thread(start, frame, tmp_path / "second", second))
+        with pytest.raises(
+            StreamingQueryException, match=r"give each query, and each load\(\) .* a group.id of its own"
+        ):
+            await asyncio.to_thread(queries[1].awaitTermination, LIMIT)
+        await send(cluster, unique, 500, 600)
+        assert await asyncio.to_thread(wait_until, lambda: len(first.all) == 600, LIMIT)
+    finally:
+        for query in queries:
+            await asyncio.to_thread(query.stop)
+    assert first.all == rows(unique, 600)
+    assert not second.all
 
 
 class Seen(PromptCommits):

@@ -27,6 +27,7 @@ from kzconsumer_spark.ranges.spool_reader import SCHEMA
 from kzconsumer_spark.source.batch_reader import GroupBatchReader
 from kzconsumer_spark.source.brief import brief
 from kzconsumer_spark.source.checkpoint_batch import of_checkpoint
+from kzconsumer_spark.source.driver_readers import DriverReaders
 from kzconsumer_spark.source.losses import left
 from kzconsumer_spark.source.options import WHERE, SourceOptions, read_options
 from kzconsumer_spark.source.stream_offset import StreamOffset
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from kzconsumer_spark.source.group_member import GroupMember
 
 _HEADERS = ", headers "
+_LEAVES_SECONDS = 5.0
+"""What the reader of a stopped query may take beside `[stop] deadline`."""
 _log = get_logger("kzconsumer.spark")
 
 
@@ -55,6 +58,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings = options.settings
         self._columns = list(columns)
         self._member: GroupMember | None = None
+        self._readers = DriverReaders(self._settings)
 
     def initialOffset(self) -> dict[str, Any]:
         return StreamOffset(self._settings.group.id).as_json()
@@ -71,7 +75,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark has committed what ends at `start`: this is when it becomes the group's offset.
 
         The first call raises ConfigError for options of batch reads, ZooKeeperUnreachableError after 15 s,
-        BrokersUnreachableError if TLS or SASL fails, or no broker answers where brokers report topics.
+        BrokersUnreachableError if TLS or SASL fails, or no broker answers where brokers report topics. It raises
+        ConfigError, too, if another reader in this driver reads one of the topics for the same group.
         """
         if isinstance(limit, ReadAllAvailable):
             raise ConfigError([f"{WHERE}: trigger(once=True) is not supported, use trigger(availableNow=True)"])
@@ -110,6 +115,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._member is not None:
             self._member.leave()
+        self._readers.leave()
 
     def _join(self, offset: StreamOffset) -> GroupMember:
         # Loaded here: tasks and `load()` need no member.
@@ -117,6 +123,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from kzconsumer_spark.source.group_member import GroupMember
 
         self._options.require_streaming()
+        self._readers.enter(self._settings.stop.deadline + _LEAVES_SECONDS)
         configure(self._settings.log.level, self._settings.log.format)
         # A member waits for servers, also at a wrong address or with a wrong password.
         registry = KafkaRegistry(Kafka.of(self._settings))
