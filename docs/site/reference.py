@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 import kzconsumer  # noqa: E402
 from kzconsumer.cli.main import whole_parser  # noqa: E402
 from kzconsumer.service.reload import LIVE  # noqa: E402
-from kzconsumer_tools.tables.groups_repair import ADVICE  # noqa: E402
+from kzconsumer_tools.groups.advice import ADVICE  # noqa: E402
 
 _KEY = re.compile(r"^#?([a-z_]+) = ")
 
@@ -179,7 +179,7 @@ def json_results() -> str:
                     [
                         "| kind | |",
                         "|---|---|",
-                        *(f"| `{kind}` | {_escaped(advice)} |" for kind, advice in sorted(ADVICE.items())),
+                        *(f"| `{kind}` | {_escaped(advice.title)} |" for kind, advice in sorted(ADVICE.items())),
                     ]
                 )
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -102,4 +102,8 @@ class Examination(msgspec.Struct, frozen=True):
 
 def examined(findings: Iterable[Finding], not_asked: Iterable[str] = ()) -> Examination:
     found, missing = list(findings), list(not_asked)
-    return Examination("unhealthy" if found else "not examined" if missing else "healthy", found, missing)
+    return Examination(verdict(found, missing), found, missing)
+
+
+def verdict(findings: Sized, not_asked: Sized) -> Verdict:
+    return "unhealthy" if findings else "not examined" if not_asked else "healthy"

@@ -78,8 +78,18 @@ class BlockedBy(enum.Enum):
 def blocked_by(blocked: Blocked, members: Container[str]) -> BlockedBy:
     if blocked.ephemeral_owner == 0:
         return BlockedBy.PERSISTENT
+    return BlockedBy.UNREGISTERED if owning_member(blocked.owner, members) is None else BlockedBy.LIVE_MEMBER
+
+
+def owning_member(text: str, members: Container[str]) -> str | None:
+    """The registered member that an owner node names: by a thread of its, or by its id; None if there is none.
+
+    Clients in Go (`wvanbergen/kafka`) and Ruby (`poseidon_cluster`) have no threads and write the id.
+    """
+    if text in members:
+        return text
     try:
-        consumer = ConsumerThreadId.parse(blocked.owner).consumer
+        consumer = ConsumerThreadId.parse(text).consumer
     except ValueError:
-        return BlockedBy.UNREGISTERED
-    return BlockedBy.LIVE_MEMBER if consumer in members else BlockedBy.UNREGISTERED
+        return None
+    return consumer if consumer in members else None

@@ -45,6 +45,7 @@ class GroupPaths:
         self.run = f"{self.root}/run"
         self.topics = f"{self.root}/topics"
         self.brokers = f"{self.root}/brokers"
+        self.known = {self.ids, self.owners, self.offsets, self.claims, self.run, self.topics, self.brokers}
 
     def member(self, consumer: str) -> str:
         return f"{self.ids}/{consumer}"

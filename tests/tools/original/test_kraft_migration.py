@@ -115,7 +115,7 @@ async def test_no_record_is_lost_or_doubled_while_the_cluster_leaves_zookeeper(
     async def in_the_way(group: str) -> list[str]:
         """The original members that `groups doctor` lists."""
         found = json.loads((await kzconsumer("groups", "doctor", group, "-o", "json")).out)
-        return [each["path"].rpartition("/")[2] for each in found["symptoms"] if each["kind"] == "original_member"]
+        return [each["path"].rpartition("/")[2] for each in found["findings"] if each["id"] == "original_member"]
 
     try:
         with (

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import shlex
+
 import msgspec
 import pytest
 
 from kzconsumer.assignors.range import assign as by_range
 from kzconsumer.assignors.roundrobin import assign as by_roundrobin
+from kzconsumer.cli.main import whole_parser
+from kzconsumer.lag.partition import Why
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
 from kzconsumer.registry.run_record import GroupRun, TopicEnds, encode_group_run
 from kzconsumer.zookeeper.operations import Node
-from kzconsumer_tools.groups.diagnosis import Symptom, examine, lasting, verify
-from kzconsumer_tools.groups.lag import LogRange, behind, group_lag, partitions_of
+from kzconsumer_tools.groups.advice import ADVICE
+from kzconsumer_tools.groups.diagnosis import Symptom, examine, examined, lasting, not_asked, verify
+from kzconsumer_tools.groups.lag import LogRange
 from kzconsumer_tools.groups.leftovers import deletion, leftovers, removal, restoration
 from kzconsumer_tools.groups.members_present import members_present
-from kzconsumer_tools.groups.nodes import GroupNodes, facts
+from kzconsumer_tools.groups.nodes import GroupNodes
 from kzconsumer_tools.node_changes import SavedNode
+from tests.core.plain.test_troubleshooting import PAGE, anchors
 from tests.tools.plain.test_group_description import MIXED, ORIGINAL, OURS, THEIRS, group, node, ours, topic
 
 ASSIGNORS = {"range": by_range, "roundrobin": by_roundrobin}
@@ -72,15 +78,31 @@ def test_offsets_outside_their_logs() -> None:
     nodes = group({}, {}, {f"orders/{n}": node(str(stored)) for n, stored in enumerate((4, 5, 9, 10))})
     logs = {TopicPartition("orders", n): LogRange(5, 9) for n in range(4)}
     assert kinds(examine(nodes, logs, ASSIGNORS)) == [
+        ("no_members", "ids"),
         ("offset_after_log", "offsets/orders/3"),
         ("offset_before_log", "offsets/orders/0"),
     ]
     assert examine(nodes, {}, ASSIGNORS) == []  # no leader has replied: nothing is reported
-    known = facts(nodes)
-    assert behind(known, logs) == {TopicPartition("orders", 1): 5}
-    found = group_lag("g", known, partitions_of(known), logs, {TopicPartition("orders", 1): 4_000}, 6_500)
-    assert [(each.lag, each.seconds) for each in found.partitions] == [(5, None), (4, 2.5), (0, 0.0), (None, None)]
-    assert (found.lag, found.seconds, found.unknown) == (9, 2.5, 1)
+
+
+def test_logs_that_do_not_answer() -> None:
+    """Without a leader nobody can read the partition; without an answer nothing is known of it."""
+    nodes = group({"g_a": ours(orders=1)}, {f"orders/{n}": node("g_a-0", OURS) for n in range(4)})
+    first, second, *_ = (TopicPartition("orders", n) for n in range(4))
+    silent: dict[TopicPartition, Why] = {first: Why("brokers unreachable", detail="refused")}
+    found = examined("g", examine(nodes, silent, ASSIGNORS), not_asked(nodes, silent))
+    assert (found.health, found.findings, found.not_asked) == ("not examined", (), ("the log of 1 partition: refused",))
+    silent[second] = Why("no leader", detail="LEADER_NOT_AVAILABLE")
+    found = examined("g", examine(nodes, silent, ASSIGNORS), not_asked(nodes, silent))
+    assert (found.health, [each.id for each in found.findings]) == ("unhealthy", ["no_leader"])
+    assert found.findings[0].see == "troubleshooting.html#no-partition-leader"
+
+
+def test_every_finding_leads_to_a_command_and_a_section_that_exist() -> None:
+    headings = anchors(PAGE)
+    for kind, advice in ADVICE.items():
+        assert advice.see in headings, kind
+        whole_parser().parse_args(shlex.split(advice.command_for("g"))[1:])
 
 
 def test_only_lasting_problems_count() -> None:
@@ -115,7 +137,12 @@ def test_leftover_nodes() -> None:
     assert [(each.kind, each.path) for each in leftovers(live)] == [
         ("persistent_owner", "/consumers/g/owners/orders/0"),
         ("persistent_registration", "/consumers/g/ids/g_z"),
+        ("topic_gone", "/consumers/g/offsets/gone/0"),  # also in a group with members, if nobody owns it
     ]
+    held = group({"g_a": ours(orders=1)}, {"gone/0": node("g_a-0", OURS)}, gone)
+    assert leftovers(held) == []
+    fewer = group({"g_a": ours(orders=1)}, {}, {"orders/3": node("1"), "orders/4": node("1")})
+    assert [each.path for each in leftovers(fewer)] == ["/consumers/g/offsets/orders/4"]
     dead = group({}, {"orders/0": owners["orders/0"]}, gone, {"gone/0": record("range")})
     assert [each.path for each in leftovers(dead)] == [
         "/consumers/g/owners/orders/0",

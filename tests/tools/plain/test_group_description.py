@@ -8,15 +8,22 @@ import pytest
 from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
 from kzconsumer.registry.registration import encode_registration
 from kzconsumer.zookeeper.operations import Node, Stat
-from kzconsumer_tools.groups.description import GroupSummary, IdleStream, describe, summarise
-from kzconsumer_tools.groups.nodes import GroupNodes, topic_of_node
+from kzconsumer_tools.groups.description import GroupDescription, GroupSummary, IdleStream, describe, summarise
+from kzconsumer_tools.groups.diagnosis import examine, examined, not_asked, verify
+from kzconsumer_tools.groups.nodes import GroupNodes, facts, topic_of_node
 from kzconsumer_tools.tables.groups import describe_table, list_table
+from kzconsumer_tools.tables.groups_repair import symptoms_table
 from kzconsumer_tools.tables.text import WIDTH, runs
 from tests.support.plans import plan_of
 
 OURS, THEIRS = 0x11, 0x22  # sessions
 ORIGINAL = b'{"version":1,"subscription":{"orders":2},"pattern":"static","timestamp":"1795260559322"}'
-RECORD = encode_claim_record(ClaimRecord(1, "range", "0x2a"))
+RECORD = encode_claim_record(ClaimRecord(1, "range", "0x1"))
+
+
+def described(nodes: GroupNodes) -> GroupDescription:
+    """By what the nodes alone show."""
+    return describe(nodes, facts(nodes), examined(nodes.group, examine(nodes, {}, {})))
 
 
 def node(data: bytes | str, session: int = 0) -> Node:
@@ -74,7 +81,7 @@ MIXED = group(
 
 
 def test_a_group_of_both_kinds_of_members() -> None:
-    found = describe(MIXED)
+    found = described(MIXED)
     assert (found.group, found.health, found.unowned, found.findings) == ("g", "healthy", 0, ())
     assert [(each.consumer, each.ours, each.streams, each.owns) for each in found.members] == [
         ("g_a", True, 1, 2),
@@ -91,7 +98,7 @@ def test_a_group_of_both_kinds_of_members() -> None:
 
 def test_streams_without_partition() -> None:
     """Each stream of a static subscription belongs to one topic; a filter's are shared by all matching topics."""
-    found = describe(
+    found = described(
         group(
             {"g_a": ours(orders=2, pay=2, later=2), "g_b": listed("white_list", {"o.*": 3})},
             {"orders/0": node("g_a-0", OURS), "pay/0": node("g_a-1", OURS), "orders/1": node("g_b-1", OURS)},
@@ -105,24 +112,27 @@ def test_streams_without_partition() -> None:
         IdleStream("g_b-2", None),
     )
     assert found.missing_topics == ("later",)
-    assert found.health == "healthy"
+    assert {each.id for each in found.findings} == {"topic_missing"}
 
 
 def test_partitions_without_owner() -> None:
-    found = describe(group({"g_a": ours(orders=1)}, {"orders/2": node("g_a-0", OURS)}))
+    found = described(group({"g_a": ours(orders=1)}, {"orders/2": node("g_a-0", OURS)}))
     assert [each.unowned for each in found.partitions] == [True, True, False, True]
     assert (found.unowned, found.health) == (3, "unhealthy")
 
 
 def test_a_group_without_members() -> None:
-    """Its offsets are shown, including those of deleted topics; nothing is reported as a problem."""
-    found = describe(group({}, {}, {"orders/1": node("5"), "gone/0": node("9")}))
+    """Its offsets are shown; those of deleted topics are findings."""
+    found = described(group({}, {}, {"orders/1": node("5"), "gone/0": node("9")}))
     assert [(each.topic, each.partition, each.exists, each.subscribed, each.stored) for each in found.partitions] == [
         ("gone", 0, False, False, 9),
         ("orders", 1, True, False, 5),
     ]
-    assert (found.health, found.unowned, found.missing_topics) == ("empty", 0, ("gone",))
-    assert describe_table(found).endswith("Empty: the group has no members.")
+    assert (found.health, found.unowned, found.missing_topics) == ("unhealthy", 0, ("gone",))
+    assert [each.id for each in found.findings] == ["topic_gone"]
+    assert found.findings[0].command == "kzconsumer groups clean g"
+    left = described(group({}, {}, {"orders/1": node("5")}))
+    assert describe_table(left).endswith("Healthy: no members, and nothing is left to read.")
 
 
 @pytest.mark.parametrize(
@@ -137,24 +147,44 @@ def test_a_group_without_members() -> None:
     ],
 )
 def test_who_holds_an_owner_node(data: bytes | str, session: int, kind: str) -> None:
-    found = describe(group({"g_a": ours(orders=1)}, {"orders/0": node(data, session)}, topics={"orders": topic(1)}))
+    found = described(group({"g_a": ours(orders=1)}, {"orders/0": node(data, session)}, topics={"orders": topic(1)}))
     assert found.partitions[0].owner_kind == kind
-    assert [each.kind for each in found.findings] == ([] if kind == "member" else [f"{kind}_owner"])
+    assert [each.id for each in found.findings] == ([] if kind == "member" else [f"{kind}_owner"])
     assert found.health == ("healthy" if kind == "member" else "unhealthy")
+
+
+@pytest.mark.parametrize("name", ["host:6f1c4bb2-2d5b-4b5e-9a0c-0c1d1fd6a7c1", "host-12", "g_z"])
+def test_owner_nodes_of_clients_without_threads_name_the_member(name: str) -> None:
+    """As Go's and Ruby's clients write them. Which partitions they take is theirs to know."""
+    members = {name: node(ORIGINAL, THEIRS), "g_y": node(ORIGINAL, OURS)}
+    found = described(group(members, {f"orders/{n}": node(name, THEIRS) for n in range(4)}))
+    assert (found.health, found.findings) == ("healthy", ())
+    assert [(each.consumer, each.owns) for each in found.members] == sorted([("g_y", 0), (name, 4)])
+    assert name not in {each.thread.rpartition("-")[0] for each in found.idle_streams}
+    assert verify(group(members, {f"orders/{n}": node(name, THEIRS) for n in range(4)})) == []
+
+
+def test_nodes_of_another_client_leave_the_health_unknown() -> None:
+    """A Storm spout keeps its offsets in nodes of its own: nothing is known of them, and 0 would be a lie."""
+    nodes = msgspec.structs.replace(group({}, {}), foreign=("partition_0", "partition_1"))
+    found = examined("g", examine(nodes, {}, {}), not_asked(nodes, {}))
+    assert (found.health, found.findings) == ("not examined", ())
+    assert "a Storm spout: partition_0, partition_1" in symptoms_table(found, "no problem").replace("\n    ", " ")
+    assert symptoms_table(found, "no problem").endswith("not everything could be asked.")
 
 
 def test_an_unreadable_member_still_counts_as_registered() -> None:
     """Its owner nodes belong to a live session; its subscription is unknown."""
-    found = describe(group({"g_x": node("orders", THEIRS)}, {"orders/0": node("g_x-0", THEIRS)}))
-    assert [(each.kind, each.path) for each in found.findings] == [("unreadable_registration", "/consumers/g/ids/g_x")]
+    found = described(group({"g_x": node("orders", THEIRS)}, {"orders/0": node("g_x-0", THEIRS)}))
+    assert [(each.id, each.path) for each in found.findings] == [("unreadable_registration", "/consumers/g/ids/g_x")]
     assert (found.members, found.partitions[0].owner_kind, found.health) == ((), "member", "unhealthy")
 
 
 def test_nodes_without_usable_content() -> None:
     newer = '{"version":2,"assignor":"range","incarnation":"0x2a"}'
     plan = plan_of(3, 9)
-    planned = encode_claim_record(ClaimRecord(1, "range", "0x2a", plan=plan))
-    found = describe(
+    planned = encode_claim_record(ClaimRecord(1, "range", "0x1", plan=plan))
+    found = described(
         group(
             {"g_a": listed("white_list", {"(": 1}), "g_b": node(ORIGINAL)},
             {
@@ -166,7 +196,7 @@ def test_nodes_without_usable_content() -> None:
             topics={"orders": topic(4), "bad": node("[]")},
         )
     )
-    assert [(each.kind, each.path) for each in found.findings] == [
+    assert [(each.id, each.path) for each in found.findings if each.id != "unowned_partition"] == [
         ("persistent_registration", "/consumers/g/ids/g_b"),
         ("planned_range", "/consumers/g/claims/orders/1"),
         ("unknown_claim_record", "/consumers/g/claims/orders/0"),
@@ -175,12 +205,12 @@ def test_nodes_without_usable_content() -> None:
         ("unreadable_topic", "/brokers/topics/bad"),
         ("unusable_pattern", "/consumers/g/ids/g_a"),
     ]
-    assert "format 2" in next(each.reason for each in found.findings if each.kind == "unknown_claim_record")
+    assert "format 2" in next(each.text for each in found.findings if each.id == "unknown_claim_record")
     assert found.partitions[0].stored is None
 
 
 def test_the_table_of_a_mixed_group() -> None:
-    assert describe_table(describe(MIXED)) == MIXED_TABLE
+    assert describe_table(described(MIXED)) == MIXED_TABLE
 
 
 def test_the_table_of_a_group_in_trouble() -> None:
@@ -191,7 +221,7 @@ def test_the_table_of_a_group_in_trouble() -> None:
         "orders/5": node("somebody_gone-host-1795260559322-0a1b2c3d-0"),
         "t" * 249 + "/0": node("gone-1", THEIRS),
     }
-    found = describe(
+    found = described(
         group(
             {consumer: ours(orders=3), "g_b": ours(orders=3), "g_x": node("{", THEIRS)},
             owners,
@@ -205,17 +235,17 @@ def test_the_table_of_a_group_in_trouble() -> None:
 
 def test_many_nodes_of_one_kind_are_counted() -> None:
     owners = {f"orders/{number}": node("g_a-0") for number in range(100)}
-    shown = describe_table(describe(group({"g_a": ours(orders=1)}, owners))).splitlines()
-    at = shown.index("Owner nodes that no session holds (100):")
+    shown = describe_table(described(group({"g_a": ours(orders=1)}, owners))).splitlines()
+    at = shown.index("Owner nodes that no session holds: `groups clean` removes them (100):")
     assert shown[at + 11 :] == [
         "  … and 95 more, all of them with -o json",
-        "Not healthy: 100 findings above.",
+        "Not healthy: 100 findings.",
     ]
 
 
 def test_a_long_subscription_continues_in_the_rows_below() -> None:
     topics = {f"a-topic-with-a-name-{number}": number + 1 for number in range(20)}
-    lines = describe_table(describe(group({"g_a": ours(**topics), "g_b": ours(**topics)}, {}))).splitlines()
+    lines = describe_table(described(group({"g_a": ours(**topics), "g_b": ours(**topics)}, {}))).splitlines()
     shown = " ".join(line[8:].replace("static", "").strip() for line in lines[7 : lines.index("", 7)])
     assert sorted(shown.split(", ")) == sorted(f"{topic} {streams}" for topic, streams in topics.items())
     assert max(map(len, lines)) <= WIDTH
@@ -280,15 +310,16 @@ Streams without partition (5): m1-1 of orders; m1-2 of orders; m2-0 of orders;
 m2-1 of orders; m2-2 of orders
 Topics that do not exist (1):
 {"t" * 249}
-Owner nodes that no session holds (1):
+Owner nodes that no session holds: `groups clean` removes them (1):
   /consumers/g/owners/orders/5
     a persistent node: only an operator may delete it (it names 'somebody_gone-
     host-1795260559322-0a1b2c3d-0')
-Registrations that cannot be read (1):
+Registrations that cannot be read: they block every rebalance; stop that member
+  (1):
   /consumers/g/ids/g_x
     not JSON: Input data was truncated
-Owners that are not registered (1):
+Owners that are not registered: they disappear when their session expires (1):
   /consumers/g/owners/{"t" * 249}/0
     a member that is not registered: its session has to expire (it names
     'gone-1')
-Not healthy: 3 of 7 partitions without owner, 3 findings above."""
+Not healthy: 6 findings."""

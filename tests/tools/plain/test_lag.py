@@ -2,38 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from kzconsumer.lag.partition import Why
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer_tools.groups.lag import GroupLag, LogRange, group_lag, partitions_of
+from kzconsumer_tools.groups.lag import GroupLag, LogRange, group_lag, next_offsets, partitions_of
 from kzconsumer_tools.groups.nodes import facts
+from kzconsumer_tools.tables.groups import lag_table
 from tests.tools.plain.test_group_description import group, node
 
-NOW = 1_700_000_000_000
+AFTER = "offset after the log's end"
+NOW = 1_700_000_000.0
+ORDERS = [TopicPartition("orders", number) for number in range(8)]
 
 
-def lag_of(stored: dict[int, int], written: dict[int, int]) -> GroupLag:
-    """Of partitions whose logs hold the offsets 5 to 9. `written`: ms between now and the next record's timestamp."""
-    known = facts(group({}, {}, {f"orders/{number}": node(str(offset)) for number, offset in stored.items()}))
-    logs = {TopicPartition("orders", number): LogRange(5, 10) for number in stored}
-    times = {TopicPartition("orders", number): NOW - age for number, age in written.items()}
-    return group_lag("g", known, partitions_of(known), logs, times, NOW)
+def lag_of(stored: dict[int, str], logs: dict[int, LogRange | Why], written: Mapping[int, float | Why]) -> GroupLag:
+    """`written`: seconds between now and the next record's timestamp."""
+    known = facts(group({}, {}, {f"orders/{number}": node(text) for number, text in stored.items()}))
+    times = {ORDERS[n]: age if isinstance(age, Why) else round((NOW - age) * 1000) for n, age in written.items()}
+    return group_lag("g", known, partitions_of(known), {ORDERS[n]: log for n, log in logs.items()}, times, NOW)
 
 
 def test_the_lag_in_seconds_of_a_group_is_that_of_its_latest_partition() -> None:
-    found = lag_of({0: 7, 1: 5, 2: 10}, {0: 2_500, 1: 40_000})
+    found = lag_of({0: "7", 1: "5", 2: "10"}, dict.fromkeys(range(3), LogRange(5, 10)), {0: 2.5, 1: 40})
     assert [(each.lag, each.seconds) for each in found.partitions] == [(3, 2.5), (5, 40.0), (0, 0.0)]
-    assert (found.lag, found.seconds, found.unknown) == (8, 40.0, 0)
+    assert (found.lag, found.seconds, found.unknown, found.unknown_seconds) == (8, 40.0, {}, {})
+    assert lag_table(found).startswith("group g: lag 8, behind 40 s; 3 partitions\n")
 
 
-def test_a_timestamp_in_the_future_gives_no_negative_lag() -> None:
-    """The producer's clock is ahead."""
-    found = lag_of({0: 7}, {0: -3_000})
-    assert (found.partitions[0].seconds, found.seconds) == (0.0, 0.0)
+@pytest.mark.parametrize(
+    ("stored", "log", "written", "row", "sums"),
+    [
+        ("7", LogRange(5, 10), -3, (3, None, 0.0, None, 0), (3, 0.0)),
+        ("7", LogRange(5, 10), -60, (3, None, None, "timestamp in the future", 0), (3, None)),
+        ("7", LogRange(5, 10), Why("no timestamps"), (3, None, None, "no timestamps", 0), (3, None)),
+        ("7", LogRange(5, 10), None, (3, None, None, "record not read", 0), (3, None)),
+        ("2", LogRange(5, 10), 9, (5, None, 9.0, None, 3), (5, 9.0)),
+        ("2", LogRange(5, 5), None, (0, None, 0.0, None, 3), (0, 0.0)),
+        ("11", LogRange(5, 10), None, (None, AFTER, None, AFTER, 0), (None, None)),
+        ("7", Why("no leader"), None, (None, "no leader", None, "no leader", None), (None, None)),
+        ("7", Why("brokers unreachable"), None, (None,) + ("brokers unreachable", None) * 2, (None, None)),
+        ("x", LogRange(5, 10), None, (None, "offset unreadable", None, "offset unreadable", None), (None, None)),
+        ("-1", LogRange(5, 10), None, (None, "never committed", None, "never committed", None), (None, None)),
+        ("-1", LogRange(5, 5), None, (0, None, 0.0, None, 0), (0, 0.0)),
+    ],
+)  # fmt: skip
+def test_unknown_is_never_zero(stored: str, log: LogRange | Why, written: Any, row: Any, sums: Any) -> None:
+    found = lag_of({0: stored}, {0: log}, {0: written} if written is not None else {})
+    (only,) = found.partitions
+    assert (only.lag, only.why, only.seconds, only.why_seconds, only.lost) == row
+    assert (found.lag, found.seconds) == sums
+    text = lag_table(found)
+    assert ("behind 0 s" in text) == (sums[1] == 0.0)
+    assert ("lag 0" in text) == (sums[0] == 0)
+    assert all(why in text for why in row[1::2] if why is not None)
 
 
-def test_an_offset_after_the_log_end_and_an_unknown_time_give_unknown_lags() -> None:
-    found = lag_of({0: 11, 1: 7}, {})
-    assert [(each.lag, each.seconds) for each in found.partitions] == [(None, None), (3, None)]
-    assert (found.lag, found.seconds, found.unknown) == (3, None, 1)
+def test_what_is_known_is_shown_beside_what_is_not() -> None:
+    found = lag_of({0: "7", 1: "8", 2: "x"}, {0: LogRange(5, 10), 1: Why("no leader")}, {0: 2})
+    assert (found.lag, found.lag_at_least, found.seconds, found.seconds_at_least) == (None, 3, None, 2.0)
+    assert found.unknown == found.unknown_seconds == {"no leader": 1, "offset unreadable": 1}
+    head = lag_table(found).splitlines()[0]
+    assert head == (
+        "group g: lag at least 3, 2 unknown (1 no leader, 1 offset unreadable), behind at least 2 s; 3 partitions"
+    )
+
+
+def test_the_offset_of_a_deleted_topic_is_no_lag_and_has_a_cure() -> None:
+    known = facts(group({}, {}, {"orders/0": node("7"), "old/0": node("3"), "old/1": node("4")}))
+    found = group_lag("g", known, partitions_of(known), {ORDERS[0]: LogRange(5, 7)}, {}, NOW)
+    assert (found.lag, found.seconds, found.gone, found.unknown) == (0, 0.0, 2, {})
+    assert "2 offsets of what does not exist (old): `kzconsumer groups clean g`" in lag_table(found)
+    assert [each.gone for each in found.partitions] == [True, True, False]
+
+
+def test_ages_are_asked_of_the_first_record_that_is_left() -> None:
+    known = facts(group({}, {}, {f"orders/{n}": node(str(stored)) for n, stored in enumerate((4, 5, 9, 10))}))
+    logs = dict.fromkeys(ORDERS[:3], LogRange(5, 9))
+    assert next_offsets(known, logs) == {ORDERS[0]: 5, ORDERS[1]: 5}
 
 
 def test_the_leader_and_the_owners_host() -> None:

@@ -16,8 +16,18 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, Node, SetData, Stat
 from kzconsumer_tools.groups.lag import LogRange
 from kzconsumer_tools.node_changes import Change, SavedNode, read_nodes, undo_file, write_nodes
-from kzconsumer_tools.offsets.changes import OffsetChange, PartitionNodes, Reset, ResetKind, offset_in, reset
+from kzconsumer_tools.offsets.changes import (
+    ChangedGroup,
+    ChangedOffsets,
+    OffsetChange,
+    PartitionNodes,
+    Reset,
+    ResetKind,
+    offset_in,
+    reset,
+)
 from kzconsumer_tools.offsets.files import SavedOffset, read_offsets, write_offsets
+from kzconsumer_tools.tables.offsets import changes_table
 
 # Few values, so that equal and neighbouring ones are frequent.
 OFFSETS = st.integers(0, 12)
@@ -206,3 +216,33 @@ def test_any_bytes_are_a_file_or_a_fault(content: bytes) -> None:
     for read in (read_offsets, read_nodes):
         with contextlib.suppress(ValueError):
             read(content)
+
+
+OUTSIDE = [
+    (b"999999", Reset("offset", 3_020), LogRange(0, 3_020), None, (0, 0), ""),
+    (b"12", Reset("earliest"), LogRange(2_000, 5_008), None, (0, 0), ""),
+    (b"12", Reset("latest"), LogRange(2_000, 5_008), None, (3_008, 0), ""),
+    (b"4000", Reset("offset", 12), LogRange(2_000, 5_008), None, (0, 2_000), "not 12: outside the log"),
+    (b"7000", Reset("offset", 5_000), LogRange(2_000, 5_008), None, (0, 8), ""),
+    (None, Reset("latest"), LogRange(0, 12_464), None, (12_464, 0), ""),
+    (None, Reset("earliest"), LogRange(5, 12_464), None, (0, 0), ""),
+    (b"4", Reset("time", 1), LogRange(0, 10), None, (6, 0), "no record is so late: the end"),
+    (None, Reset("current"), LogRange(3, 10), None, (7, 0), "no stored offset: the end"),
+]
+
+
+@pytest.mark.parametrize(("stored", "to", "log", "at_time", "counted", "note"), OUTSIDE)
+def test_a_preview_counts_offsets_that_the_log_has(
+    stored: bytes | None, to: Reset, log: LogRange, at_time: int | None, counted: tuple[int, int], note: str
+) -> None:
+    standing = PartitionNodes(PARTITION, None if stored is None else node(stored, 0), None)
+    change = reset(standing, to, log, at_time).described()
+    assert (change.skipped, change.repeated) == counted
+    assert note in changes_table(ChangedOffsets(False, None, (ChangedGroup("g", None, (change,)),)), "")
+
+
+def test_without_a_broker_a_preview_counts_what_it_is_at_most() -> None:
+    change = OffsetChange(PartitionNodes(PARTITION, node(b"999999", 0), None), b"3020").described()
+    text = changes_table(ChangedOffsets(False, None, (ChangedGroup("g", None, (change,), ("old-1",)),)), "")
+    assert "At most 996,979 offsets will be consumed again." in text
+    assert "Left out, since they do not exist: old-1." in text

@@ -6,6 +6,7 @@ import argparse
 import csv
 import io
 import json
+from datetime import UTC, datetime
 from functools import partial
 
 import msgspec
@@ -13,16 +14,15 @@ import pytest
 
 from kzconsumer_tools.commands.answer import as_text
 from kzconsumer_tools.commands.context import ListedContext
-from kzconsumer_tools.groups.lag import GroupLag, PartitionLag
+from kzconsumer_tools.groups.lag import GroupLag, LagRow
 from kzconsumer_tools.tables.groups import lag_table
 
-LAG = GroupLag(
-    "orders",
-    7,
-    None,
-    1,
-    (PartitionLag("a,b", 0, None, 3, 0, 10, 7, 1.5), PartitionLag("c", 1, None, None, None, None, None, None)),
+AT = datetime(2026, 1, 31, tzinfo=UTC)
+ROWS = (
+    LagRow("a,b", 0, None, 3, 0, 10, 7, None, 1.5, None, 0, False),
+    LagRow("c", 1, None, None, None, None, None, "no leader", None, "no leader", None, False),
 )
+LAG = GroupLag("orders", AT, None, 7, {"no leader": 1}, None, 1.5, {"no leader": 1}, 0, 0, ROWS)
 LISTED = [ListedContext("prod", True, "zk1,zk2", "/a b"), ListedContext("test", False, None, "/c")]
 
 
@@ -55,13 +55,15 @@ ODD = "\x1b[2Jhealthy\nall is well\u202e\x9b"
 
 
 @pytest.mark.parametrize("form", ["table", "wide", "json", "jsonl", "csv"])
-def test_texts_of_others_are_printable_in_every_form(form: str) -> None:
+def test_texts_of_others_are_printable_in_every_form(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an owner node says cannot clear the screen, or write a line of its own."""
-    found = GroupLag(ODD, 0, 0.0, 0, (PartitionLag(ODD, 0, ODD, 0, 0, 0, 0, 0.0),))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    rows = (LagRow(ODD, 0, ODD, 0, 0, 0, 0, None, 0.0, None, 0, False),)
+    found = GroupLag(ODD, AT, 0, 0, {}, 0.0, 0.0, {}, 0, 0, rows)
     text = as_text(argparse.Namespace(output=form), found, lag_table, partial(lag_table, wide=True))
     lines = text.split("\n")
     assert all(line.isprintable() for line in lines), lines
-    assert len(lines) == {"table": 4, "wide": 4, "json": 1, "jsonl": 1, "csv": 2}[form]
+    assert len(lines) == {"table": 4, "wide": 4, "json": 1, "jsonl": 1, "csv": 4}[form]
     if form.startswith("json"):
         assert ODD in json.loads(text).values()
 

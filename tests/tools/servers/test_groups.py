@@ -17,12 +17,12 @@ from kzconsumer.zookeeper.session import Create, Delete, ZooKeeperSession
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from kzconsumer_tools.groups.cluster_access import read_nodes
-from kzconsumer_tools.groups.description import describe
 from tests.support.members import owners, reader, settings
 from tests.support.original import console_consumer
 from tests.support.ownership import by_range, watched
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session, until
+from tests.tools.plain.test_group_description import described
 
 
 async def groups(*words: str) -> subprocess.CompletedProcess[str]:
@@ -158,17 +158,17 @@ async def test_more_streams_than_partitions_and_offsets(cluster: Cluster, unique
             await zookeeper.ensure(f"/consumers/{unique}/offsets/{unique}/{number}")
             await zookeeper.set(f"/consumers/{unique}/offsets/{unique}/{number}", text, -1)
         found = await groups_json("describe", "--config", str(file))
-        assert found["health"] == "empty"
+        assert (found["health"], {each["id"] for each in found["findings"]}) == ("unhealthy", {"offset_after_log"})
         assert [each["stored"] for each in found["partitions"]] == [17, None]
         shown = (await groups("describe", "--config", str(file))).stdout
-        assert "Empty: the group has no members." in shown
+        assert "Offsets after the end of a truncated or recreated log" in shown
         assert ["-", "1", "-", unique] in [line.split() for line in shown.splitlines()]
         configured = settings(cluster.connect, unique, group={"id": unique, "consumer_id": "me"})
         async with reader(configured, {unique: 4}) as member:
             await until(lambda: len(member.owned) == 2)
             found = await groups_json("describe", "--config", str(file))
             assert found["idle_streams"] == [{"thread": f"{unique}_me-{n}", "topic": unique} for n in (2, 3)]
-            assert found["health"] == "healthy"
+            assert {each["id"] for each in found["findings"]} <= {"offset_after_log"}
 
 
 async def test_nodes_with_problems(cluster: Cluster, unique: str) -> None:
@@ -193,7 +193,7 @@ async def test_nodes_with_problems(cluster: Cluster, unique: str) -> None:
         newer = b'{"version":2,"assignor":"range","incarnation":"0x2a"}'
         await other.set(f"{root}/claims/{unique}/3", newer, -1)
         found = await groups_json("describe", unique, "--zookeeper", cluster.connect)
-        assert [(each["kind"], each["path"]) for each in found["findings"]] == [
+        assert [(each["id"], each["path"]) for each in found["findings"]] == [
             ("other_session_owner", f"{root}/owners/{unique}/2"),
             ("persistent_owner", f"{root}/owners/{unique}/1"),
             ("unknown_claim_record", f"{root}/claims/{unique}/3"),
@@ -203,7 +203,7 @@ async def test_nodes_with_problems(cluster: Cluster, unique: str) -> None:
         assert found["health"] == "unhealthy"
         shown = await groups("describe", unique, "--zookeeper", cluster.connect)
         assert shown.returncode == 0
-        assert shown.stdout.splitlines()[-1].endswith("5 findings above.")
+        assert shown.stdout.splitlines()[-1].startswith("Not healthy: ")
         for path in (f"{root}/owners/{unique}/1", f"{root}/ids/{unique}_poison"):
             assert f"  {path}" in shown.stdout.splitlines()
         await other.delete(f"{root}/owners/{unique}/1", -1)
@@ -235,7 +235,7 @@ async def test_members_that_join_and_leave_are_no_findings(cluster: Cluster, uni
 
         tasks.start_soon(come_and_go)
         for _ in range(60):
-            found = describe(await read_nodes(configured, unique))
+            found = described(await read_nodes(configured, unique))
             assert found.findings == ()
             seen.append(len(found.members))
         tasks.cancel_scope.cancel()
@@ -253,7 +253,7 @@ async def test_unknown_groups_and_clusters(cluster: Cluster, unique: str) -> Non
     done = await groups("describe", "=", "--zookeeper", cluster.connect)
     assert done.stderr.endswith("there is no group =; `kzconsumer groups list` lists the groups\n")
     empty = await groups_json("describe", unique, "--zookeeper", cluster.connect)
-    assert (empty["members"], empty["partitions"], empty["health"]) == ([], [], "empty")
+    assert (empty["members"], empty["partitions"], empty["health"]) == ([], [], "healthy")
     elsewhere = f"{cluster.connect}/{unique}"
     for words in (["list"], ["describe", unique]):
         done = await groups(*words, "--zookeeper", elsewhere)

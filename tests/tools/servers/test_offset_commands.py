@@ -208,7 +208,7 @@ async def test_a_replayable_sink_needs_confirmation(
 async def test_a_live_group_is_not_changed(
     filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str, folder: Path
 ) -> None:
-    """Every change of its nodes is refused and leaves no file; `clean` finds nothing without an owner."""
+    """Every change of its nodes is refused and leaves no file; `clean` removes only what nobody can own."""
     cluster, topic = filled
     other = f"{unique}-other"
     await store(zookeeper, unique, topic, dict.fromkeys(range(4), b"3"))  # so that the member stores nothing
@@ -239,9 +239,11 @@ async def test_a_live_group_is_not_changed(
             output = f"group {unique} has 1 member ({member.consumer.consumer}): stop it first; nothing was changed\n"
             assert refused.err == f"kzconsumer: {output}"
         cleaned = await kzconsumer.json("groups", "clean", unique, "--execute")
-        assert (cleaned["executed"], cleaned["nodes"]) == (False, [])
+        gone = f"/consumers/{unique}/offsets/gone/0"
+        assert (cleaned["executed"], [each["path"] for each in cleaned["nodes"]]) == (True, [gone])
+        del before[gone]
         assert await contents(zookeeper, f"/consumers/{unique}") == before
-    assert sorted(each.name for each in folder.iterdir()) == ["nodes", "offsets"]
+    assert sorted(each.name for each in folder.iterdir()) == ["nodes", "offsets", cleaned["undo"]]
 
 
 @pytest.mark.parametrize("what", ["member", "owner", "offset"])
@@ -411,7 +413,7 @@ async def test_delete_and_restore(
 async def test_clean_and_restore(
     filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str
 ) -> None:
-    """Nodes without a session are deleted, even beside a live member; deleted topics wait until no member is left."""
+    """Nodes without a session are deleted, even beside a live member, and so are offsets of deleted topics."""
     cluster, topic = filled
     root = f"/consumers/{unique}"
     await store(zookeeper, unique, "gone", {0: b"8"})
@@ -419,13 +421,17 @@ async def test_clean_and_restore(
     async with reader(settings(cluster.connect, unique), {topic: 1}) as member:
         await until(lambda: len(member.owned) == 3)
         verified = await kzconsumer.json("groups", "verify", unique, status=3)
-        assert [(each["kind"], each["path"]) for each in verified["symptoms"]] == [
+        assert [(each["id"], each["path"]) for each in verified["findings"]] == [
             ("unregistered_owner", f"{root}/owners/{topic}/2")
         ]
         answer = await kzconsumer.json("groups", "clean", unique, "--execute")
-        assert [(each["path"], each["old"]) for each in answer["nodes"]] == [(f"{root}/owners/{topic}/2", "dead-0")]
+        assert [(each["path"], each["old"]) for each in answer["nodes"]] == [
+            (f"{root}/owners/{topic}/2", "dead-0"),
+            (f"{root}/offsets/gone/0", "8"),
+        ]
         await until(lambda: len(member.owned) == 4, 20)
-        assert (await kzconsumer.json("groups", "verify", unique))["healthy"]
+        assert (await kzconsumer.json("groups", "verify", unique))["rebalanced"]
+    await store(zookeeper, unique, "gone", {0: b"8"})
     before = await contents(zookeeper, root)
     answer = await kzconsumer.json("groups", "clean", unique, "--execute")
     assert [each["path"] for each in answer["nodes"]] == [f"{root}/offsets/gone/0"]
@@ -464,19 +470,24 @@ async def test_lag(
         (topic, 2): None,
         (topic, 3): None,
     }
-    assert (found["lag"], found["unknown"], rows[topic, 1]["seconds"]) == (7, 3, 0)
+    assert (found["lag"], found["lag_at_least"], found["gone"], rows[topic, 1]["seconds"]) == (None, 7, 1, 0)
+    assert found["unknown"] == {"offset after the log's end": 1, "offset unreadable": 1}
+    assert [rows[topic, n]["why"] for n in range(4)] == [None, None, *found["unknown"]]
     age = datetime.now(UTC).timestamp() - (NEW_YEAR / 1000 - 2)
     assert abs(rows[topic, 0]["seconds"] - age) < 60
     assert [rows[topic, n]["seconds"] for n in (2, 3)] == [None, None]
     shown = await kzconsumer("lag", unique, "--topic", topic)
-    assert shown.out.startswith(f"group {unique}: lag 7, ")
-    assert shown.out.splitlines()[0].endswith("; 4 partitions, 2 unknown")
-    assert ["3", "-", "10", "-", "-", topic] in [line.split() for line in shown.out.splitlines()]
+    head = f"group {unique}: lag at least 7, 2 unknown (1 offset after the log's end, 1 offset unreadable), behind at "
+    assert shown.out.startswith(head)
+    assert shown.out.splitlines()[0].endswith("; 4 partitions")
+    assert ["3", "-", "10", "-", "-", topic, "offset", "unreadable"] in [
+        line.split() for line in shown.out.splitlines()
+    ]
     wide = [line.split() for line in (await kzconsumer("lag", unique, "-o", "wide")).out.splitlines()]
     leader = ["1", f"({filled[0].bootstrap})"]
-    assert ["3", "-", "10", "-", "-", topic, "0", "-", *leader, "-", "-"] in wide
+    assert ["3", "-", "10", "-", "-", topic, "offset", "unreadable", "0", "-", *leader, "-", "-"] in wide
     assert ["1", "10", "10", "0", "0", "s", topic, "0", "0.0", *leader, "-", "-"] in wide
-    assert ["0", "8", "-", "-", "-", "gone", "-", "-", "-", "-", "-"] in wide
+    assert ["0", "8", "-", "-", "-", "gone", "topic", "gone", "-", "-", "-", "-", "-"] in wide
     for scope, output in (
         ("nosuch", "there is no topic nosuch"),
         (f"{topic}:7", f"{topic} has no partition 7 (it has 4)"),
@@ -512,13 +523,17 @@ async def test_without_any_broker(
         assert (done.status, done.err) == (1, unknown)
         found = json.loads(done.out)
         assert [(each["stored"], each["lag"], each["seconds"]) for each in found["partitions"]] == [(3, None, None)]
-        assert (found["lag"], found["seconds"], found["unknown"]) == (None, None, 1)
+        assert (found["lag"], found["seconds"], found["unknown"]) == (None, None, {"brokers unreachable": 1})
         shown = await kzconsumer("lag", "g")
         assert (shown.status, shown.err) == (1, unknown)
-        assert shown.out.splitlines()[0] == "group g: lag -, behind -; 1 partition, 1 unknown"
+        head = "group g: lag unknown of 1 partition (brokers unreachable), behind unknown; 1 partition"
+        assert shown.out.splitlines()[0] == head
         examined = await kzconsumer("groups", "doctor", "g")
-        assert examined.status == 1
-        assert "not compared with the logs: no answer from the leaders: partitions 1" in examined.err
+        assert examined.status == 4
+        assert "Not examined:\n  the log of 1 partition: " in examined.out
+        assert "no broker answers: none is up" in examined.out
+        assert "Healthy" not in examined.out
+        assert (await kzconsumer.json("groups", "doctor", "g", status=4))["health"] == "not examined"
         refused = await kzconsumer("offsets", "reset", "g", "--to-earliest", "--all-topics", "--execute")
         assert (refused.status, refused.err) == (1, f"kzconsumer: {connect}: no broker answers: none is up\n")
         (folder / "nodes").write_text('{"path":"/consumers/g/offsets/t/0","data":"5"}\n')
@@ -586,7 +601,7 @@ async def test_the_findings_of_groups_doctor(
             await put(zookeeper, f"{root}/claims/{topic}/{number}", record)
         await other.create(f"{root}/owners/{topic}/2", b"c-0", ephemeral=True)
         found = await kzconsumer.json("groups", "doctor", unique, status=3)
-        assert [(each["kind"], each["path"].removeprefix(root)) for each in found["symptoms"]] == [
+        assert [(each["id"], each["path"].removeprefix(root)) for each in found["findings"]] == [
             ("different_assignors", f"/claims/{topic}/0"),
             ("different_assignors", f"/claims/{topic}/3"),
             ("offset_after_log", f"/offsets/{topic}/0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import Any, TypeVar
@@ -11,11 +12,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from kzconsumer.errors import OutputError
-from kzconsumer.printable import all_printable
+from kzconsumer.printable import all_printable, printable
 
 T = TypeVar("T")
 
 EXIT_UNHEALTHY = 3
+EXIT_NOT_EXAMINED = 4
 
 
 def add_output(action: argparse.ArgumentParser) -> None:
@@ -70,7 +72,7 @@ def as_text(
 ) -> str:
     """`wide` is the table with more columns; None: there are no more.
 
-    In tables and CSV, what is not printable in texts of others is escaped; in JSON it is escaped as JSON does.
+    What is not printable in texts of others is escaped in tables, in JSON as JSON does, and in CSV on a terminal.
     """
     match arguments.output:
         case "json":
@@ -78,7 +80,8 @@ def as_text(
         case "jsonl":
             return "\n".join(map(_json, rows(result)))
         case "csv":
-            return _csv(rows(all_printable(result)))
+            text = _csv(rows(result))
+            return printable_lines(text) if sys.stdout.isatty() else text
         case "wide" if wide is not None:
             return wide(all_printable(result))
     return table(all_printable(result))
@@ -90,6 +93,11 @@ def _json(value: object) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+
+
+def printable_lines(text: str) -> str:
+    """For data that is exact in a file."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def rows(result: object) -> list[dict[str, Any]]:

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 from kzconsumer_tools.commands import groups_move, groups_plan, groups_repair
 from kzconsumer_tools.commands.answer import ask, show
 from kzconsumer_tools.commands.cluster_option import (
+    ClusterOption,
     add_cluster_option,
     add_group,
     add_storage,
     cluster_option,
     required_group,
 )
-from kzconsumer_tools.groups.description import describe
+from kzconsumer_tools.groups.description import GroupDescription, describe
+from kzconsumer_tools.groups.diagnosis import examined
 from kzconsumer_tools.tables.groups import describe_table, list_table
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "describe",
         help="one group: members, owners, stored offsets, problems",
         description="Show the members, partitions, owners and stored offsets of a group, and every invalid node. "
-        "Changes nothing. Brokers are asked only for what ZooKeeper does not have.",
+        "Changes nothing. The verdict is that of `doctor`, after one look.",
         examples=("orders", "--config orders.toml", "orders --storage kafka -o json"),
     )
     add_group(describing)
@@ -60,6 +62,15 @@ def run_list(arguments: argparse.Namespace) -> int:
 
 def run_describe(arguments: argparse.Namespace) -> int:
     at = cluster_option(arguments)
-    view = ask(at.view, required_group(arguments, at))
-    found = describe(view.nodes, view.facts)
+    found = ask(_describe, at, required_group(arguments, at))
     return show(arguments, found, describe_table, wide=partial(describe_table, wide=True))
+
+
+async def _describe(at: ClusterOption, group: str) -> GroupDescription:
+    from kzconsumer_tools.groups.examination import look
+    from kzconsumer_tools.groups.reader import require_group
+
+    async with at.access() as access:
+        await require_group(access.session, at.zookeeper.connect, group)
+        seen = await look(access, group, at.storage)
+    return describe(seen.view.nodes, seen.view.facts, examined(group, seen.symptoms, seen.not_asked))

@@ -1,42 +1,38 @@
 """`kzconsumer groups verify | doctor | delete | clean | restore`: problems of a group, and removing its nodes.
 
-`verify` and `doctor` change nothing and exit with status 3 if they find a problem. The others change something with
-`--execute` only, after they have written an undo file. JSON has the fields of `groups.diagnosis.Examined` and
-`groups.leftovers.RepairResult`.
+`verify` and `doctor` change nothing; exit status 3 with a problem, 4 without one if not everything was examined. The
+others change something with `--execute` only, after they have written an undo file. JSON has the fields of
+`groups.diagnosis.Examined` and `groups.leftovers.RepairResult`.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from kzconsumer.errors import NotDoneError, NotFoundError, PluginError
-from kzconsumer.plugins import ASSIGNORS, list_plugins, load
+from kzconsumer.errors import NotDoneError, NotFoundError
 from kzconsumer.registry.paths import GroupPaths, topic_of
-from kzconsumer_tools.commands.answer import EXIT_UNHEALTHY, ask, show
+from kzconsumer_tools.commands.answer import EXIT_NOT_EXAMINED, EXIT_UNHEALTHY, ask, show
 from kzconsumer_tools.commands.cluster_option import (
     ClusterOption,
     add_cluster_option,
     add_group,
+    add_storage,
     cluster_flags,
     cluster_option,
     required_group,
 )
 from kzconsumer_tools.commands.execute_option import add_execute_and_undo, read_file, write_undo
-from kzconsumer_tools.groups.diagnosis import Examined, Symptom, examine, lasting, verify
+from kzconsumer_tools.groups.diagnosis import Examined, examined, lasting, verified, verify
 from kzconsumer_tools.groups.leftovers import RepairResult, deletion, leftovers, removal, repair_result, restoration
 from kzconsumer_tools.groups.members_present import require_no_members
-from kzconsumer_tools.groups.nodes import facts
 from kzconsumer_tools.node_changes import SavedNode, read_nodes, undo_file
-from kzconsumer_tools.tables.groups_repair import repair_table, symptoms_table
+from kzconsumer_tools.tables.groups_repair import repair_table, symptoms_table, verified_table
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
-
-    from kzconsumer.assignors.interface import Assignor
-    from kzconsumer_tools.groups.cluster_access import ClusterAccess
 
 # Only what two looks have in common is reported: a rebalance between them has ended by then, or is stuck.
 SECONDS_BETWEEN_LOOKS = 2.0
@@ -55,7 +51,7 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="all problems of a group, and what to do about them",
         description="Compare the group's nodes with the logs and with the result of the assignors; exit status 3 if "
         "there is a problem. Problems that a second look after 2 s no longer finds are a rebalance and not reported. "
-        "Changes nothing. Exit status 1 if none is found, but logs could not be examined.",
+        "Changes nothing. Exit status 4 if none is found, but not everything could be examined.",
         examples=("orders", "--config orders.toml"),
     )
     delete = actions.add_parser(
@@ -68,13 +64,14 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
     clean = actions.add_parser(
         "clean",
         help="remove nodes that no session holds",
-        description="Remove owner nodes and registrations that no session holds, and, if the group has no members, its "
-        "nodes of topics that the cluster does not have. Nodes of live members are never touched.",
+        description="Remove owner nodes and registrations that no session holds, and the group's nodes of partitions "
+        "that the cluster does not have, if nobody owns one of that topic. Nodes of live members are never touched.",
         examples=("orders", "orders --execute --undo before.jsonl"),
     )
     for action, run in ((verifying, run_verify), (doctor, run_doctor), (delete, run_delete), (clean, run_clean)):
         add_group(action)
         action.set_defaults(run=run)
+    add_storage(doctor)
     restore = actions.add_parser(
         "restore",
         help="restore the nodes of an undo file of delete or clean",
@@ -93,64 +90,31 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
 def run_verify(arguments: argparse.Namespace) -> int:
     at = cluster_option(arguments)
     group = required_group(arguments, at)
-    symptoms = verify(ask(at.nodes, group))
-    return _show_symptoms(arguments, group, symptoms, "every partition has an owner that is a registered thread")
+    result = verified(group, verify(ask(at.nodes, group)))
+    return show(arguments, result, verified_table, 0 if result.rebalanced else EXIT_UNHEALTHY)
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
     at = cluster_option(arguments)
-    group = required_group(arguments, at)
-    symptoms, unseen = ask(_examine, at, group)
-    return _show_symptoms(arguments, group, symptoms, "no problem was found", unseen)
+    result = ask(_doctor, at, required_group(arguments, at))
+    status = {"healthy": 0, "unhealthy": EXIT_UNHEALTHY, "not examined": EXIT_NOT_EXAMINED}[result.health]
+    return show(arguments, result, lambda found: symptoms_table(found, "no problem was found"), status)
 
 
-def _show_symptoms(
-    arguments: argparse.Namespace, group: str, symptoms: list[Symptom], healthy: str, unseen: int = 0
-) -> int:
-    result = Examined(group, not symptoms, tuple(symptoms))
-    status = EXIT_UNHEALTHY if symptoms else int(unseen > 0)
-    return show(arguments, result, lambda found: symptoms_table(found, healthy), status)
-
-
-async def _examine(at: ClusterOption, group: str) -> tuple[list[Symptom], int]:
-    """The symptoms, and the number of stored offsets that no leader's answer could be compared with."""
+async def _doctor(at: ClusterOption, group: str) -> Examined:
     import anyio
 
+    from kzconsumer_tools.groups.examination import look
     from kzconsumer_tools.groups.reader import require_group
-
-    assignors = _assignors()
-
-    async def look(access: ClusterAccess) -> tuple[list[Symptom], int]:
-        nodes = await access.nodes(group)
-        known = facts(nodes)
-        wanted = known.existing.intersection(known.offsets)
-        logs, _ = await access.known_logs(wanted)
-        return examine(nodes, logs, assignors), len(wanted) - len(logs)
 
     async with at.access() as access:
         await require_group(access.session, at.zookeeper.connect, group)
-        found, unseen = await look(access)
-        if found:
-            await anyio.sleep(SECONDS_BETWEEN_LOOKS)
-            second, unseen = await look(access)
-            found = lasting(found, second)
-        if unseen:
-            from kzconsumer.logs.logger import get_logger
-
-            log = get_logger("kzconsumer.cli")
-            log.error("stored offsets not compared with the logs: no answer from the leaders", partitions=unseen)
-        return found, unseen
-
-
-def _assignors() -> Mapping[str, Assignor]:
-    """All installed assignors that can be loaded; `kzconsumer plugins` shows the others."""
-    found: dict[str, Assignor] = {}
-    for plugin in list_plugins(ASSIGNORS):
-        try:
-            found[plugin.name] = cast("Assignor", load(ASSIGNORS, plugin.name))
-        except PluginError:
-            continue
-    return found
+        first = await look(access, group, at.storage)
+        if not first.symptoms:
+            return examined(group, [], first.not_asked)
+        await anyio.sleep(SECONDS_BETWEEN_LOOKS)
+        second = await look(access, group, at.storage)
+        return examined(group, lasting(first.symptoms, second.symptoms), second.not_asked)
 
 
 def run_delete(arguments: argparse.Namespace) -> int:
@@ -198,7 +162,8 @@ async def _clean(arguments: argparse.Namespace, at: ClusterOption, group: str) -
             # Allowed while members are live: these nodes prevent members from working.
             await apply_changes(access.session, GroupPaths(group), single(unheld), with_members=True)
             topics = {topic_of(each.path) for each in rest if each.path != GroupPaths(group).run}
-            await apply_changes(access.session, GroupPaths(group), single(rest), topics=topics)
+            live = bool(nodes.registrations)
+            await apply_changes(access.session, GroupPaths(group), single(rest), topics=topics, with_members=live)
     reasons = {each.path: each.reason for each in found}
     return repair_result(nodes, [*unheld, *rest], undo, executed=undo is not None, reasons=reasons)
 

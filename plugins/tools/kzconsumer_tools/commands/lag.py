@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from kzconsumer.cli.parser import seconds
 from kzconsumer.errors import NotDoneError
 from kzconsumer.figures import plural
+from kzconsumer.lag.partition import Why
 from kzconsumer_tools.commands.answer import as_text, ask
 from kzconsumer_tools.commands.cluster_option import (
     ClusterOption,
@@ -22,7 +23,7 @@ from kzconsumer_tools.commands.cluster_option import (
     required_group,
 )
 from kzconsumer_tools.commands.topic_option import add_topics, chosen_topics
-from kzconsumer_tools.groups.lag import GroupLag, behind, group_lag, partitions_of
+from kzconsumer_tools.groups.lag import GroupLag, group_lag, next_offsets, partitions_of
 from kzconsumer_tools.tables.groups import lag_table
 
 if TYPE_CHECKING:
@@ -94,11 +95,11 @@ async def read_lag(at: ClusterOption, group: str, scope: Scope | None) -> tuple[
         if scope is not None and not partitions:
             await partitions_in(access, view.nodes, scope)  # raises NotFoundError for a name that does not exist
         existing = [each for each in partitions if each in view.facts.existing]
-        logs, reason = await access.known_logs(existing)
-        leaders = access.leaders()
-        unknown = plural(len(existing) - len(logs), "log")
-        failure = NotDoneError(f"the end of {unknown} is unknown: {reason}") if reason is not None else None
-        times = await access.written(behind(view.facts, logs))
-        written = {each: at for each, at in times.items() if isinstance(at, int)}
-        now_ms = round(time.time() * 1000)
-        return group_lag(group, view.facts, partitions, logs, written, now_ms, leaders), failure
+        logs = await access.known_logs(existing)
+        read_at, leaders = time.time(), access.leaders()
+        silent = [each for each in logs.values() if isinstance(each, Why)]
+        failure = None
+        if silent:
+            failure = NotDoneError(f"the end of {plural(len(silent), 'log')} is unknown: {silent[0].detail}")
+        written = await access.written(next_offsets(view.facts, logs))
+        return group_lag(group, view.facts, partitions, logs, written, read_at, leaders), failure

@@ -17,9 +17,8 @@ import msgspec
 
 from kzconsumer.errors import NotDoneError
 from kzconsumer.model import TopicPartition
-from kzconsumer.printable import printable
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer_tools.commands.answer import ask, show
+from kzconsumer_tools.commands.answer import ask, printable_lines, show
 from kzconsumer_tools.commands.cluster_option import (
     ClusterOption,
     add_cluster_option,
@@ -174,7 +173,7 @@ def run_export(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         raise NotDoneError(f"{error}; --format nodes also writes invalid nodes") from None
     if arguments.output_file is None and sys.stdout.isatty():
-        print("\n".join(map(printable, content.decode("utf-8", "backslashreplace").removesuffix("\n").split("\n"))))
+        print(printable_lines(content.decode("utf-8", "backslashreplace")), end="")
     elif arguments.output_file is None:
         sys.stdout.buffer.write(content)
     else:

@@ -55,7 +55,7 @@ async def perform(
             for each in prepared:
                 await each.apply(access)
     groups = [
-        ChangedGroup(each.nodes.group, members_present(each.nodes), tuple(changes))
+        ChangedGroup(each.nodes.group, members_present(each.nodes), tuple(changes), each.left_out)
         for each, changes in zip(prepared, described, strict=True)
     ]
     return ChangedOffsets(written is not None, str(written) if written is not None else None, tuple(groups))
@@ -92,7 +92,7 @@ async def import_offsets(
     for name in sorted({each.group or group or "" for each in saved}):
         nodes = await access.nodes(name)
         offsets = {each.partition: each.data for each in saved if (each.group or group) == name}
-        prepared.append(OffsetChanges(nodes, await prepare_import(access, nodes, offsets, verbatim=verbatim)))
+        prepared.append(await prepare_import(access, nodes, offsets, verbatim=verbatim))
     return prepared
 
 
@@ -101,7 +101,7 @@ async def clone(
 ) -> Sequence[OffsetChanges]:
     await require_group(access.session, connect, source)
     original, nodes = await access.nodes(source), await access.nodes(group)
-    return [OffsetChanges(nodes, await prepare_clone(access, original, nodes, scope))]
+    return [await prepare_clone(access, original, nodes, scope)]
 
 
 async def undo_in_brokers(

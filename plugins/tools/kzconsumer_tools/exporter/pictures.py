@@ -14,7 +14,7 @@ from kzconsumer.lag.growth import LogGrowth
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.status.judgement import WINDOW, Commit, Judgement, judge
-from kzconsumer_tools.groups.description import describe
+from kzconsumer_tools.groups.description import described_partitions
 from kzconsumer_tools.groups.nodes import GroupNodes, facts
 
 
@@ -45,10 +45,9 @@ class ReadGroup(msgspec.Struct, frozen=True):
 
 def group_of_nodes(nodes: GroupNodes) -> ReadGroup:
     known = facts(nodes)
-    described = describe(nodes, known)
-    unreadable = {each.path for each in described.findings if each.kind == "unreadable_offset"}
+    unreadable = {each.path for each in known.findings if each.kind == "unreadable_offset"}
     rows = []
-    for each in described.partitions:
+    for each in described_partitions(nodes, known):
         path = GroupPaths(nodes.group).offset(TopicPartition(each.topic, each.partition))
         committed = nodes.offsets[path].stat.mtime / 1000 if each.stored is not None else None
         rows.append(
@@ -56,7 +55,7 @@ def group_of_nodes(nodes: GroupNodes) -> ReadGroup:
                 each.topic, each.partition, each.owner, each.unowned, each.stored, committed, path in unreadable
             )
         )
-    return ReadGroup(len(described.members), tuple(rows), known.existing)
+    return ReadGroup(len(known.members), tuple(rows), known.existing)
 
 
 class SeenPartition(msgspec.Struct, frozen=True):

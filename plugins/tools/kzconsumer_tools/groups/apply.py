@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 from kzconsumer.errors import (
@@ -28,18 +28,20 @@ async def apply_changes(
     group: GroupPaths,
     units: Iterable[Sequence[Change]],
     *,
-    topics: Iterable[str] = (),
+    topics: Collection[str] = (),
     with_members: bool = False,
 ) -> None:
     """Apply the changes in order; the changes of a unit are in one transaction, which may have several units.
 
     `topics`: must have no owner nodes either. `with_members`: the group may have members, for nodes that no session
-    holds. Raises GroupInUseError or NotDoneError if a transaction was refused; those before it are done.
+    holds, or of topics that nobody owns.
+
+    Raises GroupInUseError or NotDoneError if a transaction was refused; those before it are done.
     """
     parts = list(_parts(units))
     made = 0
     for part in parts:
-        containers = {} if with_members else await _containers(session, group, topics)
+        containers = await _containers(session, group, topics, with_members=with_members)
         changed = {change.path for change in part}
         proving = proof({path: exists for path, exists in containers.items() if path not in changed})
         operations = [*proving, *(done for change in part if (done := change.operation()) is not None)]
@@ -69,14 +71,20 @@ async def make_parents(session: ZooKeeperSession, changes: Sequence[Change]) -> 
         await session.ensure(path)
 
 
-async def _containers(session: ZooKeeperSession, group: GroupPaths, topics: Iterable[str]) -> dict[str, bool]:
-    """The parents of members' nodes -> whether each exists."""
+async def _containers(
+    session: ZooKeeperSession, group: GroupPaths, topics: Collection[str], *, with_members: bool
+) -> dict[str, bool]:
+    """The parents of owner nodes, and unless `with_members` of registrations -> whether each exists."""
+    if with_members and not topics:
+        return {}
     above = [group.root, group.ids, *(group.containers(topic)[0] for topic in sorted(set(topics)))]
     stats = await together([session.exists(path) for path in above])
     found = {path: stat is not None for path, stat in zip(above, stats, strict=True)}
     if not found.pop(group.root):
         return {}  # the transaction creates the group itself, or fails: there cannot have been a member before
     # A topic without a container has no owner, and gets none without a member in `ids`.
+    if with_members:
+        del found[group.ids]
     return {path: exists for path, exists in found.items() if exists or path == group.ids}
 
 

@@ -8,13 +8,14 @@ from functools import partial
 from typing import Protocol
 
 from kzconsumer.brokers.leaders import Leaders
-from kzconsumer.brokers.log_offsets import LogOffsets
+from kzconsumer.brokers.log_offsets import LogOffsets, why_unknown
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.fetch import READ_UNCOMMITTED
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
 from kzconsumer.brokers.security import load_security
 from kzconsumer.errors import BrokersUnreachableError, KzConsumerError, NotDoneError
 from kzconsumer.fetcher.record_times import RecordTimes
+from kzconsumer.lag.partition import Why
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.offsets.coordinator import GroupCoordinator
@@ -187,28 +188,26 @@ class ClusterAccess:
         ends = await self._look_up(partitions, LATEST)
         return {each: LogRange(starts[each].offset, ends[each].offset) for each in partitions}
 
-    async def known_logs(
-        self, partitions: Collection[TopicPartition]
-    ) -> tuple[dict[TopicPartition, LogRange], KzConsumerError | None]:
-        """The ranges of those logs whose leaders answer at the first request, and why one is missing."""
+    async def known_logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange | Why]:
+        """The range of each log, or why its leader did not answer at the first request."""
         if not partitions:
-            return {}, None
+            return {}
         try:
             starts = await self._log_offsets.once(dict.fromkeys(partitions, EARLIEST))
             ends = await self._log_offsets.once(dict.fromkeys(partitions, LATEST))
         except BrokersUnreachableError as error:
-            return {}, _unreachable(self._connect, error)
+            return dict.fromkeys(partitions, why_unknown(_unreachable(self._connect, error)))
         except KzConsumerError as error:
-            return {}, error
-        found = {}
-        missing = None
+            return dict.fromkeys(partitions, why_unknown(error))
+        found: dict[TopicPartition, LogRange | Why] = {}
         for partition, start in starts.items():
             end = ends[partition]
             if isinstance(start, ListedOffset) and isinstance(end, ListedOffset):
                 found[partition] = LogRange(start.offset, end.offset)
             else:
-                missing = missing or next(each for each in (start, end) if isinstance(each, KzConsumerError))
-        return found, missing
+                failure = next(each for each in (start, end) if isinstance(each, KzConsumerError))
+                found[partition] = why_unknown(failure)
+        return found
 
     def leaders(self) -> dict[TopicPartition, Broker]:
         """Of the partitions in the last question about logs, as far as they are known."""

@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Literal
 
 import msgspec
 
+from kzconsumer.lag.findings import Verdict
 from kzconsumer.model import ConsumerThreadId
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.registration import decode_registration, has_wildcard
 from kzconsumer.zookeeper.operations import Node
-from kzconsumer_tools.groups.nodes import Finding, GroupFacts, GroupNodes, OwnerKind, facts, topics_in
-
-Health = Literal["healthy", "empty", "unhealthy"]
-"""`unhealthy`: a finding, or a subscribed partition without owner. `empty`: neither, and no members."""
+from kzconsumer_tools.groups.diagnosis import Examined, Problem
+from kzconsumer_tools.groups.nodes import GroupFacts, GroupNodes, OwnerKind, topics_in
 
 
 class DescribedMember(msgspec.Struct, frozen=True):
@@ -65,16 +63,20 @@ class IdleStream(msgspec.Struct, frozen=True):
 
 
 class GroupDescription(msgspec.Struct, frozen=True):
-    """`unowned`: number of subscribed partitions without owner; `missing_topics`: subscribed to, or with nodes left."""
+    """`unowned`: number of subscribed partitions without owner; `missing_topics`: subscribed to, or with nodes left.
+
+    `health`, `findings` and `not_asked` are those of `groups doctor`, from one look.
+    """
 
     group: str
-    health: Health
+    health: Verdict
     members: tuple[DescribedMember, ...]
     partitions: tuple[DescribedPartition, ...]
     unowned: int
     idle_streams: tuple[IdleStream, ...]
     missing_topics: tuple[str, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[Problem, ...]
+    not_asked: tuple[str, ...]
 
 
 class GroupSummary(msgspec.Struct, frozen=True):
@@ -88,20 +90,19 @@ class GroupSummary(msgspec.Struct, frozen=True):
     owned: int
 
 
-def describe(nodes: GroupNodes, known: GroupFacts | None = None) -> GroupDescription:
-    """Describe the group; `known` replaces the facts of the nodes if other offsets are effective."""
-    known = known or facts(nodes)
-    partitions = tuple(_partitions(nodes, known))
-    unowned = sum(each.unowned for each in partitions)
+def describe(nodes: GroupNodes, known: GroupFacts, examined: Examined) -> GroupDescription:
+    """Describe the group; `known` are the facts of the nodes, or has other offsets if those are effective."""
+    partitions = tuple(described_partitions(nodes, known))
     return GroupDescription(
         group=nodes.group,
-        health="unhealthy" if known.findings or unowned else "healthy" if known.members else "empty",
+        health=examined.health,
         members=_members(nodes, known),
         partitions=partitions,
-        unowned=unowned,
+        unowned=sum(each.unowned for each in partitions),
         idle_streams=tuple(_idle_streams(known)),
         missing_topics=tuple(sorted(topics_in(nodes).difference(nodes.topics))),
-        findings=known.findings,
+        findings=examined.findings,
+        not_asked=examined.not_asked,
     )
 
 
@@ -118,7 +119,7 @@ def _kind(registration: Node) -> str:
 
 
 def _members(nodes: GroupNodes, known: GroupFacts) -> tuple[DescribedMember, ...]:
-    owns = Counter(owner.thread.rpartition("-")[0] for owner in known.owners.values())
+    owns = Counter(owner.consumer for owner in known.owners.values())
     return tuple(
         DescribedMember(
             consumer=consumer,
@@ -143,7 +144,7 @@ def _session(node: Node) -> str | None:
     return f"0x{node.stat.ephemeral_owner % (1 << 64):x}" if node.stat.ephemeral_owner else None
 
 
-def _partitions(nodes: GroupNodes, known: GroupFacts) -> Iterator[DescribedPartition]:
+def described_partitions(nodes: GroupNodes, known: GroupFacts) -> Iterator[DescribedPartition]:
     """Those that a member subscribes to, and those that the group has nodes of."""
     subscribed = {topic for topics in known.streams.values() for topic in topics}
     wanted = {partition for partition in known.existing if partition.topic in subscribed}
@@ -168,6 +169,8 @@ def _idle_streams(known: GroupFacts) -> Iterator[IdleStream]:
     busy = {(partition.topic, owner.thread) for partition, owner in known.owners.items()}
     threads = {thread for _, thread in busy}
     for consumer, member in sorted(known.members.items()):
+        if consumer in threads:
+            continue  # its owner nodes do not name threads
         if has_wildcard(member):
             for thread in _threads(consumer, next(iter(member.subscription.values()))):
                 if thread not in threads:

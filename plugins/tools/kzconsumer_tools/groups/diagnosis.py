@@ -3,52 +3,88 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from typing import Literal
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.errors import PluginError
+from kzconsumer.figures import plural, some
 from kzconsumer.group.assignment import assignment
 from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.lag.findings import Verdict, verdict
+from kzconsumer.lag.partition import Why
+from kzconsumer.lag.totals import lag_text, total
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.registry.claim_record import decode_claim_record
 from kzconsumer.registry.nodes import Topic
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer_tools.groups.lag import LogRange
-from kzconsumer_tools.groups.nodes import FindingKind, GroupFacts, GroupNodes, facts
-
-SymptomKind = (
-    FindingKind
-    | Literal[
-        "different_assignors",
-        "offset_after_log",
-        "offset_before_log",
-        "original_member",
-        "owner_not_as_computed",
-        "recreated_topic",
-        "topic_missing",
-        "unowned_partition",
-    ]
-)
+from kzconsumer_tools.groups.advice import ADVICE, SymptomKind
+from kzconsumer_tools.groups.lag import LogRange, Logs, partition_lags, partitions_of
+from kzconsumer_tools.groups.nodes import GroupFacts, GroupNodes, facts
 
 
 class Symptom(msgspec.Struct, frozen=True, order=True):
-    """One problem and the node that shows it. The kinds: `groups_repair.ADVICE`."""
+    """One problem and the node that shows it. The kinds: `advice.ADVICE`."""
 
     kind: SymptomKind
     path: str
     reason: str
 
 
+class Problem(msgspec.Struct, frozen=True):
+    """A symptom as it is shown. `command`: what shows more, or removes it; `see`: the section about it."""
+
+    id: SymptomKind
+    path: str
+    text: str
+    command: str
+    see: str
+
+
 class Examined(msgspec.Struct, frozen=True):
-    """The result of `verify` and `doctor`."""
+    """The result of `verify` and `doctor`. `not_asked`: what could not be examined, a sentence each: without findings
+    it leaves the health unknown."""
 
     group: str
-    healthy: bool
-    symptoms: tuple[Symptom, ...]
+    health: Verdict
+    findings: tuple[Problem, ...]
+    not_asked: tuple[str, ...]
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """The result of `verify`: a narrower question than that of `doctor`."""
+
+    group: str
+    rebalanced: bool
+    findings: tuple[Problem, ...]
+
+
+def verified(group: str, symptoms: Sequence[Symptom]) -> Verified:
+    return Verified(group, not symptoms, examined(group, symptoms).findings)
+
+
+def examined(group: str, symptoms: Sequence[Symptom], not_asked: Sequence[str] = ()) -> Examined:
+    found = []
+    for each in symptoms:
+        advice = ADVICE[each.kind]
+        found.append(Problem(each.kind, each.path, each.reason, advice.command_for(group), advice.page))
+    return Examined(group, verdict(found, not_asked), tuple(found), tuple(not_asked))
+
+
+def not_asked(nodes: GroupNodes, logs: Logs) -> list[str]:
+    """What an examination of these leaves out, a sentence each."""
+    missing = []
+    for reason, number in Counter(each.reason for each in logs.values() if isinstance(each, Why)).items():
+        if reason != "no leader":
+            detail = next(each.detail for each in logs.values() if isinstance(each, Why) and each.reason == reason)
+            missing.append(f"the {'log' if number == 1 else 'logs'} of {plural(number, 'partition')}: {detail}")
+    if nodes.foreign:
+        names = some(nodes.foreign, 3)
+        missing.append(f"what {GroupPaths(nodes.group).root} has of another client, such as a Storm spout: {names}")
+    return missing
 
 
 def verify(nodes: GroupNodes) -> list[Symptom]:
@@ -65,14 +101,16 @@ def verify(nodes: GroupNodes) -> list[Symptom]:
         if partition in known.existing
         and partition.topic in subscribed
         and owner.thread not in _threads(known, partition.topic)
+        and not (owner.whole and partition.topic in known.streams.get(owner.thread, {}))
     ]
     return sorted([*_unreadable(known), *_without_owner(known, group), *strange])
 
 
 def examine(
-    nodes: GroupNodes, logs: Mapping[TopicPartition, LogRange], assignors: Mapping[str, Assignor]
+    nodes: GroupNodes, logs: Logs, assignors: Mapping[str, Assignor], offsets: GroupFacts | None = None
 ) -> list[Symptom]:
-    """All problems. Partitions without an entry in `logs` are not compared with their log.
+    """All problems. Partitions without a range in `logs` are not compared with their log. `offsets`: the facts with the
+    effective offsets, if those are not the nodes'.
 
     `assignors` by name: those in the claim records of our members are computed, or if there are none, all of them; the
     one whose result is closest to the present owners is taken to be the group's.
@@ -95,7 +133,11 @@ def examine(
             for name, member in known.members.items()
             if not member.ours
         ]
-    symptoms += _outside_log(known, group, logs)
+    effective = offsets or known
+    symptoms += _outside_log(effective, group, logs)
+    symptoms += _leaderless(logs)
+    symptoms += _gone(effective, group)
+    symptoms += _without_members(nodes, effective, group, logs)
     symptoms += _other_owners(nodes, known, group, assignors)
     return sorted(set(symptoms))
 
@@ -118,10 +160,34 @@ def _without_owner(known: GroupFacts, group: GroupPaths) -> Iterator[Symptom]:
             yield Symptom("unowned_partition", group.owner(partition), "the partition has no owner")
 
 
-def _outside_log(known: GroupFacts, group: GroupPaths, logs: Mapping[TopicPartition, LogRange]) -> Iterator[Symptom]:
+def _leaderless(logs: Logs) -> Iterator[Symptom]:
+    for partition, why in sorted(logs.items()):
+        if isinstance(why, Why) and why.reason == "no leader":
+            path = f"{paths.topic(partition.topic)}/partitions/{partition.partition}"
+            yield Symptom("no_leader", path, why.detail or "the partition has no leader")
+
+
+def _gone(known: GroupFacts, group: GroupPaths) -> Iterator[Symptom]:
+    """Offsets of what the cluster does not have."""
+    for partition in sorted(known.offsets):
+        if partition not in known.existing and partition.topic not in known.unreadable_topics:
+            yield Symptom("topic_gone", group.offset(partition), "the cluster has no such partition")
+
+
+def _without_members(nodes: GroupNodes, known: GroupFacts, group: GroupPaths, logs: Logs) -> Iterator[Symptom]:
+    if nodes.registrations:
+        return
+    rows = partition_lags(known, partitions_of(known), logs, {}, 0.0)
+    waiting = sum(each.behind is True for each in rows)
+    if waiting:
+        left = lag_text(total(rows))
+        yield Symptom("no_members", group.ids, f"{plural(waiting, 'partition')} with records left to read: lag {left}")
+
+
+def _outside_log(known: GroupFacts, group: GroupPaths, logs: Logs) -> Iterator[Symptom]:
     for partition, stored in known.offsets.items():
         log = logs.get(partition)
-        if stored is None or log is None or log.start <= stored <= log.end:
+        if stored is None or not isinstance(log, LogRange) or log.start <= stored <= log.end:
             continue
         path = group.offset(partition)
         if stored < log.start:
@@ -150,6 +216,8 @@ def _other_owners(
     nodes: GroupNodes, known: GroupFacts, group: GroupPaths, assignors: Mapping[str, Assignor]
 ) -> Iterator[Symptom]:
     """Owners that differ from the assignment: the member has another view of the group, or runs another assignor."""
+    if any(owner.whole for owner in known.owners.values()):
+        return  # clients without threads assign partitions by rules of their own
     owners = {partition: owner.thread for partition, owner in known.owners.items() if owner.kind == "member"}
     claimed = _assignors_of_ours(nodes, known, owners)
     names = sorted(set(claimed.values()))

@@ -1,13 +1,18 @@
-"""How far a group is behind: stored offsets compared with the ends of the logs. Unknown values are None, never 0."""
+"""How far a group is behind, for `kzconsumer lag`: the model of `kzconsumer.lag` with what a group's nodes say."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from types import MappingProxyType
 
 import msgspec
 
+from kzconsumer.figures import count, plural, some
+from kzconsumer.lag.findings import MOST_NAMES
+from kzconsumer.lag.partition import Measured, PartitionFacts, PartitionLag, Reason, Why, partition_lag
+from kzconsumer.lag.totals import Total, reasons, total
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.zookeeper.connect_string import host_port
 from kzconsumer_tools.groups.nodes import GroupFacts
@@ -25,11 +30,16 @@ class LogRange(msgspec.Struct, frozen=True):
         """The nearest offset that a consumer can start at."""
         return min(max(offset, self.start), self.end)
 
+    def between(self, one: int, other: int) -> int:
+        """How many offsets of the log there are from `one` to `other`, negative if that is the way back."""
+        return self.clamp(other) - self.clamp(one)
 
-class PartitionLag(msgspec.Struct, frozen=True):
-    """`lag`: offsets from the stored one to the log's end, as in Kafka's tools; None if either is unknown, or if the
-    stored offset is after the end. `seconds`: since the next record to be read was written, by its timestamp; 0 if
-    there is none, None if unknown. `host`: the owner's, by its consumer id. `leader`: a broker."""
+
+class LagRow(msgspec.Struct, frozen=True):
+    """One partition. `lag`: offsets from the stored one, or from the log's start if that is later, to the log's end.
+    `seconds`: since the next record to be read was written, by its timestamp; 0 if there is none. Each is None if it is
+    unknown, with the reason in `why` or `why_seconds`. `lost`: offsets that were deleted before they were read. `gone`:
+    the cluster has no such partition. `host`: the owner's, by its consumer id. `leader`: a broker."""
 
     topic: str
     partition: int
@@ -38,29 +48,49 @@ class PartitionLag(msgspec.Struct, frozen=True):
     log_start: int | None
     log_end: int | None
     lag: int | None
+    why: Reason | None
     seconds: float | None
+    why_seconds: Reason | None
+    lost: int | None
+    gone: bool
     host: str | None = None
     leader: int | None = None
     leader_address: str | None = None
 
 
 class GroupLag(msgspec.Struct, frozen=True):
-    """`lag`: sum of the known lags (None: none known); `unknown`: partitions without one; `seconds`: the largest."""
+    """`lag` and `seconds` are exact: the sum and the largest; None if those of one partition are unknown. What is known
+    gives `lag_at_least` and `seconds_at_least`. `unknown` and `unknown_seconds`: number of partitions by reason.
+
+    `lost`: offsets deleted from the logs before they were read. `gone`: offsets of partitions that do not exist, which
+    are no part of the lag. `at`: when the ends of the logs were read.
+    """
 
     group: str
+    at: datetime
     lag: int | None
+    lag_at_least: int
+    unknown: Mapping[Reason, int]
     seconds: float | None
-    unknown: int
-    partitions: tuple[PartitionLag, ...]
+    seconds_at_least: float | None
+    unknown_seconds: Mapping[Reason, int]
+    lost: int
+    gone: int
+    partitions: tuple[LagRow, ...]
 
 
-def behind(known: GroupFacts, logs: Mapping[TopicPartition, LogRange]) -> dict[TopicPartition, int]:
-    """Partitions with offsets left to read -> the next offset."""
-    return {
-        partition: stored
-        for partition, stored in known.offsets.items()
-        if stored is not None and partition in logs and logs[partition].start <= stored < logs[partition].end
-    }
+Logs = Mapping[TopicPartition, LogRange | Why]
+"""What the leader of each partition answered, or why it did not."""
+
+
+def next_offsets(known: GroupFacts, logs: Logs) -> dict[TopicPartition, int]:
+    """Partitions with offsets left to read -> the next one that the log has."""
+    found = {}
+    for partition, stored in known.offsets.items():
+        log = logs.get(partition)
+        if stored is not None and isinstance(log, LogRange) and stored < log.end:
+            found[partition] = max(stored, log.start)
+    return found
 
 
 def partitions_of(known: GroupFacts) -> list[TopicPartition]:
@@ -76,47 +106,118 @@ def _host(thread: str, group: str) -> str | None:
     return made[1] if made else None
 
 
+def position_of(known: GroupFacts, partition: TopicPartition) -> int | Why:
+    stored = known.offsets.get(partition)
+    if stored is not None:
+        return stored
+    return Why("offset unreadable" if partition in known.unreadable_offsets else "never committed")
+
+
+def partition_lags(
+    known: GroupFacts,
+    partitions: Iterable[TopicPartition],
+    logs: Logs,
+    written: Mapping[TopicPartition, int | Why],
+    at: float,
+) -> list[PartitionLag]:
+    """The model's answer for each. `at`: when `logs` was read, after the offsets, in seconds since 1970."""
+    found = []
+    for each in partitions:
+        log = logs.get(each)
+        silent = log if isinstance(log, Why) else None
+        if each not in known.existing and each.topic not in known.unreadable_topics:
+            silent = Why("topic gone")
+        facts = PartitionFacts(
+            topic=each.topic,
+            partition=each.partition,
+            position=position_of(known, each),
+            start=Measured(log.start, at) if isinstance(log, LogRange) else None,
+            end=Measured(log.end, at) if isinstance(log, LogRange) else None,
+            silent=silent,
+            written=written.get(each),
+        )
+        found.append(partition_lag(facts, at, at))
+    return found
+
+
 def group_lag(
     group: str,
     known: GroupFacts,
     partitions: Collection[TopicPartition],
-    logs: Mapping[TopicPartition, LogRange],
-    written: Mapping[TopicPartition, int],
-    now_ms: int,
+    logs: Logs,
+    written: Mapping[TopicPartition, int | Why],
+    at: float,
     leaders: Mapping[TopicPartition, Broker] = MappingProxyType({}),
 ) -> GroupLag:
-    """`written`: the timestamp of the next record, in ms since 1970, of partitions where it is known."""
-    rows = []
-    for partition in partitions:
-        stored, log = known.offsets.get(partition), logs.get(partition)
-        lag = log.end - stored if log is not None and stored is not None and stored <= log.end else None
-        seconds = None
-        if lag == 0:
-            seconds = 0.0
-        elif partition in written:
-            seconds = max(0.0, round((now_ms - written[partition]) / 1000, 3))
-        owner, leader = known.owners.get(partition), leaders.get(partition)
-        rows.append(
-            PartitionLag(
-                topic=partition.topic,
-                partition=partition.partition,
-                owner=owner.thread if owner else None,
-                stored=stored,
-                log_start=log.start if log else None,
-                log_end=log.end if log else None,
-                lag=lag,
-                seconds=seconds,
-                host=_host(owner.thread, group) if owner else None,
-                leader=leader.id if leader else None,
-                leader_address=host_port(leader.host, leader.port) if leader else None,
-            )
-        )
-    lags = [each.lag for each in rows if each.lag is not None]
-    ages = [each.seconds for each in rows if each.seconds is not None]
+    """`written`: the timestamp of the next record, in ms since 1970, or why it is unknown."""
+    found = partition_lags(known, partitions, logs, written, at)
+    sums = total(found)
     return GroupLag(
         group=group,
-        lag=sum(lags) if lags else None,
-        seconds=max(ages) if ages else None,
-        unknown=len(rows) - len(lags),
-        partitions=tuple(rows),
+        at=datetime.fromtimestamp(at, UTC),
+        lag=sums.lag,
+        lag_at_least=sums.at_least,
+        unknown=sums.unknown,
+        seconds=sums.lag_seconds,
+        seconds_at_least=sums.seconds,
+        unknown_seconds=sums.unknown_seconds,
+        lost=sums.lost,
+        gone=sums.gone,
+        partitions=tuple(_row(group, known, each, logs, leaders) for each in found),
     )
+
+
+def _row(
+    group: str, known: GroupFacts, found: PartitionLag, logs: Logs, leaders: Mapping[TopicPartition, Broker]
+) -> LagRow:
+    partition = TopicPartition(found.topic, found.partition)
+    log, owner, leader = logs.get(partition), known.owners.get(partition), leaders.get(partition)
+    return LagRow(
+        topic=found.topic,
+        partition=found.partition,
+        owner=owner.thread if owner else None,
+        stored=known.offsets.get(partition),
+        log_start=log.start if isinstance(log, LogRange) else None,
+        log_end=log.end if isinstance(log, LogRange) else None,
+        lag=found.lag,
+        why=found.why.reason if found.why else None,
+        seconds=round(found.seconds, 3) if found.seconds is not None else None,
+        why_seconds=found.why_seconds.reason if found.why_seconds else None,
+        lost=found.lost,
+        gone=found.gone,
+        host=_host(owner.thread, group) if owner else None,
+        leader=leader.id if leader else None,
+        leader_address=host_port(leader.host, leader.port) if leader else None,
+    )
+
+
+def sums_of(group: GroupLag) -> Total:
+    """The figures of the group, for the model's texts."""
+    present = len(group.partitions) - group.gone
+    return Total(
+        partitions=present,
+        known=group.lag if group.lag is not None else group.lag_at_least,
+        at_least=group.lag_at_least,
+        unknown=dict(group.unknown),
+        seconds=group.seconds_at_least,
+        unknown_seconds=dict(group.unknown_seconds),
+        lost=group.lost,
+        gone=group.gone,
+        age=None,
+    )
+
+
+def remarks(group: GroupLag) -> Iterator[str]:
+    """What the figures leave out, a sentence each."""
+    why = {reason: number for reason, number in group.unknown_seconds.items() if reason not in group.unknown}
+    if why:
+        yield f"The age of the next record is unknown in {plural(sum(why.values()), 'partition')} ({reasons(why)})."
+    if group.lost:
+        names = [f"{each.topic}-{each.partition}" for each in group.partitions if each.lost]
+        yield f"{count(group.lost)} offsets of {some(names, MOST_NAMES)} were deleted before they were read."
+    if group.gone:
+        topics = sorted({each.topic for each in group.partitions if each.gone})
+        yield (
+            f"{plural(group.gone, 'offset')} of what does not exist ({some(topics, MOST_NAMES)}): "
+            f"`kzconsumer groups clean {group.group}` removes them."
+        )

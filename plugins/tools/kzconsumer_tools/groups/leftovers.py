@@ -79,7 +79,7 @@ def deletion(tree: Mapping[str, Node], topic: str | None = None) -> list[Change]
 
 
 def leftovers(nodes: GroupNodes) -> list[Leftover]:
-    """Owner nodes and registrations that no session holds; without members, also nodes of missing topics."""
+    """Owner nodes and registrations that no session holds; nodes of missing partitions of topics that nobody owns."""
     group = GroupPaths(nodes.group)
     found = [
         Leftover(path, "persistent_owner", "no session holds it: no member can own the partition")
@@ -91,17 +91,26 @@ def leftovers(nodes: GroupNodes) -> list[Leftover]:
         for consumer, node in sorted(nodes.registrations.items())
         if not node.stat.ephemeral_owner
     ]
-    present = any(node.stat.ephemeral_owner for node in (*nodes.registrations.values(), *nodes.owners.values()))
-    if not present and not nodes.from_brokers:
-        found += [
-            Leftover(path, "topic_gone", "the cluster has no such topic")
-            for path in sorted((*nodes.offsets, *nodes.claims))
-            if nodes.all_topics and paths.topic_of(path) not in nodes.all_topics
-        ]
-        run = _run(nodes.run)
-        if run is not None and run.topics and nodes.all_topics and run.topics.keys().isdisjoint(nodes.all_topics):
-            found.append(Leftover(group.run, "topic_gone", "the cluster has none of the run's topics"))
+    if not nodes.all_topics or nodes.from_brokers:
+        return found  # a broker that starts knows no topics
+    owned = {paths.topic_of(path) for path, node in nodes.owners.items() if node.stat.ephemeral_owner}
+    found += [
+        Leftover(path, "topic_gone", "the cluster has no such partition")
+        for path in sorted((*nodes.offsets, *nodes.claims))
+        if paths.topic_of(path) not in owned and _gone(nodes, path)
+    ]
+    run = None if nodes.registrations or owned else _run(nodes.run)
+    if run is not None and run.topics and run.topics.keys().isdisjoint(nodes.all_topics):
+        found.append(Leftover(group.run, "topic_gone", "the cluster has none of the run's topics"))
     return found
+
+
+def _gone(nodes: GroupNodes, path: str) -> bool:
+    topic = nodes.topics.get(paths.topic_of(path))
+    if topic is None:
+        return paths.topic_of(path) not in nodes.all_topics
+    number = path.rpartition("/")[2]
+    return not topic.fault and paths.is_number(number) and int(number) not in topic.partitions
 
 
 def removal(nodes: GroupNodes, chosen: Iterable[Leftover]) -> list[Change]:

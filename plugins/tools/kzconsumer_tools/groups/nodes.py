@@ -11,7 +11,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.registry.claim_record import decode_claim_record
 from kzconsumer.registry.nodes import decode_offset, decode_topic
-from kzconsumer.registry.ownership import Blocked, BlockedBy, blocked_by
+from kzconsumer.registry.ownership import Blocked, BlockedBy, blocked_by, owning_member
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.registration import Registration, decode_registration, streams_by_topic
 from kzconsumer.zookeeper.operations import Node
@@ -61,7 +61,8 @@ class KnownTopic(msgspec.Struct, frozen=True):
 class GroupNodes(msgspec.Struct, frozen=True):
     """As read: registrations by consumer id, topics by name; owners, offsets and claims by path; the last run.
 
-    `from_brokers`: the topics come from Metadata requests: the cluster is in KRaft mode, or migrates to it.
+    `from_brokers`: the topics come from Metadata requests: the cluster is in KRaft mode, or migrates to it. `foreign`:
+    names of the group's nodes that are neither the original consumer's nor ours, such as those of a Storm spout.
     """
 
     group: str
@@ -73,6 +74,7 @@ class GroupNodes(msgspec.Struct, frozen=True):
     topics: Mapping[str, KnownTopic]
     run: Node | None = None
     from_brokers: bool = False
+    foreign: tuple[str, ...] = ()
 
 
 class Finding(msgspec.Struct, frozen=True, order=True):
@@ -84,10 +86,16 @@ class Finding(msgspec.Struct, frozen=True, order=True):
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The owner node's text, a thread `<consumer>-<n>`, and who holds the node."""
+    """The owner node's text, a thread `<consumer>-<n>`, and who holds the node. `consumer`: the registered member."""
 
     thread: str
     kind: OwnerKind
+    consumer: str | None = None
+
+    @property
+    def whole(self) -> bool:
+        """It names the member, not a thread: the member is a client without threads."""
+        return self.thread == self.consumer
 
 
 class GroupFacts(msgspec.Struct, frozen=True):
@@ -100,6 +108,8 @@ class GroupFacts(msgspec.Struct, frozen=True):
     offsets: Mapping[TopicPartition, int | None]
     claimed: frozenset[TopicPartition]
     findings: tuple[Finding, ...]
+    unreadable_offsets: frozenset[TopicPartition] = frozenset()
+    unreadable_topics: frozenset[str] = frozenset()
 
 
 def facts(nodes: GroupNodes) -> GroupFacts:
@@ -113,6 +123,8 @@ def facts(nodes: GroupNodes) -> GroupFacts:
         offsets=dict(_offsets(nodes, findings)),
         claimed=frozenset(_claimed(nodes, findings)),
         findings=tuple(sorted(findings)),
+        unreadable_offsets=frozenset(partition_of(each.path) for each in findings if each.kind == "unreadable_offset"),
+        unreadable_topics=frozenset(name for name, topic in nodes.topics.items() if topic.fault),
     )
 
 
@@ -165,7 +177,8 @@ def _existing(nodes: GroupNodes, findings: list[Finding]) -> Iterator[TopicParti
 
 def _owners(nodes: GroupNodes, findings: list[Finding]) -> Iterator[tuple[TopicPartition, Owner]]:
     for partition, path, node in _by_partition(nodes.owners, findings):
-        owner = Owner(owner_of(node), _held_by(nodes, path, node))
+        text = owner_of(node)
+        owner = Owner(text, _held_by(nodes, path, node), owning_member(text, nodes.registrations))
         if owner.kind in _WRONG_OWNERS:
             kind, reason = _WRONG_OWNERS[owner.kind]
             findings.append(Finding(kind, path, f"{reason} (it names {owner.thread!r})"))
@@ -175,9 +188,9 @@ def _owners(nodes: GroupNodes, findings: list[Finding]) -> Iterator[tuple[TopicP
 def _held_by(nodes: GroupNodes, path: str, node: Node) -> OwnerKind:
     holder = node.stat.ephemeral_owner
     kind = _HELD_BY[blocked_by(Blocked(path, owner_of(node), holder), nodes.registrations)]
-    if kind == "member":
-        registered = nodes.registrations[owner_of(node).rpartition("-")[0]]
-        return "member" if registered.stat.ephemeral_owner == holder else "other_session"
+    consumer = owning_member(owner_of(node), nodes.registrations)
+    if kind == "member" and consumer is not None:
+        return "member" if nodes.registrations[consumer].stat.ephemeral_owner == holder else "other_session"
     return kind
 
 

@@ -89,6 +89,7 @@ async def _nodes(session: NodeReads, topics: Topics, group: str) -> GroupNodes:
         all_topics=tuple(await topics.names()),
         topics={},
         run=await session.find(at.run),
+        foreign=tuple(name for name in await _children(session, at.root) if f"{at.root}/{name}" not in at.known),
         from_brokers=topics.from_brokers,
     )
     return msgspec.structs.replace(nodes, topics=await topics.found(sorted(topics_in(nodes)), group))

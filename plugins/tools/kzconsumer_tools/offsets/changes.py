@@ -49,10 +49,11 @@ class PartitionNodes(msgspec.Struct, frozen=True):
 class DescribedChange(msgspec.Struct, frozen=True):
     """A change as it is shown. `old` and `new` are offsets of the next record to be read; None: none is stored.
 
-    `asked` is the requested offset if that lies outside the log. `epoch` is the reset epoch afterwards (None: no member
-    of ours ever claimed the partition), `plan` the range in flight that is cleared, as [first, until]. `skipped`
-    offsets will not be consumed, `repeated` ones once more; `republished` of them (and of the plan) a replayable sink's
-    destination holds, or may hold.
+    `asked` is the requested offset if that lies outside the log, `note` why the new one is the log's end. `epoch` is
+    the reset epoch afterwards (None: no member of ours ever claimed it), `plan` the range in flight that is cleared, as
+    [first, until]. Of the offsets that the log has, `skipped` will not be consumed, `repeated` ones once more;
+    `republished` of them (and of the plan) a replayable sink's destination holds, or may hold. If no broker was asked
+    (`log_end` is None), these are what they are at most.
     """
 
     topic: str
@@ -68,14 +69,17 @@ class DescribedChange(msgspec.Struct, frozen=True):
     skipped: int
     repeated: int
     republished: int
+    note: str = ""
 
 
 class ChangedGroup(msgspec.Struct, frozen=True):
-    """`in_use`: why the group must not be changed now; None if it has no members."""
+    """`in_use`: why the group must not be changed now; None if it has no members. `left_out`: partitions that do not
+    exist."""
 
     group: str
     in_use: str | None
     partitions: tuple[DescribedChange, ...]
+    left_out: tuple[str, ...] = ()
 
 
 class ChangedOffsets(msgspec.Struct, frozen=True):
@@ -87,12 +91,14 @@ class ChangedOffsets(msgspec.Struct, frozen=True):
 
 
 class OffsetChange(msgspec.Struct, frozen=True):
-    """One partition: its offset node becomes `after` (None: no node). `asked` is the offset before it was clamped."""
+    """One partition: its offset node becomes `after` (None: no node). `asked` is the offset before it was clamped,
+    `note` why it is the log's end."""
 
     nodes: PartitionNodes
     after: bytes | None
     asked: int | None = None
     log: LogRange | None = None
+    note: str = ""
 
     @property
     def changes(self) -> bool:
@@ -128,7 +134,8 @@ class OffsetChange(msgspec.Struct, frozen=True):
             changes=self.changes,
             epoch=record.epoch + self.changes if record is not None else None,
             plan=(plan.first, plan.until) if plan is not None else None,
-            republished=max(0, self._published() - (new or 0)) if self.changes else 0,
+            republished=max(0, _between(new or 0, self._published(), self.log)) if self.changes else 0,
+            note=self.note,
         )
 
     def _published(self) -> int:
@@ -152,8 +159,10 @@ def described_change(
     epoch: int | None,
     plan: tuple[int, int] | None = None,
     republished: int = 0,
+    note: str = "",
 ) -> DescribedChange:
-    moved = new - old if new is not None and old is not None else 0
+    """`log` None: it was not read."""
+    skipped, repeated = consumption(old, new, log)
     return DescribedChange(
         topic=partition.topic,
         partition=partition.partition,
@@ -165,10 +174,26 @@ def described_change(
         log_end=log.end if log else None,
         epoch=epoch,
         plan=plan,
-        skipped=max(0, moved),
-        repeated=max(0, -moved),
+        skipped=skipped,
+        repeated=repeated,
         republished=republished,
+        note=note,
     )
+
+
+def consumption(old: int | None, new: int | None, log: LogRange | None) -> tuple[int, int]:
+    """How many offsets that the log has will not be consumed, and how many once more, if `old` becomes `new`.
+
+    Of a partition without an offset those before the new one are not consumed.
+    """
+    if new is None or (old is None and log is None):
+        return 0, 0
+    moved = _between(log.start if old is None and log is not None else old or 0, new, log)
+    return max(0, moved), max(0, -moved)
+
+
+def _between(one: int, other: int, log: LogRange | None) -> int:
+    return other - one if log is None else log.between(one, other)
 
 
 def reset(nodes: PartitionNodes, to: Reset, log: LogRange, at_time: int | None = None) -> OffsetChange:
@@ -189,15 +214,20 @@ def reset(nodes: PartitionNodes, to: Reset, log: LogRange, at_time: int | None =
         "shift": (stored or 0) + to.amount,
         "time": log.end if at_time is None else at_time,
     }[to.kind]
-    return to_offset(nodes, asked, log)
+    note = ""
+    if to.kind == "time" and at_time is None:
+        note = "no record is so late: the end"
+    elif to.kind == "current" and stored is None:
+        note = "no stored offset: the end"
+    return to_offset(nodes, asked, log, note)
 
 
-def to_offset(nodes: PartitionNodes, asked: int, log: LogRange) -> OffsetChange:
+def to_offset(nodes: PartitionNodes, asked: int, log: LogRange, note: str = "") -> OffsetChange:
     """The change to the nearest offset in the log; if the offset stays, so does the exact content of its node."""
     new = log.clamp(asked)
     same = nodes.offset is not None and nodes.stored == new
     after = nodes.offset.data if same and nodes.offset is not None else encode_offset(new)
-    return OffsetChange(nodes, after, asked, log)
+    return OffsetChange(nodes, after, asked, log, note)
 
 
 def _marked(record: ClaimRecord) -> int | None:

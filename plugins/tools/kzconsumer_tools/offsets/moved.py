@@ -14,7 +14,7 @@ from kzconsumer.registry import paths
 from kzconsumer_tools.groups.lag import LogRange
 from kzconsumer_tools.groups.members_present import listed, members_present
 from kzconsumer_tools.groups.nodes import GroupFacts, GroupNodes
-from kzconsumer_tools.offsets.changes import DescribedChange
+from kzconsumer_tools.offsets.changes import DescribedChange, consumption
 from kzconsumer_tools.paths import partition_of
 
 Side = Literal["kafka", "zookeeper"]
@@ -138,6 +138,9 @@ def moved(
     change: DescribedChange | None,
 ) -> MovedPartition:
     """`change` is None for a partition without an offset to move, and for a blocked one."""
+    old = stored if to == "zookeeper" else kafka
+    # The other side has no offset: those before the new one have been consumed on this side.
+    skipped, repeated = consumption(old, change.new, log) if change is not None and old is not None else (0, 0)
     return MovedPartition(
         topic=partition.topic,
         partition=partition.partition,
@@ -148,8 +151,8 @@ def moved(
         log_start=log.start if log else None,
         log_end=log.end if log else None,
         blocked=blocked,
-        skipped=change.skipped if change is not None else 0,
-        repeated=change.repeated if change is not None else 0,
+        skipped=skipped,
+        repeated=repeated,
         republished=change.republished if change is not None else 0,
     )
 

@@ -31,6 +31,8 @@ class OffsetChanges(NamedTuple):
 
     nodes: GroupNodes
     changes: list[OffsetChange]
+    left_out: tuple[str, ...] = ()
+    """Partitions of a file that do not exist."""
 
     def undo_file(self) -> bytes:
         """The present content of the offset nodes; claim records are not restored: epochs only grow."""
@@ -52,6 +54,7 @@ class CoordinatorChanges(NamedTuple):
 
     nodes: GroupNodes
     changes: list[CoordinatorChange]
+    left_out: tuple[str, ...] = ()
 
     def undo_file(self) -> bytes:
         return coordinator_changes.undo_file(self.nodes.group, self.changes)
@@ -136,24 +139,32 @@ async def prepare_reset(
 
 async def prepare_import(
     access: ClusterAccess, nodes: GroupNodes, saved: Mapping[TopicPartition, bytes | None], *, verbatim: bool
-) -> list[OffsetChange]:
-    """The offsets of a file. `verbatim`: restore nodes as they were; otherwise offsets are moved into the log."""
+) -> OffsetChanges:
+    """The offsets of a file. `verbatim`: restore nodes as they were; otherwise offsets are moved into the log.
+
+    Raises NotFoundError if none of the partitions exists.
+    """
     if verbatim:
-        return [OffsetChange(nodes_at(nodes, each), data) for each, data in sorted(saved.items())]
+        return OffsetChanges(nodes, [OffsetChange(nodes_at(nodes, each), data) for each, data in sorted(saved.items())])
     offsets = {each: offset_in(data) for each, data in saved.items() if data is not None}
-    await require_partitions(access, offsets)
-    logs = await access.logs([each for each, offset in offsets.items() if offset is not None])
-    return [
+    existing = await access.partitions(sorted({each.topic for each in offsets}))
+    left_out = sorted(each for each in offsets if each.partition not in existing.get(each.topic, ()))
+    if offsets and len(left_out) == len(offsets):
+        choose(existing, by_topic(offsets))  # raises
+    there = {each: offset for each, offset in offsets.items() if each not in left_out}
+    logs = await access.logs([each for each, offset in there.items() if offset is not None])
+    changes = [
         to_offset(nodes_at(nodes, each), offset, logs[each])
         if offset is not None
         else OffsetChange(nodes_at(nodes, each), saved[each])
-        for each, offset in sorted(offsets.items())
+        for each, offset in sorted(there.items())
     ]
+    return OffsetChanges(nodes, changes, tuple(map(str, left_out)))
 
 
 async def prepare_clone(
     access: ClusterAccess, source: GroupNodes, target: GroupNodes, scope: Scope | None
-) -> list[OffsetChange]:
+) -> OffsetChanges:
     """The stored offsets of one group for another one. Raises NotFoundError if there are none."""
     chosen: dict[TopicPartition, bytes | None] = {
         each: data
@@ -165,12 +176,6 @@ async def prepare_clone(
     if not chosen:
         raise NotFoundError(f"group {source.group} has no stored offset of a chosen partition that exists")
     return await prepare_import(access, target, chosen, verbatim=False)
-
-
-async def require_partitions(access: ClusterAccess, partitions: Iterable[TopicPartition]) -> None:
-    """Raises NotFoundError for a topic or partition that the cluster does not have."""
-    scope = by_topic(partitions)
-    choose(await access.required(sorted(scope)), scope)
 
 
 def nodes_at(nodes: GroupNodes, partition: TopicPartition) -> PartitionNodes:

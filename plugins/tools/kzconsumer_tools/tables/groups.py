@@ -7,9 +7,11 @@ from itertools import groupby
 from textwrap import wrap
 
 from kzconsumer.figures import count, moment, plural, span
+from kzconsumer.lag.totals import age_text, lag_text
 from kzconsumer_tools.groups.description import DescribedPartition, GroupDescription, GroupSummary
-from kzconsumer_tools.groups.lag import GroupLag
-from kzconsumer_tools.groups.nodes import FindingKind, OwnerKind
+from kzconsumer_tools.groups.lag import GroupLag, LagRow, remarks, sums_of
+from kzconsumer_tools.groups.nodes import OwnerKind
+from kzconsumer_tools.tables.groups_repair import problems, unexamined, verdict
 from kzconsumer_tools.tables.text import WIDTH, columns, dash, runs, sentence, short_thread
 
 _LONGEST_MEMBERS = 24
@@ -21,19 +23,6 @@ _OWNER_KINDS: dict[OwnerKind | None, str] = {
     "unregistered": "unregistered",
     "other_session": "old session",
     "persistent": "persistent",
-}
-_TITLES: dict[FindingKind, str] = {
-    "other_session_owner": "Owner nodes of an earlier session of the member",
-    "persistent_owner": "Owner nodes that no session holds",
-    "persistent_registration": "Registrations that no session holds",
-    "planned_range": "Planned ranges without owner",
-    "unknown_claim_record": "Claim records that this version cannot read",
-    "unknown_node": "Nodes that belong to no partition",
-    "unreadable_offset": "Offsets that cannot be read",
-    "unreadable_registration": "Registrations that cannot be read",
-    "unreadable_topic": "Topics that cannot be read",
-    "unregistered_owner": "Owners that are not registered",
-    "unusable_pattern": "Patterns that cannot be used",
 }
 
 
@@ -61,7 +50,9 @@ def describe_table(group: GroupDescription, *, wide: bool = False) -> str:
         lines += ["", *_member_rows(group, names, wide), "", *_subscription_rows(group)]
     if group.partitions:
         lines += ["", *(_wide_partition_rows(group) if wide else _partition_rows(group, names))]
-    lines += ["", *_remarks(group, names), *_findings(group), _verdict(group)]
+    others = [each for each in group.findings if each.id not in ("unowned_partition", "topic_missing")]
+    lines += ["", *_remarks(group, names), *problems(others, _FINDINGS_SHOWN)]
+    lines += [*unexamined(group.not_asked), verdict(group, _healthy(group))]
     return "\n".join(lines)
 
 
@@ -128,39 +119,36 @@ def _remarks(group: GroupDescription, names: dict[str, str]) -> Iterator[str]:
             yield from sentence(f"{what}: {'; '.join(which)}")
 
 
-def _findings(group: GroupDescription) -> Iterator[str]:
-    for kind, found in groupby(group.findings, key=lambda each: each.kind):
-        findings = list(found)
-        yield f"{_TITLES[kind]} ({len(findings)}):"
-        for each in findings[:_FINDINGS_SHOWN]:
-            yield f"  {each.path}"
-            yield from wrap(each.reason, WIDTH, initial_indent="    ", subsequent_indent="    ")
-        if (more := len(findings) - _FINDINGS_SHOWN) > 0:
-            yield f"  … and {more} more, all of them with -o json"
-
-
-def _verdict(group: GroupDescription) -> str:
-    wanted = sum(each.exists and each.subscribed for each in group.partitions)
-    if group.health == "empty":
-        return "Empty: the group has no members."
-    if group.health == "healthy":
-        return "Healthy: every partition has an owner that is a member." if wanted else "Healthy: no partition to own."
-    wrong = [f"{group.unowned} of {plural(wanted, 'partition')} without owner"] if group.unowned else []
-    wrong += [f"{plural(len(group.findings), 'finding')} above"] if group.findings else []
-    return f"Not healthy: {', '.join(wrong)}."
+def _healthy(group: GroupDescription) -> str:
+    if not group.members:
+        return "no members, and nothing is left to read"
+    wanted = any(each.exists and each.subscribed for each in group.partitions)
+    return "every partition has an owner that is a member" if wanted else "no partition to own"
 
 
 def lag_table(group: GroupLag, *, wide: bool = False) -> str:
-    """A row for each partition, and the sum; `-` is unknown."""
-    rows = [("PARTITION", "STORED", "END", "LAG", "BEHIND", "TOPIC", "START", "SECONDS", "LEADER", "HOST", "OWNER")]
+    """A row for each partition, and the sum; `-` is unknown, for the reason in the row."""
+    rows = [("PARTITION", "STORED", "END", "LAG", "BEHIND", "TOPIC", "", "START", "SECONDS", "LEADER", "HOST", "OWNER")]
     for each in group.partitions:
         leader = f"{each.leader} ({each.leader_address})" if each.leader_address else "-"
         offsets = str(each.partition), dash(each.stored), dash(each.log_end)
         more = dash(each.log_start), dash(each.seconds), leader, each.host or "-", each.owner or "-"
-        rows.append((*offsets, count(each.lag), span(each.seconds), each.topic, *more))
-    unknown = f", {group.unknown} unknown" if group.unknown else ""
-    total = f"{plural(len(group.partitions), 'partition')}{unknown}"
-    lines = [f"group {group.group}: lag {count(group.lag)}, behind {span(group.seconds)}; {total}"]
+        rows.append((*offsets, count(each.lag), span(each.seconds), each.topic, ", ".join(_lag_notes(each)), *more))
+    sums = sums_of(group)
+    total = plural(sums.partitions, "partition")
+    lines = [f"group {group.group}: lag {lag_text(sums)}, behind {age_text(sums)}; {total}"]
     if group.partitions:
-        lines += ["", *columns(rows, right={0, 1, 2, 3, 4, 6, 7}, wide=wide, more=5)]
+        table = columns(rows, right={0, 1, 2, 3, 4, 7, 8}, wide=wide, more=5)
+        lines += ["", *(line.rstrip() for line in table)]
+    said = [line for remark in remarks(group) for line in sentence(remark)]
+    lines += ["", *said] if said else []
     return "\n".join(lines)
+
+
+def _lag_notes(each: LagRow) -> Iterator[str]:
+    if each.lost:
+        yield f"{count(each.lost)} lost"
+    if each.why is not None:
+        yield each.why
+    elif each.why_seconds is not None:
+        yield each.why_seconds

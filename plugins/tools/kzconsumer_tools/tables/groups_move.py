@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kzconsumer.figures import plural
 from kzconsumer_tools.offsets.moved import Block, MovedGroup, MovedPartition
 from kzconsumer_tools.tables.offsets import consequences
-from kzconsumer_tools.tables.text import columns, dash, next_step_line, sentence
+from kzconsumer_tools.tables.text import capital, columns, dash, next_step_line, sentence
 
 _NOTES: dict[Block, str] = {
     "offset_after_log": "after the log",
@@ -38,7 +38,7 @@ def move_table(result: MovedGroup, flags: str) -> str:
             'theirs in the brokers ([offsets] storage = "kafka").'
         )
     if result.blocked:
-        lines += [line for each in result.blocked for line in sentence(f"{each[0].upper()}{each[1:]}.")]
+        lines += [line for each in result.blocked for line in sentence(f"{capital(each)}.")]
         return "\n".join([*lines, "Nothing was changed. With --execute this is an error."])
     return "\n".join([*lines, next_step_line(result.executed, result.undo, "offsets import", flags, changing)])
 

@@ -2,53 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from textwrap import wrap
 
 from kzconsumer.figures import plural
-from kzconsumer_tools.groups.diagnosis import Examined, SymptomKind
+from kzconsumer_tools.groups.advice import ADVICE
+from kzconsumer_tools.groups.description import GroupDescription
+from kzconsumer_tools.groups.diagnosis import Examined, Problem, Verified
 from kzconsumer_tools.groups.leftovers import RepairResult
 from kzconsumer_tools.tables.text import WIDTH, next_step_line, sentence
 
 _SHOWN = 20
 
-ADVICE: dict[SymptomKind, str] = {
-    "different_assignors": "Members run different assignors: give all of them the same [group] assignor",
-    "offset_after_log": "Offsets after the end of a truncated or recreated log: `offsets reset` changes them",
-    "offset_before_log": "Offsets before the start of their log: `[offsets] reset` says where members continue",
-    "other_session_owner": "Owner nodes of an earlier session: they disappear when it expires",
-    "owner_not_as_computed": "Owners that the assignor does not compute: a member has another view or assignor",
-    "persistent_owner": "Owner nodes that no session holds: `groups clean` removes them",
-    "persistent_registration": "Registrations that no session holds: `groups clean` removes them",
-    "planned_range": "Planned ranges without owner: start a member with that destination",
-    "recreated_topic": "Recreated topics: offsets may be of the earlier topic; `offsets reset` changes them",
-    "original_member": "Original members, which stop when the cluster leaves ZooKeeper: replace them first",
-    "topic_missing": "Topics that are subscribed to and do not exist",
-    "unknown_claim_record": "Claim records that this version cannot read: written by a newer one",
-    "unknown_node": "Nodes that belong to no partition",
-    "unowned_partition": "Partitions without owner: other problems listed here may be the cause",
-    "unreadable_offset": "Offsets that cannot be read: `offsets reset` replaces them",
-    "unreadable_registration": "Registrations that cannot be read: they block every rebalance; stop that member",
-    "unreadable_topic": "Topics that cannot be read",
-    "unregistered_owner": "Owners that are not registered: they disappear when their session expires",
-    "unusable_pattern": "Patterns that cannot be used: they block every rebalance; stop that member",
-}
-
 
 def symptoms_table(group: Examined, healthy: str) -> str:
-    """All symptoms by kind, then the verdict; `healthy` is that of a group without symptoms."""
-    lines: list[str] = []
-    for kind, found in groupby(group.symptoms, key=lambda each: each.kind):
-        symptoms = list(found)
-        lines += wrap(f"{ADVICE[kind]} ({len(symptoms)}):", WIDTH, subsequent_indent="  ")
-        for each in symptoms[:_SHOWN]:
-            lines.append(f"  {each.path}")
-            lines += wrap(each.reason, WIDTH, initial_indent="    ", subsequent_indent="    ")
-        if (more := len(symptoms) - _SHOWN) > 0:
-            lines.append(f"  … and {more} more, all of them with -o json")
-    verdict = f"Healthy: {healthy}." if group.healthy else f"Not healthy: {plural(len(group.symptoms), 'finding')}."
-    return "\n".join([*lines, f"group {group.group}: {verdict}"])
+    """All findings by kind, what could not be examined, and the verdict; `healthy` is that of a group without any."""
+    lines = [*problems(group.findings, _SHOWN), *unexamined(group.not_asked)]
+    return "\n".join([*lines, f"group {group.group}: {verdict(group, healthy)}"])
+
+
+def verified_table(group: Verified) -> str:
+    result = f"Not rebalanced: {plural(len(group.findings), 'finding')}."
+    if group.rebalanced:
+        result = "Rebalanced: every partition has an owner that is a registered thread."
+    return "\n".join([*problems(group.findings, _SHOWN), f"group {group.group}: {result}"])
+
+
+def problems(found: Sequence[Problem], most: int) -> Iterator[str]:
+    """By kind, with the node of each and what is wrong with it."""
+    for kind, same in groupby(found, key=lambda each: each.id):
+        of_kind = list(same)
+        yield from wrap(f"{ADVICE[kind].title} ({len(of_kind)}):", WIDTH, subsequent_indent="  ")
+        for each in of_kind[:most]:
+            yield f"  {each.path}"
+            yield from wrap(each.text, WIDTH, initial_indent="    ", subsequent_indent="    ")
+        if (more := len(of_kind) - most) > 0:
+            yield f"  … and {more} more, all of them with -o json"
+
+
+def unexamined(not_asked: Sequence[str]) -> Iterator[str]:
+    if not_asked:
+        yield "Not examined:"
+    for each in not_asked:
+        yield from wrap(each, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
+
+
+def verdict(group: Examined | GroupDescription, healthy: str) -> str:
+    match group.health:
+        case "healthy":
+            return f"Healthy: {healthy}."
+        case "unhealthy":
+            return f"Not healthy: {plural(len(group.findings), 'finding')}."
+    return "Not examined: nothing is known to be wrong, and not everything could be asked."
 
 
 def repair_table(result: RepairResult, flags: str) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kzconsumer.figures import moment, plural
+from kzconsumer.figures import moment, plural, some
 from kzconsumer_tools.offsets.changes import ChangedGroup, ChangedOffsets, DescribedChange
 from kzconsumer_tools.offsets.moved import MovedPartition
 from kzconsumer_tools.offsets.stored import GroupOffsets
-from kzconsumer_tools.tables.text import columns, dash, next_step_line, sentence
+from kzconsumer_tools.tables.text import capital, columns, dash, next_step_line, sentence
 
 
 def show_table(group: GroupOffsets, *, wide: bool = False) -> str:
@@ -53,6 +53,8 @@ def changes_table(result: ChangedOffsets, flags: str) -> str:
         done = "changed" if result.executed else "would change"
         lines.append(f"group {group.group}: {changed} of {plural(len(group.partitions), 'partition')} {done}")
         lines += ["", *_rows(group), "", *consequences(group.partitions)]
+        if group.left_out:
+            lines += sentence(f"Left out, since they do not exist: {some(group.left_out)}.")
         if group.in_use is not None and not result.executed:
             lines += sentence(f"The group {group.in_use}.")
     return "\n".join([*lines, next_step_line(result.executed, result.undo, "offsets import", flags, changing)])
@@ -71,6 +73,8 @@ def _notes(change: DescribedChange) -> Iterator[str]:
         yield "unchanged"
     if change.asked is not None:
         yield f"not {change.asked}: outside the log"
+    if change.note:
+        yield change.note
     if change.plan is not None:
         yield f"plan {change.plan[0]}-{change.plan[1]} cleared"
 
@@ -79,11 +83,12 @@ def consequences(changes: Sequence[DescribedChange | MovedPartition]) -> Iterato
     """What the changes mean for consumption, as far as they mean anything."""
     repeated = sum(each.repeated for each in changes)
     skipped = sum(each.skipped for each in changes if each.changes)
+    unread = "at most " if any(each.log_end is None for each in changes if each.repeated or each.skipped) else ""
     published = sum(each.republished for each in changes)
     if repeated:
-        yield f"{plural(repeated, 'offset')} will be consumed again."
+        yield capital(f"{unread}{plural(repeated, 'offset')} will be consumed again.")
     if skipped:
-        yield f"{plural(skipped, 'offset')} will not be consumed."
+        yield capital(f"{unread}{plural(skipped, 'offset')} will not be consumed.")
     if published:
         yield f"{plural(published, 'offset')} of these a replayable sink has published, or may have: its destination"
         yield "will hold these records twice. That needs --republish."

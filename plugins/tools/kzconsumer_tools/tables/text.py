@@ -38,15 +38,21 @@ def dash(value: float | None) -> str:
     return "-" if value is None else str(value)
 
 
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def sentence(text: str) -> list[str]:
     """The text in lines; names are not broken, so that they can be copied."""
     return wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def short_thread(thread: str | None, names: Mapping[str, str]) -> str:
-    """`m1-0` for stream 0 of the consumer id with the name m1; `-` for None."""
+    """`m1-0` for stream 0 of the consumer id with the name m1, `m1` for the member without stream; `-` for None."""
     if thread is None:
         return "-"
+    if thread in names:
+        return names[thread]
     consumer, _, number = thread.rpartition("-")
     return f"{names[consumer]}-{number}" if consumer in names else thread
 
