@@ -67,7 +67,7 @@ def test_what_is_known_is_shown_beside_what_is_not() -> None:
     assert found.unknown == found.unknown_seconds == {"no leader": 1, "offset unreadable": 1}
     head = lag_table(found).splitlines()[0]
     assert head == (
-        "group g: lag at least 3, 2 unknown (1 no leader, 1 offset unreadable), behind at least 2 s; 3 partitions"
+        "group g: lag at least 3 (2 unknown: 1 no leader, 1 offset unreadable), behind at least 2 s; 3 partitions"
     )
 
 

@@ -63,7 +63,7 @@ def test_texts_of_others_are_printable_in_every_form(form: str, monkeypatch: pyt
     text = as_text(argparse.Namespace(output=form), found, lag_table, partial(lag_table, wide=True))
     lines = text.split("\n")
     assert all(line.isprintable() for line in lines), lines
-    assert len(lines) == {"table": 4, "wide": 4, "json": 1, "jsonl": 1, "csv": 4}[form]
+    assert len(lines) == {"table": 4, "wide": 4, "json": 1, "jsonl": 1, "csv": 5}[form]
     if form.startswith("json"):
         assert ODD in json.loads(text).values()
 
