@@ -67,8 +67,8 @@ def run_describe(arguments: argparse.Namespace) -> int:
 
 
 async def _describe(at: ClusterOption, group: str) -> GroupDescription:
-    from kzconsumer_tools.groups.examination import look
     from kzconsumer_tools.groups.reader import require_group
+    from kzconsumer_tools.offsets.examination import look
 
     async with at.access() as access:
         await require_group(access.session, at.zookeeper.connect, group)

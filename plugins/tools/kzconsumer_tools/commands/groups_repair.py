@@ -104,8 +104,8 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 async def _doctor(at: ClusterOption, group: str) -> Examined:
     import anyio
 
-    from kzconsumer_tools.groups.examination import look
     from kzconsumer_tools.groups.reader import require_group
+    from kzconsumer_tools.offsets.examination import look
 
     async with at.access() as access:
         await require_group(access.session, at.zookeeper.connect, group)
