@@ -12,12 +12,13 @@ KERBEROS := $(if $(and $(shell command -v cc),$(shell command -v krb5-config)),g
 MINUTES ?= 60
 DESTINATION ?= parquet or postgresql
 SEED = $(shell date +%s)
+SAMPLE ?= 300
 # The folders of tests that need neither a server nor Spark nor a browser.
 QUICK := $(wildcard tests/*/plain)
 # Test processes and the hundreds of programs that they start share compiled modules, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo dist docs quick test nightly thorough collect test-install test-spark-versions test-admin test-systemd fuzz chaos-stop chaos-spark chaos-spark-control chaos-source soak simulate interop mutants audit lint bench bench-group bench-scale bench-spark lock
+.PHONY: help demo dist docs quick test nightly thorough collect test-install test-spark-versions test-admin test-systemd fuzz chaos-stop chaos-spark chaos-spark-control chaos-source soak simulate interop mutants audit-tests audit lint bench bench-group bench-scale bench-spark lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3 with venv; brings a Java if there is none)"
@@ -25,7 +26,7 @@ help:
 	@echo "make docs   the pages and the reference as a site, into dist/site/"
 	@echo "make quick  the tests that need no server, no Spark and no browser (1 minute)"
 	@echo "make test   every test; those whose programs are missing are skipped and listed at the end"
-	@echo "make nightly  simulate, fuzz, every broker version, chaos, soak and mutants, and a table of them (below three hours; SEED=n: again)"
+	@echo "make nightly  simulate, fuzz, every broker version, chaos, soak, mutants and audit-tests, and a table of them (below three and a half hours; SEED=n: again)"
 	@echo "make thorough  every test, longer and with random seeds (hours; SEED=n: again)"
 	@echo "make test-install  the wheels in empty environments, on each Python from 3.11 to 3.13 that is here; the seconds to the first message; the whole tutorial (7 minutes)"
 	@echo "make test-spark-versions  every broker version into Parquet, every record compared; every PySpark (1 GB, once)"
@@ -40,6 +41,7 @@ help:
 	@echo "make interop  original, kafka-node and our members in one group, under random faults of members, ZooKeeper and brokers (MINUTES=5, SEED=n)"
 	@echo "make fuzz   millions of mutated record sets and responses against the decoders, compiled with sanitizers; make test runs a slice of it"
 	@echo "make mutants  known bugs planted one at a time, each of which its tests must catch (JOBS at a time)"
+	@echo "make audit-tests  bugs chosen at random, and how many of them the tests notice (SEED=n, SAMPLE=300: an hour and more)"
 	@echo "make audit  known vulnerabilities of what is locked; asks PyPI's advisories on the internet, so it is no part of CI"
 	@echo "make lint   ruff, mypy, import-linter"
 	@echo "make collect  imports every test, and runs none"
@@ -116,6 +118,10 @@ fuzz: $(READY)
 
 mutants: $(READY)
 	$(BIN)/python -m tests.mutants --jobs $(JOBS)
+
+audit-tests: seed := $(SEED)
+audit-tests: $(READY)
+	$(BIN)/python -m tests.audit --seed $(seed) --sample $(SAMPLE)
 
 audit: $(READY)
 	test -x $(VENV)/audit/bin/pip-audit || { $(BIN)/python -m venv $(VENV)/audit && $(VENV)/audit/bin/pip install --quiet pip-audit; }

@@ -15,13 +15,13 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from tests.mutants.mutant import ROOT, Mutant
+from tests.mutants.mutant import ROOT
 
 _IMPORTED = """
 import importlib, json, sys
@@ -43,6 +43,17 @@ class Run(NamedTuple):
     output: str
 
 
+class Bug(Protocol):
+    """What can be planted."""
+
+    @property
+    def file(self) -> str: ...
+
+    def plant(self, source: str) -> str:
+        """The source with the bug. Raises ValueError if it is not the source that the bug was made for."""
+        ...
+
+
 class Tree:
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -53,23 +64,34 @@ class Tree:
         self._check_imports()
 
     @contextmanager
-    def planted(self, mutant: Mutant) -> Iterator[None]:
-        """The mutant is in the copy as long as this is open."""
-        file = self.root / mutant.file
+    def planted(self, bug: Bug) -> Iterator[None]:
+        """The bug is in the copy as long as this is open."""
+        file = self.root / bug.file
         source = file.read_text()
-        self._write(file, mutant.plant(source))
+        self._write(file, bug.plant(source))
         try:
             yield
         finally:
             self._write(file, source)
 
-    def run(self, tests: Sequence[str], limit: float) -> Run:
-        """Run these tests up to the first failure. One that takes longer than `limit` seconds has failed."""
-        command = [str(self._python), "-m", "pytest", "-x", "-q", "--no-header", "--tb=short", "-rfE"]
+    def run(
+        self,
+        tests: Sequence[str],
+        limit: float,
+        *,
+        first_failure: bool = True,
+        variables: Mapping[str, str] | None = None,
+    ) -> Run:
+        """Run these tests, up to the first failure if so told. One that takes longer than `limit` seconds has failed.
+
+        `variables` are added to those of the environment.
+        """
+        command = [str(self._python), "-m", "pytest", "-q", "--no-header", "--tb=short", "-rfE"]
+        command += ["-x"] if first_failure else []
         with subprocess.Popen(
             [*command, *tests],
             cwd=self.root,
-            env=self._variables(),
+            env=self._variables() | dict(variables or {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

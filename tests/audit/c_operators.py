@@ -1,0 +1,65 @@
+"""The bugs that a program can make of the decoder's C sources: bounds, lengths, signs and steps, line by line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from tests.audit.operators import Mutation
+
+_SLIPS: Final = (
+    ("comparison", re.compile(r"(?<=\s)<(?=\s)"), "<="),
+    ("comparison", re.compile(r"(?<=\s)<=(?=\s)"), "<"),
+    ("comparison", re.compile(r"(?<=\s)>(?=\s)"), ">="),
+    ("comparison", re.compile(r"(?<=\s)>=(?=\s)"), ">"),
+    ("comparison", re.compile(r"(?<=\s)==(?=\s)"), "!="),
+    ("comparison", re.compile(r"(?<=\s)!=(?=\s)"), "=="),
+    ("arithmetic", re.compile(r"(?<=\s)\+(?=\s)"), "-"),
+    ("arithmetic", re.compile(r"(?<=\s)-(?=\s)"), "+"),
+    ("and, or", re.compile(r"&&"), "||"),
+    ("and, or", re.compile(r"\|\|"), "&&"),
+    ("not removed", re.compile(r"!(?=[a-z(])"), ""),
+    ("signedness", re.compile(r"\bint64_t\b"), "uint64_t"),
+    ("width", re.compile(r"\bint64_t\b"), "int32_t"),
+    ("step", re.compile(r"\+\+"), "--"),
+    ("break is continue", re.compile(r"\bbreak;"), "continue;"),
+)
+_NUMBER: Final = re.compile(r"(?<![\w.\"'])\d+(?![\w.\"'])")
+_STATEMENT: Final = re.compile(
+    r"^ {4,}(?!return|break|continue|goto|case|default|const|static|if|for|while|else|\})[^;{}]*;$"
+)
+_DECLARES: Final = re.compile(r"^ +(?:\w+ )+\*{0,2}\w+(?:\[\w*\])?(?: = |;|, )")
+
+
+def mutations(file: str, source: str) -> list[Mutation]:
+    """All of one file, in the order of the text. Declarations, directives and comments are left alone."""
+    return sorted(_every(file, source), key=lambda each: (each.start, each.operator, each.after))
+
+
+def _every(file: str, source: str) -> Iterator[Mutation]:
+    begin = 0
+    commented = False
+    for number, line in enumerate(source.splitlines(keepends=True), 1):
+        code = line.split("//")[0]
+        commented = commented or code.lstrip().startswith("/*")
+        if not commented and not code.startswith("#") and code[:1] in " \t":
+            for name, start, before, after in _of_line(code.rstrip("\n")):
+                yield Mutation(file, name, "", number, number, begin + start, before, after)
+        if commented and "*/" in line:
+            commented = False
+        begin += len(line)
+
+
+def _of_line(code: str) -> Iterator[tuple[str, int, str, str]]:
+    bare = re.sub(r'"(?:[^"\\]|\\.)*"', lambda found: '"' * len(found[0]), code)
+    for name, pattern, after in _SLIPS:
+        for found in pattern.finditer(bare):
+            yield name, found.start(), found[0], after
+    for found in _NUMBER.finditer(bare):
+        yield "constant", found.start(), found[0], str(int(found[0]) + 1)
+        if int(found[0]) > 0:
+            yield "constant", found.start(), found[0], str(int(found[0]) - 1)
+    if _STATEMENT.match(bare) and not _DECLARES.match(bare):
+        at = len(code) - len(code.lstrip())
+        yield "statement removed", at, code[at:], ";"

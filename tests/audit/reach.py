@@ -1,0 +1,76 @@
+"""Which tests execute which line, quickest first: recorded once, by running the tests on unchanged code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import coverage
+
+from tests.audit.operators import Mutation
+from tests.audit.recorder import FOLDER
+from tests.mutants.tree import Outcome, Tree
+
+LIMIT = 7200.0
+"""Seconds for all tests on unchanged code."""
+
+
+class Reach:
+    """What a recording says."""
+
+    def __init__(self, folder: Path) -> None:
+        self._seconds: dict[str, float] = {}
+        for file in sorted(folder.glob("*.json")):
+            self._seconds |= json.loads(file.read_text())
+        self._data = coverage.CoverageData(basename=str(folder / "all"))
+        for file in sorted(folder.glob("*.lines")):
+            part = coverage.CoverageData(basename=str(file))
+            part.read()
+            self._data.update(part)
+        self._by_file: dict[str, dict[int, list[str]]] = {}
+
+    @property
+    def seconds(self) -> float:
+        return sum(self._seconds.values())
+
+    def tests_of(self, mutation: Mutation, budget: float) -> tuple[list[str], float]:
+        """The tests that execute its statement, quickest first, as many as take `budget` seconds; and their seconds.
+
+        A statement that only an import executes, as a constant, is reached by every test that executes its file.
+        """
+        lines = self._lines(mutation.file)
+        found = {test for line in range(mutation.first, mutation.last + 1) for test in lines.get(line, ())}
+        if found == {""}:
+            found = {test for tests in lines.values() for test in tests}
+        return self._quickest(found - {""}, budget)
+
+    def _lines(self, file: str) -> dict[int, list[str]]:
+        if file not in self._by_file:
+            (measured,) = [each for each in self._data.measured_files() if each.endswith(f"/{file}")] or [file]
+            self._by_file[file] = self._data.contexts_by_lineno(measured)
+        return self._by_file[file]
+
+    def _quickest(self, tests: Iterable[str], budget: float) -> tuple[list[str], float]:
+        """Of those that passed."""
+        chosen: list[str] = []
+        spent = 0.0
+        for seconds, test in sorted((self._seconds[test], test) for test in tests if test in self._seconds):
+            if chosen and spent + seconds > budget:
+                break
+            spent += seconds
+            chosen.append(test)
+        return chosen, spent
+
+
+def record(tree: Tree, folder: Path, tests: Sequence[str], jobs: int) -> Reach:
+    """Run `tests` (files, folders) on unchanged code, and keep in `folder` what they execute.
+
+    Raises RuntimeError, with the output, if they did not run.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    options = ["-p", "tests.audit.recorder", *(["-n", str(jobs), "--dist", "loadscope"] if jobs > 1 else [])]
+    run = tree.run([*options, *tests], LIMIT, first_failure=False, variables={FOLDER: str(folder)})
+    if run.outcome is Outcome.BROKEN or not any(folder.glob("*.json")):
+        raise RuntimeError(run.output)
+    return Reach(folder)

@@ -1,0 +1,39 @@
+"""The code whose bugs matter, by room: what decides about ownership, offsets, records, destinations and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from tests.audit import c_operators, operators
+from tests.audit.operators import Mutation
+
+MEMBER: Final = (
+    *("group", "offsets", "registry", "zookeeper", "brokers", "fetcher", "streams", "records", "runs", "rejected"),
+    *("sinks", "settings", "security", "service", "status"),
+)
+DECODER: Final = "decoder in C"
+_SPARK: Final = ("ranges", "delta", "iceberg", "jdbc", "executors", "source", "columns")
+_TOOLS: Final = ("groups", "offsets", "cluster", "sinks", "exporter")
+FOLDERS: Final[Mapping[str, str]] = {
+    **{room: f"kzconsumer/{room}" for room in MEMBER},
+    "files": "plugins/files/kzconsumer_files",
+    **{f"spark {room}": f"plugins/spark/kzconsumer_spark/{room}" for room in _SPARK},
+    **{f"tools {room}": f"plugins/tools/kzconsumer_tools/{room}" for room in _TOOLS},
+}
+NATIVE: Final = "kzconsumer/records/native"
+
+
+def rooms() -> list[str]:
+    return [*FOLDERS, DECODER]
+
+
+def bugs_of(root: Path, room: str) -> list[Mutation]:
+    """Every bug that the operators can make there."""
+    if room == DECODER:
+        files, pattern, make = root / NATIVE, "*.c", c_operators.mutations
+    else:
+        files, pattern, make = root / FOLDERS[room], "*.py", operators.mutations
+    found = sorted(files.rglob(pattern))
+    return [bug for file in found for bug in make(str(file.relative_to(root)), file.read_text())]

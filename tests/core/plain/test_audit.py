@@ -1,0 +1,153 @@
+"""Bugs that a program makes: which, how they are sampled, and that the tests of a line judge them."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.audit import c_operators
+from tests.audit.__main__ import judge
+from tests.audit.operators import Mutation, mutations
+from tests.audit.reach import record
+from tests.audit.report import diffs
+from tests.audit.rooms import DECODER, bugs_of, rooms
+from tests.audit.sample import draw, interval
+from tests.mutants.mutant import ROOT
+from tests.mutants.tree import Tree
+
+
+def planted(statement: str) -> dict[str, list[str]]:
+    """What becomes of a statement, by operator."""
+    source = f"def f(self, a, b, items):\n    {statement}\n"
+    made: dict[str, list[str]] = {}
+    for each in mutations("f.py", source):
+        made.setdefault(each.operator, []).append(each.plant(source).splitlines()[1].strip())
+    return made
+
+
+@pytest.mark.parametrize(
+    ("statement", "operator", "expected"),
+    [
+        ("x = a < b", "comparison", ["x = a <= b"]),
+        ("x = a is not b", "comparison", ["x = a is b"]),
+        ("x = a not  in b", "comparison", ["x = a in b"]),
+        ("x = a < 3", "constant", ["x = a < 2", "x = a < 4"]),
+        ("x = a + b", "arithmetic", ["x = a - b"]),
+        ("x = a and b", "and, or", ["x = a or b"]),
+        ("x = a and b", "operand removed", ["x = (a)", "x = (b)"]),
+        ("x = a and (y := b)", "operand removed", ["x = ((y := b))", "x = (a)"]),
+        ("x = not a", "not removed", ["x = (a)"]),
+        ("x = a if b else items", "branches swapped", ["x = items if b else a"]),
+        ("x = min(a, b)", "another function", ["x = max(a, b)"]),
+        ("x = g(a, b)", "arguments swapped", ["x = g(b, a)"]),
+        ("x = g(a, key=b)", "argument removed", ["x = g(a)"]),
+        ("x = items[0]", "last for first", ["x = items[-1]"]),
+        ("x = items[a:b]", "bound of a slice removed", ["x = items[:b]", "x = items[a:]"]),
+        ("x = [i for i in items if i]", "filter removed", ["x = [i for i in items if True]"]),
+        ("self.x = a", "statement removed", ["pass"]),
+        ("self.go()", "statement removed", ["pass"]),
+        ("return a", "returns None", ["return None"]),
+        ("if a: self.go()", "condition negated", ["if not (a): self.go()"]),
+    ],
+)
+def test_slips(statement: str, operator: str, expected: list[str]) -> None:
+    assert planted(statement)[operator] == expected
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        '"""a < b and c"""',
+        'log.info("sent", count=1)',
+        "import a",
+        "assert a < b",
+        'x = f"{a + 1}"',
+        'raise ValueError("a < b", 1 + 2) if False else None',
+    ],
+)
+def test_texts_are_left_alone(statement: str) -> None:
+    assert set(planted(statement)) <= {"statement removed"}
+
+
+def test_every_bug_of_a_room_can_be_parsed() -> None:
+    for bug in bugs_of(ROOT, "streams"):
+        ast.parse(bug.plant((ROOT / bug.file).read_text()))
+
+
+def test_every_room_has_bugs() -> None:
+    assert [room for room in rooms() if not bugs_of(ROOT, room)] == []
+
+
+def test_a_bug_of_another_source_is_not_planted() -> None:
+    (bug, *_) = mutations("f.py", "def f(a):\n    return a < 1\n")
+    with pytest.raises(ValueError, match="is not what it was"):
+        bug.plant("def f(a):\n    return 2 > a\n")
+
+
+def test_slips_in_c() -> None:
+    source = '/* if (a < b) */\nstatic int f(void) {\n    if (at + 4 > end && !open)\n        fail("<");\n}\n'
+    made = {
+        (each.operator, each.plant(source).splitlines()[2].strip()) for each in c_operators.mutations("f.c", source)
+    }
+    assert made >= {
+        ("comparison", "if (at + 4 >= end && !open)"),
+        ("arithmetic", "if (at - 4 > end && !open)"),
+        ("constant", "if (at + 5 > end && !open)"),
+        ("and, or", "if (at + 4 > end || !open)"),
+        ("not removed", "if (at + 4 > end && open)"),
+    }
+    assert {each.first for each in c_operators.mutations("f.c", source)} == {3, 4}
+
+
+def slip(line: int, name: str = "comparison") -> Mutation:
+    return Mutation("f.py", name, "f", line, line, line, "<", name)
+
+
+def test_a_sample_is_repeated_by_its_seed() -> None:
+    bugs = {"streams": [slip(line) for line in range(100)]}
+    assert draw(bugs, 10, seed=1) == draw(bugs, 10, seed=1) != draw(bugs, 10, seed=2)
+    assert len({bug.first for _, bug in draw(bugs, 10, seed=1)}) == 10
+
+
+def test_a_statement_of_many_bugs_is_as_likely_as_one_of_few() -> None:
+    bugs = {"streams": [*(slip(1, str(number)) for number in range(99)), slip(2)]}
+    drawn = Counter(bug.first for seed in range(400) for _, bug in draw(bugs, 1, seed))
+    assert 150 < drawn[1] < 250
+
+
+@pytest.mark.parametrize(
+    ("caught", "of", "expected"),
+    [(26, 49, (0.394, 0.663)), (0, 10, (0.0, 0.278)), (10, 10, (0.722, 1.0)), (0, 0, (0, 1))],
+)
+def test_the_interval_of_a_rate(caught: int, of: int, expected: tuple[float, float]) -> None:
+    """The values of `scipy.stats.binomtest(...).proportion_ci(method="wilson")`."""
+    assert interval(caught, of) == pytest.approx(expected, abs=0.001)
+
+
+@pytest.mark.long
+def test_the_tests_of_a_line_judge_its_bugs(tmp_path: Path) -> None:
+    """In a copy of the tree, with the tests of one assignor."""
+    tree = Tree(tmp_path / "copy")
+    reach = record(tree, tmp_path / "reach", ["tests/core/plain/test_assignor_range.py"], jobs=1)
+    file = "kzconsumer/assignors/range.py"
+    source = (ROOT / file).read_text()
+    (bug,) = [each for each in mutations(file, source) if each.before == "<"]
+    tests, seconds = reach.tests_of(bug, budget=60)
+    assert tests
+    assert seconds < 60
+    caught = judge(tree, "assignors", bug, reach, budget=60)
+    assert caught.caught
+    assert caught.by.startswith("tests/core/plain/test_assignor_range.py::")
+    assert (tree.root / file).read_text() == source
+
+    harmless = Mutation(file, "none", "", bug.first, bug.last, bug.start, "<", " < ")
+    survived = judge(tree, "assignors", harmless, reach, budget=60)
+    assert not survived.caught
+    assert "+" in diffs([survived], ROOT)
+
+    (unreached, *_) = bugs_of(ROOT, "streams")
+    assert judge(tree, "streams", unreached, reach, budget=60).by == "no test reaches it"
+    assert DECODER in rooms()
