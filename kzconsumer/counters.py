@@ -75,10 +75,13 @@ class RebalanceCounters:
         self.counts: Counter[tuple[str, RebalanceOutcome]] = Counter()
         """By the kind of the first reason."""
         self.seconds = Timing()
+        self.last: RebalanceOutcome | None = None
+        """How the last attempt ended."""
 
     def add(self, rebalance: Rebalance) -> None:
         self.counts[kind_of(rebalance.reasons[0]), rebalance.outcome] += 1
         self.seconds.add(rebalance.seconds)
+        self.last = rebalance.outcome
         last = self.timeline[-1].outcome if self.timeline else None
         changes = rebalance.moved or rebalance.released or rebalance.claimed
         if changes or last is None or rebalance.outcome not in ("done", last):

@@ -47,6 +47,9 @@ def examination(report: Report) -> Examination:
 def _failing(report: Report) -> Iterator[Finding]:
     if report.commit_failure is not None:
         yield finding("commits_fail", report.group, f"commits fail: {report.commit_failure}")
+    if report.unreadable:
+        text = "a node of the group is unreadable, so nothing can be assigned: the log names it"
+        yield finding("not_readable", report.group, text)
 
 
 def _stalled(report: Report) -> Iterator[Finding]:

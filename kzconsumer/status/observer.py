@@ -209,6 +209,7 @@ class Observer:
             assigned=[Assigned(*partition, str(thread)) for partition, thread in sorted(assigned.items())],
             partitions=self.partitions(),
             blocked=self._blocked(),
+            unreadable=self.counters.rebalances.last == "unreadable",
             commit_failure=self.counters.commits.failure or (sessions.postponed if sessions is not None else None),
             queues=[
                 Queue(topic, thread, *cursor.queue.filled)

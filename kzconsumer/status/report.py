@@ -130,6 +130,8 @@ class Report(msgspec.Struct, frozen=True):
     assigned: list[Assigned]
     partitions: list[PartitionStatus]
     blocked: list[BlockedClaim]
+    unreadable: bool
+    """A node of the group is unreadable, so that no assignment can be computed."""
     commit_failure: str | None
     """Why the last commit failed; None if it succeeded."""
     queues: list[Queue]

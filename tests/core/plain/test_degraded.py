@@ -14,7 +14,7 @@ from kzconsumer.lag.partition import FRESH, Why
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.ownership import Blocked
 from kzconsumer.registry.registration import Registration
-from kzconsumer.status.degraded import degraded
+from kzconsumer.status.degraded import degraded, examination
 from kzconsumer.status.report import BlockedClaim, Report
 from kzconsumer.status.track import PartitionStatus, behind_sink
 from tests.core.plain.test_status_metrics import report
@@ -118,6 +118,22 @@ def test_failing_commits_come_first() -> None:
 @pytest.mark.parametrize("fields", [{"joined": False}, {"session": "doubtful"}, {"alive": "nothing was fetched"}])
 def test_a_member_that_is_not_ready_has_that_reason_only(fields: dict[str, Any]) -> None:
     assert of(stalled(0), **fields) == []
+
+
+def test_health_has_three_values() -> None:
+    """What is not known yet is neither healthy nor a problem."""
+    unread = {"progress": unknown(Why("not read yet")), "lag": {}, "lag_seconds": {}, "judgement": None}
+    for fields, health, not_asked in (
+        ({}, "healthy", []),
+        ({"joined": False, "state": "starting"}, "not examined", ["starting"]),
+        ({"session": "doubtful"}, "not examined", ["the ZooKeeper session is doubtful"]),
+        ({"partitions": [partition(0, **unread)]}, "not examined", ["lag unknown: not read yet"]),
+        ({"alive": "nothing was fetched"}, "unhealthy", []),
+        ({"unreadable": True}, "unhealthy", []),
+    ):
+        found = examination(msgspec.structs.replace(given(partition(0)), **fields))
+        assert (found.health, found.not_asked) == (health, not_asked), fields
+        assert bool(found.findings) == (health == "unhealthy")
 
 
 def test_a_commit_fails_until_one_succeeds() -> None:

@@ -58,6 +58,7 @@ def report(*positions: Position, time: float = 100.0) -> Report:
         assigned=[],
         partitions=[status(each, time) for each in positions],
         blocked=[],
+        unreadable=False,
         commit_failure=None,
         queues=[Queue(None, 0, 2, 300, 1000)],
         batch=None,
@@ -167,7 +168,8 @@ def test_a_revoked_partition_has_no_series() -> None:
 def names_reported() -> set[str]:
     """All that exist: for a partition of which everything is known."""
     known = msgspec.structs.replace(AT, processed=20, committed=20)
-    of = msgspec.structs.replace(report(AT, msgspec.structs.replace(known, partition=4)), members=[])
+    unread = msgspec.structs.replace(AT, partition=5, high_watermark=None)
+    of = msgspec.structs.replace(report(AT, msgspec.structs.replace(known, partition=4), unread), members=[])
     samples = read(output(of))
     return {name for name, _ in samples} | {"kzconsumer_members"} | {f"kzconsumer_sink_seconds_{p}" for p in SUFFIXES}
 

@@ -1,0 +1,85 @@
+"""A member of a simulated group with the observer of its daemon: reports in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import cast
+from unittest import mock
+
+from kzconsumer.lag.partition import FRESH
+from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.status import observer as observing
+from kzconsumer.status.documents import DOCUMENTS
+from kzconsumer.status.health import Health
+from kzconsumer.status.observer import Observer
+from kzconsumer.status.report import Report
+from tests.support.members import sessions_of
+from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.member import Member
+from tests.support.simulated.virtual_time import BEGINNING
+
+WRITTEN = 1_700_000_000.0
+"""The timestamp of all simulated records."""
+
+
+class Observed:
+    """One member of a simulated group with two partitions and its observer."""
+
+    def __init__(self, group: SimulatedGroup, member: Member, observer: Observer) -> None:
+        self.group, self.member, self.observer = group, member, observer
+
+    def reports(self, seconds: int) -> Iterator[Report]:
+        """One in each second; of every one of them the figures agree."""
+        for _ in range(seconds):
+            self.group.world.pass_time(1.0)
+            report = self.observer.report()
+            assert_agreement(self.observer, report)
+            yield report
+
+
+def assert_agreement(observer: Observer, report: Report) -> None:
+    status = cast(dict[str, object], DOCUMENTS["status"](observer, report))
+    rows = [each.progress for each in report.partitions]
+    lags = [each.lag for each in rows if each.lag is not None]
+    assert status["lag"] == (sum(lags) if len(lags) == len(rows) else None)
+    assert [each.lag.get("processed") for each in report.partitions] == [each.lag for each in rows]
+    assert [each.lag_seconds.get("processed") for each in report.partitions] == [each.seconds for each in rows]
+    for each in report.partitions:
+        if each.progress.lag == 0:
+            assert (each.progress.age or 0) <= FRESH
+        assert not (each.stalled and each.judgement == "OK" and each.progress.behind is None)
+
+
+@contextmanager
+def observed(
+    pace: float = 0.0,
+    silent_logs: bool = True,
+    before: Callable[[SimulatedGroup, Member], None] = lambda group, member: None,
+    settled: float = 30.0,
+) -> Iterator[Observed]:
+    """A member that processes each record in `pace` seconds. `before`: what happens before the first look;
+    `settled`: seconds after it."""
+    with simulated_group(1) as group:
+        clock = SimpleNamespace(time=lambda: WRITTEN + group.world.now - BEGINNING)
+        with mock.patch.object(observing, "time", clock):
+            group.logs.grow("t", 2)
+            member = group.join("a", {"t": 1}, pace, in_batches=False)
+            assert group.world.pass_time(10, lambda: len(member.owned) == 2)
+            if silent_logs:
+                group.logs.stop()
+            before(group, member)
+            assert member.connector is not None
+            sessions = sessions_of(member.connector)
+            health = Health(sessions.lease, 1e9, 1e9)
+            health.phase, health.sessions = "", sessions
+            observer = Observer(lambda: sessions.settings, health, sessions.lease)
+            observer.begin(sessions, cast(SinkRunner, None))
+            tasks: list[asyncio.Task[None]] = []
+            member.process.call_soon(lambda: tasks.append(member.process.create_task(observer.run())))
+            group.world.pass_time(settled)
+            yield Observed(group, member, observer)
+            member.process.call_soon(tasks[0].cancel)
+            group.world.pass_time(1.0)
