@@ -19,6 +19,7 @@ from kzconsumer.brokers.protocol.versions import BEFORE_API_VERSIONS, UNKNOWN, A
 from kzconsumer.brokers.security import Security
 from kzconsumer.brokers.transport import BrokerTransport
 from kzconsumer.clock import now
+from kzconsumer.connecting import NO_ANSWER, Attempts, connect
 from kzconsumer.errors import ConnectionLostError, ProtocolError, SecurityError
 from kzconsumer.model import Broker
 from kzconsumer.security import tls_failures
@@ -66,10 +67,11 @@ class BrokerConnection:
         Raises ConnectionLostError (SecurityError when the reason is TLS or SASL), ProtocolError,
         UnsupportedVersionError, or BrokerError when the broker answers ApiVersions with an error.
         """
+        attempts = Attempts()
         try:
             with anyio.fail_after(timeout):
                 for _ in range(_HANG_UPS_BEFORE_0_10):
-                    connection = await cls._connect(broker, client_id, security)
+                    connection = await cls._connect(broker, client_id, security, attempts)
                     if await connection._negotiate(timeout, may_be_old=security.sasl is None):
                         await connection._authenticate(security.sasl, timeout)
                         return connection
@@ -85,19 +87,16 @@ class BrokerConnection:
                     connection = await cls._connect_to_old(broker, client_id, security, timeout)
                 return connection
         except TimeoutError:
-            raise ConnectionLostError(f"{broker}: not connected within {timeout:g} s") from None
+            which = f": {attempts}" if NO_ANSWER in str(attempts) else ""
+            raise ConnectionLostError(f"{broker}: not connected within {timeout:g} s{which}") from None
 
     @classmethod
-    async def _connect(cls, broker: Broker, client_id: str, security: Security) -> Self:
-        loop = asyncio.get_running_loop()
+    async def _connect(
+        cls, broker: Broker, client_id: str, security: Security, attempts: Attempts | None = None
+    ) -> Self:
+        transport = BrokerTransport(broker, client_id, security)
         try:
-            _, transport = await loop.create_connection(
-                lambda: BrokerTransport(broker, client_id, security),
-                broker.host,
-                broker.port,
-                ssl=security.tls,
-                server_hostname=broker.host if security.tls else None,
-            )
+            await connect(lambda: transport, broker.host, broker.port, tls=security.tls, attempts=attempts)
         except ssl.SSLError as error:
             why = tls_failures.explain(error, tls_failures.BROKER, certificate_given=security.certificate_given)
             raise SecurityError(f"{broker}: {why}") from error

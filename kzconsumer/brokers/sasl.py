@@ -11,6 +11,7 @@ from kzconsumer.brokers.protocol.error_codes import broker_error, error_code
 from kzconsumer.brokers.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from kzconsumer.brokers.protocol.versions import SASL_AUTHENTICATE, SASL_HANDSHAKE, Versions
 from kzconsumer.brokers.transport import BrokerTransport
+from kzconsumer.connecting import server_name
 from kzconsumer.errors import ConnectionLostError, SecurityError
 from kzconsumer.security.exchange import Sasl
 from kzconsumer.security.next_token import next_token
@@ -26,7 +27,7 @@ async def authenticate(transport: BrokerTransport, versions: Versions, sasl: Sas
         version = versions.choose(SASL_HANDSHAKE)
         answer = await transport.send(SaslHandshakeRequest(sasl.mechanism), version, timeout)
         _check(answer.error, answer.mechanisms, transport)
-        exchange = sasl.begin(transport.broker.host)
+        exchange = sasl.begin(server_name(transport.broker.host))
         reply, lifetime_ms, goes_on = None, 0, True
         while goes_on:
             token, goes_on = await next_token(exchange, reply)

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar, cast
 import anyio
 
 from kzconsumer import clock
+from kzconsumer.connecting import Attempts, connect, server_name
 from kzconsumer.errors import ConnectionLostError, ProtocolError, SecurityError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.security.exchange import Sasl
@@ -99,12 +100,10 @@ class Link(asyncio.Protocol):
 
         Raises ConnectionLostError (HungUp), ProtocolError; SecurityError when either side does not accept the other.
         """
-        link = cls((host, port), on_event, on_zxid, access)
+        link, attempts = cls((host, port), on_event, on_zxid, access), Attempts()
         try:
             with anyio.fail_after(timeout):
-                await asyncio.get_running_loop().create_connection(
-                    lambda: link, host, port, ssl=access.tls, server_hostname=host if access.tls else None
-                )
+                await connect(lambda: link, host, port, tls=access.tls, attempts=attempts)
                 link._write(_SIZE.pack(len(handshake)) + handshake)
                 answer = wire_frames.established(await link._hello)
                 if answer.session_id:
@@ -114,7 +113,8 @@ class Link(asyncio.Protocol):
             greeted = link._hello.done() and not link._hello.cancelled()
             what = "not authenticated" if greeted else "no answer"
             link.abort(what)
-            raise ConnectionLostError(f"{link.where}: {what} within {timeout:.1f} s") from None
+            which = f": {attempts}" if link._transport is None and str(attempts) else ""
+            raise ConnectionLostError(f"{link.where}: {what} within {timeout:.1f} s{which}") from None
         except ssl.SSLError as error:
             link.abort(str(error))
             why = explain(error, ZOOKEEPER, certificate_given=access.certificate_given)
@@ -175,7 +175,7 @@ class Link(asyncio.Protocol):
             await self.ask(wire.add_auth("digest", digest), wire_frames.AUTH_XID)
 
     async def _sasl(self, sasl: Sasl) -> None:
-        exchange = sasl.begin(self.host[0])
+        exchange = sasl.begin(server_name(self.host[0]))
         answer, goes_on = None, True
         while goes_on:
             token, goes_on = await next_token(exchange, answer)

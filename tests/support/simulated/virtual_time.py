@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import selectors
+import socket
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context
@@ -108,6 +109,11 @@ class Process(asyncio.SelectorEventLoop):
         if self.queued > when:
             self.world.queue(self)
         return handle
+
+    async def getaddrinfo(  # type: ignore[override]
+        self, host: str, port: int, **hints: int
+    ) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
 
     async def create_connection(  # type: ignore[override]
         self, protocol_factory: Callable[[], P], host: str, port: int, *, ssl: None = None, server_hostname: None = None

@@ -1,0 +1,137 @@
+"""Connecting to a host by its name: to its addresses in turn, a quarter of a second apart, until one answers.
+
+As RFC 8305 (Happy Eyeballs): an address that drops packets, as over a broken IPv6 route, delays a connection by a
+quarter of a second, and does not prevent it. Names are looked up for every connection: an address may change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from itertools import chain, zip_longest
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import anyio
+
+STAGGER: Final = 0.25
+"""Seconds until the next address is tried, too; at once if the last attempt has failed."""
+NO_ANSWER: Final = "no answer"
+
+_Address: TypeAlias = tuple[Any, ...]
+
+
+class _Target(NamedTuple):
+    family: int
+    address: _Address
+    """As for `socket.connect`."""
+
+
+class Attempts:
+    """What became of each address, for the error if none answers."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[str, str] = {}
+
+    def set(self, address: str, outcome: str) -> None:
+        self._outcomes[address] = outcome
+
+    def __str__(self) -> str:
+        """Empty unless there were several addresses."""
+        if len(self._outcomes) < 2:
+            return ""
+        reasons = dict.fromkeys(self._outcomes.values())
+        by_reason = (
+            (reason, [address for address, outcome in self._outcomes.items() if outcome == reason])
+            for reason in reasons
+        )
+        return "; ".join(f"{reason} (at {', '.join(addresses)})" for reason, addresses in by_reason)
+
+
+async def connect(
+    protocol: Callable[[], asyncio.BaseProtocol],
+    host: str,
+    port: int,
+    *,
+    tls: ssl.SSLContext | None = None,
+    attempts: Attempts | None = None,
+) -> asyncio.BaseTransport:
+    """The transport of a protocol that `protocol` makes once the host has answered, and TLS is established.
+
+    Raises OSError as the event loop does, with the reason of each address if there are several; ssl.SSLError. A caller
+    that gives up finds those of `attempts`.
+    """
+    loop = asyncio.get_running_loop()
+    name = server_name(host) if tls is not None else None
+    targets = await _targets(host, port)
+    if len(targets) == 1:
+        at = targets[0].address[0]
+        return (await loop.create_connection(protocol, at, port, ssl=tls, server_hostname=name))[0]
+    connected = await _first(targets, attempts if attempts is not None else Attempts())
+    return (await loop.create_connection(protocol, sock=connected, ssl=tls, server_hostname=name))[0]
+
+
+def server_name(host: str) -> str:
+    """The name that a server's certificate or principal is for: without the dot that ends an absolute one."""
+    return host.removesuffix(".")
+
+
+async def _targets(host: str, port: int) -> list[_Target]:
+    """Its addresses, those of IPv6 and IPv4 in turn, beginning with what the system prefers."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    else:
+        return [_Target(0, (host, port))]
+    targets = list(dict.fromkeys(_Target(family, address) for family, _, _, _, address in found))
+    if not targets:
+        raise OSError(f"{host} has no address")
+    preferred = [target for target in targets if target.family == targets[0].family]
+    others = [target for target in targets if target.family != targets[0].family]
+    return [target for target in chain.from_iterable(zip_longest(preferred, others)) if target is not None]
+
+
+async def _first(targets: Sequence[_Target], attempts: Attempts) -> socket.socket:
+    """A socket that is connected to one of them. Raises OSError."""
+    connected: socket.socket | None = None
+
+    async def attempt(target: _Target, ended: anyio.Event) -> None:
+        nonlocal connected
+        address = str(target.address[0])
+        attempts.set(address, NO_ANSWER)
+        try:
+            sock = socket.socket(target.family, socket.SOCK_STREAM)
+            try:
+                sock.setblocking(False)
+                await asyncio.get_running_loop().sock_connect(sock, target.address)
+            except BaseException:
+                sock.close()
+                raise
+        except OSError as error:
+            refused = isinstance(error, ConnectionRefusedError)
+            attempts.set(address, "connection refused" if refused else error.strerror or str(error))
+        else:
+            if connected is None:
+                connected = sock
+                tasks.cancel_scope.cancel()
+            else:
+                sock.close()  # two were answered at one moment
+        ended.set()
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            for target in targets:
+                ended = anyio.Event()
+                tasks.start_soon(attempt, target, ended)
+                with anyio.move_on_after(STAGGER):
+                    await ended.wait()
+    except BaseException:
+        if connected is not None:
+            connected.close()
+        raise
+    if connected is None:
+        raise OSError(str(attempts))
+    return connected

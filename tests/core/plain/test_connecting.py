@@ -1,0 +1,179 @@
+"""Connecting by name: dead addresses, both event loops, TLS, absolute names, names whose address changes."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+import trustme
+
+from kzconsumer import connecting
+from kzconsumer.brokers.connection import BrokerConnection
+from kzconsumer.clock import now
+from kzconsumer.connecting import STAGGER, connect, server_name
+from kzconsumer.errors import ConnectionLostError
+from kzconsumer.model import Broker
+from kzconsumer.zookeeper.link import Link
+
+AUTHORITY = trustme.CA()
+LIVE, DEAD, CLOSED = "127.0.0.1", "127.0.0.2", "127.0.0.3"
+"""One address answers, one drops packets, one refuses."""
+
+
+def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The daemon runs on uvloop where that is installed."""
+
+    def run(uvloop: bool, **arguments: object) -> None:
+        anyio.run(partial(test, **arguments), backend_options={"use_uvloop": uvloop})
+
+    parameters = inspect.signature(test).parameters.values()
+    mine = inspect.Parameter("uvloop", inspect.Parameter.KEYWORD_ONLY)
+    run.__signature__ = inspect.Signature([*parameters, mine])  # type: ignore[attr-defined]
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return pytest.mark.parametrize("uvloop", [False, True], ids=["asyncio", "uvloop"])(run)
+
+
+class Server:
+    """Accepts connections at LIVE, and none at DEAD, whose queue of them is full: the port is the same."""
+
+    def __init__(self) -> None:
+        self.exits = ExitStack()
+        self.live = self.exits.enter_context(socket.create_server((LIVE, 0)))
+        self.port: int = self.live.getsockname()[1]
+        dead = self.exits.enter_context(socket.socket())
+        dead.bind((DEAD, self.port))
+        dead.listen(0)
+        for _ in range(4):
+            waiting = self.exits.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex((DEAD, self.port))
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    with made.exits:
+        yield made
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Have names resolve to these addresses, one list after the other; returns the names asked for."""
+
+    def name(*answers: Sequence[str]) -> list[str]:
+        asked: list[str] = []
+        left = list(answers)
+
+        async def targets(host: str, port: int) -> list[Any]:
+            asked.append(host)
+            found = left.pop(0) if len(left) > 1 else left[0]
+            return [connecting._Target(socket.AF_INET, (address, port)) for address in found]
+
+        monkeypatch.setattr(connecting, "_targets", targets)
+        return asked
+
+    return name
+
+
+async def reached(host: str, port: int, tls: ssl.SSLContext | None = None) -> str:
+    transport = await connect(asyncio.Protocol, host, port, tls=tls)
+    address = transport.get_extra_info("peername")[0]
+    transport.close()
+    return str(address)
+
+
+@pytest.mark.parametrize("first", [DEAD, CLOSED])
+@on_both_loops
+async def test_an_address_that_does_not_answer_costs_a_quarter_of_a_second(
+    first: str, server: Server, named: Callable[..., list[str]]
+) -> None:
+    named([first, LIVE])
+    began = now()
+    with anyio.fail_after(5):
+        assert await reached("kz.test", server.port) == LIVE
+    assert (now() - began >= STAGGER * 0.9) == (first == DEAD)
+
+
+@on_both_loops
+async def test_zookeeper_and_brokers_are_reached_so(server: Server, named: Callable[..., list[str]]) -> None:
+    """And the reason of each address is in the error if none answers."""
+    named([DEAD, CLOSED])
+    both = rf"connection refused \(at {CLOSED}\)"
+    with pytest.raises(ConnectionLostError, match=rf"not connected within 0.6 s: no answer \(at {DEAD}\); {both}"):
+        await BrokerConnection.open(Broker(1, "kz.test", server.port), client_id="t", timeout=0.6)
+    with pytest.raises(ConnectionLostError, match=rf"no answer within 0.6 s: no answer \(at {DEAD}\); {both}"):
+        await Link.open("kz.test", server.port, b"", timeout=0.6, on_event=lambda _: None, on_zxid=lambda _: None)
+    named([CLOSED, "127.0.0.4"])
+    with pytest.raises(ConnectionLostError, match=rf"connection refused \(at {CLOSED}, 127.0.0.4\)"):
+        await Link.open("kz.test", server.port, b"", timeout=0.6, on_event=lambda _: None, on_zxid=lambda _: None)
+    named([DEAD, LIVE])
+    with pytest.raises(ConnectionLostError, match=r"no answer within 0.6 s$"):  # from what has accepted the connection
+        await Link.open("kz.test", server.port, b"", timeout=0.6, on_event=lambda _: None, on_zxid=lambda _: None)
+
+
+@pytest.mark.parametrize("addresses", [[LIVE], [DEAD, LIVE]])
+@on_both_loops
+async def test_an_absolute_name_is_checked_as_the_certificate_has_it(
+    addresses: list[str], named: Callable[..., list[str]]
+) -> None:
+    """OpenSSL compares names with the dot, and certificates have none."""
+    asked = named(addresses)
+    serving, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    AUTHORITY.issue_cert("kz.test").configure_cert(serving)
+    AUTHORITY.configure_trust(client)
+    server = await asyncio.start_server(lambda reader, writer: writer.close(), LIVE, 0, ssl=serving)
+    try:
+        port = server.sockets[0].getsockname()[1]
+        with socket.socket() as dead:
+            dead.bind((DEAD, port))
+            with anyio.fail_after(5):
+                assert await reached("kz.test.", port, client) == LIVE
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await reached("other.test.", port, client)
+    finally:
+        server.close()
+    assert asked == ["kz.test.", "other.test."]  # the search list of the resolver is not used
+
+
+@on_both_loops
+async def test_a_name_is_looked_up_for_each_connection(server: Server, named: Callable[..., list[str]]) -> None:
+    named([CLOSED], [LIVE])
+    with pytest.raises(ConnectionRefusedError):
+        await reached("kz.test", server.port)
+    assert await reached("kz.test", server.port) == LIVE
+
+
+@on_both_loops
+async def test_who_gives_up_leaves_no_connection(server: Server, named: Callable[..., list[str]]) -> None:
+    named([DEAD, DEAD])
+    with anyio.move_on_after(0.4) as gave_up:
+        await reached("kz.test", server.port)
+    assert gave_up.cancelled_caught
+
+
+async def test_families_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    six, four = socket.AF_INET6, socket.AF_INET
+
+    class Resolver:
+        async def getaddrinfo(self, host: str, port: int, **hints: int) -> list[Any]:
+            return [(family, 1, 6, "", (at, port)) for family, at in ((six, "a"), (six, "b"), (four, "c"), (six, "a"))]
+
+    monkeypatch.setattr(asyncio, "get_running_loop", Resolver)
+    assert [target.address[0] for target in await connecting._targets("kz.test", 1)] == ["a", "c", "b"]
+
+
+def test_the_name_of_a_server_has_no_dot_at_its_end() -> None:
+    assert [server_name(host) for host in ("kz.test.", "kz.test", "::1", "1.2.3.4")] == [
+        "kz.test",
+        "kz.test",
+        "::1",
+        "1.2.3.4",
+    ]
