@@ -61,6 +61,17 @@ class DestinationWentBackError(SinkError):
         )
 
 
+class ContentRefusedError(SinkError):
+    """The destination refuses what is in a batch: it would refuse it again, and it is known to work.
+
+    Raised by a sink (`kzconsumer.sinks.Trying`), never for an outage, a fault of the settings or a full disk.
+    """
+
+
+class RecordNotWrittenError(SinkError):
+    """A record of a batch cannot be written, and `[rejected]` says "fail" for it. The text names it."""
+
+
 class RecordRejectedError(KzConsumerError):
     """A record was rejected, and `[rejected]` says "fail" for its class."""
 

@@ -7,6 +7,7 @@ brokers outlive it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import aclosing
 
 import anyio
 
@@ -36,7 +37,7 @@ from kzconsumer.group.snapshot_reader import SnapshotReader
 from kzconsumer.group.trigger import RebalanceTrigger
 from kzconsumer.lag.partition import Why
 from kzconsumer.logs.logger import get_logger
-from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.model import ConsumerThreadId, OffsetRange, TopicPartition
 from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.authority import Authority
 from kzconsumer.offsets.committer import Committer
@@ -45,6 +46,7 @@ from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.kafka_storage import KafkaOffsetStorage
 from kzconsumer.offsets.storage import OffsetStorage
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
+from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.registry.cluster_topics import ClusterTopics
 from kzconsumer.registry.members import ConsumerRegistry
 from kzconsumer.registry.owners import OwnerRegistry
@@ -54,6 +56,7 @@ from kzconsumer.runs.end_offsets import EndOffsets, owned_finished, run_finished
 from kzconsumer.runs.runs import Runs
 from kzconsumer.settings.settings import Settings
 from kzconsumer.streams.cursor import StreamCursor
+from kzconsumer.streams.message import Message
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 
@@ -217,6 +220,16 @@ class Member:
     async def bootstrap(self) -> str:
         """See `group.reachable.bootstrap`."""
         return await bootstrap(self._topics, self._brokers)
+
+    async def message(self, partition: TopicPartition, offset: int) -> Message | None:
+        """Fetch one record; None if the log does not have it. Raises as `RangeReader.read`."""
+        from kzconsumer.fetcher.range_reader import RangeReader  # loads Arrow, which most members need not
+
+        reader = RangeReader(self._settings.fetch, self._topics, self._brokers)
+        async with aclosing(reader.read([OffsetRange(*partition, offset, offset + 1)])) as found:
+            async for _, records in found:
+                return next(iter(ColumnRecords(records).messages()), None)
+        return None
 
     async def log_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
         """See `brokers.log_offsets.LogOffsets.look_up`. Raises NotFoundError for a partition that does not exist."""

@@ -42,6 +42,7 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.plugins import ASSIGNORS, described, load_chosen
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.registry.cluster_topics import ClusterTopics
+from kzconsumer.registry.offset_list import Spans
 from kzconsumer.registry.registration import Registration
 from kzconsumer.registry.run_record import GroupRun
 from kzconsumer.registry.sessions import open_session
@@ -49,6 +50,7 @@ from kzconsumer.rejected.rejects import rejects_of
 from kzconsumer.runs.end_offsets import EndOffsets
 from kzconsumer.settings.settings import Settings
 from kzconsumer.streams.cursor import StreamCursor
+from kzconsumer.streams.message import Message
 from kzconsumer.zookeeper.access import load_access
 from kzconsumer.zookeeper.lease import Lease
 from kzconsumer.zookeeper.session import FormerSession, ZooKeeperSession
@@ -232,6 +234,12 @@ class Sessions:
 
     async def record_step(self, claims: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
         return await self.member.committer.record_step(claims, step) if self.member is not None else ()
+
+    async def record_rejected(self, offsets: Mapping[OffsetTracker, Spans]) -> Collection[OffsetTracker]:
+        return await self.member.committer.record_rejected(offsets) if self.member is not None else ()
+
+    async def message(self, partition: TopicPartition, offset: int) -> Message | None:
+        return await self._present().message(partition, offset)
 
     async def commit(self) -> None:
         if self.member is not None:

@@ -23,6 +23,7 @@ from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.storage import Committed, Lost, OffsetStorage, OffsetWrite, Refused, Stored, raise_refused
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
+from kzconsumer.registry.offset_list import Spans, offset_list, spans_of
 
 log = get_logger("kzconsumer.offsets")
 
@@ -93,14 +94,28 @@ class Committer:
         Returns the claims for which it is recorded. Raises SessionExpiredError, ZooKeeperError: then that is unknown.
         """
         async with self._one_at_a_time:
-            await self._settle(trackers)
-            due, plans = {}, {}
-            for tracker in trackers:
-                plan, stored = self._plan_of(tracker), self.committed(tracker)
-                if plan is not None and stored is not None and step not in plan.done:
-                    due[tracker], plans[tracker] = stored, msgspec.structs.replace(plan, steps=(*plan.done, step))
-            raise_refused(await self._write(due, plans))
+            await self._amend(trackers, lambda _, plan: plan if step in plan.done else _with_step(plan, step))
             return {tracker for tracker in trackers if (plan := self._plan_of(tracker)) and step in plan.done}
+
+    async def record_rejected(self, offsets: Mapping[OffsetTracker, Spans]) -> set[OffsetTracker]:
+        """Record in the plans of these claims which records are not written with their ranges, besides those recorded.
+
+        Returns and raises as `record_step`; raises ValueError, and stores nothing, if they are too many for a plan.
+        """
+        async with self._one_at_a_time:
+            await self._amend(offsets, lambda tracker, plan: _without(plan, offsets[tracker]))
+            plans = {tracker: plan for tracker in offsets if (plan := self._plan_of(tracker)) is not None}
+            return {tracker for tracker, plan in plans.items() if _without(plan, offsets[tracker]) == plan}
+
+    async def _amend(self, trackers: Collection[OffsetTracker], change: Callable[[OffsetTracker, Plan], Plan]) -> None:
+        """Store changed plans of these claims, as far as they have any."""
+        await self._settle(trackers)
+        due, plans = {}, {}
+        for tracker in trackers:
+            plan, stored = self._plan_of(tracker), self.committed(tracker)
+            if plan is not None and stored is not None and (changed := change(tracker, plan)) != plan:
+                due[tracker], plans[tracker] = stored, changed
+        raise_refused(await self._write(due, plans))
 
     async def commit(self) -> None:
         """Store what is processed of all claims; an unchanged offset is written again only before it expires.
@@ -287,6 +302,14 @@ def _is_due(position: _Position, processed: int, *, doubted: bool) -> bool:
     if at.offset is None or at.offset > processed:
         return False
     return at.offset < processed or (doubted and at.record.plan is not None)
+
+
+def _with_step(plan: Plan, step: str) -> Plan:
+    return msgspec.structs.replace(plan, steps=(*plan.done, step))
+
+
+def _without(plan: Plan, offsets: Spans) -> Plan:
+    return msgspec.structs.replace(plan, rejected=offset_list(spans_of((), (*plan.left_out, *offsets)), plan.first))
 
 
 def _in_doubt(position: _Position) -> bool:

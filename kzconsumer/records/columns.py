@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -63,3 +63,9 @@ def rows_below(batch: pa.RecordBatch, offset: int) -> int:
 
 
 NO_ROWS = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in SCHEMA], schema=SCHEMA)
+
+
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch of all rows, a copy."""
+    (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return whole

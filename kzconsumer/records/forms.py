@@ -55,6 +55,26 @@ class Records(ABC):
         rows = self.rows_below(offset)
         return self.slice(0, rows) if rows else NO_RECORDS
 
+    def between(self, first: int, until: int) -> Records:
+        """The records with `first <= offset < until`."""
+        return self.below(until).slice(self.rows_below(first)) if self.rows_below(until) else NO_RECORDS
+
+    def without(self, offsets: Sequence[tuple[int, int]]) -> list[Records]:
+        """The records outside of these spans of offsets, which are in order."""
+        rest: Records = self
+        kept: list[Records] = []
+        for first, until in offsets:
+            if len(before := rest.below(first)):
+                kept.append(before)
+            rest = rest.slice(rest.rows_below(until))
+        if len(rest):
+            kept.append(rest)
+        if len(kept) < 2 or not self.fetched:
+            return kept
+        from kzconsumer.records.columns import joined
+
+        return [ColumnRecords(joined([each.columns() for each in kept]))]
+
     def messages(self) -> Iterator[_native.Message]:
         """Each record as a message, which stands for no range to acknowledge."""
         raise self._not("iterated or cut")

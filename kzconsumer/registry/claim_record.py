@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from kzconsumer.registry.node_json import read_json
+from kzconsumer.registry.offset_list import Spans, offsets_in
 
 CLAIM_RECORD_VERSION = 1
 
@@ -24,7 +25,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     both hold, the offset was not changed by others. `id` is unique. `records` and `checksum` are the range's as read
     with `isolation`; where the sink fetches for itself, `records` counts offsets and `checksum` is empty. Offsets refer
     to the topic's `incarnation` and the reset `epoch`, `fingerprint` names the destination. `steps` are the steps of
-    the work that are done (`sinks/steps`), absent without any.
+    the work that are done (`sinks/steps`), absent without any. `rejected` (`offset_list`) are records that are not
+    written with the range: `[rejected]` has been carried out for them. They are among the `records` and in `checksum`.
     """
 
     id: str
@@ -38,10 +40,18 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     isolation: str
     fingerprint: str
     steps: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    rejected: str | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if self.first >= self.until:
             raise ValueError(f"a plan from {self.first} until {self.until}")
+        if (left_out := self.left_out) and left_out[-1][1] > self.until:
+            raise ValueError(f"a plan until {self.until} without offset {left_out[-1][1] - 1}")
+
+    @property
+    def left_out(self) -> Spans:
+        """The rejected offsets."""
+        return offsets_in(self.rejected, self.first) if self.rejected else ()
 
     @property
     def done(self) -> tuple[str, ...]:

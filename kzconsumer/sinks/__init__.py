@@ -18,6 +18,7 @@ from kzconsumer.sinks.interface import (
     Sink,
     SinkContext,
     SinkPlugin,
+    Trying,
 )
 from kzconsumer.sinks.reports import Accountable, BadRecord, HeldRange, Holdings, Preview, Previewing, Redirectable
 from kzconsumer.sinks.steps import StepNotRecordedError, Steps, check_step
@@ -48,6 +49,7 @@ __all__ = [
     "SinkPlugin",
     "StepNotRecordedError",
     "Steps",
+    "Trying",
     "check_step",
     "load_async_function",
     "load_function",

@@ -11,7 +11,7 @@ import msgspec
 from kzconsumer.errors import PluginError
 from kzconsumer.model import RangeIdentity, Wants
 from kzconsumer.offsets.destination import Destination
-from kzconsumer.sinks.interface import Batch, Checkable, Preparing, Pulling, RangeData, SettingAside, Sink
+from kzconsumer.sinks.interface import Batch, Checkable, Preparing, Pulling, RangeData, SettingAside, Sink, Trying
 from kzconsumer.sinks.reports import Accountable, Previewing
 from kzconsumer.sinks.sink_faults import sink_faults
 
@@ -39,6 +39,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     prepare: Callable[[Batch], Awaitable[None]] | None
     asked: Callable[[], Awaitable[None]] | None
     set_aside: Callable[[RangeIdentity, int], Awaitable[bool]] | None
+    trial: Callable[[Batch], Awaitable[None]] | None
     range_lost: Callable[[RangeData], None]
     """Called during `write` when a range of its batch is lost: another member may write it."""
     check: Callable[[], None] | None
@@ -64,6 +65,7 @@ def capabilities(sink: Sink) -> Capabilities:
         prepare=sink.prepare if isinstance(sink, Preparing) else None,
         asked=sink.asked if isinstance(sink, Pulling) else None,
         set_aside=sink.set_aside if isinstance(sink, SettingAside) else None,
+        trial=sink.trial if replayable and isinstance(sink, Trying) else None,
         range_lost=getattr(sink, "range_lost", lambda part: None),
         check=sink.check if isinstance(sink, Checkable) else None,
         previews=sink if isinstance(sink, Previewing) else None,

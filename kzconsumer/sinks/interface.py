@@ -17,6 +17,7 @@ import msgspec
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
 from kzconsumer.records.forms import Records
+from kzconsumer.registry.offset_list import Spans
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.steps import Steps
 from kzconsumer.streams.message import Message
@@ -79,6 +80,18 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The records one by one, each made when it is taken. Does not load pyarrow."""
         return chain.from_iterable(piece.messages() for piece in self.pieces)
 
+    def without(self, offsets: Spans) -> RangeData:
+        """The same range with the other records alone."""
+        if not offsets:
+            return self
+        pieces = tuple(rest for piece in self.pieces for rest in piece.without(offsets))
+        return msgspec.structs.replace(self, pieces=pieces)
+
+    def between(self, first: int, until: int) -> RangeData:
+        """Those of its records with `first <= offset < until`."""
+        pieces = (piece.between(first, until) for piece in self.pieces)
+        return msgspec.structs.replace(self, pieces=tuple(piece for piece in pieces if len(piece)))
+
 
 class Batch(msgspec.Struct, frozen=True):
     """What one `write` makes durable: ranges of different partitions, never two of the same one.
@@ -100,7 +113,10 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """A record of a batch that cannot be used, why, and the class of errors by which `[rejected]` decides about it."""
+    """A record of a batch that cannot be used, why, and the class of errors by which `[rejected]` decides about it.
+
+    `reason` names the column, if there is one, and has nothing of the content.
+    """
 
     topic: str
     partition: int
@@ -110,7 +126,11 @@ class Rejected(msgspec.Struct, frozen=True):
 
 
 class RecordsRejectedError(KzConsumerError):
-    """Raised by `Sink.write`: the batch is durable except these records, which `[rejected]` decides about."""
+    """Raised by `Sink.write`: these records cannot be used, and `[rejected]` decides about them.
+
+    Everything else of the batch is durable. In a replayable sink nothing is, of the ranges with such records: they are
+    written again without them.
+    """
 
     def __init__(self, records: Iterable[Rejected]) -> None:
         self.records = tuple(records)
@@ -141,8 +161,10 @@ class Sink(Protocol):
     partitions of the batch have been lost: other members may be writing the same records then, and the next batch
     follows. A thread goes on, so wait for its end (`anyio.to_thread.run_sync` does, `asyncio.to_thread` does not).
     Records that cannot be used are named by raising RecordsRejectedError, once all the others are durable: `[rejected]`
-    decides about each, and the batch is written after that. A sink of bytes and a replayable sink cannot reject single
-    records: the range might be found published without them.
+    decides about each, and the batch is written after that. A sink of bytes cannot reject single records. A replayable
+    sink raises it before it publishes anything of the ranges with such records. When each of them is a dead letter, or
+    skipped, their offsets are stored in the plans of the ranges, and `write` is called with the rest: so every replay
+    has the same records. A sink with `trial` need not know which records its destination refuses: see `Trying`.
 
     `wants = "raw"` asks for bytes instead of columns ("columns"). A sink of bytes also gets ranges without bytes (`raw`
     is empty), which the log no longer has. `wants = "ranges"` is for a sink that fetches for itself: the member only
@@ -211,6 +233,18 @@ class SettingAside(Protocol):
     """
 
     async def set_aside(self, part: RangeIdentity, records: int) -> bool: ...
+
+
+@runtime_checkable
+class Trying(Protocol):
+    """A replayable sink whose records can be tried in parts, to find those that the destination refuses.
+
+    `trial` does what `write` does of the batch, except that nothing is published and nothing stays. Where `write` or
+    `trial` raises ContentRefusedError, a range is halved until the refused records are found; they are rejected as
+    class "refused". Any other error ends the search, and the batch fails: an outage is never taken for a bad record.
+    """
+
+    async def trial(self, batch: Batch) -> None: ...
 
 
 @runtime_checkable

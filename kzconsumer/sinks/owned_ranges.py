@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
+from kzconsumer.registry.offset_list import Spans
+from kzconsumer.streams.message import Message
 from kzconsumer.zookeeper.lease import Lease
 
 
@@ -30,6 +33,17 @@ class OwnedRanges(Protocol):
 
     async def record_step(self, claims: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
         """Store in the plans of these claims that a step is done. Returns and raises as `plan`."""
+        ...
+
+    async def record_rejected(self, offsets: Mapping[OffsetTracker, Spans]) -> Collection[OffsetTracker]:
+        """Store in the plans of these claims which records are not written with their ranges.
+
+        Returns and raises as `plan`; ValueError if they are too many.
+        """
+        ...
+
+    async def message(self, partition: TopicPartition, offset: int) -> Message | None:
+        """Fetch one record; None if the log does not have it. Raises KzConsumerError."""
         ...
 
     async def commit(self) -> None:

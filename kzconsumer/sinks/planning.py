@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from crc32c import crc32c
 
-from kzconsumer.errors import RangeChangedError, SessionExpiredError
+from kzconsumer.errors import RangeChangedError, SessionExpiredError, SinkError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
+from kzconsumer.registry.offset_list import Spans
 from kzconsumer.sinks.destination import SinkDestination
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.sinks.owned_ranges import OwnedRanges
@@ -58,8 +59,9 @@ class RangePlans:
             if changed is not None:
                 part = batch.ranges[0]
                 log.error("planned range has changed in the log", **part.range._asdict(), reason=changed)
+            ranges = tuple(part.without(plan.left_out) for part in batch.ranges)
             steps = self.steps(trackers, plan.done)
-            return msgspec.structs.replace(batch, steps=steps, follows=_follows(trackers)), trackers
+            return msgspec.structs.replace(batch, ranges=ranges, steps=steps, follows=_follows(trackers)), trackers
         parts = dict(zip(trackers, batch.ranges, strict=True))
         try:
             ours = await self._owned.plan(
@@ -75,6 +77,18 @@ class RangePlans:
         if batch.is_replay:
             with contextlib.suppress(SessionExpiredError):  # as above
                 await self._owned.resume_after_replay(trackers[0])
+
+    async def reject(self, offsets: Mapping[OffsetTracker, Spans]) -> Collection[OffsetTracker]:
+        """Store which records are not written with the ranges of these claims; returns the claims still owned.
+
+        Raises SinkError if they are too many, ZooKeeperError.
+        """
+        try:
+            return await self._owned.record_rejected(offsets)
+        except SessionExpiredError:
+            return ()  # as above
+        except ValueError as error:
+            raise SinkError(f"rejected: {error}") from error
 
     def steps(self, trackers: Collection[OffsetTracker], done: Iterable[str]) -> Steps:
         """The steps of a write of these claims' ranges; `done` are known to be done."""

@@ -28,7 +28,8 @@ from kzconsumer.sinks.interface import Batch, Sink
 from kzconsumer.sinks.owned_ranges import OwnedRanges
 from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.quarantine import RangeQuarantine
-from kzconsumer.sinks.writing import BatchWriter, HandleRejected
+from kzconsumer.sinks.rejecting import HandleRejected
+from kzconsumer.sinks.writing import BatchWriter
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
 from kzconsumer.streams.many_queues import ManyQueues
 
@@ -64,7 +65,7 @@ class SinkRunner:
         self._can = capabilities(sink)
         self._owned = owned
         self._plans = plans
-        self._writer = BatchWriter(name, sink, self._can.range_lost, owned, plans, quarantine, rejected)
+        self._writer = BatchWriter(name, sink, self._can, owned, plans, quarantine, rejected)
         self._builder = BatchBuilder(limits, self._can.wants, self._can.batch_bytes, self._can.due_records)
         self.status: BatchStatus | None = None
         """The batch being planned, written or committed; between two of them the last one."""

@@ -1,37 +1,57 @@
 """Writes one batch with the sink: within the lease, until it is written or its partitions are lost.
 
-With `[sink] on_batch_failure = "quarantine"` a batch that failed is written range by range, and a range that fails
-alone is kept in the quarantine. Records that the sink rejects are handled as `[rejected]` says.
+Records that the sink rejects are handled as `[rejected]` says. Where a replayable sink does not know which records its
+destination refuses, they are searched for. With `[sink] on_batch_failure = "quarantine"` a batch that failed
+nevertheless is written range by range, and a range that fails alone is kept in the quarantine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Collection
 from functools import partial
-from itertools import islice
-from typing import TypeAlias
 
 import anyio
+import msgspec
 
-from kzconsumer.errors import DestinationWentBackError, RecordRejectedError, SinkError
+from kzconsumer.errors import ContentRefusedError, DestinationWentBackError, RecordNotWrittenError, SinkError
 from kzconsumer.logs.logger import get_logger
-from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.rejected.rejects import RejectedRecord
+from kzconsumer.registry.offset_list import spans_of
+from kzconsumer.sinks.capabilities import Capabilities
 from kzconsumer.sinks.failures import sink_failures
-from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, Rejected, Sink
+from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, Sink
 from kzconsumer.sinks.owned_ranges import OwnedRanges
 from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.quarantine import RangeQuarantine
+from kzconsumer.sinks.rejecting import HandleRejected, Rejecting
+from kzconsumer.sinks.separating import Separating
 from kzconsumer.sinks.steps import Steps
-from kzconsumer.streams.message import Message
 
 log = get_logger("kzconsumer.sink")
 
-HandleRejected: TypeAlias = Callable[[Sequence[RejectedRecord], Callable[[], bool]], Awaitable[bool]]
+# One record has to be decided about, or nothing of the partition may be committed: not failures of a whole range.
+_NOT_QUARANTINED = RecordNotWrittenError, DestinationWentBackError
 
-# Rejected records that are handled at a time.
-_PIECE = 500
+
+class _Work:
+    """A batch to be written, by claim. Records that are rejected leave it."""
+
+    def __init__(self, batch: Batch, claims: Collection[OffsetTracker]) -> None:
+        self.batch = batch
+        self.parts = dict(zip(claims, batch.ranges, strict=True))
+
+    @property
+    def lost(self) -> bool:
+        """Whether every claim is."""
+        return all(claim.lost for claim in self.parts)
+
+    def keep(self, parts: dict[OffsetTracker, RangeData]) -> None:
+        self.parts = parts
+        self.batch = msgspec.structs.replace(self.batch, ranges=tuple(parts.values()))
+
+    @property
+    def shown(self) -> list[str]:
+        return [str(part.range) for part in self.parts.values()]
 
 
 class BatchWriter:
@@ -41,7 +61,7 @@ class BatchWriter:
         self,
         name: str,
         sink: Sink,
-        range_lost: Callable[[RangeData], None],
+        can: Capabilities,
         owned: OwnedRanges,
         plans: RangePlans | None,
         quarantine: RangeQuarantine | None,
@@ -49,22 +69,23 @@ class BatchWriter:
     ) -> None:
         self._name = name
         self._sink = sink
+        self._can = can
         self._owned = owned
         self._plans = plans
         self._quarantine = quarantine
-        self._rejected = rejected
-        self._range_lost = range_lost
+        self._rejecting = Rejecting(owned, rejected) if rejected is not None else None
 
     async def write(self, batch: Batch, claims: list[OffsetTracker]) -> bool:
         """Whether the batch was written as a whole. Ranges written or quarantined are marked. Raises SinkError."""
+        work = _Work(batch, claims)
         try:
-            return await self._write_in_lease(batch, claims)
+            return await self._write_in_lease(work)
         except SinkError as error:
-            if self._quarantine is None or isinstance(error, DestinationWentBackError):
-                log.error("batch failed, nothing of it is committed", ranges=[str(part.range) for part in batch.ranges])
+            if self._quarantine is None or isinstance(error, _NOT_QUARANTINED):
+                log.error("batch failed, nothing of it is committed", ranges=work.shown)
                 raise
             log.warning("batch failed, writing its ranges one by one", reason=str(error))
-            for claim, part in zip(claims, batch.ranges, strict=True):
+            for claim, part in work.parts.items():
                 follows = tuple(each for each in batch.follows if each.topic_partition == part.topic_partition)
                 alone = Batch((part,), batch.is_replay, self._steps_of(claim, batch), follows)
                 await self._write_alone(alone, claim, self._quarantine)
@@ -81,12 +102,13 @@ class BatchWriter:
         if claim.lost:
             return  # the next owner finds its plan, or the stored offset
         await self._owned.lease.wait()
+        work = _Work(batch, [claim])
         try:
-            await self._write_in_lease(batch, [claim])
-        except DestinationWentBackError:
-            raise  # nothing of the partition may be committed, so nothing is quarantined
+            await self._write_in_lease(work)
+        except _NOT_QUARANTINED:
+            raise
         except SinkError as error:
-            (part,) = batch.ranges
+            (part,) = work.parts.values()
             kept = await quarantine.keep(part, str(error), partial(self._set_aside, part, claim, error))
             if kept is not None:
                 log.error(
@@ -115,92 +137,103 @@ class BatchWriter:
             log.warning("range was published, though its write failed", **part.identity._asdict(), reason=str(failure))
         return aside
 
-    async def _write_in_lease(self, batch: Batch, claims: list[OffsetTracker]) -> bool:
+    async def _write_in_lease(self, work: _Work) -> bool:
         """Write a batch, and mark it. False if all its partitions were lost meanwhile."""
         written = False
-        while not written and not all(claim.lost for claim in claims):
+        searched = False
+        while not written and not work.lost:
             try:
-                written = await self._attempt(batch, claims)
+                written = await self._attempt(work)
             except SinkError as error:
-                if all(claim.lost for claim in claims):
+                if work.lost:
                     log.warning("batch failed, its partitions are lost", reason=str(error))
-                elif self._owned.lease.held:
-                    raise
-                else:
+                elif not self._owned.lease.held:
                     log.warning("batch failed without the lease, waiting for the lease to retry", reason=str(error))
                     await self._owned.lease.wait()
+                elif isinstance(error, ContentRefusedError) and not searched and await self._separate(work):
+                    searched = True  # once: what is refused then is refused as a whole
+                else:
+                    raise
         if written:
-            for claim, part in zip(claims, batch.ranges, strict=True):
+            for claim, part in work.parts.items():
                 _mark_written(claim, part)
         return written
 
-    async def _attempt(self, batch: Batch, claims: list[OffsetTracker]) -> bool:
-        """One call of the sink; False if it was cancelled, since every partition of the batch was lost."""
+    async def _attempt(self, work: _Work) -> bool:
+        """Call the sink until it has written the batch, or the rest of it; False if every partition was lost."""
         scope = anyio.CancelScope()
+        watched = list(work.parts)
 
         def give_up(part: RangeData) -> None:
-            self._range_lost(part)
-            if all(claim.lost for claim in claims):
+            self._can.range_lost(part)
+            if work.lost:
                 scope.cancel()
 
         with scope:
-            for claim, part in zip(claims, batch.ranges, strict=True):
+            for claim, part in work.parts.items():
                 claim.when_lost(partial(give_up, part))
             try:
-                with sink_failures(self._name):
-                    await self._sink.write(batch)
+                while work.parts:
+                    try:
+                        with sink_failures(self._name):
+                            await self._sink.write(work.batch)
+                    except RecordsRejectedError as error:
+                        with sink_failures(self._name):
+                            if await self._reject(work, error):
+                                break
+                    else:
+                        break
             except DestinationWentBackError as error:
                 where = f"sink {self._name}" if self._plans is None else self._plans.destination
                 raise DestinationWentBackError(error.lacking, error.ends, where) from error
-            except RecordsRejectedError as error:
-                if (
-                    self._rejected is None
-                    or self._plans is not None
-                    or any(p.raw is not None or not p.fetched for p in batch.ranges)
-                ):
-                    reason = "this sink type cannot reject single records"
-                    raise SinkError(f"sink {self._name}: {error}, and {reason}") from error
-                await _handle_rejected(self._rejected, batch, error, lambda: all(claim.lost for claim in claims))
             finally:
-                for claim in claims:
+                for claim in watched:
                     claim.when_lost(None)
         if scope.cancelled_caught:
-            log.warning("batch dropped, its partitions are lost", ranges=[str(part.range) for part in batch.ranges])
+            log.warning("batch dropped, its partitions are lost", ranges=work.shown)
         return not scope.cancelled_caught
+
+    async def _reject(self, work: _Work, error: RecordsRejectedError) -> bool:
+        """Carry out `[rejected]`. Whether the batch is written then; otherwise it is to be written without them.
+
+        The order is what keeps a replay the same: dead letters are durable before the offsets are recorded in the plans
+        (a member that dies in between lets them be written again), and they are recorded before anything of the rest is
+        published, so that every later write of the range leaves out the same records and repeats no letter.
+        """
+        if self._rejecting is None or any(part.raw is not None for part in work.batch.ranges):
+            raise SinkError(f"sink {self._name}: {error}, and this sink type cannot reject single records") from error
+        offsets = await self._rejecting.carry_out(work.parts, error)
+        if self._plans is None:
+            return True
+        if not offsets and not work.lost:
+            raise SinkError(f"sink {self._name}: no record is rejected by a write that rejects records") from error
+        spans = {claim: spans_of(each) for claim, each in offsets.items()}
+        ours = await self._plans.reject(spans)
+        left = {}
+        for claim, part in work.parts.items():
+            if claim not in spans:
+                left[claim] = part
+            elif claim in ours and (rest := part.without(spans[claim])).records:
+                left[claim] = rest
+            elif claim in ours:
+                claim.mark(part.first, part.until)  # nothing of it is left to be published
+        work.keep(left)
+        return False
+
+    async def _separate(self, work: _Work) -> bool:
+        """Find the records that the destination refuses, and reject them. Whether there are any."""
+        if self._can.trial is None or self._plans is None or self._rejecting is None:
+            return False
+        separating = Separating(self._can.trial)
+        found = []
+        with sink_failures(self._name):
+            for claim, part in work.parts.items():
+                found += [] if claim.lost else await separating.refused(part)
+            if found:
+                await self._reject(work, RecordsRejectedError(found))
+        return bool(found)
 
 
 def _mark_written(claim: OffsetTracker, part: RangeData) -> None:
     claim.written = part.first, part.until
     claim.mark(part.first, part.until)
-
-
-async def _handle_rejected(
-    handle: HandleRejected, batch: Batch, rejected: RecordsRejectedError, lost: Callable[[], bool]
-) -> None:
-    """Return when each record is handled as `[rejected]` says, or lost. Raises SinkError if its policy is "fail"."""
-    found = _found(batch, rejected.records)
-    try:
-        while piece := list(islice(found, _PIECE)):
-            if not await handle(piece, lost):
-                return
-    except (RecordRejectedError, ValueError) as error:
-        raise SinkError(str(error)) from error
-
-
-def _found(batch: Batch, records: Sequence[Rejected]) -> Iterator[RejectedRecord]:
-    parts = {part.topic_partition: part for part in batch.ranges}
-    for record in records:
-        at = TopicPartition(record.topic, record.partition)
-        message = _message(parts[at], record.offset) if at in parts else None
-        if message is None:
-            raise ValueError(f"the sink rejects {at} at offset {record.offset}, which is not in its batch")
-        yield RejectedRecord(message, record.error_class, record.reason)
-
-
-def _message(part: RangeData, offset: int) -> Message | None:
-    for piece in part.pieces:
-        row = piece.rows_below(offset)
-        for message in piece.slice(row, row + 1).messages():
-            if message.offset == offset:
-                return message
-    return None

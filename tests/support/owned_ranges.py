@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from kzconsumer.model import RangeIdentity
+from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
+from kzconsumer.registry.offset_list import Spans
+from kzconsumer.streams.message import Message
 from kzconsumer.zookeeper.lease import Lease
 from tests.support.chunks import LeaseInHand
 
@@ -27,6 +29,12 @@ class Owned:
 
     async def record_step(self, claims: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
         raise AssertionError("the sink has no steps")
+
+    async def record_rejected(self, offsets: Mapping[OffsetTracker, Spans]) -> Collection[OffsetTracker]:
+        return list(offsets)
+
+    async def message(self, partition: TopicPartition, offset: int) -> Message | None:
+        raise AssertionError("the records are at hand")
 
     async def commit(self) -> None:
         self.made.append([claim.processed for claim in self.claims])

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.quarantine import RangeQuarantine
 from kzconsumer.sinks.writing import BatchWriter
@@ -43,7 +44,7 @@ class Alone(Memory):
 
 def writer_of(sink: Memory, owned: Owned, tmp_path: Path) -> BatchWriter:
     quarantine = RangeQuarantine(tmp_path / "aside", "memory")
-    return BatchWriter("memory", sink, lambda part: None, owned, None, quarantine, None)
+    return BatchWriter("memory", sink, capabilities(sink), owned, None, quarantine, None)
 
 
 async def test_a_lost_range_is_not_written_alone(tmp_path: Path) -> None:

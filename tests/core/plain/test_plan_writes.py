@@ -47,7 +47,7 @@ class Step(NamedTuple):
 
 STEPS = st.builds(
     Step,
-    st.sampled_from(["plan", "plan", "record", "work", "hole", "commit"]),
+    st.sampled_from(["plan", "plan", "record", "reject", "work", "hole", "commit"]),
     st.frozensets(st.integers(0, 2), min_size=1),
     st.none() | st.floats(0.0, 0.02),
     st.sampled_from([None, None, "reply lost", "request lost", "offset moved", "taken over", "taken over meanwhile"]),
@@ -64,6 +64,7 @@ class Writer:
         self.process = world.process("writer")
         self.trackers: dict[TopicPartition, OffsetTracker] = {}
         self.in_flight: dict[TopicPartition, Plan] = {}
+        self.rejected: dict[TopicPartition, set[int]] = {}
         self.taken: set[TopicPartition] = set()
         self.moved: set[TopicPartition] = set()
         self.planned = 0
@@ -100,6 +101,8 @@ class Writer:
                 await self._plan([t for t in open_ones if t.topic_partition not in self.in_flight])
             elif step.what == "record":
                 await self._record_step([t for t in open_ones if t.topic_partition in self.in_flight])
+            elif step.what == "reject":
+                await self._reject([t for t in open_ones if t.topic_partition in self.in_flight])
             elif step.what == "hole":  # offsets without records are not planned; their commit moves the mark alone
                 for tracker in (t for t in open_ones if t.topic_partition not in self.in_flight):
                     tracker.hand_over(tracker.processed + 3)
@@ -133,6 +136,7 @@ class Writer:
         for tracker in await self.committer.plan(plans):
             partition, plan = tracker.topic_partition, plans[tracker]
             self.in_flight[partition] = plan
+            self.rejected[partition] = set()
             self.believed.add(plan.id)
             record = self._record(partition)
             assert record.plan is not None, f"{partition} is believed to be planned"
@@ -146,6 +150,22 @@ class Writer:
             assert plan is not None
             assert plan.id == self.in_flight[tracker.topic_partition].id
             assert plan.done[-1] == step, f"step {step} of {tracker.topic_partition} is believed to be recorded"
+
+    async def _reject(self, trackers: Sequence[OffsetTracker]) -> None:
+        """One more record of each range."""
+        offsets = {}
+        for tracker in trackers:
+            known, first = self.rejected[tracker.topic_partition], self.in_flight[tracker.topic_partition].first
+            at = first + len(known) % 5
+            offsets[tracker] = ((at, at + 1),)
+        for tracker in await self.committer.record_rejected(offsets):
+            known = self.rejected[tracker.topic_partition]
+            known.add(offsets[tracker][0][0])
+            plan = self._record(tracker.topic_partition).plan
+            assert plan is not None
+            assert plan.id == self.in_flight[tracker.topic_partition].id
+            found = {offset for first, until in plan.left_out for offset in range(first, until)}
+            assert known <= found, f"{known - found} of {tracker.topic_partition} are believed to be recorded"
 
     def _fault(self, fault: str | None, partition: TopicPartition) -> None:
         if fault in ("reply lost", "request lost"):

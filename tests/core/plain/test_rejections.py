@@ -8,18 +8,14 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from kzconsumer.errors import RecordRejectedError, SinkError
-from kzconsumer.records.forms import Unfetched
 from kzconsumer.rejected.rejects import RejectedRecord
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import RecordsRejectedError, Rejected
-from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.runner import SinkRunner
-from kzconsumer.streams.chunk import Chunk
-from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.core.plain.test_kafka_stream import stream_of
 from tests.core.plain.test_sink_runner import LIMIT, Memory, running
 from tests.support.chunks import TOPIC, chunk, tracker
-from tests.support.owned_ranges import Nothing, Owned
+from tests.support.owned_ranges import Owned
 
 
 class Decided:
@@ -96,29 +92,6 @@ async def test_a_rejection_without_a_policy_is_a_failure() -> None:
     claim = tracker()
     async with running(runner_of(rejecting(1), None), [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:
         await fails(task, "1 records of a batch were rejected, and this sink type cannot reject single records")
-
-
-async def test_a_replayable_sink_cannot_reject() -> None:
-    """Its range would be found published although its dead letters were never written."""
-    claim, decided = tracker(), Decided()
-
-    limits = BatchSettings(max_records=5, max_time=0.02)
-    owned = Owned()
-    plans = RangePlans(owned, Nothing(), "read_committed")
-    runner = SinkRunner("memory", rejecting(1), limits, owned, plans, rejected=decided)
-    async with running(runner, [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:
-        await fails(task, "this sink type cannot reject single records")
-    assert not decided.pieces
-
-
-async def test_a_sink_that_fetches_for_itself_cannot_reject() -> None:
-    """The member has no records of which to write dead letters."""
-    claim, decided = tracker(), Decided()
-    queue = ChunkQueue(1 << 20)
-    queue.put(Chunk(claim, 0, 5, Unfetched(0, 5)))
-    async with running(runner_of(rejecting(1), decided), [queue]) as task:
-        await fails(task, "this sink type cannot reject single records")
-    assert not decided.pieces
 
 
 async def test_waiting_ends_with_the_claim() -> None:

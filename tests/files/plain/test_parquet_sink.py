@@ -14,7 +14,7 @@ import pytest
 
 from kzconsumer import clock
 from kzconsumer.errors import ConfigError, SinkError
-from kzconsumer.sinks.interface import Batch, Sink, SinkContext
+from kzconsumer.sinks.interface import Batch, RecordsRejectedError, Sink, SinkContext
 from kzconsumer.testing.sink_contract import contract_context
 from kzconsumer_files.names import data_file
 from kzconsumer_files.parquet.sink import ParquetSink
@@ -71,6 +71,28 @@ async def test_a_range_is_a_file_with_all_columns(tmp_path: Path, codec: str) ->
     assert rows.column("timestamp").cast(pa.int64()).to_pylist() == [(TIME + n) * 1000 for n in (5, 7, 9)]
     compression = pq.read_metadata(file).row_group(0).column(1).compression
     assert compression == {"none": "UNCOMPRESSED"}.get(codec, codec.upper())
+
+
+FIRST, LAST = -62_135_596_800_000, 253_402_300_799_999
+
+
+@pytest.mark.parametrize("bad", [FIRST - 1, LAST + 1, 1_700_000_000_000_000_000, -(1 << 63), (1 << 63) - 1])
+async def test_a_record_with_a_timestamp_that_no_reader_has_is_rejected(tmp_path: Path, bad: int) -> None:
+    """Of the range nothing is published; then all of it but that record. The bounds themselves are times."""
+    times = [FIRST, LAST, bad, None, bad, TIME]
+    part = range_data("t", 0, 0, 6, [record(offset, timestamp=time) for offset, time in enumerate(times)], batches=6)
+    good = range_data("t", 1, 0, 3)
+    async with made(tmp_path) as sink:
+        with pytest.raises(RecordsRejectedError) as raised:
+            await sink.write(Batch((part, good)))
+        found = [(each.partition, each.offset, each.error_class) for each in raised.value.records]
+        assert found == [(0, 2, "unstorable"), (0, 4, "unstorable")]
+        assert list(tmp_path.glob("*.parquet")) == []
+        await sink.write(Batch((part.without(((2, 3), (4, 5))), good)))
+    table = pq.read_table(tmp_path / data_file(part))
+    assert table.column("offset").to_pylist() == [0, 1, 3, 5]
+    expected = [FIRST * 1000, LAST * 1000, None, TIME * 1000]
+    assert table.column("timestamp").cast(pa.int64()).to_pylist() == expected
 
 
 async def test_the_first_of_two_writers_wins_and_a_range_without_records_is_known(tmp_path: Path) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kzconsumer.sinks.interface import RangeData
+from kzconsumer.sinks.interface import RangeData, Rejected
 
 Codec: TypeAlias = Literal["snappy", "none", "gzip", "zstd"]
 
@@ -25,8 +25,39 @@ _COLUMNS: Final[Mapping[str, Any]] = {
     "timestampType": pa.int32(),
     "headers": _HEADERS,
 }
+FIRST_MS: Final = -62_135_596_800_000
+"""0001-01-01T00:00:00Z. Before it and after the year 9999 Spark's Python, Delta, Iceberg and pandas have no times."""
+LAST_MS: Final = 253_402_300_799_999
+UNSTORABLE: Final = "unstorable"
+"""The class of errors of records with a value that their destination cannot hold."""
+NO_TIME: Final = "timestamp is outside of the years 1 to 9999: it is to be in milliseconds"
 _WITH_STATISTICS: Final = ["topic", "partition", "offset", "timestamp", "timestampType"]
 _ROW_GROUP_BYTES: Final = 128 << 20  # as Spark's
+
+
+def unstorable(ranges: Iterable[RangeData]) -> list[Rejected]:
+    """The records whose timestamp is no time that readers of files and tables have.
+
+    Brokers store any number of milliseconds, also one of nanoseconds. Arrow computes; a record costs some nanoseconds.
+    """
+    return [
+        Rejected(part.topic, part.partition, offset, NO_TIME, UNSTORABLE)
+        for part in ranges
+        for batch in part.batches
+        for offset in without_time(batch)
+    ]
+
+
+def without_time(records: pa.RecordBatch) -> list[int]:
+    """The offsets of records that `unstorable` rejects, of a batch of `kzconsumer.records.columns.SCHEMA`."""
+    times = records.column("timestamp").cast(pa.int64())
+    bounds = pc.min_max(times)
+    least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
+    if least is None or (least >= FIRST_MS and greatest <= LAST_MS):
+        return []
+    outside = pc.or_(pc.less(times, pa.scalar(FIRST_MS)), pc.greater(times, pa.scalar(LAST_MS)))
+    places = cast("pa.Array[Any]", pc.indices_nonzero(outside))  # null is none of them
+    return cast("list[int]", records.column("offset").take(places).to_pylist())
 
 
 def record_table(part: RangeData) -> pa.Table:

@@ -22,14 +22,14 @@ from kzconsumer.errors import SinkError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.settings.quantities import reader
 from kzconsumer.settings.tables import read_table
-from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
+from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, SinkContext
 from kzconsumer.sinks.reports import Holdings
 from kzconsumer_files.destination import TargetDestination
 from kzconsumer_files.holdings import Held, files
 from kzconsumer_files.names import NotOurs, Owner, data_file
 from kzconsumer_files.object_store import StoreUnavailable, is_object_store, require_usable_options, without_store
 from kzconsumer_files.options import read_place, require_usable, unusable
-from kzconsumer_files.parquet.records import Codec, record_table, write_records
+from kzconsumer_files.parquet.records import Codec, record_table, unstorable, write_records
 from kzconsumer_files.publication import KeptAside, StagedRange
 from kzconsumer_files.writer import TargetWriter, Written
 
@@ -114,6 +114,8 @@ class ParquetSink:
         return await self._in_thread(partial(self._destination.set_aside, part, records), abandon=True)
 
     async def write(self, batch: Batch) -> None:
+        if rejected := unstorable(batch.ranges):
+            raise RecordsRejectedError(rejected)
         if batch.ranges:
             await self._in_thread(partial(self._write, batch))
 

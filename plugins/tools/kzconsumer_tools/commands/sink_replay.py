@@ -102,7 +102,8 @@ async def _replay(
 
 def _text(done: Replayed) -> str:
     return (
-        f"{done.destination}\n{plural(done.records, 'record')} written in {plural(done.ranges, 'range')}\n"
+        f"{done.destination}\n{plural(done.records, 'record')} written in {plural(done.ranges, 'range')}"
+        f"{f', {count(done.rejected)} rejected by the sink' if done.rejected else ''}\n"
         f"{plural(done.partitions, 'partition')}, {plural(done.offsets, 'offset')}: "
         f"{count(done.there)} were there before"
     )

@@ -23,8 +23,9 @@ from kzconsumer.errors import KzConsumerError, NotDoneError, SinkError
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.records.forms import ColumnRecords
+from kzconsumer.registry.offset_list import spans_of
 from kzconsumer.settings.sections import BatchSettings
-from kzconsumer.sinks.interface import Batch, RangeData, Sink
+from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, Sink
 from kzconsumer.sinks.reports import Accountable
 
 LEASE = 5.0
@@ -38,7 +39,10 @@ class ReplayableSink(Sink, Accountable, Protocol):
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """`offsets`: requested, of which the ledger had `there`; `records`: written, in `ranges`."""
+    """`offsets`: requested, of which the ledger had `there`; `records`: written, in `ranges`.
+
+    `rejected` records were left out, since the sink cannot write them.
+    """
 
     destination: str
     partitions: int
@@ -46,6 +50,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     there: int
     ranges: int
     records: int
+    rejected: int
 
 
 def safe_until() -> float:
@@ -93,12 +98,13 @@ async def replay(
         total, open_offsets = _offsets(wanted), _offsets(left)
         show(total - open_offsets, total)
         done = total - open_offsets
-        ranges = records = 0
+        ranges = records = rejected = 0
         async for batch in _batches(reader, left, incarnations, limits):
             with _mapped():
-                await sink.write(batch)
-            ranges += len(batch.ranges)
-            records += batch.records
+                written = await _written(sink, batch)
+            ranges += len(written.ranges)
+            records += written.records
+            rejected += batch.records - written.records
             done += _offsets(part.range for part in batch.ranges)
             show(done, total)
         show(total, total)
@@ -109,7 +115,24 @@ async def replay(
         there=total - open_offsets,
         ranges=ranges,
         records=records,
+        rejected=rejected,
     )
+
+
+async def _written(sink: ReplayableSink, batch: Batch) -> Batch:
+    """The part of the batch that is written: without the records that the sink rejects."""
+    while batch.ranges:
+        try:
+            await sink.write(batch)
+        except RecordsRejectedError as error:
+            offsets: dict[TopicPartition, list[int]] = {}
+            for each in error.records:
+                offsets.setdefault(TopicPartition(each.topic, each.partition), []).append(each.offset)
+            parts = (part.without(spans_of(offsets.get(part.topic_partition, ()))) for part in batch.ranges)
+            batch = Batch(tuple(part for part in parts if part.records))
+        else:
+            break
+    return batch
 
 
 class _Part(msgspec.Struct):

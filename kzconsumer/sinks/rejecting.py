@@ -1,0 +1,82 @@
+"""Carries out `[rejected]` for records that a sink has rejected."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from kzconsumer.errors import RecordNotWrittenError, RecordRejectedError, SinkError
+from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.rejected.rejects import RejectedRecord
+from kzconsumer.sinks.interface import RangeData, RecordsRejectedError, Rejected
+from kzconsumer.sinks.owned_ranges import OwnedRanges
+from kzconsumer.streams.message import Message
+
+HandleRejected: TypeAlias = Callable[[Sequence[RejectedRecord], Callable[[], bool]], Awaitable[bool]]
+
+# Rejected records that are handled at a time.
+_PIECE: Final = 500
+
+
+class Rejecting:
+    def __init__(self, owned: OwnedRanges, handle: HandleRejected) -> None:
+        self._owned = owned
+        self._handle = handle
+
+    async def carry_out(
+        self, parts: Mapping[OffsetTracker, RangeData], rejected: RecordsRejectedError
+    ) -> dict[OffsetTracker, list[int]]:
+        """Return when each record is a dead letter or skipped, with their offsets; empty if all claims are lost.
+
+        Raises RecordNotWrittenError if the policy of one is "fail", SinkError for records that are not in the ranges.
+        """
+        claims = {part.topic_partition: claim for claim, part in parts.items()}
+        offsets: dict[OffsetTracker, list[int]] = {}
+        piece: list[RejectedRecord] = []
+        try:
+            async for claim, record in self._found(parts, claims, rejected.records):
+                offsets.setdefault(claim, []).append(record.message.offset)
+                piece.append(record)
+                if len(piece) == _PIECE:
+                    if not await self._handle(piece, lambda: _all_lost(parts)):
+                        return {}
+                    piece = []
+            if piece and not await self._handle(piece, lambda: _all_lost(parts)):
+                return {}
+        except RecordRejectedError as error:
+            more = len(rejected.records) - 1
+            others = f" (and {more} more of this batch were rejected)" if more else ""
+            raise RecordNotWrittenError(f"{error}{others}") from error
+        except ValueError as error:
+            raise SinkError(str(error)) from error
+        return offsets
+
+    async def _found(
+        self,
+        parts: Mapping[OffsetTracker, RangeData],
+        claims: Mapping[TopicPartition, OffsetTracker],
+        records: Sequence[Rejected],
+    ) -> AsyncIterator[tuple[OffsetTracker, RejectedRecord]]:
+        for record in records:
+            at = TopicPartition(record.topic, record.partition)
+            claim = claims.get(at)
+            message = await self._message(parts[claim], record.offset) if claim is not None else None
+            if claim is None or message is None:
+                raise ValueError(f"the sink rejects {at} at offset {record.offset}, which is not in its batch")
+            yield claim, RejectedRecord(message, record.error_class, record.reason)
+
+    async def _message(self, part: RangeData, offset: int) -> Message | None:
+        for piece in part.pieces:
+            row = piece.rows_below(offset)
+            if not piece.fetched and row < len(piece) and piece.rows_below(offset + 1) > row:
+                return await self._owned.message(part.topic_partition, offset)
+            if piece.fetched:
+                for message in piece.slice(row, row + 1).messages():
+                    if message.offset == offset:
+                        return message
+        return None
+
+
+def _all_lost(claims: Collection[OffsetTracker]) -> bool:
+    return all(claim.lost for claim in claims)

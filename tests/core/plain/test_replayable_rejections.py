@@ -1,0 +1,276 @@
+"""A replayable sink rejects records: dead letters, then the plan, then the rest is written; a replay repeats none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from kzconsumer.errors import ContentRefusedError, NoNodeError, RecordRejectedError, SinkError
+from kzconsumer.model import RangeIdentity, TopicPartition
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.records.forms import Unfetched
+from kzconsumer.registry.claim_record import Plan
+from kzconsumer.registry.offset_list import Spans, offset_list, offsets_in, spans_of
+from kzconsumer.rejected.rejects import RejectedRecord
+from kzconsumer.settings.sections import BatchSettings
+from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, Rejected
+from kzconsumer.sinks.planning import RangePlans
+from kzconsumer.sinks.quarantine import RangeQuarantine
+from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.streams.chunk import Chunk
+from kzconsumer.streams.chunk_queue import ChunkQueue
+from kzconsumer.streams.message import Message
+from tests.core.plain.test_rejections import fails
+from tests.core.plain.test_separating import offsets_of
+from tests.core.plain.test_sink_runner import Memory, running, until
+from tests.support.chunks import TOPIC, chunk, put, tracker
+from tests.support.owned_ranges import Nothing, Owned
+from tests.support.plans import plan_of
+
+POSITION = tuple[int, int]
+
+
+class Journal(Owned):
+    """The membership of one member; writes down what it stores, and has the plans."""
+
+    def __init__(self, claims: Sequence[OffsetTracker], error: Exception | None = None) -> None:
+        super().__init__(claims)
+        self.events: list[str] = []
+        self.plans: dict[OffsetTracker, Plan] = {}
+        self.rejected: dict[OffsetTracker, str] = {}
+        self.refusal = error
+        self.lost_at_record: Callable[[], None] = lambda: None
+
+    async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
+        self.plans.update(plans)
+        return list(plans)
+
+    async def record_rejected(self, offsets: Mapping[OffsetTracker, Spans]) -> Collection[OffsetTracker]:
+        if self.refusal is not None:
+            raise self.refusal
+        self.lost_at_record()
+        for claim, spans in offsets.items():
+            first = 0
+            known = offsets_in(self.rejected[claim], first) if claim in self.rejected else ()
+            self.rejected[claim] = offset_list(spans_of((), (*known, *spans)), first)
+        self.events += [f"plan {claim.topic_partition.partition} without {self.rejected[claim]}" for claim in offsets]
+        return [claim for claim in offsets if not claim.lost]
+
+    async def resume_after_replay(self, claim: OffsetTracker) -> None:
+        return None
+
+    async def message(self, partition: TopicPartition, offset: int) -> Message | None:
+        self.events.append(f"fetch {offset}")
+        return Message(*partition, offset, b"key", b"fetched", 1, (), 0)
+
+    async def handle(self, records: Sequence[RejectedRecord], lost: Callable[[], bool]) -> bool:
+        self.events += [f"letter {m.partition}/{m.offset} {m.value!r} {error_class}" for m, error_class, _ in records]
+        return not lost()
+
+
+class Table(Memory):
+    """A replayable sink that cannot hold some records, and a destination that refuses some more."""
+
+    fingerprint = "f"
+    remembers = False
+
+    def __init__(
+        self, journal: Journal, bad: Collection[POSITION] = (), refused: Collection[POSITION] = (), outage: int = 0
+    ) -> None:
+        super().__init__()
+        self.journal = journal
+        self.bad, self.refused, self.outage = set(bad), set(refused), outage
+        self.trials = 0
+
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        return ()
+
+    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        return True
+
+    async def write(self, batch: Batch) -> None:
+        found = sorted(self.bad & at(batch))
+        if found:
+            why = "column at: out of range", "unstorable"
+            raise RecordsRejectedError(Rejected(TOPIC, *each, *why) for each in found)
+        self.refuse(batch)
+        await super().write(batch)
+        self.journal.events.append(f"write {[(part.partition, offsets_of(part)) for part in batch.ranges]}")
+
+    async def trial(self, batch: Batch) -> None:
+        self.trials += 1
+        if self.trials == self.outage:
+            raise SinkError("connection refused")
+        self.refuse(batch)
+
+    def refuse(self, batch: Batch) -> None:
+        if self.refused & at(batch):
+            raise ContentRefusedError("the table: value too long for type character varying(5)")
+
+
+def at(batch: Batch) -> set[POSITION]:
+    return {(part.partition, offset) for part in batch.ranges for offset in offsets_of(part)}
+
+
+def runner_of(sink: Table, journal: Journal, quarantine: RangeQuarantine | None = None) -> SinkRunner:
+    limits = BatchSettings(max_records=1000, max_time=0.02)
+    plans = RangePlans(journal, Nothing(), "read_committed")
+    return SinkRunner("table", sink, limits, journal, plans, quarantine, journal.handle)
+
+
+async def written(sink: Table, journal: Journal, *chunks: Chunk) -> None:
+    queue = ChunkQueue(1 << 20)
+    put(queue, *chunks)
+    async with running(runner_of(sink, journal), [queue]):
+        await until(lambda: journal.made and all(claim.settled for claim in journal.claims))
+
+
+async def test_letters_are_durable_before_the_plan_and_the_plan_before_the_rest() -> None:
+    claims = [tracker(0), tracker(1)]
+    journal = Journal(claims)
+    sink = Table(journal, bad=[(0, 1), (0, 3)])
+    await written(sink, journal, chunk(claims[0], 0, 5), chunk(claims[1], 0, 2))
+    assert journal.events == [
+        "letter 0/1 b'v1' unstorable",
+        "letter 0/3 b'v3' unstorable",
+        "plan 0 without 1 3",
+        "write [(0, [0, 2, 4]), (1, [0, 1])]",
+    ]
+    assert journal.made[-1] == [5, 2]
+    assert [claim.written for claim in claims] == [(0, 5), (0, 2)], "the destination must have both ranges from now on"
+
+
+async def test_of_a_range_whose_records_are_all_rejected_nothing_is_written() -> None:
+    """Nor must the destination have it: a later claim asks for the last range that was written."""
+    claim = tracker(0)
+    journal = Journal([claim])
+    await written(Table(journal, bad=[(0, 0), (0, 1)]), journal, chunk(claim, 0, 2))
+    assert journal.events[-1] == "plan 0 without 0-1"
+    assert (journal.made[-1], claim.written) == ([2], None)
+
+
+def replaying(plan: Plan) -> OffsetTracker:
+    return OffsetTracker(TopicPartition(TOPIC, 0), plan.first, replay=plan)
+
+
+@pytest.mark.parametrize("left", [(0, 1, 2, 4), ()])
+async def test_a_replay_writes_the_same_records_and_no_letter_again(left: tuple[int, ...]) -> None:
+    rejected = offset_list(spans_of(set(range(5)) - set(left)), 0)
+    claim = replaying(plan_of(0, 5, rejected=rejected, checksum=""))
+    journal = Journal([claim])
+    sink = Table(journal, bad=[(0, 3)])
+    await written(sink, journal, chunk(claim, 0, 5))
+    assert journal.events == ([f"write {[(0, list(left))]}"] if left else [])
+    assert journal.made[-1] == [5]
+
+
+async def test_a_replay_of_a_member_that_died_before_the_plan_had_them_finds_them_itself() -> None:
+    claim = replaying(plan_of(0, 5, checksum=""))
+    journal = Journal([claim])
+    await written(Table(journal, bad=[(0, 3)]), journal, chunk(claim, 0, 5))
+    assert journal.events == ["letter 0/3 b'v3' unstorable", "plan 0 without 3", "write [(0, [0, 1, 2, 4])]"]
+
+
+async def test_nothing_is_written_if_the_plan_cannot_be_stored() -> None:
+    claim = tracker(0)
+    for error in (NoNodeError("gone"), ValueError("50000 records, too many for one range")):
+        journal = Journal([claim], error)
+        queue = ChunkQueue(1 << 20)
+        put(queue, chunk(claim, 0, 5))
+        async with running(runner_of(Table(journal, bad=[(0, 3)]), journal), [queue]) as task:
+            await fails(task, str(error))
+        assert journal.events == ["letter 0/3 b'v3' unstorable"]
+
+
+async def test_a_claim_that_is_lost_while_the_plan_is_stored_is_not_written() -> None:
+    claims = [tracker(0), tracker(1)]
+    journal = Journal(claims)
+    journal.lost_at_record = claims[0].close
+    queue = ChunkQueue(1 << 20)
+    put(queue, *(chunk(claim, 0, 2) for claim in claims))
+    async with running(runner_of(Table(journal, bad=[(0, 1)]), journal), [queue]):
+        await until(lambda: journal.made)
+    assert journal.events[-1] == "write [(1, [0, 1])]"
+
+
+async def test_the_policy_fail_names_the_record_and_takes_no_other_with_it(tmp_path: Path) -> None:
+    """Also with a quarantine: it is for ranges that cannot be separated."""
+    claim = tracker(0)
+    journal = Journal([claim])
+
+    async def handle(records: Sequence[RejectedRecord], lost: Callable[[], bool]) -> bool:
+        message, error_class, reason = records[0]
+        raise RecordRejectedError(message.topic, message.partition, message.offset, error_class, reason)
+
+    journal.handle = handle  # type: ignore[method-assign]
+    queue = ChunkQueue(1 << 20)
+    put(queue, chunk(claim, 0, 5))
+    quarantine = RangeQuarantine(tmp_path / "aside", "table")
+    sink = Table(journal, bad=[(0, 3), (0, 4)])
+    async with running(runner_of(sink, journal, quarantine), [queue]) as task:
+        await fails(task, "orders-0 at offset 3 was rejected as unstorable: column at: out of range .and 1 more")
+    assert (claim.processed, list(tmp_path.iterdir())) == (0, [])
+
+
+async def test_what_only_the_destination_knows_is_found_and_rejected() -> None:
+    claims = [tracker(0), tracker(1)]
+    journal = Journal(claims)
+    sink = Table(journal, bad=[(1, 0)], refused=[(0, 7)])
+    await written(sink, journal, chunk(claims[0], 0, 50), chunk(claims[1], 0, 3))
+    assert journal.events == [
+        "letter 1/0 b'v0' unstorable",
+        "plan 1 without 0",
+        "letter 0/7 b'v7' refused",
+        "plan 0 without 7",
+        f"write {[(0, [*range(7), *range(8, 50)]), (1, [1, 2])]}",
+    ]
+
+
+@pytest.mark.parametrize("trial", [1, 3, 8])
+async def test_an_outage_during_the_search_rejects_nothing(trial: int) -> None:
+    claim = tracker(0)
+    journal = Journal([claim])
+    queue = ChunkQueue(1 << 20)
+    put(queue, chunk(claim, 0, 50))
+    async with running(runner_of(Table(journal, refused=[(0, 7)], outage=trial), journal), [queue]) as task:
+        await fails(task, "connection refused")
+    assert (journal.events, claim.processed) == ([], 0)
+
+
+async def test_a_quarantined_range_is_without_the_records_that_were_rejected_before(tmp_path: Path) -> None:
+    """They are dead letters already."""
+    claim = tracker(0)
+    journal = Journal([claim])
+    kept: list[RangeData] = []
+
+    class Keeping(RangeQuarantine):
+        async def keep(self, part: RangeData, *others: object) -> Path | None:
+            kept.append(part)
+            return tmp_path / "kept"
+
+    class Broken(Table):
+        async def write(self, batch: Batch) -> None:
+            await super().write(batch)
+            raise OSError("the disk is full")
+
+    queue = ChunkQueue(1 << 20)
+    put(queue, chunk(claim, 0, 5))
+    runner = runner_of(Broken(journal, bad=[(0, 3)]), journal, Keeping(tmp_path, "table"))
+    async with running(runner, [queue]):
+        await until(lambda: journal.made)
+    assert [offsets_of(part) for part in kept] == [[0, 1, 2, 4]]
+    assert journal.events.count("letter 0/3 b'v3' unstorable") == 1
+
+
+async def test_a_record_that_executors_fetch_is_fetched_for_its_letter() -> None:
+    claim = tracker(0)
+    journal = Journal([claim])
+    await written(Table(journal, bad=[(0, 2)]), journal, Chunk(claim, 0, 5, Unfetched(0, 5)))
+    assert journal.events == [
+        "fetch 2",
+        "letter 0/2 b'fetched' unstorable",
+        "plan 0 without 2",
+        "write [(0, [0, 1, 3, 4])]",
+    ]
