@@ -17,6 +17,7 @@ import pytest
 from kzconsumer.errors import ConfigError
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import SinkContext
+from kzconsumer_spark.columns.schemas import check_files
 from kzconsumer_spark.daemon.destination_options import FilesOptions, read_options
 from kzconsumer_spark.daemon.directories import make_directories
 from kzconsumer_spark.daemon.options import local_path
@@ -535,3 +536,12 @@ def test_executors_that_fetch_need_the_settings_of_a_member() -> None:
     tables = {"zookeeper": {"connect": "h:2181"}, "group": {"id": "g"}}
     whole = msgspec.structs.replace(context, settings=Settings.from_dict(tables))
     assert SparkSink(PARQUET | {"read": "executors"}, whole).wants == "ranges"
+
+
+@pytest.mark.parametrize("of_file", [False, True])
+def test_a_type_that_json_is_not_read_as_is_found_without_spark(tmp_path: Path, of_file: bool) -> None:
+    ddl = "id BIGINT, `char` STRING, name varchar (5)"
+    (tmp_path / "orders.ddl").write_text(ddl)
+    schema = f"file:{tmp_path / 'orders.ddl'}" if of_file else ddl
+    with pytest.raises(ValueError, match=r"^value.schema: JSON is not read as varchar \(5\); use STRING$"):
+        check_files(read_options(PARQUET | {"value": {"format": "json", "schema": schema}}).columns)

@@ -175,9 +175,7 @@ def test_a_bad_record_fails_the_batch_with_its_position_but_not_its_content(
     case = Case(session, tmp_path, value=FieldOptions(format="json", schema="id INT"), where="offset < 2")
     with pytest.raises(BadRecord) as caught:
         case.shape(values(b'{"id": 1}', b"secret", b"secret"), values(b"{}", partition=1))
-    assert str(caught.value) == (
-        "t-0 offset 1: value is not JSON, or has a field of another type (and 1 more in this batch)"
-    )
+    assert str(caught.value) == ("t-0 offset 1: value is not one JSON object alone (and 1 more in this batch)")
     assert len(case.rows(values(b"{}", first=3), values(b"{}", partition=1))) == 1
 
 

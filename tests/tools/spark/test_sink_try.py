@@ -91,7 +91,7 @@ where = "partition = 1"
                 "topic": unique,
                 "partition": 1,
                 "offset": 10,
-                "reason": "value is not JSON, or has a field of another type",
+                "reason": "value is not one JSON object alone",
             }
         ],
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import ParseException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
@@ -19,10 +19,10 @@ from kzconsumer_spark.columns import schemas
 from kzconsumer_spark.columns.avro_decoder import AvroDecoder, AvroSchema, schema_id
 from kzconsumer_spark.columns.avro_types import Unsupported, for_spark
 from kzconsumer_spark.columns.decoder import Decoder, Read, decode_column
+from kzconsumer_spark.columns.json_reading import JsonReading, require_readable
 from kzconsumer_spark.columns.registry import NotRegistered, Registry, RegistryError
 from kzconsumer_spark.pipe.column_options import REGISTRY, Columns, Field, FieldOptions
 
-_CORRUPT = "__kz_corrupt"
 _DECODED = "__kz_decoded"
 MOST_IDS = 1000
 
@@ -47,7 +47,7 @@ class Decoding:
         self._fixed: dict[Field, Decoder] = {}
         self._readers: dict[Field, AvroSchema] = {}
         self._seen: dict[Field, set[int]] = {}
-        self._json: dict[Field, StructType] = {}
+        self._json: dict[Field, JsonReading] = {}
         for name, options in self._fields.items():
             if options.format == "protobuf":
                 self._fixed[name] = schemas.protobuf_decoder(options)
@@ -57,7 +57,7 @@ class Decoding:
                 if options.format == "avro":
                     self._fixed[name] = AvroDecoder({None: schema}, None)
             elif options.format == "json":
-                self._json[name] = _struct(schemas.ddl(options))
+                self._json[name] = JsonReading(_struct(schemas.ddl(options)))
             if options.format == "confluent-avro":
                 self._seen[name] = set()
 
@@ -123,6 +123,7 @@ def _struct(ddl: str) -> StructType:
         raise Unsupported(" ".join(str(error).split("== SQL ==")[0].split())) from error
     if not isinstance(found, StructType):
         raise Unsupported("the DDL is not a list of columns")
+    require_readable(found)
     return found
 
 
@@ -149,23 +150,13 @@ def _reading(decoder: Decoder) -> Callable[[pa.Array[Any]], pa.Array[Any]]:
     return read
 
 
-def _natively(frame: DataFrame, name: Field, json: StructType | None) -> DataFrame:
+def _natively(frame: DataFrame, name: Field, json: JsonReading | None) -> DataFrame:
     """As text, or as JSON of a schema."""
     text = F.col(name).cast("string")
-    not_text = F.col(name).isNotNull() & ~F.is_valid_utf8(text)
-    error: Column
-    value: Column
+    error = F.when(F.col(name).isNotNull() & ~F.is_valid_utf8(text), F.lit("is not UTF-8"))
     if json is None:
-        error, value = F.when(not_text, F.lit("is not UTF-8")), text
-    else:
-        wanted = StructType([*json, StructField(_CORRUPT, StringType())])
-        settings = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-        frame = frame.withColumn(_CORRUPT, F.from_json(text, wanted, settings))
-        error = (
-            F.when(not_text, F.lit("is not UTF-8"))
-            .when(F.col(name).isNotNull() & F.col(_CORRUPT).isNull(), F.lit("is not a JSON object"))
-            .when(F.col(_CORRUPT)[_CORRUPT].isNotNull(), F.lit("is not JSON, or has a field of another type"))
-        )
-        value = F.col(_CORRUPT).dropFields(_CORRUPT)
-    marked = frame.withColumns({error_of(name): error, name: F.when(error.isNull(), value)})
-    return marked.drop(_CORRUPT)
+        return frame.withColumns({error_of(name): error, name: F.when(error.isNull(), text)})
+    found = json.read(frame, text)
+    error = error.when(F.col(name).isNotNull(), found.reason)
+    marked = found.frame.withColumn(error_of(name), error)
+    return marked.withColumn(name, F.when(F.col(error_of(name)).isNull(), found.value)).drop(*found.used)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,9 @@ _NEEDS = {
     "confluent-avro": ("fastavro", "avro"),
     "protobuf": ("google.protobuf", "protobuf"),
 }
+
+#: The worker refuses other types; these are common.
+_NOT_READ = re.compile(r"\b(VAR)?CHAR\s*\(\s*\d+\s*\)", re.IGNORECASE)
 
 
 def check_files(columns: Columns) -> None:
@@ -44,13 +48,13 @@ def _check(options: FieldOptions) -> None:
         _require(*_NEEDS[options.format], what)
         if tuple(map(int, metadata.version("pyspark").split(".")[:2])) < (4, 1):
             raise Unsupported(f"{what} needs Spark 4.1 or later; {metadata.version('pyspark')} is installed")
+    if options.format == "json" and (refused := _NOT_READ.search(ddl(options))):
+        raise Unsupported(f"JSON is not read as {refused[0]}; use STRING")
     if options.schema is None or not options.schema.startswith(FILE):
         return
     if options.format == "protobuf":
         protobuf_decoder(options)
-    elif options.format == "json":
-        ddl(options)
-    else:
+    elif options.format != "json":
         avro_schema(options)
 
 
