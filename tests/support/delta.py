@@ -5,13 +5,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from threading import Barrier
 from typing import Any, Generic, TypeVar
 
 import msgspec
 import pyarrow.parquet as pq
+import pytest
 
+from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer_files.names import Owner
@@ -74,6 +77,21 @@ def race(writers: Sequence[Writer[Any]], rounds: int) -> list[bytes]:
 
             assert sum(threads.map(write, writers)) == 1
     return sorted(b"v%d" % offset for offset in range(rounds))
+
+
+def require_refused(writer: Writer[Any], copy: Callable[[], Callable[[], None]]) -> None:
+    """A table that is restored from a copy while `writer` writes is not written behind a gap."""
+    parts = [range_data("t", 0, 10 * n, 10 * n + 10) for n in range(5)]
+    writer.publish(writer.stage(parts[0]))
+    restore = copy()
+    for before, part in pairwise(parts[:4]):
+        assert writer.publish(writer.stage(part), follows=[before.identity]) == 1, "a copy changes nothing"
+    restore()
+    for _ in range(2):
+        with pytest.raises(DestinationWentBackError, match="t-0: offsets 10 to 40 were written and committed, and are"):
+            writer.publish(writer.stage(parts[4]), follows=[parts[3].identity])
+    assert writer.target.has([part.identity for part in parts]) == [parts[0].identity]
+    assert writer.publish(writer.stage(range_data("t", 1, 0, 10))) == 1, "what follows nothing is taken"
 
 
 class Writer(Generic[Target]):

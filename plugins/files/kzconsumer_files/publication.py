@@ -170,12 +170,12 @@ class Publication:
             # is a second one, and void. That it could be made shows that the entry was there before. But NFS may still
             # answer that the entry is missing: that was true when it was asked before the files were staged. (An entry
             # that is folded has gone for longer than NFS remembers: later ranges had to be planned and published.)
-            # test_publication.py::test_nfs_remembers_that_an_entry_was_missing
+            # tests/files/plain/test_nfs.py plays it.
             look_anew(self._state)
-            for name, decision, _ in decided:
-                if self._ledger.has(name):
-                    decision.unlink(missing_ok=True)
-            decided = [each for each in decided if not self._ledger.has(each[0])]
+            void = {name for name, *_ in decided if self._ledger.has(name)}
+            for name in void:
+                (self._decisions / f"{name}.json").unlink(missing_ok=True)
+            decided = [each for each in decided if each[0] not in void]
         if decided:
             sync_directory(self._decisions)  # the decision has to be on disk before any of its files is
         directories = {self._target}

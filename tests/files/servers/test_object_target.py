@@ -20,11 +20,11 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from kzconsumer.errors import ConfigError, PluginError, SinkError
+from kzconsumer.errors import ConfigError, DestinationWentBackError, PluginError, SinkError
 from kzconsumer.sinks.interface import Batch, Sink, SinkContext
 from kzconsumer.testing.sink_contract import contract_context
 from kzconsumer_files.holdings import files
-from kzconsumer_files.names import Owner, data_file
+from kzconsumer_files.names import Owner, data_file, identity_of
 from kzconsumer_files.object_store import ObjectStore as Place
 from kzconsumer_files.object_store import StoreUnavailable
 from kzconsumer_files.object_target import ObjectTarget
@@ -202,6 +202,33 @@ def test_a_late_decision_is_void(server: ObjectStore, tmp_path: Path, monkeypatc
         assert target.publish([staged(attempt, spooled(0), name, layout)], attempt, free) == published
     assert list(one.visible()) == [f"day=1/{data_file(spooled(0))}"]
     assert not [name for name in server.objects() if "/publishing/" in name or "/attempts/" in name]
+
+
+@EACH_BY_NIGHT
+def test_a_store_that_was_restored_takes_nothing_more(
+    server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a member that remembers what it had, or another one; each range follows the one before."""
+    target, other = (target_in(server, monkeypatch, tmp_path / name) for name in "ab")
+
+    def publish(by: ObjectTarget, number: int, *follows: int) -> int:
+        attempt = PrivateDirectory(by.attempts).path / "1"
+        attempt.mkdir()
+        before = [identity_of(part(each)) for each in follows]
+        return by.publish([staged(attempt, part(number), "", "")], attempt, free, before)
+
+    def part(number: int) -> SpooledRange:
+        return spooled(0, 3 * number, 3 * number + 3)
+
+    assert publish(target, 0) == publish(target, 1, 0) == publish(other, 2, 1) == publish(target, 3, 2) == 1
+    restore = server.copied()
+    assert publish(target, 4, 3) == publish(target, 5, 4) == publish(other, 6, 5) == 1, "a copy changes nothing"
+    restore()
+    for by in (target, other, target_in(server, monkeypatch, tmp_path / "c")):
+        with pytest.raises(DestinationWentBackError, match="t-0: offsets 12 to 21 were written and committed"):
+            publish(by, 7, 6)
+    assert not [name for name in server.objects() if "/publishing/" in name or "/attempts/" in name]
+    assert publish(target, 4, 3) == 1
 
 
 @EACH_BY_NIGHT

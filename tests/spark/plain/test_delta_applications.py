@@ -11,7 +11,10 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from kzconsumer.errors import DestinationWentBackError
+from kzconsumer_files.names import Owner
 from kzconsumer_spark.delta.applications import Applications
+from tests.support.copied import copied
 from tests.support.delta import Writer, claimed, spark_columns
 from tests.support.range_data import range_data
 
@@ -108,6 +111,25 @@ def test_a_table_that_was_restored_and_has_grown_again(tmp_path: Path, later: in
     for version in range(later):
         append(path, p2=version)
     kept.require_right(kept.open())
+
+
+@pytest.mark.parametrize("further", [0, 2])
+def test_a_restored_table_has_another_entry_in_the_place_of_ours(tmp_path: Path, further: int) -> None:
+    """It was the last one that we have committed, and was not read since."""
+    target = claimed(tmp_path / "out")
+    writer = Writer(target, tmp_path / "scratch")
+    others = Writer(claimed(tmp_path / "out", Owner(cluster="c", group="other")), tmp_path / "others")
+    parts = [range_data("t", 0, n, n + 1) for n in range(4)]
+    writer.publish(writer.stage(parts[0]))
+    restore = copied(tmp_path / "out")
+    for part in parts[1:3]:
+        writer.publish(writer.stage(part))
+    restore()
+    for number in range(2 + further):
+        others.publish(others.stage(range_data("t", 0, number, number + 1)))
+    with pytest.raises(DestinationWentBackError, match="offsets 1 to 3 were written"):
+        writer.publish(writer.stage(parts[3]), follows=[parts[2].identity])
+    assert target.has([part.identity for part in parts]) == [parts[0].identity]
 
 
 def test_a_known_table_costs_one_entry_each_time_it_is_opened(tmp_path: Path) -> None:

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 
+from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Sink
 from kzconsumer_files.layout import Misfit
@@ -29,7 +31,7 @@ from kzconsumer_spark.delta.target import DeltaTarget
 from kzconsumer_spark.pipe.messages import ToDelta
 from kzconsumer_spark.ranges.positions import Overtaken
 from tests.support.copied import copied
-from tests.support.delta import OWNER, Writer, claimed, spark_columns
+from tests.support.delta import OWNER, Writer, claimed, require_refused, spark_columns
 from tests.support.duckdb_reader import delta_by_duckdb
 from tests.support.extent import extent
 from tests.support.range_data import range_data, record
@@ -433,3 +435,36 @@ def test_invalid_locations(out: Path, tmp_path: Path) -> None:
     (out / "somebodys.csv").touch()
     with pytest.raises(NotOurs, match=r"is not empty \(somebodys.csv\) and no Delta table"):
         claimed(out)
+
+
+def test_a_table_that_was_restored_takes_nothing_more(writer: Writer[DeltaTarget], out: Path) -> None:
+    require_refused(writer, lambda: copied(out))
+
+
+def test_a_table_that_is_gone_takes_nothing_more(writer: Writer[DeltaTarget], out: Path) -> None:
+    """With its log, or with the whole directory: another one is not made in its place."""
+    parts = [range_data("t", 0, 10 * n, 10 * n + 10) for n in range(3)]
+    writer.publish(writer.stage(parts[0]))
+    writer.publish(writer.stage(parts[1]), follows=[parts[0].identity])
+    for gone in (out / "_delta_log", out):
+        shutil.rmtree(gone)
+        for part in (parts[2], msgspec.structs.replace(parts[2], pieces=())):
+            with pytest.raises(DestinationWentBackError, match=r"t-0: offsets 10 to 20 were .* perhaps with others"):
+                writer.publish(writer.stage(part), follows=[parts[1].identity])
+        assert not (out / "_delta_log").exists()
+
+
+def test_a_range_follows_one_without_rows_from_before_the_table(writer: Writer[DeltaTarget], out: Path) -> None:
+    one, two, three = (range_data("t", 0, n, n + 5, rows) for n, rows in ((0, []), (5, []), (10, None)))
+    writer.publish(writer.stage(one))
+    writer.publish(writer.stage(two), follows=[one.identity])
+    assert writer.publish(writer.stage(three), follows=[two.identity]) == 1
+    assert rows(out) == offsets(0, 10, 15)
+
+
+def test_a_range_follows_one_that_was_set_aside(writer: Writer[DeltaTarget], out: Path) -> None:
+    one, two, three = (range_data("t", 0, n, n + 5) for n in (0, 5, 10))
+    writer.publish(writer.stage(one))
+    assert writer.target.set_aside(two.identity, 5)
+    assert writer.publish(writer.stage(three), follows=[two.identity]) == 1
+    assert rows(out) == offsets(0, 0, 5) + offsets(0, 10, 15)

@@ -37,7 +37,7 @@ from kzconsumer_spark.iceberg.target import IcebergTarget
 from kzconsumer_spark.pipe.messages import ToIceberg
 from kzconsumer_spark.ranges.positions import Overtaken
 from tests.support.copied import copied
-from tests.support.delta import OWNER, Writer
+from tests.support.delta import OWNER, Writer, require_refused
 from tests.support.disk import watched_disk
 from tests.support.duckdb_reader import iceberg_by_duckdb
 from tests.support.extent import extent
@@ -429,3 +429,7 @@ def test_a_commit_is_written_again_after_a_sync_that_failed(tmp_path: Path) -> N
         return metadata_of(target)
 
     require_written_again(tmp_path, publish)
+
+
+def test_a_table_that_was_restored_takes_nothing_more(writer: Writer[IcebergTarget], tmp_path: Path) -> None:
+    require_refused(writer, lambda: copied(tmp_path))

@@ -100,8 +100,14 @@ class PartitionArchive:
         """
         identity, self._identity = self._identity, None
         wanted = Identity(part.topic, part.partition, part.incarnation)
-        if identity != wanted:
+        if identity != wanted or not self._is_as_left():
+            before = self._last if identity == wanted else None
             self._last = self._opened(wanted, part, guard)
+            if before is not None and self._last is None:
+                raise SinkError(
+                    f"segments: {part.topic_partition}: {self._directory} ended at {before.end}, and has no segments"
+                    " now: put back what is missing, or move the directory away"
+                )
         else:
             self._refuse_gap(part, self._last)
         try:
@@ -120,6 +126,18 @@ class PartitionArchive:
         """All of the last segment is on disk."""
         self._on_disk = None if last is None else (last.base, last.size)
         self._sign(self._lock)
+
+    def _is_as_left(self) -> bool:
+        """False if the directory was restored from a copy: what is there has to be found out, and synced."""
+        if self._last is None:
+            return True
+        try:
+            found = (self._directory / segment_name(self._last.base)).stat().st_size == self._last.size
+        except FileNotFoundError:
+            found = False
+        if not found:
+            self._on_disk = None
+        return found
 
     def _refuse_gap(self, part: RangeData, last: Segment | None) -> None:
         start = start_of(part.first, part.raw or ())
