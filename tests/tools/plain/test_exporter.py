@@ -34,6 +34,7 @@ from kzconsumer_tools.exporter.metrics import families
 from kzconsumer_tools.exporter.nodes import WatchedNodes
 from kzconsumer_tools.exporter.pictures import Histories, SeenGroup, group_of_nodes
 from kzconsumer_tools.exporter.server import serving
+from kzconsumer_tools.groups.lag import LogRange
 from kzconsumer_tools.groups.nodes import GroupNodes
 from kzconsumer_tools.groups.reader import nodes_of
 from kzconsumer_tools.groups.topics import NodeTopics
@@ -59,7 +60,8 @@ def follow(
 ) -> SeenGroup:
     histories = Histories(INTERVAL)
     for number, (nodes, ends) in enumerate(readings):
-        seen = histories.look({"g": group_of_nodes(nodes)}, ends, written, INTERVAL * number)
+        logs = {partition: LogRange(0, end) for partition, end in ends.items()}
+        seen = histories.look({"g": group_of_nodes(nodes)}, logs, written, INTERVAL * number)
     return seen["g"]
 
 
@@ -75,7 +77,7 @@ def test_a_stalled_a_rewound_and_a_slow_partition() -> None:
     judged = [(each.judgement, each.lag, each.standing) for each in seen.partitions]
     assert judged == [("OK", 9, 120.0), ("REWIND", 14, 0.0), ("WARN", 2, 0.0), ("OK", 0, 0.0)]
     assert [each.seconds for each in seen.partitions] == [None, None, 60.0, 0.0]
-    assert (seen.lag, seen.seconds, seen.unknown, seen.members) == (25, None, 0, 0)
+    assert (seen.total.lag, seen.total.lag_seconds, seen.total.seconds, seen.members) == (25, None, 60.0, 0)
     assert burrow.group_status(seen) == "ERR"
     silent = readings + [readings[-1]] * WINDOW
     later = follow(*silent)
@@ -87,7 +89,8 @@ def test_offsets_that_are_no_numbers_and_nodes_of_no_partition() -> None:
     nodes = stored(p0=(10, 0.0), p2147483647=(5, 0.0)) | {"orders/1": node("x"), "orders/00": node("7")}
     seen = follow((group({}, {}, nodes), {P[0]: 10, P[1]: 10}))
     assert [(each.partition, each.stored) for each in seen.partitions] == [(0, 10), (1, None), (2**31 - 1, 5)]
-    assert (seen.lag, seen.seconds, seen.unknown, burrow.group_status(seen)) == (None, None, 2, "UNKNOWN")
+    assert (seen.total.lag, seen.total.unknown, seen.total.gone) == (None, {"offset unreadable": 1}, 1)
+    assert burrow.group_status(seen) == "UNKNOWN"
     unreadable = burrow.status("c", "g", seen, whole=True)["partitions"][1]
     assert (unreadable["status"], unreadable["start"], unreadable["current_lag"]) == ("UNKNOWN", None, None)
     assert len(burrow.consumer(seen)["orders"]) == 2
@@ -112,7 +115,7 @@ def test_unknown_is_never_zero(ends: dict[TopicPartition, int], offsets: list[in
             assert (each.seconds, each.standing, each.judgement) == (None, None, None)
     lags = [each.lag for each in seen.partitions]
     status = burrow.status("c", "g", seen, whole=True)
-    assert status["totallag"] == seen.lag == (None if None in lags else sum(filter(None, lags)))
+    assert status["totallag"] == seen.total.lag == (None if None in lags else sum(filter(None, lags)))
     assert [each["current_lag"] for each in status["partitions"]] == lags
     assert (status["status"] == "OK") == (None not in lags)
     samples = {sample.name for metric in exported(seen, ends) for sample in metric.samples}
@@ -124,7 +127,7 @@ def exported(seen: SeenGroup, ends: Mapping[TopicPartition, int]) -> list[Metric
     exporter = Exporter(settings, "c", INTERVAL, 60.0)
     down = {sample.name for metric in families(exporter) for sample in metric.samples}
     assert down == {"kzconsumer_exporter_up", "kzconsumer_exporter_complete"}
-    fresh = Reading(10.0**12, 0.1, {"g": seen}, {"orders": (0, 1, 2, 3)}, ends)
+    fresh = Reading(10.0**12, 0.1, {"g": seen}, {"orders": (0, 1, 2, 3)}, ends, {"closed": "not permitted"})
     exporter._last = fresh
     return list(families(exporter))
 
@@ -142,7 +145,8 @@ def busy_group() -> tuple[SeenGroup, dict[TopicPartition, int]]:
 
 def test_rules_and_dashboard_use_existing_metrics_and_the_page_lists_them() -> None:
     seen, ends = busy_group()
-    known = {sample.name for metric in exported(seen, ends) for sample in metric.samples}
+    whole = follow(*[(group({}, {}, stored(p0=(5, 0.0))), {P[0]: 9})] * 2, written={(P[0], 5): 1.0})
+    known = {sample.name for of in (seen, whole) for metric in exported(of, ends) for sample in metric.samples}
     board = (MONITORING / "exporter-dashboard.json").read_text()
     rules = "".join(re.findall(r"expr: .*", (MONITORING / "exporter-alerts.yml").read_text()))
     used = set(re.findall(r"\bkzconsumer_[a-z_]+", json.dumps(json.loads(board)["panels"]) + rules))
@@ -150,6 +154,33 @@ def test_rules_and_dashboard_use_existing_metrics_and_the_page_lists_them() -> N
     assert used - known == set()
     page = (MONITORING.parent / "docs" / "exporter.md").read_text()
     assert {name for name in known if f"`{name.removeprefix('kzconsumer_')}`" not in page} == set()
+
+
+def test_a_deleted_topic_and_retention_are_no_lag() -> None:
+    """One offset that is left over, and a log that is empty now: the group is not behind, and the exporter says so."""
+    nodes = group({}, {}, stored(p0=(5, 0.0), p1=(0, 0.0)) | {"old/0": node("3")})
+    histories = Histories(INTERVAL)
+    logs = {P[0]: LogRange(0, 5), P[1]: LogRange(3_008, 3_008)}
+    seen = histories.look({"g": group_of_nodes(nodes)}, logs, {}, 0.0)["g"]
+    sums = seen.total
+    assert (sums.lag, sums.lag_seconds, sums.gone, sums.lost) == (0, 0.0, 1, 3_008)
+    samples = {(each.name, each.labels["group"]): each.value for of in exported(seen, {}) for each in of.samples[:1]
+               if of.name.startswith("kzconsumer_group_") and "topic" not in each.labels}  # fmt: skip
+    assert samples["kzconsumer_group_gone_offsets", "g"] == 1
+    assert samples["kzconsumer_group_lost_records", "g"] == 3_008
+    assert samples["kzconsumer_group_lag_records", "g"] == 0
+    assert samples["kzconsumer_group_unreadable", "closed"] == 1
+    assert burrow.status("c", "g", seen, whole=True)["totallag"] == 0
+
+
+def test_a_group_that_has_committed_nothing_is_not_ok() -> None:
+    """Two of three partitions have no owner, and nothing was ever stored."""
+    nodes = group({"m": ours(orders=2)}, {"orders/0": node("m-0", 0x11)}, {})
+    seen = follow(*[(nodes, dict.fromkeys(P, 10))] * 2)
+    assert (seen.total.lag, seen.total.unknown) == (None, {"never committed": 4})
+    assert burrow.group_status(seen) == "WARN"
+    assert burrow.group_status(follow((nodes, dict.fromkeys(P, 10)))) == "UNKNOWN", "perhaps a rebalance"
+    assert follow((nodes, dict.fromkeys(P, 0))).total.lag == 0, "of empty logs nothing is left to read"
 
 
 def test_documents_have_the_fields_of_burrow() -> None:
@@ -164,7 +195,7 @@ def test_documents_have_the_fields_of_burrow() -> None:
     assert {key: type(value) for key, value in status.items()} == of_group
     assert {key: type(value) for key, value in status["maxlag"].items()} == of_partition
     assert {key: type(value) for key, value in status["maxlag"]["end"].items()} == offset
-    assert seen.seconds == 88.0, "of the older one"
+    assert seen.total.seconds == 88.0, "of the older one"
     assert status["partitions"] == [], "only those that are not OK"
     assert (status["maxlag"]["owner"], status["maxlag"]["current_lag"], status["totallag"]) == ("m-0", 8, 11)
     topics = burrow.consumer(seen)
@@ -279,5 +310,5 @@ async def test_groups_with_odd_names_have_metrics_and_paths(monkeypatch: pytest.
         async with http.get(f"{root}/metrics") as answer:
             text = await answer.text()
     families = {family.name: family for family in text_string_to_metric_families(text)}
-    lags = families["kzconsumer_group_lag_records"].samples
+    lags = families["kzconsumer_group_lag_records_at_least"].samples
     assert {sample.labels["group"]: sample.value for sample in lags} == dict.fromkeys(ODD, 11)

@@ -23,6 +23,7 @@ from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.status.judgement import WINDOW
 from kzconsumer_tools.exporter.kafka_groups import KafkaGroup, certain, merged, read_kafka_groups
 from kzconsumer_tools.exporter.pictures import Histories, ReadGroup, SeenPartition, group_of_nodes
+from kzconsumer_tools.groups.lag import LogRange
 from tests.tools.plain.test_exporter import INTERVAL, P, stored
 from tests.tools.plain.test_group_description import group, node, ours
 
@@ -53,7 +54,7 @@ def judged(*offsets: int, end: int = 100) -> SeenPartition:
     histories = Histories(INTERVAL)
     for number, offset in enumerate(offsets):
         read = {"g": kafka({P[0]: offset}, MEMBER)}
-        seen = histories.look(read, {P[0]: end}, {}, INTERVAL * number)
+        seen = histories.look(read, {P[0]: LogRange(0, end)}, {}, INTERVAL * number)
     return seen["g"].partitions[0]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kzconsumer.cli.parser import seconds
 from kzconsumer.settings.effective import toml_value
 from kzconsumer_tools.commands.cluster_option import add_cluster_option, cluster_settings
+from kzconsumer_tools.commands.group_names import add_group_names, wanted_groups
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -42,6 +43,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         action="store_true",
         help="with the groups that brokers coordinate, of Kafka's newer consumers",
     )
+    add_group_names(parser)
     add_cluster_option(parser, output=False)
     parser.set_defaults(run=run)
 
@@ -63,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.interval,
         arguments.stalled_after,
         kafka_groups=arguments.kafka_groups,
+        wanted=wanted_groups(arguments),
     )
     anyio.run(_serve, exporter, settings)
     return 0

@@ -16,8 +16,13 @@ _BAD = ("STOP", "STALL", "REWIND")
 
 
 def group_status(group: SeenGroup) -> str:
-    """ERR, WARN or OK, by the worst partition; UNKNOWN if the lag of one is, and no other is worse."""
+    """ERR, WARN or OK, by the worst partition; UNKNOWN if the lag of one is, and no other is worse.
+
+    A partition that stays without owner is at least WARN. Burrow, which knows neither owners nor logs, says OK then.
+    """
     statuses = {_status(each) for each in _with_offset(group)}
+    statuses |= {"WARN" for each in group.partitions if each.lasting}
+    statuses |= {"UNKNOWN"} if group.total.unknown else set()
     if statuses.intersection(_BAD):
         return "ERR"
     return next((each for each in ("WARN", "UNKNOWN") if each in statuses), "OK")
@@ -36,7 +41,7 @@ def status(cluster: str, name: str, group: SeenGroup | None, *, whole: bool) -> 
         "partitions": [each for each in partitions if whole or each["status"] != "OK"],
         "partition_count": len(partitions),
         "maxlag": max(known, key=lambda each: int(each["current_lag"]), default=None),
-        "totallag": 0 if group is None else group.lag,
+        "totallag": 0 if group is None else group.committed.lag,
     }
 
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 import anyio
 import msgspec
 
 from kzconsumer.brokers.leaders import Leaders
-from kzconsumer.brokers.log_offsets import LogOffsets
+from kzconsumer.brokers.log_offsets import LogOffsets, why_unknown
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.fetch import READ_UNCOMMITTED
-from kzconsumer.brokers.protocol.list_offsets import LATEST, ListedOffset
+from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST
 from kzconsumer.brokers.security import load_security
 from kzconsumer.clock import now
-from kzconsumer.errors import KzConsumerError, NotFoundError, SessionExpiredError
+from kzconsumer.errors import KzConsumerError, NotFoundError, NotPermittedError, SessionExpiredError
 from kzconsumer.fetcher.record_times import PARTITIONS_OF_REQUEST, RecordTimes
+from kzconsumer.lag.partition import Why
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
@@ -27,7 +29,8 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_tools.exporter.kafka_groups import KafkaGroups, certain, merged, read_kafka_groups
 from kzconsumer_tools.exporter.nodes import WatchedNodes
 from kzconsumer_tools.exporter.pictures import Histories, ReadGroup, SeenGroup, group_of_nodes
-from kzconsumer_tools.groups.cluster_access import metadata_of
+from kzconsumer_tools.groups.cluster_access import log_ranges, metadata_of
+from kzconsumer_tools.groups.lag import LogRange, Logs
 from kzconsumer_tools.groups.reader import NO_CLUSTER, nodes_of
 from kzconsumer_tools.groups.topics import Topics, topics_now
 from kzconsumer_tools.paths import BROKERS
@@ -43,13 +46,14 @@ DELAY = 2 * TIMEOUT
 
 class Reading(msgspec.Struct, frozen=True):
     """`at`: seconds since 1970; `took`: seconds; `ends`: those that are known; `topics`: with the partitions' numbers,
-    those that a group reads."""
+    those that a group reads; `unreadable`: groups that may not be read, with the reason."""
 
     at: float
     took: float
     groups: Mapping[str, SeenGroup]
     topics: Mapping[str, tuple[int, ...]]
     ends: Mapping[TopicPartition, int]
+    unreadable: Mapping[str, str] = MappingProxyType({})
 
 
 class Exporter:
@@ -63,8 +67,9 @@ class Exporter:
         stalled_after: float,
         *,
         kafka_groups: bool = False,
+        wanted: Callable[[str], bool] = lambda group: True,
     ) -> None:
-        """`kafka_groups`: with the groups that brokers coordinate."""
+        """`kafka_groups`: with the groups that brokers coordinate; `wanted`: which groups are followed, by name."""
         self.cluster = cluster
         self.interval = interval
         self.stalled_after = stalled_after
@@ -73,12 +78,13 @@ class Exporter:
         """Why the last reading failed, or why ends are missing in it."""
         self._settings = settings
         self._kafka_groups = kafka_groups
+        self._wanted = wanted
         self._session: ZooKeeperSession | None = None
         self._histories = Histories(interval)
         self._last: Reading | None = None
         self._known: set[str] = set()
         self._with_brokers: frozenset[str] = frozenset()
-        self._written: dict[tuple[TopicPartition, int], float] = {}
+        self._written: dict[tuple[TopicPartition, int], float | Why] = {}
         self._asked: dict[tuple[TopicPartition, int], float] = {}
 
     @property
@@ -115,32 +121,35 @@ class Exporter:
             try:
                 await session.sync()  # without an answer, what is known may be out of date
                 topics = await topics_now(nodes, metadata)
-                groups = await self._groups(nodes, topics)
+                groups, unreadable = await self._groups(nodes, topics)
                 failure: KzConsumerError | None = None
-                unread: set[str] = set()
+                unread = set(unreadable)
                 if self._kafka_groups:
                     found = await read_kafka_groups(metadata, topics, brokers, TIMEOUT)
                     kafka, failure = await _with_partitions(found, topics)
+                    kafka = {name: group for name, group in kafka.items() if self._wanted(name)}
                     groups = merged(groups, kafka)
                     if failure is None:
                         self._with_brokers = frozenset(kafka)
                     else:
                         self._with_brokers |= kafka.keys()
-                        unread = {*groups, *self._with_brokers}
+                        unread |= {*groups, *self._with_brokers}
                         groups = certain(groups, kafka, self._with_brokers)
                         unread.difference_update(groups)
                 existing = sorted({each for group in groups.values() for each in group.existing})
-                ends, unknown = await self._ends(log_offsets, existing)
-                await self._times(record_times, groups, ends)
-                self._look(groups, existing, ends, now() - began, unread)
-                self._settle(failure or unknown)
+                logs = await self._logs(log_offsets, existing)
+                await self._times(record_times, groups, logs)
+                self._look(groups, existing, logs, now() - began, unread, unreadable)
+                silent = next((each for each in logs.values() if isinstance(each, Why)), None)
+                self._settle(failure or (KzConsumerError(silent.detail) if silent is not None else None))
             except SessionExpiredError:
                 raise
             except KzConsumerError as error:
                 self._settle(error)
             await anyio.sleep(max(0.1, self.interval - (now() - began)))
 
-    async def _groups(self, nodes: WatchedNodes, topics: Topics) -> dict[str, ReadGroup]:
+    async def _groups(self, nodes: WatchedNodes, topics: Topics) -> tuple[dict[str, ReadGroup], dict[str, str]]:
+        """Those that may be read, and why others may not."""
         names = await nodes.children(paths.CONSUMERS)
         there = names or topics.from_brokers
         if not there and not [path for path in (paths.CONSUMERS, BROKERS) if await nodes.find(path) is not None]:
@@ -148,55 +157,63 @@ class Exporter:
         for group in self._known.difference(names):
             nodes.forget(group)
         self._known = set(names)
-        return {group: group_of_nodes(await nodes_of(nodes, topics, group)) for group in names}
+        groups: dict[str, ReadGroup] = {}
+        unreadable: dict[str, str] = {}
+        for name in filter(self._wanted, names):
+            try:
+                groups[name] = group_of_nodes(await nodes_of(nodes, topics, name))
+            except NotPermittedError as error:
+                unreadable[name] = str(error)
+        return groups, unreadable
 
-    async def _ends(
+    async def _logs(
         self, log_offsets: LogOffsets, existing: Sequence[TopicPartition]
-    ) -> tuple[dict[TopicPartition, int], KzConsumerError | None]:
-        """Those that are known, and why one is not.
-
-        Only partitions that exist are asked for: old brokers create a topic that is named.
-        """
+    ) -> dict[TopicPartition, LogRange | Why]:
+        """Only partitions that exist are asked for: old brokers create a topic that is named."""
         if not existing:
-            return {}, None
+            return {}
         try:
-            found = await log_offsets.once(dict.fromkeys(existing, LATEST))
+            starts = await log_offsets.once(dict.fromkeys(existing, EARLIEST))
+            ends = await log_offsets.once(dict.fromkeys(existing, LATEST))
         except SessionExpiredError:
             raise
         except KzConsumerError as error:
-            return {}, error
-        missing = next((each for each in found.values() if not isinstance(each, ListedOffset)), None)
-        return {partition: at.offset for partition, at in found.items() if isinstance(at, ListedOffset)}, missing
+            return dict.fromkeys(existing, why_unknown(error))
+        return log_ranges(starts, ends)
 
-    async def _times(
-        self, record_times: RecordTimes, groups: Mapping[str, ReadGroup], ends: Mapping[TopicPartition, int]
-    ) -> None:
+    async def _times(self, record_times: RecordTimes, groups: Mapping[str, ReadGroup], logs: Logs) -> None:
         """Look up records that are older than the first observation of their log, a few in each interval."""
-        unknown = self._histories.age_unknown(groups, ends)
+        unknown = self._histories.age_unknown(groups, logs)
         self._written = {key: at for key, at in self._written.items() if key in unknown}
         self._asked = {key: at for key, at in self._asked.items() if key in unknown}
-        wanted = sorted(unknown.difference(self._written), key=lambda key: (self._asked.get(key, 0.0), key))
+        known = {key for key, at in self._written.items() if isinstance(at, float)}
+        wanted = sorted(unknown.difference(known), key=lambda key: (self._asked.get(key, 0.0), key))
         positions = dict(wanted[:PARTITIONS_OF_REQUEST])
         if not positions:
             return
         found = await record_times.written(positions, within=TIMEOUT)
         self._asked.update(dict.fromkeys(positions.items(), now()))
-        self._written.update({(each, positions[each]): at / 1000 for each, at in found.items() if isinstance(at, int)})
+        self._written.update(
+            {(each, positions[each]): at / 1000 if isinstance(at, int) else at for each, at in found.items()}
+        )
 
     def _look(
         self,
         groups: Mapping[str, ReadGroup],
         existing: Sequence[TopicPartition],
-        ends: Mapping[TopicPartition, int],
+        logs: Logs,
         took: float,
         unread: Collection[str],
+        unreadable: Mapping[str, str],
     ) -> None:
         topics: dict[str, list[int]] = {}
         for topic, number in existing:
             topics.setdefault(topic, []).append(number)
         at = time.time()
-        seen = self._histories.look(groups, ends, self._written, at, unread=unread)
-        self._last = Reading(at, took, seen, {topic: tuple(each) for topic, each in topics.items()}, ends)
+        seen = self._histories.look(groups, logs, self._written, at, unread=unread)
+        ends = {partition: log.end for partition, log in logs.items() if isinstance(log, LogRange)}
+        numbers = {topic: tuple(each) for topic, each in topics.items()}
+        self._last = Reading(at, took, seen, numbers, ends, unreadable)
 
     def _settle(self, error: KzConsumerError | None) -> None:
         self.failure = str(error) if error is not None else None

@@ -66,6 +66,7 @@ class KafkaGroup(NamedTuple):
                     client=owner.client if owner is not None else "",
                     unowned=owner is None and each in wanted and self.state.state == _SETTLED,
                     stored=self.offsets.get(each),
+                    gone=each not in existing,
                 )
             )
         return ReadGroup(len(self.state.members), tuple(rows), frozenset(existing))

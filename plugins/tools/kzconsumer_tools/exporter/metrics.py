@@ -34,24 +34,38 @@ def stalled(exporter: Exporter, each: SeenPartition) -> bool:
 
 def _of_groups(make: Families, exporter: Exporter, reading: Reading) -> Iterator[Metric]:
     groups = reading.groups.values()
+    sums = {group.group: group.total for group in groups}
+    exact = "; none if one is unknown"
     for name, about, value in (
-        ("members", "Registered members", lambda group: group.members),
-        ("lag_records", "Sum over the partitions", lambda group: group.lag),
-        ("lag_seconds", "Age of the oldest record that is next", lambda group: group.seconds),
-        ("unknown_partitions", "Partitions with an offset whose lag is unknown", lambda group: group.unknown),
+        ("members", "Registered members", lambda group, _: group.members),
+        ("lag_records", f"Sum over the partitions{exact}", lambda _, sums: sums.lag),
+        ("lag_records_at_least", "Sum over the partitions whose lag is known", lambda _, sums: sums.at_least),
+        (
+            "lag_seconds",
+            f"Age of the oldest record that is next{exact}",
+            lambda _, sums: sums.lag_seconds,
+        ),
+        ("lag_seconds_at_least", "The oldest of the ages that are known", lambda _, sums: sums.seconds),
+        ("lost_records", "Offsets that were deleted before they were read", lambda _, sums: sums.lost),
+        ("gone_offsets", "Stored offsets of partitions that do not exist", lambda _, sums: sums.gone),
         (
             "unowned_partitions",
             "Partitions that a member subscribes to and none owns",
-            lambda group: sum(each.unowned for each in group.partitions),
+            lambda group, _: sum(each.unowned for each in group.partitions),
         ),
         (
             "stalled_partitions",
             "Partitions that are behind and do not advance",
-            lambda group: sum(stalled(exporter, each) for each in group.partitions),
+            lambda group, _: sum(stalled(exporter, each) for each in group.partitions),
         ),
     ):
-        found = [((group.group,), float(figure)) for group in groups if (figure := value(group)) is not None]
+        of = [((group.group,), value(group, sums[group.group])) for group in groups]
+        found = [(at, float(figure)) for at, figure in of if figure is not None]
         yield make.gauge(f"group_{name}", about, ("group",), found)
+    unknown = [((group, reason), float(n)) for group, of in sums.items() for reason, n in of.unknown.items()]
+    yield make.gauge("group_unknown_partitions", "Partitions whose lag is unknown", ("group", "reason"), unknown)
+    unreadable = [((group, why), 1.0) for group, why in reading.unreadable.items()]
+    yield make.gauge("group_unreadable", "1 for a group that cannot be read", ("group", "reason"), unreadable)
     statuses = [((group.group, group_status(group)), 1.0) for group in groups]
     yield make.gauge("group_status", "1 for Burrow's status of the group", ("group", "status"), statuses)
 

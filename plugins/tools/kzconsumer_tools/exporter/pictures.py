@@ -11,15 +11,20 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from kzconsumer.lag.growth import LogGrowth
+from kzconsumer.lag.history import History
+from kzconsumer.lag.partition import Measured, PartitionFacts, PartitionLag, Why, partition_lag
+from kzconsumer.lag.totals import Total, total
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.status.judgement import WINDOW, Commit, Judgement, judge
 from kzconsumer_tools.groups.description import described_partitions
+from kzconsumer_tools.groups.lag import LogRange, Logs
 from kzconsumer_tools.groups.nodes import GroupNodes, facts
 
 
 class ReadPartition(msgspec.Struct, frozen=True):
-    """`committed`: when `stored` was written, None if that is not known; `unreadable`: the offset is no number."""
+    """`committed`: when `stored` was written, None if that is not known; `unreadable`: the offset is no number; `gone`:
+    the cluster has no such partition."""
 
     topic: str
     partition: int
@@ -29,6 +34,7 @@ class ReadPartition(msgspec.Struct, frozen=True):
     committed: float | None = None
     unreadable: bool = False
     client: str = ""
+    gone: bool = False
 
     @property
     def place(self) -> TopicPartition:
@@ -52,14 +58,22 @@ def group_of_nodes(nodes: GroupNodes) -> ReadGroup:
         committed = nodes.offsets[path].stat.mtime / 1000 if each.stored is not None else None
         rows.append(
             ReadPartition(
-                each.topic, each.partition, each.owner, each.unowned, each.stored, committed, path in unreadable
+                each.topic,
+                each.partition,
+                each.owner,
+                each.unowned,
+                each.stored,
+                committed,
+                path in unreadable,
+                gone=not each.exists and each.topic not in known.unreadable_topics,
             )
         )
     return ReadGroup(len(known.members), tuple(rows), known.existing)
 
 
 class SeenPartition(msgspec.Struct, frozen=True):
-    """`seconds`: the age of the next record to be read; `standing`: for how long it has been behind without advancing.
+    """`found`: how far behind, or why that is unknown. `standing`: for how long it has been behind without advancing;
+    `lasting`: it was without owner in the reading before, too, so that is no rebalance.
 
     `unreadable`: there is an offset node, which holds no number. `commits` are the window of the judgement, each with
     the time when it was first seen in `seen`.
@@ -69,10 +83,10 @@ class SeenPartition(msgspec.Struct, frozen=True):
     partition: int
     owner: str | None
     unowned: bool
+    lasting: bool
     stored: int | None
     unreadable: bool
-    lag: int | None
-    seconds: float | None
+    found: PartitionLag
     standing: float | None
     judgement: Judgement | None
     commits: tuple[Commit, ...]
@@ -81,7 +95,16 @@ class SeenPartition(msgspec.Struct, frozen=True):
 
     @property
     def has_offset(self) -> bool:
-        return self.stored is not None or self.unreadable
+        """Of a partition that exists."""
+        return (self.stored is not None or self.unreadable) and not self.found.gone
+
+    @property
+    def lag(self) -> int | None:
+        return self.found.lag
+
+    @property
+    def seconds(self) -> float | None:
+        return self.found.seconds
 
 
 class SeenGroup(msgspec.Struct, frozen=True):
@@ -90,20 +113,13 @@ class SeenGroup(msgspec.Struct, frozen=True):
     partitions: tuple[SeenPartition, ...]
 
     @property
-    def unknown(self) -> int:
-        """Number of partitions with an offset node and without a known lag."""
-        return sum(each.has_offset and each.lag is None for each in self.partitions)
+    def total(self) -> Total:
+        return total(each.found for each in self.partitions)
 
     @property
-    def lag(self) -> int | None:
-        """The sum; None if that of one partition is unknown."""
-        return None if self.unknown else sum(each.lag for each in self.partitions if each.lag is not None)
-
-    @property
-    def seconds(self) -> float | None:
-        """The largest; None if that of one partition with an offset node is unknown."""
-        ages = [each.seconds for each in self.partitions if each.has_offset]
-        return max((age for age in ages if age is not None), default=0.0) if None not in ages else None
+    def committed(self) -> Total:
+        """Of the partitions with an offset: what Burrow knows of."""
+        return total(each.found for each in self.partitions if each.has_offset)
 
 
 class Histories:
@@ -118,71 +134,86 @@ class Histories:
     def look(
         self,
         groups: Mapping[str, ReadGroup],
-        ends: Mapping[TopicPartition, int],
-        written: Mapping[tuple[TopicPartition, int], float],
+        logs: Logs,
+        written: Mapping[tuple[TopicPartition, int], float | Why],
         now: float,
         *,
         unread: Collection[str] = (),
     ) -> dict[str, SeenGroup]:
-        """`ends`: those that are known; `written`: the time of the record at an offset, where it was looked up.
+        """`logs`: read after the groups; `written`: the time of the record at an offset, where it was looked up.
 
         `unread`: groups that may exist and could not be read: they keep their history.
         """
-        for partition, end in ends.items():
-            self._of_logs.setdefault(partition, _LogHistory()).saw(end, now)
+        for partition, log in logs.items():
+            if isinstance(log, LogRange):
+                self._of_logs.setdefault(partition, _LogHistory()).saw(log.end, now)
         present = {(name, each.place) for name, group in groups.items() for each in group.partitions}
         present.update(key for key in self._of_groups if key[0] in unread)
         self._of_groups = {key: history for key, history in self._of_groups.items() if key in present}
-        logs = {partition for _, partition in present}
-        self._of_logs = {partition: history for partition, history in self._of_logs.items() if partition in logs}
+        places = {partition for _, partition in present}
+        self._of_logs = {partition: history for partition, history in self._of_logs.items() if partition in places}
         seen = {}
         for name, group in groups.items():
-            partitions = [self._partition(name, each, ends, written, now) for each in group.partitions]
+            partitions = [self._partition(name, each, logs, written, now) for each in group.partitions]
             seen[name] = SeenGroup(name, group.members, tuple(partitions))
         return seen
 
-    def age_unknown(
-        self, groups: Mapping[str, ReadGroup], ends: Mapping[TopicPartition, int]
-    ) -> set[tuple[TopicPartition, int]]:
+    def age_unknown(self, groups: Mapping[str, ReadGroup], logs: Logs) -> set[tuple[TopicPartition, int]]:
         """Partitions and offsets of records that were written before the first observation of their log."""
         found = set()
         for group in groups.values():
             for each in group.partitions:
-                partition, end = each.place, ends.get(each.place)
-                if end is not None and each.stored is not None and each.stored < end:
-                    history = self._of_logs.get(partition)
-                    if history is None or history.growth.reached(each.stored) is None:
-                        found.add((partition, each.stored))
+                log = logs.get(each.place)
+                if isinstance(log, LogRange) and each.stored is not None and each.stored < log.end:
+                    first = max(each.stored, log.start)
+                    history = self._of_logs.get(each.place)
+                    if history is None or history.growth.reached(first) is None:
+                        found.add((each.place, first))
         return found
 
     def _partition(
         self,
         group: str,
         each: ReadPartition,
-        ends: Mapping[TopicPartition, int],
-        written: Mapping[tuple[TopicPartition, int], float],
+        logs: Logs,
+        written: Mapping[tuple[TopicPartition, int], float | Why],
         now: float,
     ) -> SeenPartition:
         partition, stored = each.place, each.stored
-        end = ends.get(partition)
-        lag = end - stored if end is not None and stored is not None and stored <= end else None
-        history = self._of_groups.setdefault((group, partition), _CommitHistory(now))
-        log = self._of_logs.get(partition) or _LogHistory()
+        log, growth = logs.get(partition), (self._of_logs.get(partition) or _LogHistory())
+        position: int | Why = Why("offset unreadable" if each.unreadable else "never committed")
+        time: int | Why | None = None
         if stored is not None:
-            history.saw(each.committed, stored, lag, now)
-        since = None if stored is None else log.growth.reached(stored) or written.get((partition, stored))
-        age = None if lag is None else 0.0 if lag == 0 else None if since is None else max(0.0, now - since)
+            position = stored
+            at = written.get((partition, max(stored, log.start) if isinstance(log, LogRange) else stored))
+            time = round(1000 * at) if isinstance(at, float) else at
+        facts = PartitionFacts(
+            topic=each.topic,
+            partition=each.partition,
+            position=position,
+            start=Measured(log.start, now) if isinstance(log, LogRange) else None,
+            end=Measured(log.end, now) if isinstance(log, LogRange) else None,
+            silent=Why("topic gone") if each.gone else log if isinstance(log, Why) else None,
+            written=time,
+        )
+        found = partition_lag(facts, now, now, growth.growth)
+        history = self._of_groups.setdefault((group, partition), _CommitHistory(now))
+        if stored is not None:
+            history.saw(each.committed, stored, found.lag, now)
+            history.progress.advance(stored, found.behind, now)
+        lasting = each.unowned and history.unowned
+        history.unowned = each.unowned
         return SeenPartition(
             topic=each.topic,
             partition=each.partition,
             owner=each.owner,
             unowned=each.unowned,
+            lasting=lasting,
             stored=stored,
             unreadable=each.unreadable,
-            lag=lag,
-            seconds=age,
-            standing=None if lag is None else 0.0 if lag == 0 else now - history.advanced,
-            judgement=judge(history.commits, lag, now, log.ends, self._alone),
+            found=found,
+            standing=None if found.behind is None else history.progress.standing(found.behind, now),
+            judgement=judge(history.commits, found.lag, now, growth.ends, self._alone),
             commits=tuple(history.commits),
             seen=tuple(history.seen),
             client=each.client,
@@ -203,7 +234,8 @@ class _CommitHistory:
     def __init__(self, now: float) -> None:
         self.commits: deque[Commit] = deque(maxlen=WINDOW)
         self.seen: deque[float] = deque(maxlen=WINDOW)
-        self.advanced = now
+        self.progress = History(None, now)
+        self.unowned = False
 
     def saw(self, at: float | None, stored: int, lag: int | None, now: float) -> None:
         """The offset stored at the time `at`; None if that is unknown: then only another offset is another commit."""
@@ -213,5 +245,3 @@ class _CommitHistory:
         if last is None or (last.at, last.offset) != (at, stored):
             self.commits.append(Commit(at, stored, lag))
             self.seen.append(now)
-        if lag == 0 or last is None or last.offset != stored:
-            self.advanced = now

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Protocol
@@ -199,15 +199,7 @@ class ClusterAccess:
             return dict.fromkeys(partitions, why_unknown(_unreachable(self._connect, error)))
         except KzConsumerError as error:
             return dict.fromkeys(partitions, why_unknown(error))
-        found: dict[TopicPartition, LogRange | Why] = {}
-        for partition, start in starts.items():
-            end = ends[partition]
-            if isinstance(start, ListedOffset) and isinstance(end, ListedOffset):
-                found[partition] = LogRange(start.offset, end.offset)
-            else:
-                failure = next(each for each in (start, end) if isinstance(each, KzConsumerError))
-                found[partition] = why_unknown(failure)
-        return found
+        return log_ranges(starts, ends)
 
     def leaders(self) -> dict[TopicPartition, Broker]:
         """Of the partitions in the last question about logs, as far as they are known."""
@@ -223,6 +215,23 @@ class ClusterAccess:
 
     async def _look_up(self, partitions: Collection[TopicPartition], at: int) -> dict[TopicPartition, ListedOffset]:
         return await self._log_offsets.look_up(dict.fromkeys(partitions, at))
+
+
+def log_ranges(
+    starts: Mapping[TopicPartition, ListedOffset | KzConsumerError],
+    ends: Mapping[TopicPartition, ListedOffset | KzConsumerError],
+) -> dict[TopicPartition, LogRange | Why]:
+    """Of the answers to two questions, the second one asked after the first."""
+    found: dict[TopicPartition, LogRange | Why] = {}
+    for partition, start in starts.items():
+        end = ends[partition]
+        if isinstance(start, KzConsumerError):
+            found[partition] = why_unknown(start)
+        elif isinstance(end, KzConsumerError):
+            found[partition] = why_unknown(end)
+        else:
+            found[partition] = LogRange(start.offset, end.offset)
+    return found
 
 
 async def _partitions(topics: Topics, names: Collection[str]) -> dict[str, tuple[int, ...]]:
