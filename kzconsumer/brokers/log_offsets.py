@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import anyio
 
@@ -33,6 +33,11 @@ from kzconsumer.model import Broker, TopicPartition
 # Seconds between two requests while a partition has no leader.
 PAUSE = 0.1
 _NAMES_SHOWN = 20
+
+END_PATIENCE: Final = 12.0
+"""Seconds for which a log must seem to end before an offset that was read or planned. A new leader may not know its
+log's end until a replica that has stopped fetching no longer counts (replica.lag.time.max.ms); from 2.2 on it does not
+answer before (KIP-207). A log that differs by its leader epochs has done so for good."""
 
 A = TypeVar("A", ListedOffset, EpochEnd)
 

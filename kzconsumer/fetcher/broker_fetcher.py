@@ -29,6 +29,7 @@ from kzconsumer.errors import BrokerError, ConnectionLostError, ProtocolError, S
 from kzconsumer.fetcher.corrupt_batch import unreadable
 from kzconsumer.fetcher.delivery import SMALL_RESPONSE, Arrival, Delivery, size_of, take_back
 from kzconsumer.fetcher.fetch_outcome import ATTEMPTS, FetchOutcome, judge
+from kzconsumer.fetcher.log_check import find_divergence
 from kzconsumer.fetcher.looking import NOTHING, Looking, next_look, readable_end
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_state import PartitionFetchState
@@ -72,6 +73,7 @@ class BrokerFetcher:
         self._find_leader = find_leader
         self._counters = counters.of_broker(broker.id)
         self._states: dict[TopicPartition, PartitionFetchState] = {}
+        self._unchecked: list[PartitionFetchState] = []  # whose logs are to be compared with their positions
         self._work = anyio.Event()
 
     def __contains__(self, state: PartitionFetchState) -> bool:
@@ -81,6 +83,7 @@ class BrokerFetcher:
         for state in states:
             self._states[state.topic_partition] = state
             state.broker = self.broker.id
+            self._unchecked.append(state)
             state.queue.subscribe(self.wake)
         self.wake()
 
@@ -117,6 +120,7 @@ class BrokerFetcher:
                     await anyio.lowlevel.checkpoint()  # the streams have it before the next request is made
                 time = now()
                 self._work = anyio.Event()  # before the states are looked at: one may be added during the next call
+                await self._check_logs()
                 await self._resolve_positions(time)
                 asked, impatient = self._next_positions(time) if not self._limit.wait(time) else ({}, False)
                 reply, sent = None, now()
@@ -163,7 +167,8 @@ class BrokerFetcher:
                 size = state.max_bytes
                 if size == self._settings.max_bytes:  # one that was raised is needed: a batch may be that large
                     size = min(size, max(int(size / state.expansion), FEWEST_BYTES))
-                asked[partition] = FetchPosition(state.position, 1 if self._looking else size)
+                small = self._looking is not None or (state.end is not None and state.position >= state.end)
+                asked[partition] = FetchPosition(state.position, 1 if small else size, state.leader_epoch)
             else:
                 parked = parked or not state.has_room
         return asked, parked
@@ -195,7 +200,11 @@ class BrokerFetcher:
                 self._fail(state, unreadable(part.topic_partition, position.offset, error_code(part.error).name))
             elif outcome is FetchOutcome.OUT_OF_RANGE:
                 state.reset_due = True
+            elif state.end is not None and position.offset >= state.end and not state.verified:
+                state.verified = True  # and what has come is not wanted
+                state.high_watermark, state.high_watermark_at = readable_end(part, self._isolation), now()
             else:
+                state.verified = True
                 state.high_watermark, state.high_watermark_at = readable_end(part, self._isolation), now()
                 size = len(part.records)
                 if self._looking is not None:
@@ -230,6 +239,16 @@ class BrokerFetcher:
     def _fail(self, state: PartitionFetchState, error: Exception) -> None:
         state.fail(error)
         self._forget([state])
+
+    async def _check_logs(self) -> None:
+        """Ask about the positions of partitions that were added."""
+        if not self._unchecked:
+            return
+        unchecked, self._unchecked = [state for state in self._unchecked if state.open and state in self], []
+        if any(state.epoch >= 0 for state in unchecked):
+            control = await self._brokers.connection(self.broker, "control")
+            timeout = self._settings.request_timeout
+            self._send_back(await find_divergence(control, unchecked, timeout))
 
     async def _resolve_positions(self, time: float) -> None:
         due = [state for state in self._states.values() if state.reset_due and state.open and time >= state.retry_at]

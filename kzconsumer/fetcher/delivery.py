@@ -207,6 +207,7 @@ def enqueue(arrival: Arrival, decoded: Decoded) -> None:
     size, until = len(part.records), decoded.next_offset
     state.decoding = False
     state.position = until  # if the framing said otherwise, the answer in flight is dropped
+    state.tracker.leader_epochs.extend(start, decoded.epochs, until, state.tracker.processed)
     if until <= start:
         state.queue.give_back(size, state.broker)
         return

@@ -9,12 +9,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 
 from kzconsumer.brokers.leaders import Leaders
-from kzconsumer.brokers.log_offsets import LogOffsets
+from kzconsumer.brokers.log_offsets import END_PATIENCE, LogOffsets
 from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.leader_epochs import EpochEnd
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
+from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.errors import CoordinatorError, KzConsumerError, OffsetLostError
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
@@ -127,10 +130,11 @@ class FetcherManager:
 
     async def _check_replays(self) -> None:
         """A planned range is fetched once the log is known to hold all of it; else the reset policy decides."""
-        short: set[PartitionFetchState] = set()
+        short: dict[PartitionFetchState, float] = {}  # since when
         unanswered = Counter[PartitionFetchState]()
         while waiting := {partition: state for partition, state in self._replays.items() if state.open}:
             begins, ends = await self._log_offsets_at(waiting, EARLIEST), await self._log_offsets_at(waiting, LATEST)
+            differs = await self._epoch_ends(waiting)
             whole = []
             for partition, state in waiting.items():
                 if self._replays.get(partition) is not state or not state.open:
@@ -145,15 +149,14 @@ class FetcherManager:
                     continue
                 plan = state.tracker.replay
                 assert plan is not None
-                begin, end = first.offset, last.offset
+                begin, end = first.offset, min(last.offset, differs.get(partition, last.offset))
                 lacking = missing(plan, begin, end)
-                if end < plan.until and state not in short:
-                    short.add(state)  # a new leader does not know its high watermark at once
+                if end == last.offset < plan.until and now() - short.setdefault(state, now()) < END_PATIENCE:
                     continue
                 del self._replays[partition]
                 if end < plan.until:
                     try:
-                        resumes = await self._reset.end_early(state, plan, begin, end)
+                        resumes = await self._reset.end_early(state, plan, begin, end, last.offset)
                     except CoordinatorError as error:
                         event = "planned range not abandoned, retrying"
                         log.warning(event, **partition._asdict(), reason=str(error), again=True)
@@ -170,6 +173,19 @@ class FetcherManager:
             self._leader_finder.add(whole)
             if self._replays:
                 await anyio.sleep(PAUSE)
+
+    async def _epoch_ends(self, waiting: Mapping[TopicPartition, PartitionFetchState]) -> dict[TopicPartition, int]:
+        """Where the log's records up to the epoch of a planned range end, for those of known epoch."""
+        epochs: dict[TopicPartition, int] = {}
+        for partition, state in waiting.items():
+            if (plan := state.tracker.replay) is not None and plan.leader_epoch is not msgspec.UNSET:
+                epochs[partition] = plan.leader_epoch
+        try:
+            found = await self._log_offsets.epoch_ends(epochs) if epochs else {}
+        except KzConsumerError:
+            return {}
+        ends = ((partition, end) for partition, end in found.items() if isinstance(end, EpochEnd))
+        return {partition: end.end_offset for partition, end in ends if end.end_offset >= 0}
 
     async def _log_offsets_at(
         self, waiting: Collection[TopicPartition], at: int

@@ -70,6 +70,7 @@ class LeaderFinder:
                 del self._leaderless[partition]
                 self._leaderless_since.pop(partition, None)
                 self._logged.discard(partition)
+                state.led_by(self._leaders.epochs.get(partition, -1))
                 found.setdefault(leader, []).append(state)
         for broker, states in found.items():
             self._assign(broker, states)

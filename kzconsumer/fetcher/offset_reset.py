@@ -8,19 +8,25 @@ never move back silently, because its destination already has the records.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.protocol import error_codes
+from kzconsumer.brokers.protocol.fetch import Diverging
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
 from kzconsumer.errors import CoordinatorError, OffsetLostError
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.committer import Committer
+from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.values import FAIL, LARGEST, SMALLEST
 
 log = get_logger("kzconsumer.fetcher")
+
+
+_WAY_OUT: Final = 'set [offsets] truncated = "continue" to go on where it ends or differs'
 
 
 class OffsetReset:
@@ -44,6 +50,8 @@ class OffsetReset:
         return self._policy == FAIL
 
     def refusal(self, state: PartitionFetchState) -> OffsetLostError:
+        if state.diverging is not None:
+            return OffsetLostError(f'{_divergence(state, state.diverging)}, and reset = "fail"')
         what = (
             "has no stored offset"
             if state.position is None
@@ -71,10 +79,12 @@ class OffsetReset:
         state.pass_over(plan.first, until)
         return True
 
-    async def end_early(self, state: PartitionFetchState, plan: Plan, begin: int, end: int) -> bool:
-        """The log ends before a planned range does: give the plan up, in a new epoch, if the policy allows.
+    async def end_early(self, state: PartitionFetchState, plan: Plan, begin: int, end: int, log_end: int) -> bool:
+        """The log ends, or has other records, before a planned range does: give the plan up, in a new epoch, if the
+        policy allows.
 
-        False when the policy is to fail. What is left of the range is redelivered, perhaps in other ranges.
+        False when the policy is to fail. What is left of the range is redelivered, perhaps in other ranges. `end` is
+        where the log ends or begins to differ, `log_end` where it ends.
         """
         if self.refuses or self._truncated != "continue":
             return False
@@ -83,7 +93,7 @@ class OffsetReset:
         if await self._committer.store_start(tracker, at, new_epoch=True):
             tracker.give_up_replay(at)
             state.position = at
-            self._log_truncated(state, max(plan.first, end), plan.until, end, at)
+            self._log_truncated(state, max(plan.first, end), plan.until, log_end, at)
         return True
 
     async def resolve(
@@ -93,13 +103,19 @@ class OffsetReset:
 
         Raises ConnectionLostError, ProtocolError.
         """
+        elsewhere: list[PartitionFetchState] = []
+        if diverged := [state for state in states if state.diverging is not None]:
+            elsewhere = await self._resolve_diverged(connection, diverged)
+            states = [state for state in states if state not in diverged]
+            if not states:
+                return elsewhere
         listed = await self._list(connection, {state: self._timestamp(state) for state in states})
         # For a position behind the end of the log that end is needed: the destination has what is before it.
         behind = [s for s in states if self._truncated is not None and _moves_back(s, listed.get(s.topic_partition))]
         if behind:
             listed = {**listed, **await self._list(connection, dict.fromkeys(behind, LATEST))}
-        elsewhere = []
         starts: dict[PartitionFetchState, int] = {}
+        epochs: dict[OffsetTracker, int] = {}
         for state in states:
             answer = listed.get(state.topic_partition)
             if answer is None or answer.error != error_codes.NONE or answer.offset < 0:
@@ -111,17 +127,66 @@ class OffsetReset:
                     elsewhere.append(_not_stored(state, error))
             elif state.open and (start := self._start(state, answer.offset)) is not None:
                 starts[state] = start
-        return elsewhere + await self._begin(starts)
+                epochs[state.tracker] = answer.leader_epoch if start == answer.offset else -1
+        return elsewhere + await self._begin(starts, epochs)
 
-    async def _begin(self, starts: Mapping[PartitionFetchState, int]) -> list[PartitionFetchState]:
+    async def _resolve_diverged(
+        self, connection: BrokerConnection, states: Sequence[PartitionFetchState]
+    ) -> list[PartitionFetchState]:
+        begins = await self._list(connection, dict.fromkeys(states, EARLIEST))
+        ends = await self._list(connection, dict.fromkeys(states, LATEST))
+        elsewhere = []
+        for state in states:
+            begin, end = begins.get(state.topic_partition), ends.get(state.topic_partition)
+            if begin is None or end is None or min(begin.offset, end.offset) < 0:
+                elsewhere.append(state)
+            elif state.open and state.diverging is not None:
+                try:
+                    await self._replaced(state, state.diverging, begin.offset, end.offset)
+                except CoordinatorError as error:
+                    elsewhere.append(_not_stored(state, error))
+        return elsewhere
+
+    async def _replaced(self, state: PartitionFetchState, found: Diverging, begin: int, end: int) -> None:
+        """The log, from `begin` to `end`, has other records than those that were read before the position.
+
+        The destination of a replayable sink has the old ones: it goes on where the log differs, as one that is too
+        short does, in a new epoch.
+        """
+        before, tracker, replayable = state.position, state.tracker, self._truncated is not None
+        assert before is not None
+        if replayable and (self._truncated != "continue" or tracker.replay is not None):
+            state.fail(OffsetLostError(f"{_divergence(state, found)}; {_WAY_OUT}"))
+            return
+        if found.end_offset >= 0 and (replayable or self._policy == SMALLEST):
+            at = max(found.end_offset, begin)
+        elif replayable:
+            at = min(before, end)
+        else:
+            at = begin if self._policy == SMALLEST else end
+        if not (tracker.settled and tracker.consumed == before):
+            return  # what was fetched before may not be processed yet: asked again later
+        led = found.epoch if at == found.end_offset else -1
+        first, replaced = (found.end_offset, before - found.end_offset) if found.end_offset >= 0 else (None, None)
+        about = {"leader_epoch": state.epoch, "log_epoch": found.epoch, "replaced": replaced}
+        self._log_truncated(state, first, before, end, at, **about)
+        if await self._committer.store_start(tracker, at, leader_epoch=led, new_epoch=replayable):
+            tracker.restart(at, led)
+            state.diverging = None
+            _read_from(state, at)
+
+    async def _begin(
+        self, starts: Mapping[PartitionFetchState, int], epochs: Mapping[OffsetTracker, int]
+    ) -> list[PartitionFetchState]:
         """Store these positions, and read on from there; returns those that could not be stored."""
+        at = {state.tracker: start for state, start in starts.items()}
         try:
-            stored, refused = await self._committer.store_starts({s.tracker: start for s, start in starts.items()})
+            stored, refused = await self._committer.store_starts(at, leader_epochs=epochs)
         except CoordinatorError as error:
             return [_not_stored(state, error) for state in starts]
         for state, start in starts.items():
             if state.tracker in stored:  # else it is no longer ours, and the committer has closed the claim
-                state.tracker.restart(start)
+                state.tracker.restart(start, epochs[state.tracker])
                 _read_from(state, start)
         return [_not_stored(s, refused[s.topic_partition]) for s in starts if s.topic_partition in refused]
 
@@ -170,10 +235,12 @@ class OffsetReset:
         return None  # what was fetched before may not be processed yet: asked again later
 
     @staticmethod
-    def _log_truncated(state: PartitionFetchState, first: int, until: int, end: int, at: int) -> None:
-        topic, partition = state.topic_partition
+    def _log_truncated(
+        state: PartitionFetchState, first: int | None, until: int, end: int, at: int, **epochs: int | None
+    ) -> None:
+        where = state.topic_partition._asdict()
         event = "log truncated below the consumed offset"
-        log.error(event, topic=topic, partition=partition, first=first, until=until, log_end=end, continues_at=at)
+        log.error(event, **where, first=first, until=until, log_end=end, continues_at=at, **epochs)
 
 
 def _read_from(state: PartitionFetchState, offset: int) -> None:
@@ -192,7 +259,20 @@ def _not_stored(state: PartitionFetchState, reason: object) -> PartitionFetchSta
 def _truncation(state: PartitionFetchState, end: int) -> OffsetLostError:
     return OffsetLostError(
         f"{state.topic_partition}: the log ends at {end}, before offset {state.position} that was consumed: it was "
-        'truncated (an unclean leader election); set [offsets] truncated = "continue" to go on at its end'
+        f"truncated (an unclean leader election); {_WAY_OUT}"
+    )
+
+
+def _divergence(state: PartitionFetchState, found: Diverging) -> str:
+    if found.end_offset < 0:
+        differs = "its leader epochs are all lower: nothing says where it differs"
+    else:
+        replaced = state.position - found.end_offset if state.position is not None else 0
+        epoch = f" (epoch {found.epoch})" if found.epoch >= 0 else ""  # brokers before 2.0 do not say
+        differs = f"it has the same records up to {found.end_offset}{epoch}: {replaced} were replaced"
+    return (
+        f"{state.topic_partition}: the log is not the one that was consumed up to {state.position} (leader epoch "
+        f"{state.epoch}); {differs} after a truncation (an unclean leader election, or a broker restored from a copy)"
     )
 
 

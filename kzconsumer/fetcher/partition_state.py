@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from kzconsumer.brokers.protocol.fetch import Diverging
 from kzconsumer.lag.fetched_times import FetchedTimes
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
@@ -39,6 +40,12 @@ class PartitionFetchState(msgspec.Struct, eq=False):
     """Its stream was given an error: it is not fetched any more."""
     failures: int = 0
     """In a row, at this position: corrupt batches, or a broker that cannot read them."""
+    leader_epoch: int = -1
+    """In which its leader leads it; -1 if brokers do not say."""
+    verified: bool = False
+    """The present leader has served a fetch at the position, after `log_check`."""
+    diverging: Diverging | None = None
+    """The log does not hold what was read before the position: `log_check` has found it, the reset policy decides."""
     decoding: bool = False
     """The last response may not have moved the position."""
     expansion: float = EXPANSION
@@ -64,6 +71,16 @@ class PartitionFetchState(msgspec.Struct, eq=False):
         return self.tracker.open
 
     @property
+    def epoch(self) -> int:
+        """The leader epoch of the last record before the position; -1 if it is unknown."""
+        return -1 if self.position is None else self.tracker.leader_epochs.before(self.position)
+
+    def led_by(self, leader_epoch: int) -> None:
+        """Another leader, or the same one again: its log has to be checked."""
+        self.leader_epoch = leader_epoch
+        self.verified = False
+
+    @property
     def end(self) -> int | None:
         """Nothing is fetched from this offset on: the end of a bounded run or of a range that is replayed."""
         return self.tracker.replay.until if self.tracker.replay is not None else self.stop
@@ -73,13 +90,16 @@ class PartitionFetchState(msgspec.Struct, eq=False):
         return self.queue.has_room_for(self.broker)
 
     def fetchable(self, now: float) -> bool:
-        """The queue has room, and no pause, error, pending reset or end offset forbids it."""
+        """The queue has room, and no pause, error, pending reset or end offset forbids it.
+
+        At the end offset, or behind it, one answer shows whether the log holds the position.
+        """
         return (
             self.tracker.open
             and not self.tracker.paused
             and not self.reset_due
             and not self.decoding
-            and (self.end is None or self.position is None or self.position < self.end)
+            and (self.end is None or self.position is None or self.position < self.end or not self.verified)
             and self.has_room
             and now >= self.retry_at
         )

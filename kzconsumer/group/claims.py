@@ -161,7 +161,13 @@ class Claims:
                 self._committer.lose(claim.tracker, str(error))
                 continue
             old = claim.tracker
-            tracker = OffsetTracker(claim.topic_partition, old.processed, incarnation=old.incarnation, epoch=old.epoch)
+            tracker = OffsetTracker(
+                claim.topic_partition,
+                old.processed,
+                incarnation=old.incarnation,
+                epoch=old.epoch,
+                leader_epoch=old.leader_epochs.before(old.processed),
+            )
             tracker.written = old.written
             self._committer.open(tracker, msgspec.structs.replace(committed, fence=fence))
             resume = None if committed.offset is None else old.processed

@@ -87,6 +87,7 @@ class OwnedPartitions:
                 led=not self._fetchers.seeks_leader(claim.fetch),
                 leader=self._fetchers.leader_of(claim.fetch),
                 queue_full=not claim.fetch.queue.has_room,
+                verified=claim.fetch.verified,
                 failed=claim.fetch.failed,
                 high_watermark_at=claim.fetch.high_watermark_at,
             )
@@ -115,11 +116,12 @@ class OwnedPartitions:
         """Store an offset and read on from there; what is in hand is no longer marked. Raises NotOwnedError."""
         for claim in self.open([partition]):
             old = claim.tracker
-            tracker = OffsetTracker(partition, offset, incarnation=old.incarnation, epoch=old.epoch)
+            led = old.leader_epochs.before(offset)
+            tracker = OffsetTracker(partition, offset, incarnation=old.incarnation, epoch=old.epoch, leader_epoch=led)
             begun = self._restart(claim, tracker)
             try:
                 await self.guard([begun])
-                if await self._committer.store_start(tracker, offset):
+                if await self._committer.store_start(tracker, offset, leader_epoch=led):
                     return
             finally:
                 # Also after a failure: the partition is still ours, and the next commit stores where it begins.
@@ -134,7 +136,11 @@ class OwnedPartitions:
         if claim is None or claim.tracker is not replayed or not replayed.open:
             return
         tracker = OffsetTracker(
-            claim.topic_partition, replayed.processed, incarnation=replayed.incarnation, epoch=replayed.epoch
+            claim.topic_partition,
+            replayed.processed,
+            incarnation=replayed.incarnation,
+            epoch=replayed.epoch,
+            leader_epoch=replayed.leader_epochs.before(replayed.processed),
         )
         tracker.written = replayed.written  # if its commit failed, the next one stores it
         begun = self._restart(claim, tracker)

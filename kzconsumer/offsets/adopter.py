@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from kzconsumer.errors import DestinationWentBackError, OffsetLostError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity, TopicPartition
@@ -135,13 +137,20 @@ class Adopter:
                 position = offset
             case _:
                 raise AssertionError(f"{partition} should have been refused: {answer}")
-        tracker = OffsetTracker(partition, position or 0, incarnation=incarnation, epoch=record.epoch, replay=plan)
+        led = record.leader_epoch_before(position)
+        if led < 0 and brokers is not None and brokers.offset == position and not reset:
+            led = brokers.leader_epoch
+        tracker = OffsetTracker(
+            partition, position or 0, incarnation=incarnation, epoch=record.epoch, replay=plan, leader_epoch=led
+        )
         tracker.written = record.last_written
         copied = brokers.copied(record.epoch) if brokers is not None else -1
         committed = claimed.stored
         if self._authority is Authority.KAFKA:
             committed = copied if copied is not None and copied >= 0 else None
-        self._committer.open(tracker, Committed(claimed.fence, record, committed, claimed.stored_version, copied))
+        before = led if committed == position else -1
+        state = Committed(claimed.fence, record, committed, claimed.stored_version, copied, before)
+        self._committer.open(tracker, state)
         return Adopted(claimed, tracker, position)
 
     def _refused(self, adopted: Adopted, lacking: RangeIdentity) -> Adopted:
@@ -164,8 +173,14 @@ class Adopter:
         """The range was published and not committed: only the commit is left."""
         old = adopted.tracker
         log.info("planned range already published", range=published._asdict())
+        plan = old.replay
+        led = plan.leader_epoch if plan is not None and plan.leader_epoch is not msgspec.UNSET else -1
         tracker = OffsetTracker(
-            old.topic_partition, published.until, incarnation=published.incarnation, epoch=published.epoch
+            old.topic_partition,
+            published.until,
+            incarnation=published.incarnation,
+            epoch=published.epoch,
+            leader_epoch=led,
         )
         tracker.written = published.first, published.until
         self._committer.replace(old, tracker)

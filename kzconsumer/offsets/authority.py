@@ -15,16 +15,19 @@ _METADATA = re.compile(r"kzconsumer epoch (\d+)")
 
 class WithBrokers(NamedTuple):
     """An offset stored by the coordinator, and its reset epoch (None: stored by another program, with `words` as its
-    metadata). Offset -1 removes a stored offset."""
+    metadata). Offset -1 removes a stored offset. `leader_epoch` is that of the last record before it, -1 if unknown."""
 
     offset: int
     epoch: int | None
     words: str = ""
+    leader_epoch: int = -1
 
     @classmethod
-    def read(cls, offset: int, metadata: str) -> WithBrokers:
+    def read(cls, offset: int, metadata: str, leader_epoch: int = -1) -> WithBrokers:
         found = _METADATA.fullmatch(metadata)
-        return cls(offset, int(found[1])) if found else cls(offset, None, metadata)
+        if found is None:
+            return cls(offset, None, metadata, leader_epoch)
+        return cls(offset, int(found[1]), leader_epoch=leader_epoch)
 
     @property
     def metadata(self) -> str:

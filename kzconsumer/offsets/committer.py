@@ -145,25 +145,33 @@ class Committer:
             positions = {tracker: self._positions.pop(tracker, None) for tracker in trackers}
         return {tracker: position.committed for tracker, position in positions.items() if position is not None}
 
-    async def store_start(self, tracker: OffsetTracker, offset: int, *, new_epoch: bool = False) -> bool:
+    async def store_start(
+        self, tracker: OffsetTracker, offset: int, *, leader_epoch: int = -1, new_epoch: bool = False
+    ) -> bool:
         """`store_starts` of one claim; False if it is lost. Raises CoordinatorError also if the offset is refused."""
-        stored, refused = await self.store_starts({tracker: offset}, new_epoch=new_epoch)
+        starts, epochs = {tracker: offset}, {tracker: leader_epoch}
+        stored, refused = await self.store_starts(starts, leader_epochs=epochs, new_epoch=new_epoch)
         raise_refused(refused)
         return bool(stored)
 
     async def store_starts(
-        self, offsets: Mapping[OffsetTracker, int], *, new_epoch: bool = False
+        self,
+        offsets: Mapping[OffsetTracker, int],
+        *,
+        leader_epochs: Mapping[OffsetTracker, int] | None = None,
+        new_epoch: bool = False,
     ) -> tuple[set[OffsetTracker], dict[TopicPartition, str]]:
         """Store positions from the reset policy or a seek, before anything is delivered from them.
 
-        Returns the claims for which that is done, and why it is not for others that are still ours. With `new_epoch`
+        `leader_epochs`: of the last records before them; by default as the trackers know. Returns the claims for which
+        that is done, and why it is not for others that are still ours. With `new_epoch`
         offsets mean other records from now on, and the trackers get the new epoch. Raises as `commit`.
         """
         if not offsets:
             return set(), {}
         async with self._one_at_a_time:
             due = {tracker: at for tracker, at in offsets.items() if tracker.open}
-            refused = await self._write(due, new_epoch=new_epoch)
+            refused = await self._write(due, new_epoch=new_epoch, leader_epochs=leader_epochs)
             ours = [each for each in due if each in self._positions and each.topic_partition not in refused]
             copying = []
             for tracker in ours:
@@ -210,6 +218,7 @@ class Committer:
         *,
         new_epoch: bool = False,
         own_epoch: bool = False,
+        leader_epochs: Mapping[OffsetTracker, int] | None = None,
     ) -> dict[TopicPartition, str]:
         """Store these offsets with these plans; a claim without one has none afterwards. Returns why some are refused.
 
@@ -226,8 +235,9 @@ class Committer:
                     continue
                 epoch = at.record.epoch + new_epoch
                 written = tracker.written if epoch == tracker.epoch else None
+                led = leader_epochs[tracker] if leader_epochs else _leader_epoch(tracker, offset, at)
                 write = OffsetWrite(
-                    tracker.topic_partition, at.fence, at.record, at.version, offset, plan, epoch, written
+                    tracker.topic_partition, at.fence, at.record, at.version, offset, plan, epoch, written, led
                 )
                 position.in_doubt = writes[tracker] = write
                 position.doubt_is_former = False
@@ -261,7 +271,7 @@ class Committer:
             if position is None or tracker.retired or (at := position.committed).offset is None:
                 continue
             if again or at.offset != at.copied:
-                due[tracker] = WithBrokers(at.offset, at.record.epoch)
+                due[tracker] = WithBrokers(at.offset, at.record.epoch, leader_epoch=at.leader_epoch)
                 position.committed = msgspec.structs.replace(at, copied=None)  # unknown until it answers
         try:
             refused = await self._copies.store({tracker.topic_partition: copy for tracker, copy in due.items()})
@@ -321,4 +331,10 @@ def _in_doubt(position: _Position) -> bool:
 
 
 def _left(write: OffsetWrite, stored: Stored, copied: int | None) -> Committed:
-    return Committed(stored.fence, stored.record, write.offset, stored.version, copied)
+    return Committed(stored.fence, stored.record, write.offset, stored.version, copied, write.leader_epoch)
+
+
+def _leader_epoch(tracker: OffsetTracker, offset: int, before: Committed) -> int:
+    """Of the last record before an offset that is stored; the one that is stored already keeps what is known of it."""
+    known = tracker.leader_epochs.before(offset)
+    return before.leader_epoch if known < 0 and offset == before.offset else known

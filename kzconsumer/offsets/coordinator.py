@@ -84,6 +84,7 @@ class GroupCoordinator:
                 self._group,
                 {partition: each.offset for partition, each in left.items()},
                 {partition: each.metadata for partition, each in left.items()},
+                {partition: each.leader_epoch for partition, each in left.items()},
             )
             answers = await connection.call(request, timeout=self._timeout)
             again: KzConsumerError | None = None
@@ -126,7 +127,7 @@ class GroupCoordinator:
                 return ConnectionLostError(f"{connection.broker} left {', '.join(left_out)} out of its answer")
             for partition, each in answer.offsets.items():
                 if each.offset >= 0:
-                    found[partition] = WithBrokers.read(each.offset, each.metadata)
+                    found[partition] = WithBrokers.read(each.offset, each.metadata, each.leader_epoch)
             return None
 
         if partitions or others:

@@ -39,10 +39,13 @@ class KafkaOffsetStorage:
             results.update(lost)
         held = [write for write in writes if write.topic_partition not in results]
         refused = await self._coordinator.store(
-            {write.topic_partition: WithBrokers(write.offset, write.epoch) for write in held}
+            {
+                write.topic_partition: WithBrokers(write.offset, write.epoch, leader_epoch=write.leader_epoch)
+                for write in held
+            }
         )
         for write in held:
-            assert write.leaves.record is write.record, f"{write.topic_partition}: a plan, and offsets only in Kafka"
+            assert write.plan is None, f"{write.topic_partition}: a plan, and offsets only in Kafka"
             reason = refused.get(write.topic_partition)
             stored = Stored(write.fence, write.record, write.version)
             results[write.topic_partition] = stored if reason is None else Refused(reason)

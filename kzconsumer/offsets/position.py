@@ -30,6 +30,8 @@ class Position(msgspec.Struct, frozen=True):
     """The broker it is fetched from; None while it is not fetched."""
     queue_full: bool = False
     """Its stream's queue is full, so it is not fetched at the moment."""
+    verified: bool = True
+    """Its present leader has served a fetch at its position: the log holds what was read before."""
     failed: bool = False
     """Its stream has raised an error, and it is no longer fetched."""
     high_watermark_at: float | None = None

@@ -48,7 +48,7 @@ class OffsetWrite(msgspec.Struct, frozen=True):
 
     `fence`, `record` and `version` are as the claim's last write left them; `version` is the offset node's, -1 without
     one. `epoch` is the record's, or the one that begins with this write; `written` is the last range that this claim
-    wrote to a replayable sink's destination.
+    wrote to a replayable sink's destination. `leader_epoch` is that of the last record before `offset`, -1 if unknown.
     """
 
     topic_partition: TopicPartition
@@ -59,13 +59,14 @@ class OffsetWrite(msgspec.Struct, frozen=True):
     plan: Plan | None
     epoch: int
     written: tuple[int, int] | None = None
+    leader_epoch: int = -1
 
     @property
     def leaves(self) -> Stored:
         """The state of the claim after this write."""
         version = self.version + 1
         plan = self.plan and msgspec.structs.replace(self.plan, offset_version=version)
-        record = self.record.after(self.offset, plan, self.epoch, self.written)
+        record = self.record.after(self.offset, plan, self.epoch, self.written, self.leader_epoch)
         if record == self.record:
             return Stored(self.fence, self.record, version)
         fence = msgspec.structs.replace(self.fence, record_version=self.fence.record_version + 1)
@@ -90,7 +91,7 @@ class Committed(msgspec.Struct, frozen=True):
     """A claim as its last write left it.
 
     `offset` is the stored one (None: nothing yet), `version` the offset node's (-1: there is none), `copied` the
-    coordinator's copy (-1: none that counts, None: unknown).
+    coordinator's copy (-1: none that counts, None: unknown), `leader_epoch` that of the last record before `offset`.
     """
 
     fence: Fence
@@ -98,6 +99,7 @@ class Committed(msgspec.Struct, frozen=True):
     offset: int | None
     version: int
     copied: int | None = -1
+    leader_epoch: int = -1
 
 
 def raise_refused(refused: Mapping[TopicPartition, str]) -> None:

@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
 from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.leader_epochs import UNKNOWN, LeaderEpochs
 from kzconsumer.registry.claim_record import Plan
 
 
@@ -28,14 +29,19 @@ class OffsetTracker:
         incarnation: int = 0,
         epoch: int = 0,
         replay: Plan | None = None,
+        leader_epoch: int = UNKNOWN,
     ) -> None:
-        """With `replay` it is for that range only, which begins at `start`; another tracker follows."""
+        """With `replay` it is for that range only, which begins at `start`; another tracker follows.
+
+        `epoch` is the partition's reset epoch, `leader_epoch` that of the last record before `start`.
+        """
         self.topic_partition = topic_partition
         self.incarnation = incarnation
         self.epoch = epoch
         self.replay = replay
         self.consumed = start
         self.processed = start
+        self.leader_epochs = LeaderEpochs(start, leader_epoch)
         self.open = True
         # The last range written to the sink's destination, in this epoch; set by the runner, and first by the claim
         # record. What is written next follows it.
@@ -62,15 +68,16 @@ class OffsetTracker:
         """Closed without waiting for the work in hand, which another member may be doing."""
         return not self.open and self._on_settled is None
 
-    def restart(self, start: int) -> None:
+    def restart(self, start: int, leader_epoch: int = UNKNOWN) -> None:
         """Begin at a position found after the claim (a reset), before anything is handed over."""
         assert self.settled, self
         self.consumed = self.processed = start
+        self.leader_epochs = LeaderEpochs(start, leader_epoch)
 
-    def give_up_replay(self, start: int) -> None:
+    def give_up_replay(self, start: int, leader_epoch: int = UNKNOWN) -> None:
         """The planned range is no longer to be written: continue as an ordinary claim at `start`."""
         self.replay = None
-        self.restart(start)
+        self.restart(start, leader_epoch)
 
     def hand_over(self, until: int) -> None:
         """The application or sink has everything below `until`."""

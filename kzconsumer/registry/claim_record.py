@@ -27,6 +27,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     to the topic's `incarnation` and the reset `epoch`, `fingerprint` names the destination. `steps` are the steps of
     the work that are done (`sinks/steps`), absent without any. `rejected` (`offset_list`) are records that are not
     written with the range: `[rejected]` has been carried out for them. They are among the `records` and in `checksum`.
+    `leader_epoch` is that of the last record before `until`, absent if it is unknown.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     fingerprint: str
     steps: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     rejected: str | msgspec.UnsetType = msgspec.UNSET
+    leader_epoch: _Count | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if self.first >= self.until:
@@ -57,6 +59,16 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     def done(self) -> tuple[str, ...]:
         """The steps that are done, in order."""
         return self.steps or ()
+
+
+class StoredPosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The offset that was stored with this record, and the leader epoch of the last record before it.
+
+    It counts for the stored offset as long as that is the same: another one was stored by another program.
+    """
+
+    offset: _Offset
+    leader_epoch: _Count
 
 
 class CommitMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -78,7 +90,8 @@ class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `incarnation` is the czxid of the topic's node in hexadecimal, `epoch` counts offset resets, `fingerprint` names the
     destination of the owner's replayable sink ("" without one), `plan` is the range in flight. `mark` belongs to the
-    destination that committed last, which need not be the owner's; it may be absent.
+    destination that committed last, which need not be the owner's; it may be absent, as `position`, which is if the
+    leader epoch is unknown.
     """
 
     version: int
@@ -88,6 +101,12 @@ class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fingerprint: str = ""
     plan: Plan | None = None
     mark: CommitMark | msgspec.UnsetType = msgspec.UNSET
+    position: StoredPosition | msgspec.UnsetType = msgspec.UNSET
+
+    def leader_epoch_before(self, offset: int | None) -> int:
+        """The leader epoch of the last record before a stored offset; -1 if it is unknown."""
+        at = self.position
+        return at.leader_epoch if at is not msgspec.UNSET and at.offset == offset else -1
 
     @property
     def committed_until(self) -> int | None:
@@ -108,12 +127,21 @@ class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         same = (mark.incarnation, mark.epoch, mark.fingerprint) == (self.incarnation, self.epoch, self.fingerprint)
         return mark if same else None
 
-    def after(self, offset: int, plan: Plan | None, epoch: int, written: tuple[int, int] | None = None) -> ClaimRecord:
+    def after(
+        self,
+        offset: int,
+        plan: Plan | None,
+        epoch: int,
+        written: tuple[int, int] | None = None,
+        leader_epoch: int = -1,
+    ) -> ClaimRecord:
         """The record after its owner stores `offset` and this plan. The mark never moves back.
 
-        `written` is the last range that this owner wrote to the destination, if any.
+        `written` is the last range that this owner wrote to the destination, if any, `leader_epoch` that of the last
+        record before `offset`, -1 if unknown.
         """
-        record = msgspec.structs.replace(self, plan=plan, epoch=epoch)
+        position = StoredPosition(offset, leader_epoch) if leader_epoch >= 0 else msgspec.UNSET
+        record = msgspec.structs.replace(self, plan=plan, epoch=epoch, position=position)
         if not self.fingerprint:
             return record
         mark = CommitMark(

@@ -84,6 +84,14 @@ def decode_topic_id(data: bytes) -> str:
     return found if isinstance(found, str) else ""
 
 
+def of_earlier_topic(stored: int, incarnation: float) -> bool:
+    """Whether an offset is of an earlier topic of that name.
+
+    `stored` is the transaction that stored it (mzxid), `incarnation` the one that created the topic.
+    """
+    return stored < incarnation
+
+
 def encode_offset(offset: int) -> bytes:
     return b"%d" % offset
 

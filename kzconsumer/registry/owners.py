@@ -22,7 +22,7 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.claim_record import CLAIM_RECORD_VERSION, ClaimRecord, decode_claim_record, encode_claim_record
 from kzconsumer.registry.containers import Containers
-from kzconsumer.registry.nodes import decode_offset
+from kzconsumer.registry.nodes import decode_offset, of_earlier_topic
 from kzconsumer.registry.ownership import Blocked, Claimed, Fence, OwnerNode, Refused, refusal
 from kzconsumer.registry.paths import GroupPaths, is_number
 from kzconsumer.registry.topics import TopicRegistry, incarnations
@@ -189,29 +189,31 @@ class OwnerRegistry:
                 planned = f"offsets {plan.first} to {plan.until} are planned as read with {plan.isolation}"
                 raise ValueError(f'{planned}: set [fetch] isolation = "{plan.isolation}" until they are written')
         # For a recreated topic a new epoch begins, in which the brokers' copies of its offsets do not count.
-        epoch = record.epoch + (record.incarnation != f"{incarnation:#x}")
+        recreated = record.incarnation != f"{incarnation:#x}"
         return msgspec.structs.replace(
             record,
             assignor=self._assignor,
             incarnation=f"{incarnation:#x}",
-            epoch=epoch,
+            epoch=record.epoch + recreated,
             fingerprint=self._fingerprint,
+            position=msgspec.UNSET if recreated else record.position,
         )
 
     async def _of_earlier_topic(self, partition: TopicPartition, found: Node | None, incarnation: int) -> Node | None:
         """The stored offset if it is of an earlier topic of that name.
 
-        `incarnation` is the transaction that created the topic: an offset stored before that is not the topic's.
-        Raises TopicChangedError if the topic is not of that incarnation any more. It is read after the record, whose
-        version the claim checks: so the claim never replaces the record of a later incarnation.
+        Without a claim record it was stored by a member of another kind, or by a tool. Raises TopicChangedError if the
+        topic is not of that incarnation any more. It is read after the record, whose version the claim checks: so the
+        claim never replaces the record of a later incarnation.
         """
-        if found is None or decode_claim_record(found.data).incarnation == f"{incarnation:#x}":
-            return None
-        present = await repeated(partial(self.incarnations, [partition.topic]))
-        if present.get(partition.topic) != incarnation:
-            raise TopicChangedError(partition.topic)
+        if found is not None:
+            if decode_claim_record(found.data).incarnation == f"{incarnation:#x}":
+                return None
+            present = await repeated(partial(self.incarnations, [partition.topic]))
+            if present.get(partition.topic) != incarnation:
+                raise TopicChangedError(partition.topic)
         offset = await repeated(partial(self._session.find, self._paths.offset(partition)))
-        return offset if offset is not None and offset.stat.mzxid < incarnation else None
+        return offset if offset is not None and of_earlier_topic(offset.stat.mzxid, incarnation) else None
 
     async def abandon(self, partition: TopicPartition) -> None:
         """Delete an owner node of this session without a claim; another session's stays."""
@@ -276,10 +278,8 @@ class OwnerRegistry:
     def _log_recreated(
         partition: TopicPartition, before: Node | None, now: ClaimRecord, old: Node | None, stored: int | None
     ) -> None:
-        if before is None:
-            return
-        was = decode_claim_record(before.data).incarnation
-        if was == now.incarnation:
+        was = decode_claim_record(before.data).incarnation if before is not None else None
+        if was == now.incarnation or (was is None and old is None):
             return
         where = {"topic": partition.topic, "partition": partition.partition, "was": was, "now": now.incarnation}
         if old is not None:

@@ -117,11 +117,17 @@ class TopicIdentities:
             return f"{node.stat.czxid:#x}" if known in (None, topic_id) else ""
         # The cluster's nodes are gone. Nothing says that this is another topic than the one that was consumed.
         # Partitions that no member has claimed since an earlier recreation have records of an earlier topic.
-        claims = self._group.containers(topic)[2]
+        _, offsets, claims = self._group.containers(topic)
+        if incarnations := [int(decode_claim_record(node.data).incarnation, 16) for node in await self._in(claims)]:
+            return f"{max(incarnations):#x}"
+        # Nor of offsets that members of other kinds have stored.
+        stored = [node.stat.mzxid for node in await self._in(offsets)]
+        return f"{min(stored):#x}" if stored else ""
+
+    async def _in(self, container: str) -> list[Node]:
         try:
-            partitions = await self._session.children(claims)
+            names = await self._session.children(container)
         except NoNodeError:
-            return ""
-        nodes = await together([self._session.find(f"{claims}/{partition}") for partition in partitions])
-        incarnations = [int(decode_claim_record(each.data).incarnation, 16) for each in nodes if each is not None]
-        return f"{max(incarnations):#x}" if incarnations else ""
+            return []
+        nodes = await together([self._session.find(f"{container}/{name}") for name in names])
+        return [node for node in nodes if node is not None]

@@ -64,7 +64,7 @@ async def owned_finished(end_offsets: EndOffsets, positions: Positions, assigned
     """Until every owned partition is processed up to its end. `assigned`: whether the last rebalance is complete."""
     while True:
         await anyio.sleep(OWN_CHECK)
-        if assigned() and all(_at_its_end(end_offsets, at) for at in positions()):
+        if assigned() and all(_at_its_end(end_offsets, at) and (at.verified or at.paused) for at in positions()):
             break
     log.info("all partitions processed to their end offsets", partitions=len(positions()))
 

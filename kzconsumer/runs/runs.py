@@ -33,6 +33,7 @@ from kzconsumer.errors import (
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths as nodes
+from kzconsumer.registry.claim_record import decode_claim_record
 from kzconsumer.registry.cluster_topics import ClusterTopics, other_topics
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.registry.paths import GroupPaths
@@ -81,6 +82,7 @@ class Runs:
         self._wanted = settings.subscription.run
         self._asked: GroupRun | None = None  # the run of `_outstanding`
         self._outstanding: list[tuple[TopicPartition, int]] = []
+        self._read: set[TopicPartition] = set()  # those that were not committed up to their ends at some look
 
     async def join(self) -> GroupRun:
         """The present run, or a new one, with our subscription added to it.
@@ -137,9 +139,16 @@ class Runs:
         if self._asked is None or self._asked.topics != run.topics:
             self._asked, self._outstanding = run, sorted(run.ends.items())
         while front := self._outstanding[:AT_A_LOOK]:
-            if short := await self._short(front):
+            stored = await self._stored(front)
+            if short := {partition: stored[partition] for partition, end in front if stored[partition] < end}:
+                self._read |= short.keys()
                 ends = await self._losses.reachable(run, short)
                 return await self._shorten(run, ends, node if found.id == run.id else None) if ends else run
+            # Nobody fetches what was committed up to its end before: nobody else finds out that the log was cut off.
+            if before_run := {each: at for each, at in stored.items() if at and each not in self._read}:
+                epochs = await self._leader_epochs(before_run)
+                if not await self._losses.hold(run, {p: (at, epochs[p]) for p, at in before_run.items()}):
+                    return run
             del self._outstanding[:AT_A_LOOK]
         over = msgspec.structs.replace(run, finished=_milliseconds())
         if found.id == run.id and not await self._write(over, node):
@@ -147,12 +156,16 @@ class Runs:
         self._log("run finished", over)
         return over
 
-    async def _short(self, partitions: list[tuple[TopicPartition, int]]) -> dict[TopicPartition, int]:
-        """Those that are not committed up to their end, with their stored offsets."""
+    async def _stored(self, partitions: list[tuple[TopicPartition, int]]) -> dict[TopicPartition, int]:
+        """The stored offsets, 0 without one."""
         paths = [self._paths.offset(partition) for partition, _ in partitions]
         found = await together([self._session.find(path) for path in paths])
-        stored = [_offset(node) or 0 for node in found]
-        return {partition: at for (partition, end), at in zip(partitions, stored, strict=True) if at < end}
+        return {partition: _offset(node) or 0 for (partition, _), node in zip(partitions, found, strict=True)}
+
+    async def _leader_epochs(self, stored: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Those of the last records before stored offsets, -1 if unknown."""
+        found = await together([self._session.find(self._paths.claim_record(partition)) for partition in stored])
+        return {partition: _leader_epoch(node, at) for (partition, at), node in zip(stored.items(), found, strict=True)}
 
     async def _shorten(self, run: GroupRun, ends: Mapping[TopicPartition, int], node: Node | None) -> GroupRun:
         """`node` is the run's; None if another run has taken its place."""
@@ -243,6 +256,13 @@ def _offset(node: Node | None) -> int | None:
         return decode_offset(node.data) if node is not None else None
     except ValueError:
         return None
+
+
+def _leader_epoch(node: Node | None, stored: int) -> int:
+    try:
+        return decode_claim_record(node.data).leader_epoch_before(stored) if node is not None else -1
+    except ValueError:
+        return -1
 
 
 def _milliseconds() -> int:

@@ -65,7 +65,7 @@ class RangePlans:
         parts = dict(zip(trackers, batch.ranges, strict=True))
         try:
             ours = await self._owned.plan(
-                {tracker: self._plan(part) for tracker, part in parts.items() if part.records}
+                {tracker: self._plan(tracker, part) for tracker, part in parts.items() if part.records}
             )
         except SessionExpiredError:
             ours = ()  # reported by `sessions`; the claims are gone
@@ -101,7 +101,8 @@ class RangePlans:
 
         return Steps(done, record)
 
-    def _plan(self, part: RangeData) -> Plan:
+    def _plan(self, tracker: OffsetTracker, part: RangeData) -> Plan:
+        led = tracker.leader_epochs.before(part.until)
         return Plan(
             id=uuid.uuid4().hex,
             first=part.first,
@@ -113,6 +114,7 @@ class RangePlans:
             epoch=part.epoch,
             isolation=self._isolation,
             fingerprint=self.destination.fingerprint,
+            leader_epoch=led if led >= 0 else msgspec.UNSET,
         )
 
 

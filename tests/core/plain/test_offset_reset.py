@@ -21,6 +21,7 @@ from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.chunks import TOPIC, tracker
 from tests.support.plans import plan_of
 
+Outcome = tuple[set[OffsetTracker], dict[Any, str]]
 NOW = 1000.0
 BEGINNING = 7
 
@@ -31,7 +32,7 @@ class LogsThatBegin:
     async def call(self, request: object, *, timeout: float) -> dict[TopicPartition, ListedOffset]:
         return {tracker().topic_partition: ListedOffset(0, BEGINNING, -1)}
 
-    async def store_starts(self, offsets: Mapping[OffsetTracker, int]) -> tuple[set[OffsetTracker], dict[Any, str]]:
+    async def store_starts(self, offsets: Mapping[OffsetTracker, int], **_: object) -> Outcome:
         return set(offsets), {}
 
 
@@ -59,11 +60,13 @@ class Ends:
             for partition, timestamp in request.partitions.items()
         }
 
-    async def store_start(self, claim: OffsetTracker, offset: int, *, new_epoch: bool = False) -> bool:
+    async def store_start(
+        self, claim: OffsetTracker, offset: int, *, leader_epoch: int = -1, new_epoch: bool = False
+    ) -> bool:
         self.stored.append((offset, new_epoch))
         return True
 
-    async def store_starts(self, offsets: Mapping[OffsetTracker, int]) -> tuple[set[OffsetTracker], dict[Any, str]]:
+    async def store_starts(self, offsets: Mapping[OffsetTracker, int], **_: object) -> Outcome:
         return {claim for claim, offset in offsets.items() if await self.store_start(claim, offset)}, {}
 
 
@@ -135,7 +138,9 @@ async def test_largest_is_asked_for_at_the_isolation_level() -> None:
 class Lost(Ends):
     """A store that finds the claim lost, and closes it as the committer does."""
 
-    async def store_start(self, claim: OffsetTracker, offset: int, *, new_epoch: bool = False) -> bool:
+    async def store_start(
+        self, claim: OffsetTracker, offset: int, *, leader_epoch: int = -1, new_epoch: bool = False
+    ) -> bool:
         claim.close()
         return False
 
@@ -150,7 +155,7 @@ async def test_a_claim_that_is_lost_while_its_position_is_stored_gets_none(trunc
 class RefusesOne(Ends):
     """A coordinator that takes no offsets of partition 1."""
 
-    async def store_starts(self, offsets: Mapping[OffsetTracker, int]) -> tuple[set[OffsetTracker], dict[Any, str]]:
+    async def store_starts(self, offsets: Mapping[OffsetTracker, int], **_: object) -> Outcome:
         refused = {claim.topic_partition: "refused" for claim in offsets if claim.topic_partition.partition == 1}
         return {claim for claim in offsets if claim.topic_partition not in refused}, refused
 

@@ -215,12 +215,16 @@ def test_a_partition_that_this_member_must_not_consume_is_refused_and_left_as_it
     assert clients.ensemble.tree.data(RECORD) == record
 
 
+@pytest.mark.parametrize("claimed_before", [False, True], ids=["first member of ours", "claimed before"])
 @pytest.mark.parametrize("written_since", [False, True], ids=["stored before", "stored since"])
-def test_an_offset_from_before_the_topic_was_created_is_of_an_earlier_topic(written_since: bool) -> None:
+def test_an_offset_from_before_the_topic_was_created_is_of_an_earlier_topic(
+    written_since: bool, claimed_before: bool
+) -> None:
     """One that was stored since is an original member's, which does not know claim records."""
     clients = Clients()
     ensemble = clients.ensemble
-    ensemble.make(RECORD, encode_claim_record(ClaimRecord(1, "range", "0x1")))
+    if claimed_before:
+        ensemble.make(RECORD, encode_claim_record(ClaimRecord(1, "range", "0x1")))
     ensemble.make(OFFSET, b"70")
     ensemble.make(topic(PARTITION.topic))
     if written_since:
@@ -235,7 +239,7 @@ def test_an_offset_from_before_the_topic_was_created_is_of_an_earlier_topic(writ
     claimed = clients.play(script)
     assert claimed.stored == (7 if written_since else None)
     assert (OFFSET in ensemble.tree.nodes) == written_since
-    assert (claimed.record.incarnation, claimed.record.epoch) == (f"{created:#x}", 1)
+    assert (claimed.record.incarnation, claimed.record.epoch) == (f"{created:#x}", claimed_before)
 
 
 @pytest.mark.parametrize("deleted", [False, True], ids=["recreated", "deleted"])

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import cast
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -13,6 +14,7 @@ from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.log_offsets import LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.fetch import FetchedPartition
+from kzconsumer.brokers.protocol.leader_epochs import EpochEnd
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
 from kzconsumer.counters import Counters
 from kzconsumer.errors import BrokerError, ConnectionLostError, CoordinatorError
@@ -101,10 +103,68 @@ async def test_a_partition_without_leader_holds_up_no_planned_range_of_another(m
     assert found() == [True, True, True]
 
 
+class Replaced(Logs):
+    """Longer than the planned range; but the records of its epoch end before."""
+
+    async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        return {each: EpochEnd(0, epoch, 92) for each, epoch in epochs.items()}
+
+
+async def test_a_planned_range_of_a_log_that_was_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not replayed with other records; and no time shows more."""
+    for leader_epoch, ends in ((3, 92), (msgspec.UNSET, None)):
+        claim = OffsetTracker(TopicPartition("orders", 0), 90, replay=plan_of(90, 95, leader_epoch=leader_epoch))
+        state = PartitionFetchState(claim, ChunkQueue(1 << 20), 90, 1 << 20)
+        asked: list[int] = []
+
+        class Noting(GivingUp):
+            async def end_early(
+                self, state: PartitionFetchState, plan: Plan, begin: int, end: int, log_end: int
+            ) -> bool:
+                asked.append(end)  # noqa: B023
+                return await super().end_early(state, plan, begin, end, log_end)
+
+        manager = FetcherManager(
+            cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, Noting()), read_nothing,
+            cast(LogOffsets, Replaced(set())), None, Counters(),
+        )  # fmt: skip
+        manager.start([state])
+        async with asyncio.timeout(5):
+            await manager._check_replays()
+        assert asked == ([ends] if ends is not None else [])
+        assert (state.tracker.replay is None) == (ends is not None)
+
+
+async def test_a_log_that_seems_too_short_is_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new leader may learn only after some seconds how long its log is."""
+    monkeypatch.setattr(fetcher_manager, "PAUSE", 0.001)
+    monkeypatch.setattr(fetcher_manager, "END_PATIENCE", 60.0)
+
+    class Growing(Logs):
+        looks = 0
+
+        async def once(
+            self, partitions: Mapping[TopicPartition, int]
+        ) -> dict[TopicPartition, ListedOffset | ConnectionLostError | BrokerError]:
+            self.looks += 1
+            found = await super().once(partitions)
+            return {each: ListedOffset(0, 60, -1) for each in found} if 1 < self.looks < 12 else found
+
+    state = planned(0, 90, 95)
+    manager = FetcherManager(
+        cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, None), read_nothing,
+        cast(LogOffsets, Growing(set())), None, Counters(),
+    )  # fmt: skip
+    manager.start([state])
+    async with asyncio.timeout(5):
+        await manager._check_replays()
+    assert state in manager._leader_finder
+
+
 class GivingUp:
     """Truncated logs are accepted."""
 
-    async def end_early(self, state: PartitionFetchState, plan: Plan, begin: int, end: int) -> bool:
+    async def end_early(self, state: PartitionFetchState, plan: Plan, begin: int, end: int, log_end: int) -> bool:
         await asyncio.sleep(0.002)
         state.tracker.give_up_replay(end)
         return True
@@ -112,6 +172,7 @@ class GivingUp:
 
 async def test_two_concurrent_lookups_of_a_truncated_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each claim of planned ranges starts a lookup; the first one that ends has abandoned the plan."""
+    monkeypatch.setattr(fetcher_manager, "END_PATIENCE", 0.005)
     monkeypatch.setattr(fetcher_manager, "PAUSE", 0.001)
     state = planned(0, 90, 120)
     manager = FetcherManager(
@@ -129,14 +190,15 @@ class Away(GivingUp):
 
     asked = 0
 
-    async def end_early(self, state: PartitionFetchState, plan: Plan, begin: int, end: int) -> bool:
+    async def end_early(self, state: PartitionFetchState, plan: Plan, begin: int, end: int, log_end: int) -> bool:
         self.asked += 1
         if self.asked < 3:
             raise CoordinatorError("offsets of group g: no broker answers")
-        return await super().end_early(state, plan, begin, end)
+        return await super().end_early(state, plan, begin, end, log_end)
 
 
 async def test_an_unavailable_coordinator_does_not_end_the_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetcher_manager, "END_PATIENCE", 0.005)
     monkeypatch.setattr(fetcher_manager, "PAUSE", 0.001)
     short, whole = planned(0, 90, 120), planned(1, 5, 9)
     manager = FetcherManager(
@@ -157,6 +219,7 @@ class OneBroker:
     def __init__(self, *omitted: set[int]) -> None:
         self.omitted = list(omitted)
         self.versions = self
+        self.epochs: dict[TopicPartition, int] = {}
 
     async def grouped(
         self, partitions: Collection[TopicPartition]

@@ -8,6 +8,7 @@ import pytest
 from kzconsumer.errors import ZooKeeperError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.ownership import Claimed
 from kzconsumer.registry.paths import GroupPaths, topic
 from kzconsumer.registry.topic_identity import TopicIdentities
 from kzconsumer.zookeeper.session import ZooKeeperSession
@@ -77,6 +78,21 @@ def test_a_group_that_begins_when_the_clusters_nodes_are_gone_takes_the_topic_fo
         await OwnerRegistry(session, PATHS, "range").claim(PARTITION, ConsumerThreadId("g_a", 0), 0x2A)
         assert await identities(session).incarnation("orders", "A") == 0x2A
         assert await identities(session).incarnation("orders", "B") != 0x2A
+
+    Clients().play(script)
+
+
+def test_offsets_of_members_of_other_kinds_are_of_the_topic_that_is_there_when_the_clusters_nodes_are_gone() -> None:
+    """Nothing says that it is another topic; and an offset that is older than its topic is not used."""
+
+    async def script(session: ZooKeeperSession) -> None:
+        await session.ensure(PATHS.containers("orders")[1])
+        await session.create(PATHS.offset(PARTITION), b"7")
+        incarnation = await identities(session).incarnation("orders", "A")
+        assert incarnation is not None
+        claimed = await OwnerRegistry(session, PATHS, "range").claim(PARTITION, ConsumerThreadId("g_a", 0), incarnation)
+        assert isinstance(claimed, Claimed)
+        assert claimed.stored == 7
 
     Clients().play(script)
 

@@ -97,8 +97,18 @@ async def test_an_offset_stored_since_then_belongs_to_this_topic(zk: ZooKeeperSe
 
 
 async def test_a_group_without_claim_records_continues_at_its_offset(zk: ZooKeeperSession) -> None:
+    incarnation = await make_topic(zk)
     await store(zk, 7)
-    assert (await claimed(zk, await make_topic(zk))).stored == 7
+    assert (await claimed(zk, incarnation)).stored == 7
+
+
+async def test_an_offset_older_than_the_topic_in_a_group_without_claim_records(zk: ZooKeeperSession) -> None:
+    """As one of original members is: the first member of ours begins as [offsets] reset says."""
+    await store(zk, 7)
+    with capture_logs() as logs:
+        assert (await claimed(zk, await make_topic(zk))).stored is None
+    (line,) = [each for each in logs if each["event"] == "topic recreated"]
+    assert (line["log_level"], line["stored"], line["was"]) == ("error", 7, None)
 
 
 async def test_an_offset_that_is_stored_while_it_is_being_claimed(

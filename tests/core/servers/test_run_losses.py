@@ -33,7 +33,7 @@ LIMIT = 40.0
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No broker has just become leader here."""
     monkeypatch.setattr(losses, "LOG_LOOK", 0.0)
-    monkeypatch.setattr(losses, "PATIENCE", 0.0)
+    monkeypatch.setattr(losses, "END_PATIENCE", 0.0)
 
 
 async def send(cluster: Cluster, topic: str, number: int) -> None:

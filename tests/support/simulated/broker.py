@@ -132,6 +132,8 @@ class BrokerConnection:
                 return partial(self._describe, frames.metadata(body))
             case frames.LIST_OFFSETS:
                 return partial(self._list, frames.list_offsets(body))
+            case frames.OFFSET_FOR_LEADER_EPOCH:
+                return partial(self._end_epochs, frames.epochs(body))
             case _:
                 fetch = frames.fetch(body)
                 waits_until = self.broker.world.now + fetch.max_wait
@@ -142,22 +144,39 @@ class BrokerConnection:
         logs = self.broker.logs
         about: dict[str, tuple[int, list[Led]]] = {}
         for topic in topics:
-            leaders = {partition.partition: logs.leaders[partition] for partition in logs.of(topic)}
+            leaders = {partition: logs.leaders[partition] for partition in logs.of(topic)}
             led = [
-                Led(number, frames.NONE if leader >= 0 else frames.LEADER_NOT_AVAILABLE, leader)
-                for number, leader in leaders.items()
+                Led(
+                    partition.partition,
+                    frames.NONE if leader >= 0 else frames.LEADER_NOT_AVAILABLE,
+                    leader,
+                    logs.logs[partition].epoch,
+                )
+                for partition, leader in leaders.items()
             ]
             about[topic] = (frames.NONE if led else frames.UNKNOWN_TOPIC_OR_PARTITION, led)
         return frames.described({number: (host(number), PORT) for number in logs.brokers}, about)
 
-    def _list(self, asked: dict[TopicPartition, int]) -> bytes:
+    def _list(self, asked: dict[TopicPartition, tuple[int, int]]) -> bytes:
         answers = {}
-        for partition, timestamp in asked.items():
-            error = self._refusal(partition)
+        for partition, (epoch, timestamp) in asked.items():
+            error = self._refusal(partition, epoch)
             log = self.broker.logs.logs.get(partition)
-            offset = -1 if error or log is None else log.start if timestamp == EARLIEST else log.end
-            answers[partition] = (error, offset)
+            if error or log is None:
+                answers[partition] = (error, -1, -1)
+            elif timestamp == EARLIEST:
+                answers[partition] = (error, log.start, -1)
+            else:
+                answers[partition] = (error, log.end, log.epoch)
         return frames.listed(answers)
+
+    def _end_epochs(self, asked: dict[TopicPartition, tuple[int, int]]) -> bytes:
+        answers = {}
+        for partition, (leader_epoch, epoch) in asked.items():
+            error = self._refusal(partition, leader_epoch)
+            log = self.broker.logs.logs.get(partition)
+            answers[partition] = (error, *((-1, -1) if error or log is None else log.end_of(epoch)))
+        return frames.epochs_end(answers)
 
     def _fetch(self, request: Fetch, waits_until: float) -> bytes | None:
         parts: list[Part] = []
@@ -174,7 +193,7 @@ class BrokerConnection:
 
     def _read(self, asked: FetchedFrom, left: int, *, first: bool) -> Part:
         partition = asked.partition
-        error = self._refusal(partition)
+        error = self._refusal(partition, asked.leader_epoch)
         log = self.broker.logs.logs.get(partition)
         if error or log is None:
             return Part(partition, error)
@@ -183,8 +202,13 @@ class BrokerConnection:
         records = log.read(asked.offset, min(asked.max_bytes, left), at_least_one=first)
         return Part(partition, frames.NONE, log.end, log.start, records)
 
-    def _refusal(self, partition: TopicPartition) -> int:
-        leader = self.broker.logs.leaders.get(partition)
-        if leader is None:
+    def _refusal(self, partition: TopicPartition, leader_epoch: int) -> int:
+        """Whether it leads the partition, in this epoch; -1: in any."""
+        leader, log = self.broker.logs.leaders.get(partition), self.broker.logs.logs.get(partition)
+        if leader is None or log is None:
             return frames.UNKNOWN_TOPIC_OR_PARTITION
+        if 0 <= leader_epoch < log.epoch:
+            return frames.FENCED_LEADER_EPOCH
+        if leader_epoch > log.epoch:
+            return frames.UNKNOWN_LEADER_EPOCH
         return frames.NONE if leader == self.broker.number else frames.NOT_LEADER

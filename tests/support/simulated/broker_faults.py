@@ -31,6 +31,20 @@ class BrokerFaults:
         self._logs.lead(partition, -1)
         self._until(seconds, lambda: self._elect(partition, (before + 1) % len(self._brokers)))
 
+    def elect_uncleanly(self, partition: TopicPartition, lost: int, grown: int, seconds: float) -> None:
+        """A replica leads that does not have so many of the last records; then others are produced in their place."""
+        before = self._logs.leaders[partition]
+        if before < 0:
+            return
+        self._logs.lead(partition, -1)
+        self._promises.cut_off(partition, self._logs.cut_off(partition, self._logs.end(partition) - lost))
+
+        def elect() -> None:
+            self._elect(partition, (before + 1) % len(self._brokers))
+            self._logs.grow_log(partition, grown)
+
+        self._until(seconds, elect)
+
     def silence(self, number: int, seconds: float) -> None:
         """It takes requests and answers none."""
         broker = self._brokers[number]

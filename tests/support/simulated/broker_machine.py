@@ -55,6 +55,11 @@ class GroupAndBrokersMachine(GroupMachine):
         self.group.broker_faults.move_leader(self.partition(which), gap)
         self.wait(wait)
 
+    @rule(which=ANY, lost=st.integers(1, 30), grown=st.sampled_from((0, 10, 60)), gap=GAPS, wait=WAITS)
+    def elect_uncleanly(self, which: int, lost: int, grown: int, gap: float, wait: float) -> None:
+        self.group.broker_faults.elect_uncleanly(self.partition(which), lost, grown, gap)
+        self.wait(wait)
+
     @rule(which=ANY, lasts=FAULTS, wait=WAITS)
     def silence_broker(self, which: int, lasts: float, wait: float) -> None:
         self.group.broker_faults.silence(which % BROKERS, lasts)

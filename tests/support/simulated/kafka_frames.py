@@ -13,11 +13,19 @@ from kzconsumer.model import TopicPartition
 
 T = TypeVar("T")
 
-FETCH, LIST_OFFSETS, METADATA, DESCRIBE_GROUPS, API_VERSIONS = 1, 2, 3, 15, 18
-VERSIONS: Final = {FETCH: 11, LIST_OFFSETS: 5, METADATA: 8, DESCRIBE_GROUPS: 0, API_VERSIONS: 0}
+FETCH, LIST_OFFSETS, METADATA, DESCRIBE_GROUPS, API_VERSIONS, OFFSET_FOR_LEADER_EPOCH = 1, 2, 3, 15, 18, 23
+VERSIONS: Final = {
+    FETCH: 11,
+    LIST_OFFSETS: 5,
+    METADATA: 8,
+    DESCRIBE_GROUPS: 0,
+    API_VERSIONS: 0,
+    OFFSET_FOR_LEADER_EPOCH: 3,
+}
 """The newest ones without the compact encoding of KIP-482."""
 
 NONE, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER = 0, 1, 3, 5, 6
+FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH = 74, 75
 
 
 class Header(NamedTuple):
@@ -32,6 +40,7 @@ class FetchedFrom(NamedTuple):
     partition: TopicPartition
     offset: int
     max_bytes: int
+    leader_epoch: int
 
 
 class Fetch(NamedTuple):
@@ -57,6 +66,7 @@ class Led(NamedTuple):
     number: int
     error: int
     leader: int
+    epoch: int
 
 
 class Body:
@@ -105,13 +115,22 @@ def fetch(body: Body) -> Fetch:
     # replica, max_wait, min_bytes, max_bytes, isolation, session id and epoch
     _, wait, least, most, *_ = body.take("iiiibii")
     # leader epoch, offset, log start, max_bytes
-    parts = [FetchedFrom(partition, offset, size) for partition, (_, offset, _, size) in body.by_topic("iqqi")]
+    parts = [
+        FetchedFrom(partition, offset, size, epoch) for partition, (epoch, offset, _, size) in body.by_topic("iqqi")
+    ]
     return Fetch(wait / 1000, least, most, parts)
 
 
-def list_offsets(body: Body) -> dict[TopicPartition, int]:
+def list_offsets(body: Body) -> dict[TopicPartition, tuple[int, int]]:
+    """Leader epoch and timestamp of each."""
     body.take("ib")  # replica, isolation
-    return {partition: timestamp for partition, (_, timestamp) in body.by_topic("iq")}
+    return {partition: (epoch, timestamp) for partition, (epoch, timestamp) in body.by_topic("iq")}
+
+
+def epochs(body: Body) -> dict[TopicPartition, tuple[int, int]]:
+    """The leader's epoch and the one asked about, of each."""
+    body.take("i")  # replica
+    return {partition: (leader, epoch) for partition, (leader, epoch) in body.by_topic("ii")}
 
 
 def metadata(body: Body) -> list[str]:
@@ -139,11 +158,19 @@ def fetched(parts: Sequence[Part]) -> bytes:
     return struct.pack(">ihi", 0, NONE, 0) + _by_topic((part.partition, one(part)) for part in parts)
 
 
-def listed(answers: Mapping[TopicPartition, tuple[int, int]]) -> bytes:
-    """(error, offset) of each."""
+def listed(answers: Mapping[TopicPartition, tuple[int, int, int]]) -> bytes:
+    """(error, offset, leader epoch) of each."""
     return struct.pack(">i", 0) + _by_topic(
-        (partition, struct.pack(">ihqqi", partition.partition, error, -1, offset, -1))
-        for partition, (error, offset) in answers.items()
+        (partition, struct.pack(">ihqqi", partition.partition, error, -1, offset, epoch))
+        for partition, (error, offset, epoch) in answers.items()
+    )
+
+
+def epochs_end(answers: Mapping[TopicPartition, tuple[int, int, int]]) -> bytes:
+    """(error, leader epoch, end) of each."""
+    return struct.pack(">i", 0) + _by_topic(
+        (partition, struct.pack(">hiiq", error, partition.partition, epoch, end))
+        for partition, (error, epoch, end) in answers.items()
     )
 
 
@@ -151,7 +178,7 @@ def described(brokers: Mapping[int, tuple[str, int]], topics: Mapping[str, tuple
     """A metadata response: host and port of each broker, error and partitions of each topic."""
 
     def partition(each: Led) -> bytes:
-        fixed = struct.pack(">hiii", each.error, each.number, each.leader, 0)
+        fixed = struct.pack(">hiii", each.error, each.number, each.leader, each.epoch)
         return fixed + struct.pack(">iii", 0, 0, 0)  # replicas, in-sync and offline ones: nobody asks
 
     def topic(name: str, error: int, partitions: Sequence[Led]) -> bytes:

@@ -56,9 +56,12 @@ def kind_of(operations: Sequence[Operation]) -> Kind:
         return "release"
     if (SetData, "owners") in touched:
         return "change of thread"
-    records = [op.data for op, parts in changed if isinstance(op, SetData) and parts[3:4] == ["claims"]]
-    if records:
-        return "plan" if any(decode_claim_record(data).plan is not None for data in records) else "published plan"
+    found = [op.data for op, parts in changed if isinstance(op, SetData) and parts[3:4] == ["claims"]]
+    records = [decode_claim_record(data) for data in found]
+    if any(record.plan is not None for record in records):
+        return "plan"
+    if any(record.fingerprint for record in records):
+        return "published plan"
     if touched & {(SetData, "offsets"), (Create, "offsets")}:
         return "commit"
     if all(isinstance(operation, Create) for operation, _ in changed):

@@ -48,7 +48,8 @@ class Handed:
     at: float
     done: float | None = None
     counts: bool = True
-    """Otherwise the topic was deleted by then."""
+    """Otherwise the topic was deleted by then, or the log was cut off before them."""
+    key: bytes = b""
 
 
 @dataclass(eq=False)

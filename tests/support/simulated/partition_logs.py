@@ -27,11 +27,18 @@ PORT = 9092
 
 
 class PartitionLog:
-    """One partition's log, made of whole batches. `key` is that of all its records: it identifies the log."""
+    """One partition's log, made of whole batches. `key` is that of the records it gets: it identifies the log.
+
+    One that was cut off goes on with another key, and in another leader epoch.
+    """
 
     def __init__(self, key: bytes | None) -> None:
         self.key = key
         self.start = self.end = 0
+        self.epoch = 0
+        """The present leader's."""
+        self._epochs: list[tuple[int, int]] = [(0, 0)]  # each that has begun, and where
+        self._keys: list[tuple[int, bytes | None]] = [(0, key)]  # from which offset on
         self._first: list[int] = []  # the first offset of each batch
         self._batches: list[bytes] = []
 
@@ -41,9 +48,44 @@ class PartitionLog:
             count = min(records, MOST_IN_BATCH)
             batch = _batch(self.key, count, size)
             self._first.append(self.end)
-            self._batches.append(struct.pack(">q", self.end) + batch[8:])  # outside of the checksum
+            # Both fields are outside of the checksum.
+            self._batches.append(struct.pack(">q", self.end) + batch[8:12] + struct.pack(">i", self.epoch) + batch[16:])
             self.end += count
             records -= count
+
+    def elect(self) -> None:
+        """A leader was elected."""
+        self.epoch += 1
+        if self._epochs[-1][1] == self.end:
+            self._epochs.pop()
+        self._epochs.append((self.epoch, self.end))
+
+    def cut_off(self, offset: int) -> int:
+        """Lose all batches that end behind the offset, with their epochs. Returns where the log ends now."""
+        if offset >= self.end:
+            return self.end
+        keep = max(bisect_right(self._first, offset) - 1, 0)
+        if keep < len(self._first):
+            self.end = max(self._first[keep], self.start)
+            del self._first[keep:], self._batches[keep:]
+            self._epochs = [each for each in self._epochs if each[1] < self.end] or self._epochs[:1]
+            self._keys = [each for each in self._keys if each[0] < self.end]
+            self.key = b"%s cut at %d" % (self.key or b"", self.end)
+            self._keys.append((self.end, self.key))
+            self.elect()  # records are produced meanwhile
+        return self.end
+
+    def end_of(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch of the log that is not above this one, and where it ends; as `LeaderEpochFileCache`."""
+        if epoch == self._epochs[-1][0]:
+            return epoch, self.end
+        above = next((n for n, (each, _) in enumerate(self._epochs) if each > epoch), None)
+        if above is None:
+            return -1, -1
+        return (self._epochs[above - 1][0] if above else epoch), max(self._epochs[above][1], self.start)
+
+    def key_at(self, offset: int) -> bytes | None:
+        return next(key for first, key in reversed(self._keys) if first <= offset)
 
     def delete_before(self, offset: int) -> None:
         """Retention: as with `DeleteRecords`, a batch may be there of which the first records are not."""
@@ -150,12 +192,26 @@ class PartitionLogs:
     def lead(self, partition: TopicPartition, broker: int) -> None:
         """Another leader, or none: -1."""
         self.leaders[partition] = broker
+        if broker >= 0:
+            self.logs[partition].elect()
         self._change()
 
     def retain(self, partition: TopicPartition, offset: int) -> None:
         """Delete what is before this offset."""
         self.logs[partition].delete_before(offset)
         self._change()
+
+    def cut_off(self, partition: TopicPartition, offset: int) -> int:
+        """An unclean election: the new leader's log ends there. Returns where exactly."""
+        end = self.logs[partition].cut_off(offset)
+        self._change()
+        return end
+
+    def grow_log(self, partition: TopicPartition, records: int) -> None:
+        """Produce so many records at once, in one partition."""
+        if (log := self.logs.get(partition)) is not None:
+            log.append(records, 1)
+            self._change()
 
     def burst(self, records: int) -> None:
         """Produce so many records at once, in each partition."""

@@ -61,6 +61,9 @@ class Promises:
         self._disturbed: dict[TopicPartition, float] = {}
         self._meddled: set[TopicPartition] = set()  # a foreign program set the offset last
         self._sought: dict[TopicPartition, dict[int, float]] = {}  # where applications sought to, and when
+        self._cut: set[TopicPartition] = set()  # the log was cut off: positions may move back
+        self._former: dict[TopicPartition, set[int]] = {}  # processed records that the log has lost
+        self._floor: dict[TopicPartition, int] = {}  # nobody has to read what is before
         self._overtaken: set[TopicPartition] = set()  # retention may have taken a position, and the log's end followed
         ensemble.committed.append(self._committed)
 
@@ -80,13 +83,29 @@ class Promises:
         if self.reset == LARGEST:
             self._overtaken.add(partition)
 
+    def cut_off(self, partition: TopicPartition, end: int) -> None:
+        """The log was cut off there: what comes from there on are other records, and all of them have to be read."""
+        self._cut.add(partition)
+        first = max(end, self._floor.get(partition, 0))
+        finished = self._finished.setdefault(partition, set())
+        lost = {offset for offset in finished if offset >= first}
+        self._former.setdefault(partition, set()).update(lost)
+        finished -= lost
+        for offset in [each for each in self._handed.get(partition, {}) if each >= end]:
+            del self._handed[partition][offset]
+        if self.reset == LARGEST:
+            self._overtaken.add(partition)
+
     def recreated(self, partitions: Iterable[TopicPartition]) -> None:
         """Their topic was deleted and is about to be made again: nothing that was so far counts."""
         for partition in partitions:
-            for known in (self._handed, self._finished, self._start, self._stored, self._sought):
+            for known in (
+                self._handed, self._finished, self._start, self._stored, self._sought, self._former, self._floor
+            ):  # fmt: skip
                 known.pop(partition, None)
             self._meddled.discard(partition)
             self._overtaken.discard(partition)
+            self._cut.discard(partition)
 
     def claim_of(self, partition: TopicPartition) -> int:
         """The owner node's czxid; 0 without one."""
@@ -140,6 +159,8 @@ class Promises:
                     self.violated(f"{member.name} got {partition}[{offsets}], which {other.name} could hand out too")
         if self._outdated(partition, claim) if claim else self._of_former_log(partition, key):
             return Handed(member, claim, now, counts=False)
+        if partition in self._cut and self._was_lost(partition, offsets[0], key):
+            return Handed(member, claim, now, counts=False, key=key)
         self._compare_with_the_log(member, partition, offsets, key)
         records = self._handed.setdefault(partition, {})
         for offset in offsets:
@@ -153,14 +174,16 @@ class Promises:
                     f"{member.name} got {partition}@{offset}, which {earlier.member.name} had at {earlier.at:.3f}"
                 )
                 break
-        handed = Handed(member, claim, now)
+        handed = Handed(member, claim, now, key=key)
         records.update(dict.fromkeys(offsets, handed))
         return handed
 
     def done(self, partition: TopicPartition, offsets: range, handed: Handed) -> None:
         """It has processed them."""
         handed.done = self.world.now
-        if handed.counts:
+        if partition in self._cut and self._was_lost(partition, offsets[0], handed.key):
+            self._former.setdefault(partition, set()).update(offsets)
+        elif handed.counts:
             self._finished.setdefault(partition, set()).update(offsets)
 
     def logged(self, name: str, event: str) -> None:
@@ -188,9 +211,11 @@ class Promises:
         log = self.logs.logs.get(partition)
         if log is None:
             return
-        if key != log.key:
+        if key != log.key_at(offsets[0]):
             self.violated(f"{member.name} got records of {key!r} as {partition}[{offsets}]")
         first, wanted = offsets[0], member.sought.pop(partition, offsets[0])
+        if partition in self._cut:
+            return
         if first < wanted or (wanted < first > log.start and partition not in self._overtaken):
             self.violated(f"{member.name} got {partition}[{offsets}] after it went to {wanted}")
 
@@ -201,7 +226,12 @@ class Promises:
 
     def _of_former_log(self, partition: TopicPartition, key: bytes) -> bool:
         log = self.logs.logs.get(partition)
-        return log is None or log.key != key
+        return log is None or log.key_at(0) != key
+
+    def _was_lost(self, partition: TopicPartition, offset: int, key: bytes) -> bool:
+        """Whether such a record is no longer in the log, which was cut off."""
+        log = self.logs.logs.get(partition)
+        return log is not None and log.key_at(offset) != key
 
     def _may_be_redelivered(self, earlier: Handed) -> bool:
         """At-least-once: the claim was not released in order, or work on it no longer had to be waited for."""
@@ -262,13 +292,17 @@ class Promises:
         self._meddled.discard(partition)
         if before is None:
             self._start[partition] = before = offset if self.reset == LARGEST else 0
-        if offset in self._sought.get(partition, ()) or (offset > before and partition in self._overtaken):
+        if partition in self._cut and offset < before:
+            before = offset
+            for each in [each for each in self._handed.get(partition, {}) if each >= offset]:
+                del self._handed[partition][each]
+        if offset in self._sought.get(partition, ()) or (offset >= before and partition in self._overtaken):
             self._skipped(partition, offset)
         elif meddled:
             pass
         elif offset < before:
             self.violated(f"{process} moved {partition} back from {before} to {offset}")
-        elif missing := set(range(before, offset)) - self._finished.get(partition, set()):
+        elif missing := set(range(before, offset)) - self._done(partition):
             self.violated(f"{process} stored {partition} = {offset}, but {sorted(missing)[:5]} was not worked on")
 
     def _sought_where_stored(self, partition: TopicPartition, earlier: Handed) -> bool:
@@ -280,7 +314,12 @@ class Promises:
     def _skipped(self, partition: TopicPartition, offset: int) -> None:
         """What is before the offset need not be read, and all may be redelivered."""
         self._finished.setdefault(partition, set()).update(range(offset))
+        self._floor[partition] = max(self._floor.get(partition, 0), offset)
         self._handed.pop(partition, None)
+
+    def _done(self, partition: TopicPartition) -> set[int]:
+        """What was processed, also of records that the log has lost since."""
+        return self._finished.get(partition, set()) | self._former.get(partition, set())
 
     def _about(self, path: str) -> tuple[str, TopicPartition]:
         parts = path.removeprefix(self.paths.root).split("/")

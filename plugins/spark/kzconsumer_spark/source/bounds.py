@@ -13,6 +13,7 @@ from kzconsumer.errors import ConfigError, OffsetLostError
 from kzconsumer.fetcher.range_reader import ClusterReader, range_reader
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
+from kzconsumer.registry.nodes import of_earlier_topic
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.sessions import short_session
 from kzconsumer.settings.settings import Settings
@@ -132,8 +133,11 @@ async def _committed(
         offsets = ZooKeeperOffsetStorage(session, GroupPaths(settings.group.id))
         written, found = await offsets.last_writes(partitions), await offsets.stored(partitions)
     known = await reader.known_incarnations({each.topic for each in partitions})
-    # An older one is of an earlier topic of that name.
-    stored = {each: at for each, at in found.items() if written.get(each, 0) >= known.get(each.topic, math.inf)}
+    stored = {
+        each: at
+        for each, at in found.items()
+        if not of_earlier_topic(written.get(each, 0), known.get(each.topic, math.inf))
+    }
     if settings.offsets.reset == "fail" and (without := [each for each in partitions if each not in stored]):
         raise OffsetLostError(f"{without[0]}: group {settings.group.id} has no offset, and [offsets] reset is fail")
     reset = _EARLIEST if settings.offsets.reset == "smallest" else _LATEST

@@ -19,11 +19,12 @@ from kzconsumer.lag.totals import lag_text, total
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.registry.claim_record import decode_claim_record
-from kzconsumer.registry.nodes import Topic
+from kzconsumer.registry.nodes import Topic, of_earlier_topic
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_tools.groups.advice import ADVICE, SymptomKind
 from kzconsumer_tools.groups.lag import LogRange, Logs, partition_lags, partitions_of
 from kzconsumer_tools.groups.nodes import GroupFacts, GroupNodes, facts
+from kzconsumer_tools.paths import partition_of
 
 
 class Symptom(msgspec.Struct, frozen=True, order=True):
@@ -210,6 +211,15 @@ def _recreated(nodes: GroupNodes) -> Iterator[Symptom]:
         if record.incarnation != present:
             was = f"the offset may be of an earlier topic of that name ({record.incarnation})"
             yield Symptom("recreated_topic", path, f"{was}; the present one is {present}")
+    group = GroupPaths(nodes.group)
+    for path, node in nodes.offsets.items():  # without a claim record: stored by a member of another kind
+        topic = nodes.topics.get(paths.topic_of(path))
+        incarnation = topic.incarnation if topic is not None else None
+        with contextlib.suppress(ValueError):
+            unclaimed = group.claim_record(partition_of(path)) not in nodes.claims
+            if unclaimed and incarnation is not None and of_earlier_topic(node.stat.mzxid, incarnation):
+                reason = f"the offset is older than the topic ({incarnation:#x}): a member of ours will not use it"
+                yield Symptom("recreated_topic", path, reason)
 
 
 def _other_owners(

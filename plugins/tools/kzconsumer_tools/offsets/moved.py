@@ -11,6 +11,7 @@ import msgspec
 from kzconsumer.figures import plural
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
+from kzconsumer.registry.nodes import of_earlier_topic
 from kzconsumer_tools.groups.lag import LogRange
 from kzconsumer_tools.groups.members_present import listed, members_present
 from kzconsumer_tools.groups.nodes import GroupFacts, GroupNodes
@@ -116,7 +117,7 @@ def known_blocks(nodes: GroupNodes, known: GroupFacts, *, offsets: bool) -> dict
                 found |= _at(finding.path, kind)
     for path, node in nodes.offsets.items() if offsets else ():
         topic = nodes.topics.get(paths.topic_of(path))
-        if topic is not None and (topic.incarnation is None or node.stat.mzxid < topic.incarnation):
+        if topic is not None and (topic.incarnation is None or of_earlier_topic(node.stat.mzxid, topic.incarnation)):
             found |= _at(path, "recreated_topic")
     return found
 

@@ -1,0 +1,70 @@
+"""A simulated group and logs that are cut off by an unclean election, and have grown past the position again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from kzconsumer.model import TopicPartition
+from kzconsumer.registry.claim_record import decode_claim_record
+from tests.support.simulated.group import SimulatedGroup, simulated_group
+
+EVENT = "log truncated below the consumed offset"
+
+
+def lines(group: SimulatedGroup) -> list[Mapping[str, Any]]:
+    return [each for each in group.events if each["event"] == EVENT]
+
+
+@pytest.mark.parametrize("grown", [0, 5, 40])
+@pytest.mark.parametrize("gap", [0.0, 2.0])
+def test_records_that_replaced_others_are_read(grown: int, gap: float) -> None:
+    """While a member has the partition: the log that it reads on in is not the one that it has read."""
+    with simulated_group(1, brokers=2) as group:
+        group.logs.grow("t", 1)
+        group.join("a", {"t": 1}, 0.0, in_batches=False)
+        group.world.pass_time(10)
+        (partition,) = group.logs.partitions
+        end = group.logs.end(partition)
+        group.broker_faults.elect_uncleanly(partition, 20, grown, gap)
+        group.come_to_rest(60, 5)
+        (line,) = lines(group)
+        assert (line["first"], line["replaced"], line["leader_epoch"]) == (end - 20, 20, 0)
+
+
+def test_an_election_that_the_same_broker_wins() -> None:
+    """Its connection holds: only the epoch in the next fetch tells."""
+    with simulated_group(1) as group:
+        group.logs.grow("t", 1)
+        group.join("a", {"t": 1}, 0.0, in_batches=False)
+        group.world.pass_time(10)
+        (partition,) = group.logs.partitions
+        group.broker_faults.elect_uncleanly(partition, 20, 40, 0.0)
+        group.come_to_rest(60, 5)
+        assert [line["replaced"] for line in lines(group)] == [20]
+
+
+@pytest.mark.parametrize("grown", [0, 5, 40])
+def test_a_stored_offset_knows_its_log(grown: int) -> None:
+    """Between two runs: nobody has seen the election."""
+    with simulated_group(1, brokers=2) as group:
+        group.logs.grow("t", 2)
+        first = group.join("a", {"t": 1}, 0.0, in_batches=True)
+        group.world.pass_time(10)
+        cut, whole = group.logs.partitions
+        group.leave(first)
+        group.world.pass_time(5)
+        record = group.ensemble.tree.nodes[group.promises.paths.claim_record(cut)]
+        assert decode_claim_record(record.data).leader_epoch_before(int(record_offset(group, cut))) == 0
+        group.broker_faults.elect_uncleanly(cut, 32, grown, 0.0)
+        group.broker_faults.move_leader(whole, 0.0)
+        group.world.pass_time(1)
+        group.join("b", {"t": 1}, 0.0, in_batches=False)
+        group.come_to_rest(60, 5)
+        assert [line["partition"] for line in lines(group)] == [cut.partition]
+
+
+def record_offset(group: SimulatedGroup, partition: TopicPartition) -> bytes:
+    return group.ensemble.tree.nodes[group.promises.paths.offset(partition)].data

@@ -1,0 +1,208 @@
+"""Of which leader epoch the records before a position are, and what a leader's answer about it means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from kzconsumer.brokers.connection import BrokerConnection
+from kzconsumer.brokers.protocol.fetch import Diverging
+from kzconsumer.brokers.protocol.leader_epochs import AskedEpoch, EpochEnd, OffsetForLeaderEpochRequest
+from kzconsumer.brokers.protocol.list_offsets import EARLIEST, ListedOffset, ListOffsetsRequest
+from kzconsumer.brokers.protocol.versions import OFFSET_FOR_LEADER_EPOCH, Versions
+from kzconsumer.errors import OffsetLostError
+from kzconsumer.fetcher.log_check import UNKNOWN_END, find_divergence
+from kzconsumer.fetcher.offset_reset import OffsetReset
+from kzconsumer.fetcher.partition_state import PartitionFetchState
+from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.committer import Committer
+from kzconsumer.offsets.leader_epochs import UNKNOWN, LeaderEpochs
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.registry.claim_record import ClaimRecord, StoredPosition
+from kzconsumer.streams.chunk_queue import ChunkQueue
+
+PARTITION = TopicPartition("orders", 0)
+
+
+def test_the_epoch_before_a_position() -> None:
+    epochs = LeaderEpochs(10, 3)
+    assert [epochs.before(at) for at in (9, 10, 11)] == [UNKNOWN, 3, UNKNOWN]
+    epochs.extend(10, ((10, 3), (15, 5)), 20, 10)
+    assert [epochs.before(at) for at in (10, 15, 16, 20, 21)] == [3, 3, 5, 5, UNKNOWN]
+
+
+def test_nothing_is_known_of_what_was_passed_over_or_has_no_epoch() -> None:
+    epochs = LeaderEpochs(10, 3)
+    epochs.extend(20, ((20, 4),), 30, 10)
+    assert [epochs.before(at) for at in (10, 11, 20, 21, 30)] == [3, UNKNOWN, UNKNOWN, 4, 4]
+    epochs.extend(30, (), 40, 10)  # looked at, not read
+    assert [epochs.before(at) for at in (30, 31, 40)] == [4, UNKNOWN, UNKNOWN]
+
+
+def test_what_is_read_again_is_known_anew() -> None:
+    epochs = LeaderEpochs(10, 3)
+    epochs.extend(10, ((10, 3), (15, 5)), 20, 10)
+    epochs.extend(12, ((12, 7),), 14, 10)
+    assert [epochs.before(at) for at in (12, 13, 14, 15, 20)] == [3, 7, 7, UNKNOWN, UNKNOWN]
+
+
+@given(runs=st.lists(st.tuples(st.integers(1, 9), st.integers(-1, 4)), max_size=20), needed=st.integers(0, 60))
+def test_it_is_as_a_list_of_all_records(runs: list[tuple[int, int]], needed: int) -> None:
+    epochs = LeaderEpochs(0)
+    each: list[int] = []
+    for count, epoch in runs:
+        at = len(each)
+        each += [epoch] * count
+        epochs.extend(at, ((at, epoch),), len(each), min(needed, at))
+    for position in range(max(min(needed, len(each)), 1), len(each) + 1):
+        assert epochs.before(position) == each[position - 1]
+
+
+def test_a_stored_position_counts_for_its_offset_only() -> None:
+    record = ClaimRecord(1, "range", "0x2a").after(7, None, 0, leader_epoch=3)
+    assert record.position == StoredPosition(7, 3)
+    assert [record.leader_epoch_before(at) for at in (7, 8, None)] == [3, -1, -1]
+    assert record.after(9, None, 0).leader_epoch_before(9) == -1
+
+
+class Leader:
+    """Says where epochs end, and where the log does; a store that takes every position."""
+
+    def __init__(self, ends: Mapping[int, EpochEnd], log: tuple[int, int] = (0, 0)) -> None:
+        self.versions = Versions({OFFSET_FOR_LEADER_EPOCH: (0, 4)})
+        self.ends = ends
+        self.log = log
+        self.asked: list[AskedEpoch] = []
+        self.stored: list[tuple[int, int, bool]] = []
+
+    async def call(self, request: Any, *, timeout: float) -> Any:
+        if isinstance(request, ListOffsetsRequest):
+            return {each: ListedOffset(0, self.log[at != EARLIEST], -1) for each, at in request.partitions.items()}
+        assert isinstance(request, OffsetForLeaderEpochRequest)
+        self.asked += request.partitions.values()
+        return {each: self.ends[asked.epoch] for each, asked in request.partitions.items() if asked.epoch in self.ends}
+
+    async def store_start(
+        self, claim: OffsetTracker, offset: int, *, leader_epoch: int = -1, new_epoch: bool = False
+    ) -> bool:
+        self.stored.append((offset, leader_epoch, new_epoch))
+        return True
+
+    def as_connection(self) -> BrokerConnection:
+        return cast(BrokerConnection, self)
+
+
+def at(position: int, epoch: int) -> PartitionFetchState:
+    tracker = OffsetTracker(PARTITION, position, leader_epoch=epoch)
+    return PartitionFetchState(tracker, ChunkQueue(1 << 20), position, 1 << 20, leader_epoch=9)
+
+
+@pytest.mark.parametrize(
+    ("ends", "diverging"),
+    [
+        ({3: EpochEnd(0, 3, 100)}, None),
+        ({3: EpochEnd(0, 2, 100)}, None),  # nothing before the position was lost
+        ({3: EpochEnd(0, 3, 60)}, Diverging(3, 60)),
+        ({3: EpochEnd(0, 2, 60)}, Diverging(2, 60)),
+        ({3: EpochEnd(0, -1, -1), 0: EpochEnd(0, 0, 60)}, Diverging(0, UNKNOWN_END)),  # all its epochs are lower
+        ({3: EpochEnd(0, -1, -1), 0: EpochEnd(0, -1, -1)}, None),  # records without epochs
+    ],
+)
+async def test_a_leaders_answer(ends: Mapping[int, EpochEnd], diverging: Diverging | None) -> None:
+    leader, state = Leader(ends), at(100, 3)
+    assert await find_divergence(leader.as_connection(), [state], 1.0) == []
+    assert (state.diverging, state.reset_due) == (diverging, diverging is not None)
+    assert {asked.leader_epoch for asked in leader.asked} == {9}
+
+
+@pytest.mark.parametrize("answer", [EpochEnd(74, -1, -1), EpochEnd(6, -1, -1), None])
+async def test_a_leader_that_does_not_lead_any_more_is_looked_up(answer: EpochEnd | None) -> None:
+    leader, state = Leader({3: answer} if answer is not None else {}), at(100, 3)
+    assert await find_divergence(leader.as_connection(), [state], 1.0) == [state]
+    assert state.diverging is None
+
+
+@pytest.mark.parametrize(("error", "needed"), [(29, "Describe"), (31, "ClusterAction")])
+async def test_without_permission_nothing_is_compared_which_is_logged(error: int, needed: str) -> None:
+    with capture_logs() as logs:
+        leader = Leader({3: EpochEnd(error, -1, -1)})
+        assert await find_divergence(leader.as_connection(), [at(100, 3)], 1.0) == []
+    (line,) = logs
+    assert (line["event"], needed in line["needed"]) == ("log not compared with the stored position", True)
+
+
+async def test_nothing_is_asked_about_unknown_epochs_nor_of_old_brokers() -> None:
+    leader = Leader({})
+    assert await find_divergence(leader.as_connection(), [at(100, -1)], 1.0) == []
+    leader.versions = Versions({})
+    assert await find_divergence(leader.as_connection(), [at(100, 3)], 1.0) == []
+    assert leader.asked == []
+
+
+async def resolved(
+    found: Diverging, policy: str, truncated: str | None
+) -> tuple[PartitionFetchState, Leader, list[Any]]:
+    leader, state = Leader({}, (5, 150)), at(100, 3)
+    state.diverging, state.reset_due = found, True
+    reset = OffsetReset(policy, cast(Committer, leader), 1.0, 0, truncated)
+    with capture_logs() as logs:
+        assert await reset.resolve(leader.as_connection(), [state]) == []
+    return state, leader, [line for line in logs if line["log_level"] == "error"]
+
+
+@pytest.mark.parametrize(
+    ("found", "policy", "truncated", "continues_at", "epoch"),
+    [
+        (Diverging(2, 60), "smallest", None, 60, 2),
+        (Diverging(2, 60), "largest", None, 150, -1),
+        (Diverging(2, 60), "smallest", "continue", 60, 2),
+        (Diverging(2, 60), "largest", "continue", 60, 2),
+        (Diverging(2, 3), "smallest", None, 5, -1),  # retention has gone further
+        (Diverging(2, UNKNOWN_END), "smallest", None, 5, -1),
+        (Diverging(2, UNKNOWN_END), "smallest", "continue", 100, -1),
+    ],
+)
+async def test_where_a_diverging_log_is_read_on(
+    found: Diverging, policy: str, truncated: str | None, continues_at: int, epoch: int
+) -> None:
+    state, leader, (line,) = await resolved(found, policy, truncated)
+    assert (state.position, state.diverging, state.reset_due) == (continues_at, None, False)
+    assert leader.stored == [(continues_at, epoch, truncated is not None)]
+    assert state.tracker.leader_epochs.before(continues_at) == epoch
+    known = found.end_offset >= 0
+    assert (line["first"], line["until"], line["replaced"]) == (
+        found.end_offset if known else None,
+        100,
+        100 - found.end_offset if known else None,
+    )
+    assert (line["leader_epoch"], line["log_epoch"], line["continues_at"]) == (3, 2, continues_at)
+
+
+async def test_a_replayable_sink_fails_unless_it_may_continue() -> None:
+    state, leader, lines = await resolved(Diverging(2, 60), "smallest", "fail")
+    chunk = state.queue.get_nowait()
+    assert chunk is not None
+    assert (state.failed, leader.stored, lines) == (True, [], [])
+    said = r"consumed up to 100 \(leader epoch 3\); .* up to 60 \(epoch 2\): 40 were replaced .*truncated = .continue"
+    assert isinstance(chunk.error, OffsetLostError)
+    assert re.search(said, str(chunk.error))
+
+
+async def test_what_is_in_hand_is_waited_for() -> None:
+    """Else it would be committed behind the position at which the log is read on."""
+    leader, state = Leader({}, (5, 150)), at(90, 3)
+    state.tracker.hand_over(100)
+    state.position = 100
+    state.diverging, state.reset_due = Diverging(2, 60), True
+    reset = OffsetReset("smallest", cast(Committer, leader), 1.0, 0)
+    await reset.resolve(leader.as_connection(), [state])
+    assert (state.position, leader.stored) == (100, [])
+    state.tracker.mark(90, 100)
+    await reset.resolve(leader.as_connection(), [state])
+    assert state.position == 60
