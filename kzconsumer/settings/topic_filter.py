@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import warnings
 
+from kzconsumer.settings.bounded_match import matcher
+
 MOST_CHARACTERS = 1 << 12
 """Of a list: Python takes about 0.1 s to compile the worst of this length, `(?i)` and `[ks]` a thousand times."""
 
@@ -43,8 +45,9 @@ class TopicFilter:
 
     The text is normalised first: outer white space and quotes go, commas become `|`, spaces vanish. A topic must match
     the whole expression. Internal topics are never matched. Source: `kafka.consumer.TopicFilter` (1.1.1).
-    Raises ValueError for a text that is no regular expression, is too long, or has characters beyond ASCII: no topic's
-    name has any, and Python takes 10 ms for each range of them whose case it ignores.
+    Raises ValueError for a text that is no regular expression, is too long, cannot be matched in a bounded time
+    (`bounded_match`), or has characters beyond ASCII: no topic's name has any, and Python takes 10 ms for each range of
+    them whose case it ignores.
     """
 
     pattern: str
@@ -58,7 +61,7 @@ class TopicFilter:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # of what may mean something else one day
-                self._compiled = re.compile(self.regex)
+                self._matches = matcher(self.regex)
         except (re.error, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"{_shown(text)} is not a regular expression: {error}") from error
 
@@ -66,7 +69,8 @@ class TopicFilter:
         return f"{type(self).__name__}({self.regex!r})"
 
     def allows(self, topic: str) -> bool:
-        matches = self._compiled.fullmatch(topic) is not None
+        """Raises TooManySteps, a ValueError, for an expression that no engine could match in a bounded time."""
+        matches = self._matches(topic)
         return topic not in INTERNAL_TOPICS and matches == (self.pattern == WHITE_LIST)
 
     def portable(self) -> None:
