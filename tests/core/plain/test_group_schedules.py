@@ -23,13 +23,13 @@ KINDS_HERE = [kind for kind in KINDS if kind not in ("plan", "published plan", "
 def violations_of_a_release_in_the_middle_of_a_lot() -> list[str]:
     """A member joins while the application of the only other one is busy with a burst, at several moments."""
     violations: list[str] = []
-    for seed in range(6):
+    for seed in range(10):
         with simulated_group(seed, fetch=(("max_bytes", "2KiB"),)) as group:  # a hundred records of each in turn
             group.logs.grow("t", 4)
             group.join("a", {"t": 1}, 0.005, in_batches=False)
             group.world.pass_time(3.0)
             group.logs.burst(600)
-            group.world.pass_time(1.1 + seed / 20)
+            group.world.pass_time(1.1 + seed / 4)  # in the turn of each partition
             group.join("b", {"t": 1}, 0.005, in_batches=False)
             group.world.pass_time(8.0)
             violations += group.promises.violations
