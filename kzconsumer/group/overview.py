@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import anyio
 import msgspec
 
-from kzconsumer.brokers.log_offsets import LogOffsets
+from kzconsumer.brokers.log_offsets import LogOffsets, why_unknown
 from kzconsumer.brokers.protocol.list_offsets import LATEST, ListedOffset
 from kzconsumer.errors import KzConsumerError
+from kzconsumer.lag.partition import Why
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
@@ -22,11 +22,11 @@ PATIENCE = 3.0
 
 
 class SeenPartition(msgspec.Struct, frozen=True):
-    """`owner` is the owner node's text; None is none, or unknown."""
+    """`owner` is the owner node's text, None if there is none; `committed` None if nothing is stored."""
 
     owner: str | None
     committed: int | None
-    end: int | None
+    end: int | Why
 
 
 class Overview:
@@ -50,18 +50,16 @@ class Overview:
             owners |= {partition: held.owner for partition, held in (await self._owners.standing(part)).items()}
             committed |= await self._committed(part)
         ends = await self._ends(partitions)
-        return {p: SeenPartition(owners.get(p), committed.get(p), ends.get(p)) for p in partitions}
+        return {p: SeenPartition(owners.get(p), committed.get(p), ends[p]) for p in partitions}
 
     async def _committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         if isinstance(self._offsets, ZooKeeperOffsetStorage):
             return await self._offsets.stored(partitions)
         return {partition: found.offset for partition, found in (await self._offsets.stored(partitions)).items()}
 
-    async def _ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        with anyio.move_on_after(PATIENCE):
-            try:
-                found = await self._log_offsets.once(dict.fromkeys(partitions, LATEST))
-            except KzConsumerError:
-                return {}
-            return {partition: at.offset for partition, at in found.items() if isinstance(at, ListedOffset)}
-        return {}
+    async def _ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | Why]:
+        try:
+            found = await self._log_offsets.once(dict.fromkeys(partitions, LATEST), within=PATIENCE)
+        except KzConsumerError as error:
+            return dict.fromkeys(partitions, why_unknown(error))
+        return {p: at.offset if isinstance(at, ListedOffset) else why_unknown(at) for p, at in found.items()}

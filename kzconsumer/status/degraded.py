@@ -40,8 +40,10 @@ def examination(report: Report) -> Examination:
         return examined([finding("stuck", report.group, f"the member is stuck: {report.alive}")])
     if report.unready is not None:
         return examined([], [report.unready])
-    unknown = report.total.unknown
-    return examined(degraded(report), [f"lag unknown: {reasons(unknown)}"] if unknown else [])
+    found = degraded(report)
+    told = {name for each in found for name in each.partitions}
+    unknown = total(each.progress for each in report.partitions if _name(each) not in told).unknown
+    return examined(found, [f"lag unknown: {reasons(unknown)}"] if unknown else [])
 
 
 def _failing(report: Report) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.group.overview import SeenPartition
 from kzconsumer.lag.history import RATED
+from kzconsumer.lag.partition import Measured, PartitionFacts, Reason, Why, partition_lag
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.member import Member
 from kzconsumer.model import TopicPartition
@@ -38,6 +39,8 @@ class GroupPartition(msgspec.Struct, frozen=True):
     end: int | None
     lag: int | None
     """From the committed offset to the end."""
+    why: Reason | None
+    """Why the lag is unknown; None if it is known."""
     rate: float | None
     """Records committed per second, lately."""
 
@@ -124,12 +127,21 @@ class GroupView:
 
 
 def _partition(partition: TopicPartition, seen: SeenPartition, rate: float | None) -> GroupPartition:
-    lag = max(0, seen.end - seen.committed) if seen.end is not None and seen.committed is not None else None
+    end = None if isinstance(seen.end, Why) else Measured(seen.end, 0.0)
+    facts = PartitionFacts(
+        topic=partition.topic,
+        partition=partition.partition,
+        position=Why("never committed") if seen.committed is None else seen.committed,
+        end=end,
+        silent=seen.end if isinstance(seen.end, Why) else None,
+    )
+    found = partition_lag(facts, 0.0, 0.0)
     return GroupPartition(
         *partition,
         owner=seen.owner,
         committed=seen.committed,
-        end=seen.end,
-        lag=lag,
+        end=end.value if end is not None else None,
+        lag=found.lag,
+        why=found.why.reason if found.why is not None else None,
         rate=rate,
     )

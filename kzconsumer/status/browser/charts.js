@@ -4,8 +4,8 @@ let points = []; // one for each observation, in order
 const DIGIT = 7; // pixels, at most, of a digit at the size of the labels
 
 class Chart {
-  constructor(svg, reading, pick, word) {
-    Object.assign(this, { svg, reading, pick, word, pointed: null });
+  constructor(svg, reading, pick, word, unknown) {
+    Object.assign(this, { svg, reading, pick, word, unknown, pointed: null });
     svg.addEventListener("pointermove", (event) => { this.pointed = event.offsetX; this.draw(); });
     svg.addEventListener("pointerleave", () => { this.pointed = null; this.draw(); });
     new ResizeObserver(() => this.draw()).observe(svg);
@@ -52,11 +52,11 @@ class Chart {
   }
 
   words(values, place) {
-    const when = this.pointed === null ? "Now" : moment(points[place].at);
+    const when = moment(points[place].at).slice(11);
     let best = 0;
     values.forEach((value, index) => { if ((value ?? -1) > (values[best] ?? -1)) best = index; });
     const highest = values[best] === null ? "" : `; the most ${this.word(values[best])} at ${minute(points[best].at)}`;
-    return `${when} ${values[place] === null ? "not known" : this.word(values[place])}${highest}`;
+    return `${when} ${values[place] === null ? this.unknown(points[place]) : this.word(values[place])}${highest}`;
   }
 }
 
@@ -71,13 +71,14 @@ function nearest(time) {
 }
 
 const charts = [
-  new Chart(at("lag-chart"), at("lag-text"), (point) => point.lag, count),
-  new Chart(at("rate-chart"), at("rate-text"), (point) => point.rate, rate),
+  new Chart(at("lag-chart"), at("lag-text"), (point) => point.lag, count, (point) => (point.at_least ? `≥ ${count(point.at_least)}, ${plural(point.unknown, "partition")} unknown` : "unknown")),
+  new Chart(at("rate-chart"), at("rate-text"), (point) => point.rate, rate, () => "unknown"),
 ];
 
 function showHistory() {
   const last = points.at(-1)?.at ?? 0;
   points = [...points, ...known.history.points.filter((point) => point.at > last)];
   points = points.filter((point) => point.at >= points.at(-1).at - HOUR);
+  if (points.length) say(at("lag-title"), `Lag and rate since ${minute(points[0].at)}, in UTC`);
   for (const chart of charts) chart.draw();
 }

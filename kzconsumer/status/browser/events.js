@@ -33,7 +33,7 @@ function reached() {
 function lost() {
   lostSince ??= Date.now() / 1000;
   at("shown").classList.add("old");
-  connection("not reachable", "bad", [`since ${moment(lostSince)}, the data shown is older`]);
+  connection("not reachable", "bad", `since ${moment(lostSince)}, the data shown is older`);
   document.title = `(!) not reachable · ${known.status ? `${known.status.group} · ` : ""}kzconsumer`;
 }
 
@@ -65,7 +65,7 @@ async function listen() {
 }
 
 function asked() {
-  connection("needs the token", "warn", []);
+  connection("needs the token", "warn", "");
   say(at("refused"), token === null ? "" : "Wrong token.");
   at("shown").hidden = true;
   at("asking").hidden = false;
@@ -97,5 +97,5 @@ async function run() {
   }
 }
 
-for (const id of ["named", "order", "behind"]) at(id).addEventListener("input", () => { if (known.partitions) showPartitions(); });
+for (const id of ["named", "order", "fine"]) at(id).addEventListener("input", () => { if (known.partitions) showPartitions(); });
 run();

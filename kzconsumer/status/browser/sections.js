@@ -5,7 +5,8 @@ const FIRST_REBALANCES = 12;
 const known = {}; // the last document of each name
 
 const HEALTH = { healthy: "good", unhealthy: "bad", "not examined": "warn" };
-const MARKS = { OK: "good", WARN: "warn", STOP: "bad", STALL: "bad", REWIND: "bad" };
+const MARKS = { stalled: "bad", "commits stop": "bad", "commits stall": "bad", "commits go back": "bad", unknown: "warn", paused: "warn", "caught up": "good" };
+const FEW = 10; // partitions that are all shown, whatever their state
 
 function showStatus() {
   const it = known.status;
@@ -13,49 +14,76 @@ function showStatus() {
   say(at("member"), [it.member ?? "not a member yet", `kzconsumer ${it.version}`, it.state].filter(Boolean).join(" · "));
   const now = Date.now() / 1000;
   say(at("facts"), `cluster ${it.cluster} · up for ${duration(Math.max(0, Math.floor(now - it.started)))} · as of ${moment(now)}`);
-  connection(it.health, HEALTH[it.health], [...it.findings.map((each) => each.text), ...it.not_asked]);
+  connection(it.health, HEALTH[it.health], it.findings.length ? "" : it.not_asked.join("; "));
+  showFindings(it);
   document.title = `${it.health === "healthy" ? "" : `(!) ${it.health} · `}${it.group} · kzconsumer`;
-  const left = (known.partitions?.owned ?? []).map((each) => each.eta);
   const figures = [
-    ["Partitions", count(it.owned)],
-    ["Members", count(it.members)],
-    ["Lag", count(it.lag)],
-    ["Behind by", duration(it.lag_seconds)],
-    ["Rate", rate(it.rate)],
-    ["Done in", left.length && !left.includes(null) ? duration(Math.max(...left)) : null],
-    ["Stalled", count(it.stalled), it.stalled ? "bad" : ""],
-    ["Judgement", it.judgement ?? UNKNOWN, MARKS[it.judgement] ?? ""],
-    ["Session", it.session, it.session === "held" ? "good" : "warn"],
-    ["Generation", count(it.generation)],
+    ["Lag", ...atLeast(it.total.known, it.total.at_least, it.total.unknown, count, it.total.age)],
+    ["Behind by", ...atLeast(it.total.seconds, it.total.seconds, it.total.unknown_seconds, duration)],
+    ["Done in", it.eta === null ? null : duration(it.eta), ""],
+    ["Rate", rate(it.rate), ""],
+    ["Partitions", count(it.owned), it.stalled ? `${count(it.stalled)} stalled` : ""],
+    ["Members", count(it.members), ""],
+    ["Session", it.session, ""],
+    ["Generation", count(it.generation), ""],
   ];
   const list = at("figures");
-  for (const [place, [name, value, badgeMark]] of figures.entries()) {
+  for (const [place, [name, value, note]] of figures.entries()) {
     const box = list.children[place] ?? list.appendChild(make("div"));
     if (!box.children.length) {
-      box.append(make("dt", name), make("dd"));
+      box.append(make("dt", name), make("dd"), make("dd", "", "note"));
       box.title = HELP[name];
     }
     box.hidden = value === null;
-    put(box.lastChild, badgeMark ? { badge: value, mark: badgeMark, text: "" } : value ?? "");
+    say(box.children[1], value ?? "");
+    say(box.children[2], note);
+    box.children[2].hidden = !note;
   }
+}
+
+/** A sum as [value, note]: exact, or what it is at least and of how many partitions it is unknown. */
+function atLeast(exact, least, unknown, word, age = null) {
+  const why = Object.entries(unknown);
+  if (!why.length) return [word(exact), age !== null && age > 15 ? `${duration(age)} ago` : ""];
+  const reasons = why.map(([reason, n]) => (why.length > 1 ? `${count(n)} ${reason}` : reason)).join(", ");
+  return [least ? `≥ ${word(least)}` : "unknown", `${count(why.reduce((sum, [, n]) => sum + n, 0))} unknown: ${reasons}`];
+}
+
+/** What is wrong, before everything else; nothing of it if nothing is. */
+function showFindings(it) {
+  const content = JSON.stringify([it.findings, it.not_asked]);
+  const list = at("findings");
+  if (list.content === content) return;
+  list.content = content;
+  at("wrong").hidden = !it.findings.length;
+  list.replaceChildren(...it.findings.map((each) => {
+    const item = make("li");
+    item.append(make("p", each.text, "what"));
+    const next = item.appendChild(make("p", undefined, "quiet"));
+    next.append("More: ", make("code", each.command), `, and ${each.see.replace(".html", "")} in the documentation`);
+    return item;
+  }), ...(it.findings.length ? it.not_asked.map((text) => make("li", text, "quiet")) : []));
 }
 
 /** The first line of the page: the state, and a sentence for each reason. */
-function connection(badge, mark, reasons) {
+function connection(badge, mark, reason) {
   const shown = at("readiness");
   say(shown, badge);
   shown.className = `badge ${mark}`;
-  say(at("reason"), reasons.join("; "));
+  say(at("reason"), reason);
 }
 
 function state(each) {
-  const paused = each.paused ? "paused" : "";
-  if (each.stalled) {
-    const judgement = each.judgement && each.judgement !== "OK" ? `, ${each.judgement}` : "";
-    return { badge: "stalled", mark: paused ? "warn" : "bad", text: `for ${duration(Math.floor(each.standing))}: ${each.hindrance}${judgement}` };
-  }
-  if (!each.judgement) return paused || UNKNOWN;
-  return { badge: each.judgement, mark: MARKS[each.judgement], text: paused };
+  const { why, age } = each.progress;
+  let text = "";
+  if (each.state === "stalled") text = `for ${duration(Math.floor(each.standing))}: ${each.hindrance}`;
+  else if (why) text = `lag unknown: ${why.reason}`;
+  else if (age) text = `as of ${duration(age)} ago`;
+  return { badge: each.state, mark: MARKS[each.state] ?? "", text };
+}
+
+function lag({ lag: known, at_least: least }) {
+  return known !== null ? count(known) : least ? `≥ ${count(least)}` : UNKNOWN;
 }
 
 function owner(thread) {
@@ -63,24 +91,26 @@ function owner(thread) {
   return member && thread.startsWith(`${member}-`) ? `thread ${thread.slice(member.length + 1)}` : thread;
 }
 
-const SEVERITY = ["OK", "WARN", "STOP", "STALL", "REWIND"];
+const SEVERITY = ["stalled", "commits stop", "commits stall", "commits go back", "unknown", "paused", "behind", "caught up"];
 const ORDERS = { // of partitions, which come by name
   name: () => 0,
-  lag: (a, b) => (b.lag.processed ?? -1) - (a.lag.processed ?? -1),
-  worst: (a, b) => b.stalled - a.stalled || SEVERITY.indexOf(b.judgement) - SEVERITY.indexOf(a.judgement) || ORDERS.lag(a, b),
+  lag: (a, b) => b.progress.at_least - a.progress.at_least,
+  worst: (a, b) => SEVERITY.indexOf(a.state) - SEVERITY.indexOf(b.state) || ORDERS.lag(a, b),
 };
 
 function showPartitions() {
   const { owned } = known.partitions;
   const named = at("named").value.trim().toLowerCase();
-  const behind = at("behind").checked;
+  const all = owned.length <= FEW || named || at("fine").checked;
+  const fine = owned.filter((each) => each.state === "caught up").length;
   const chosen = owned
     .map((each) => ({ each, name: `${each.topic}-${each.partition}` }))
-    .filter(({ each, name }) => name.toLowerCase().includes(named) && (!behind || each.stalled || each.lag.processed > 0));
+    .filter(({ each, name }) => name.toLowerCase().includes(named) && (all || each.state !== "caught up"));
   const order = ORDERS[at("order").value];
   chosen.sort((a, b) => order(a.each, b.each));
   const shown = chosen.slice(0, MOST_ROWS);
   say(at("partitions-count"), shown.length === owned.length ? "" : `${count(shown.length)} of ${count(owned.length)} shown`);
+  say(at("partitions-fine"), all || !fine ? "" : `${plural(fine, "partition")} caught up`);
   fill(
     at("partitions-table"),
     shown.map(({ each, name }) => ({
@@ -88,10 +118,10 @@ function showPartitions() {
       cells: [
         name, state(each), owner(each.owner), each.leader === null ? UNKNOWN : String(each.leader),
         offset(each.offsets.fetched), offset(each.offsets.consumed), offset(each.offsets.processed), offset(each.offsets.committed),
-        offset(each.end), count(each.lag.processed), duration(each.lag_seconds.processed), rate(each.rate), each.eta === null ? "" : duration(each.eta),
+        offset(each.end), lag(each.progress), duration(each.progress.seconds), rate(each.rate), each.eta === null ? "" : duration(each.eta),
       ],
     })),
-    owned.length ? "No partition matches." : "No partition is owned.",
+    !owned.length ? "No partition is owned." : named ? "No partition matches." : "Every partition is caught up.",
   );
   fill(
     at("queues-table"),
@@ -117,11 +147,16 @@ function client(thread) {
 
 function showGroup() {
   const { at: read, reason, partitions, left_out: leftOut } = known.group;
-  const shown = [...partitions].sort((a, b) => (a.owner !== null) - (b.owner !== null) || (b.lag ?? -1) - (a.lag ?? -1)).slice(0, MOST_ROWS);
+  const fine = partitions.length > FEW ? partitions.filter((each) => each.owner !== null && each.lag === 0) : [];
+  const shown = partitions
+    .filter((each) => !fine.length || each.owner === null || each.lag !== 0)
+    .sort((a, b) => (a.owner !== null) - (b.owner !== null) || (a.lag !== null) - (b.lag !== null) || b.lag - a.lag)
+    .slice(0, MOST_ROWS);
   const total = partitions.length + leftOut;
   say(at("group-read"), [
     read === null ? null : `as of ${moment(read)}`,
-    shown.length < total ? `${count(shown.length)} of ${count(total)} partitions shown` : null,
+    fine.length ? `${plural(fine.length, "partition")} owned and caught up` : null,
+    shown.length + fine.length < total ? `${count(shown.length)} of ${count(total)} partitions shown` : null,
     reason,
   ].filter(Boolean).join(" · "));
   fill(
@@ -130,10 +165,10 @@ function showGroup() {
       key: `${each.topic}-${each.partition}`,
       cells: [
         `${each.topic}-${each.partition}`, client(each.owner), each.owner ?? "", offset(each.committed), offset(each.end),
-        count(each.lag), rate(each.rate),
+        each.why ? { badge: "", mark: "", text: each.why } : count(each.lag), rate(each.rate),
       ],
     })),
-    "The group has not been read yet.",
+    read === null ? "The group has not been read yet." : "Every partition has an owner and is caught up.",
   );
 }
 
@@ -205,6 +240,7 @@ function showBatches() {
 }
 
 function showErrors() {
+  at("errors").hidden = !known.errors.errors.length;
   fill(
     at("errors-table"),
     known.errors.errors.map((each) => ({

@@ -99,6 +99,7 @@ def _daemon(each: DaemonFeed, rows: int, width: int) -> list[RenderableType]:
             rate(now["rate"]),
             f"stalled {count(now['stalled'])}",
             style=old,
+            wraps=True,
         )
     )
     owned = each.documents.get("partitions", {}).get("owned", [])
@@ -177,5 +178,5 @@ def _group(partitions: Sequence[Mapping[str, Any]], rows: int, style: str, width
     return table
 
 
-def _line(*parts: str, style: str = "") -> Text:
-    return Text("  ".join(parts), style, no_wrap=True, overflow="ellipsis")
+def _line(*parts: str, style: str = "", wraps: bool = False) -> Text:
+    return Text("  ".join(parts), style, no_wrap=not wraps, overflow="fold" if wraps else "ellipsis")
