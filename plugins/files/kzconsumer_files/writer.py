@@ -74,6 +74,15 @@ class TargetWriter:
             self._begin_folding()
         return Written(sum(each.rows for each in staged), published, len(ranges) - published)
 
+    def trial(self, stage: Callable[[Path], object]) -> None:
+        """Have files staged as by `write`, and remove them. Raises what `stage` raises."""
+        for failed in self._staging.entries():
+            self._target.discard(failed)
+        attempt = self._staging.path / "trial"
+        attempt.mkdir()
+        stage(attempt / "staged")
+        self._target.discard(attempt)
+
     def close(self) -> None:
         self._folding.join(_FOLDING_SECONDS)
         if self._target.discard(self._staging.path):  # otherwise the sweep of the next writer tries again

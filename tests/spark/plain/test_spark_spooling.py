@@ -48,6 +48,16 @@ async def test_files_of_lost_ranges_are_removed_with_the_rest(tmp_path: Path) ->
     assert files(tmp_path) == []
 
 
+async def test_a_range_without_its_rejected_records_is_spooled_again(tmp_path: Path) -> None:
+    """It was prepared with them. What a trial spools leaves the prepared files alone."""
+    spool = Spooling(SpoolPlace.in_directory(tmp_path))
+    await spool.prepare(ONE)
+    tried = await spool.fresh([ONE[0].between(0, 2)])
+    assert rows(tried) == [2]
+    await spool.remove(tried)
+    assert rows(await spool.take([ONE[0].without(((1, 2),)), ONE[1]])) == [4, 2]
+
+
 async def test_a_prepared_batch_that_is_never_written_is_removed(tmp_path: Path) -> None:
     spool = Spooling(SpoolPlace.in_directory(tmp_path))
     await spool.prepare(ONE)

@@ -19,12 +19,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
+from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, SinkContext
 from kzconsumer_spark.columns import sql
 from kzconsumer_spark.columns.avro_types import Unsupported
 from kzconsumer_spark.columns.quarantine import QuarantineDiffers
 from kzconsumer_spark.columns.registry import RegistryError
-from kzconsumer_spark.columns.shaping import BadRecord, Shaping
+from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.daemon.destination_options import read_options
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.pipe.column_options import Columns, FieldOptions, RegistryOptions
@@ -169,13 +169,15 @@ def test_invalid_json_is_detected(session: SparkSession, tmp_path: Path) -> None
     assert found[4]["_corrupt_value"]["reason"] == "is not UTF-8"
 
 
-def test_a_bad_record_fails_the_batch_with_its_position_but_not_its_content(
-    session: SparkSession, tmp_path: Path
-) -> None:
+def test_a_bad_record_is_rejected_with_its_position_but_not_its_content(session: SparkSession, tmp_path: Path) -> None:
     case = Case(session, tmp_path, value=FieldOptions(format="json", schema="id INT"), where="offset < 2")
-    with pytest.raises(BadRecord) as caught:
+    with pytest.raises(RecordsRejectedError) as caught:
         case.shape(values(b'{"id": 1}', b"secret", b"secret"), values(b"{}", partition=1))
-    assert str(caught.value) == ("t-0 offset 1: value is not one JSON object alone (and 1 more in this batch)")
+    assert [(each.topic, each.partition, each.offset, each.error_class) for each in caught.value.records] == [
+        ("t", 0, 1, "undecodable"),
+        ("t", 0, 2, "undecodable"),
+    ]
+    assert {each.reason for each in caught.value.records} == {"value is not one JSON object alone"}
     assert len(case.rows(values(b"{}", first=3), values(b"{}", partition=1))) == 1
 
 

@@ -47,7 +47,7 @@ from kzconsumer_spark.ranges.lease import Lease
 from kzconsumer_spark.ranges.parts import read_part
 from kzconsumer_spark.ranges.spool_reader import SCHEMA, read_spool
 from kzconsumer_spark.ranges.table_destination import TableDestination
-from kzconsumer_spark.ranges.tags import RANGE_COLUMNS, RowsLost, Shaped
+from kzconsumer_spark.ranges.tags import TAGS, RowsLost, Shaped
 from kzconsumer_spark.worker.files_destination import FilesDestination
 from tests.files.plain.test_ledger import publish as publish_ranges
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
@@ -111,7 +111,7 @@ def evens(frame: DataFrame) -> DataFrame:
         sql.col("value").cast("string").alias("text"),
         sql.expr("'line\nbreak, \"quoted\"'").alias("awkward"),
         sql.expr("date_add(date'2024-01-01', cast(offset % 6 as int))").alias("day"),
-        *RANGE_COLUMNS,
+        *TAGS,
     )
 
 
@@ -245,7 +245,7 @@ def test_topics_of_249_characters_that_differ_in_the_last_one(
     (tmp_path / "spool").mkdir()
     data = [range_data(topic, 0, 0, 100 + number) for number, topic in enumerate(topics)]
     ranges = write_spool(SpoolPlace.in_directory(tmp_path / "spool"), data)
-    shaping = Shaping(lambda frame: frame.select("topic", "offset", *RANGE_COLUMNS))
+    shaping = Shaping(lambda frame: frame.select("topic", "offset", *TAGS))
     out = str(tmp_path / "out")
     if kind in ("parquet", "csv"):
         to = ToFiles(path=out, format=kind, partition_by=("topic",) if kind == "parquet" else ())
@@ -335,9 +335,9 @@ def test_columns_that_earlier_rows_do_not_fit_are_refused_before_a_range_is_plan
         with pytest.raises(ConfigError, match=output):
             FilesDestination(session, to, LEASE, columns(select))
     with pytest.raises(Misfit, match='column "n" is'):  # if columns are known only with the records
-        FilesDestination(
-            session, to, LEASE, Shaping(lambda frame: frame.selectExpr("true AS n", *RANGE_COLUMNS))
-        ).write(frame_of(session, 2, ranges[1:2]))
+        FilesDestination(session, to, LEASE, Shaping(lambda frame: frame.selectExpr("true AS n", *TAGS))).write(
+            frame_of(session, 2, ranges[1:2])
+        )
     more = FilesDestination(session, to, LEASE, columns("offset AS n, cast(value AS string) AS text, key"))
     more.write(frame_of(session, 3, ranges[1:2]))
     rows = session.read.option("mergeSchema", "true").parquet(to.path)
@@ -378,7 +378,7 @@ def test_an_iceberg_table_of_shaped_rows_by_partitions(session: SparkSession, tm
         times = "timestamp'2024-01-01 12:00' AS at", "timestamp_ntz'2024-01-01 12:00' AS wall"
         kinds = "cast(n AS decimal(9, 2)) AS price", "map('k', n) AS map"
         kind = "if(n < 2, null, concat('ä/', n % 4)) AS kind"
-        return evens(frame).selectExpr("n", structure, *times, *kinds, kind, "day", *RANGE_COLUMNS)
+        return evens(frame).selectExpr("n", structure, *times, *kinds, kind, "day", *TAGS)
 
     to = ToIceberg(table="lake.evens", catalog_options=place, partition_by=("day", "kind"))
     side = claimed_destination(to)
@@ -435,7 +435,7 @@ def test_a_delta_table_of_shaped_rows_by_partitions(session: SparkSession, tmp_p
         times = "timestamp'2024-01-01 12:00' AS at", "timestamp_ntz'2024-01-01 12:00' AS wall"
         kinds = "cast(n AS decimal(9, 2)) AS price", "map('k', n) AS map"
         kind = "if(n < 2, null, concat('ä/', n % 4)) AS kind"
-        return evens(frame).selectExpr("n", structure, *times, *kinds, kind, "day", *RANGE_COLUMNS)
+        return evens(frame).selectExpr("n", structure, *times, *kinds, kind, "day", *TAGS)
 
     side = claimed_destination(ToDelta(path=str(tmp_path / "out"), partition_by=("day", "kind")))
     side.claim(OWNER)
@@ -537,7 +537,7 @@ def test_shaped_rows_in_an_existing_table_with_a_key(
             "array('a', text) AS tags",
             "struct(n AS m) AS body",
             "timestamp'2024-01-01 12:00' AS at",
-            *RANGE_COLUMNS,
+            *TAGS,
         )
 
     to = claimed(msgspec.structs.replace(jdbc, unique_key=("n",)))

@@ -144,9 +144,9 @@ def test_ranges_without_records_need_no_run_of_the_query(spark: SparkSession, tm
     assert listener.seen[0].numInputRows == 3
 
 
-@pytest.mark.parametrize("on_error", ["fail", "quarantine", "column"])
+@pytest.mark.parametrize("on_error", ["reject", "quarantine", "column"])
 def test_shaping_a_batch_reads_its_records_once(
-    spark: SparkSession, tmp_path: Path, on_error: Literal["fail", "quarantine", "column"]
+    spark: SparkSession, tmp_path: Path, on_error: Literal["reject", "quarantine", "column"]
 ) -> None:
     """Spark counts what its tasks read: counting bad records, or asking whether any are left, must not read again."""
     value = FieldOptions(format="json", schema="a INT", on_error=on_error)
@@ -161,7 +161,7 @@ def test_shaping_a_batch_reads_its_records_once(
         shaping.release()
         return Written(1, 1, 0)
 
-    texts = [b'{"a": 1}'] * 38 + [b'{"a": 2}' if on_error == "fail" else b"{"] * 2
+    texts = [b'{"a": 1}'] * 38 + [b'{"a": 2}' if on_error == "reject" else b"{"] * 2
     records = [record(offset, value=text) for offset, text in enumerate(texts)]
     (tmp_path / "spool").mkdir()
     ranges = write_spool(SpoolPlace.in_directory(tmp_path / "spool"), [range_data("t", 0, 0, 40, records)])

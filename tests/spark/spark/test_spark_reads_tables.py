@@ -22,7 +22,7 @@ from kzconsumer_spark.iceberg.target import IcebergTarget
 from kzconsumer_spark.pipe.messages import ToDelta, ToIceberg
 from kzconsumer_spark.ranges.files import RangeFiles
 from kzconsumer_spark.ranges.table_destination import TableDestination
-from kzconsumer_spark.ranges.tags import RANGE_COLUMNS
+from kzconsumer_spark.ranges.tags import TAGS
 from tests.spark.spark.test_spark_destinations import LEASE, OWNER, Shaping, batch, evens, frame_of, sorted_rows
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
 from tests.support.extent import only_nightly
@@ -97,7 +97,7 @@ def test_rows_before_and_after_its_maintenance(
         def shape(frame: DataFrame) -> DataFrame:
             kinds = "cast(n AS decimal(9, 2)) AS price", "map('k', n) AS map", "struct(array(text) AS l) AS nested"
             times = "timestamp'2024-01-01 12:00' AS at", "if(n < 2, null, concat('ä/', n % 4)) AS kind"
-            return evens(frame).selectExpr("n", "text", *kinds, *times, "day", *further, *RANGE_COLUMNS)
+            return evens(frame).selectExpr("n", "text", *kinds, *times, "day", *further, *TAGS)
 
         files = RangeFiles(spark, to.files, Shaping(shape), keep_columns=kind != "delta")
         destination = TableDestination(files, target, LEASE)

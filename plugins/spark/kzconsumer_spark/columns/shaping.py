@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.model import OffsetRange
+from kzconsumer.sinks.interface import RecordsRejectedError, Rejected
 from kzconsumer_spark.columns import sql
 from kzconsumer_spark.columns.avro_types import Unsupported
 from kzconsumer_spark.columns.decoder import Decoder
@@ -22,16 +23,19 @@ from kzconsumer_spark.columns.decoding import Decoding, error_of, raw_of
 from kzconsumer_spark.columns.quarantine import Quarantine
 from kzconsumer_spark.pipe.column_options import Columns, Field
 from kzconsumer_spark.pipe.messages import SpooledRange
+from kzconsumer_spark.ranges.screen import MOST_REJECTED
 from kzconsumer_spark.ranges.spool_reader import read_spool
 from kzconsumer_spark.ranges.tags import Shaped
 
 _FATAL = "__kz_fatal"
 _BAD = "__kz_bad"
 _POSITION = ("topic", "partition", "offset")
+UNDECODABLE = "undecodable"
+"""The class of errors of records whose key or value cannot be decoded."""
 
 
 class BadRecord(Exception):
-    """A record cannot be decoded, with `on_error = "fail"`. The text has its position, but no content."""
+    """Too many records cannot be decoded."""
 
 
 class BadPosition(NamedTuple):
@@ -51,6 +55,8 @@ class Shaping:
         self._cached: DataFrame | None = None
         self._known: StructType | None = None
         self._quarantine: Quarantine | None = None
+        self.is_trial = False
+        """Set for a batch of which nothing stays: nothing is put into the quarantine."""
         try:
             self._decoding = Decoding(columns)
         except (Unsupported, OSError) as error:
@@ -64,13 +70,13 @@ class Shaping:
 
         Bad records of these ranges are in quarantine when this returns. Columns of `frame` whose names begin with
         `_kz_` belong to the destination and are kept. Rows stay in their tasks; the result may be evaluated repeatedly.
-        Raises BadRecord, SqlFault, RegistryError, Unsupported, QuarantineDiffers, OSError.
+        Raises RecordsRejectedError, BadRecord, SqlFault, RegistryError, Unsupported, QuarantineDiffers, OSError.
         """
         if self._columns.change_nothing:
             return Shaped(frame, {})
         decoders = self._decoding.decoders(frame)
         decoded = self._decoded(frame, decoders)
-        if not self._fields("fail") + self._fields("quarantine"):
+        if not self._fields("reject") + self._fields("quarantine"):
             return Shaped(sql.apply(decoded, self._columns), {})
         self._hold(decoded)
         bad = self._count(decoded)
@@ -99,7 +105,7 @@ class Shaping:
     def preview(self, frame: DataFrame, most_bad: int) -> tuple[DataFrame, list[BadPosition]]:
         """As `shape`, but bad records are returned, and neither quarantined nor an error."""
         decoded = self._decoded(frame, self._decoding.decoders(frame))
-        if not self._fields("fail") + self._fields("quarantine"):
+        if not self._fields("reject") + self._fields("quarantine"):
             return sql.apply(decoded, self._columns), []
         self._hold(decoded)
         reason = F.coalesce(_FATAL, _BAD)
@@ -141,7 +147,9 @@ class Shaping:
         """The decoded frame, with reasons why rows are fatal or bad and `_corrupt_<field>`, as the policies need."""
         columns = self._fields("column")
         decoded = self._decoding.decode(frame, decoders, {*columns, *raw})
-        extra = {mark: _first_reason(self._fields(policy)) for mark, policy in ((_FATAL, "fail"), (_BAD, "quarantine"))}
+        extra = {
+            mark: _first_reason(self._fields(policy)) for mark, policy in ((_FATAL, "reject"), (_BAD, "quarantine"))
+        }
         for name in columns:
             corrupt = F.struct(F.col(error_of(name)).alias("reason"), F.col(raw_of(name)).alias("bytes"))
             extra[f"_corrupt_{name}"] = F.when(F.col(error_of(name)).isNotNull(), corrupt)
@@ -158,23 +166,18 @@ class Shaping:
         self._cached = frame.persist()
 
     def _count(self, decoded: DataFrame) -> dict[tuple[str, int], int]:
-        """The number of bad records by topic and partition. Raises BadRecord for a fatal one."""
+        """The number of quarantined records by topic and partition. Raises RecordsRejectedError for others."""
         rows = (
             decoded.where(F.coalesce(_FATAL, _BAD).isNotNull())
             .groupBy("topic", "partition")
-            .agg(
-                F.count(_BAD).alias("bad"),
-                F.count(_FATAL).alias("fatal"),
-                F.min(F.when(F.col(_FATAL).isNotNull(), F.struct("offset", _FATAL))).alias("first"),
-            )
+            .agg(F.count(_BAD).alias("bad"), F.count(_FATAL).alias("fatal"))
             .collect()
         )
-        fatal = sorted((row.topic, row.partition, *row.first) for row in rows if row.fatal)
+        if (fatal := sum(row.fatal for row in rows)) > MOST_REJECTED:
+            raise BadRecord(f"{fatal} records of one batch cannot be decoded: this is not a matter of single records")
         if fatal:
-            topic, partition, offset, reason = fatal[0]
-            others = sum(row.fatal for row in rows) - 1
-            more = f" (and {others} more in this batch)" if others else ""
-            raise BadRecord(f"{topic}-{partition} offset {offset}: {reason}{more}")
+            found = decoded.where(F.col(_FATAL).isNotNull()).select(*_POSITION, _FATAL).orderBy(*_POSITION).collect()
+            raise RecordsRejectedError(Rejected(row[0], row[1], row[2], row[3], UNDECODABLE) for row in found)
         return {(row.topic, row.partition): row.bad for row in rows}
 
     def _put_aside(
@@ -183,7 +186,7 @@ class Shaping:
         ranges: Sequence[SpooledRange],
         bad: Mapping[tuple[str, int], int],
     ) -> dict[OffsetRange, int]:
-        if self._quarantine is None:
+        if self._quarantine is None or self.is_trial:
             return {}
         put: dict[OffsetRange, int] = {}
         for part in ranges:

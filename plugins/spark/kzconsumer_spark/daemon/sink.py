@@ -17,14 +17,15 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from kzconsumer.errors import ConfigError, DestinationWentBackError, SinkError, ZooKeeperError
+from kzconsumer.errors import ConfigError, ContentRefusedError, DestinationWentBackError, SinkError, ZooKeeperError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity, Wants
 from kzconsumer.settings.settings import Settings
-from kzconsumer.sinks.interface import Batch, SinkContext
+from kzconsumer.sinks.interface import Batch, RecordsRejectedError, SinkContext
 from kzconsumer.sinks.reports import Holdings, Preview
 from kzconsumer.sinks.steps import StepNotRecordedError, Steps
 from kzconsumer_files.names import Owner, fingerprint, scope
+from kzconsumer_files.parquet.records import unstorable
 from kzconsumer_spark.columns.schemas import check_files
 from kzconsumer_spark.daemon import reports, workers
 from kzconsumer_spark.daemon.destination import ClaimedDestination, answer, claim, claimed_destination, require_usable
@@ -46,6 +47,7 @@ from kzconsumer_spark.pipe.messages import (
     Start,
     StepDone,
     StepRecorded,
+    ToFunction,
 )
 from kzconsumer_spark.pipe.spark_settings import time_zone
 
@@ -176,6 +178,8 @@ class SparkSink:
             ranges = tuple(unspooled(part) for part in batch.ranges)
             await self._run(_run_of(number, ranges, batch), batch.steps)
             return
+        if rejected := unstorable(batch.ranges):
+            raise RecordsRejectedError(rejected)
         try:
             spooled = await self._spooling.take(batch.ranges)
         except OSError as error:
@@ -185,6 +189,21 @@ class SparkSink:
             await self._run(_run_of(number, spooled.files, batch), batch.steps)
         finally:
             await self._spooling.remove(spooled)
+
+    async def trial(self, batch: Batch) -> None:
+        """See `kzconsumer.sinks.interface.Trying`. What `write` itself rejects is not refused."""
+        number = self._next_batch
+        self._next_batch += 1
+        if self._kafka is not None:
+            failed = await self._attempt(_trial_of(number, tuple(unspooled(part) for part in batch.ranges)), None)
+        else:
+            spooled = await self._spooling.fresh(batch.ranges)
+            try:
+                failed = await self._attempt(_trial_of(number, spooled.files), None)
+            finally:
+                await self._spooling.remove(spooled)
+        if failed is not None and not failed.rejected:
+            raise (ContentRefusedError if failed.refused else SinkError)(failed.error)
 
     @staticmethod
     def elsewhere(options: Mapping[str, object], into: str) -> Mapping[str, object]:
@@ -214,6 +233,10 @@ class SparkSink:
             failed = await self._attempt(batch, steps)
             if failed is None:
                 return
+            if failed.rejected:
+                raise RecordsRejectedError(failed.rejected)
+            if failed.refused and not isinstance(self._destination.to, ToFunction):
+                raise ContentRefusedError(failed.error)
             if failed.lacks is not None:  # another attempt would find the same
                 raise DestinationWentBackError(failed.lacks, failed.ends, self.destination)
             reason = failed.error
@@ -284,6 +307,10 @@ class SparkSink:
 
 def _run_of(number: int, ranges: tuple[SpooledRange, ...], batch: Batch) -> RunBatch:
     return RunBatch(number=number, ranges=ranges, is_replay=batch.is_replay, follows=batch.follows)
+
+
+def _trial_of(number: int, ranges: tuple[SpooledRange, ...]) -> RunBatch:
+    return RunBatch(number=number, ranges=ranges, is_trial=True)
 
 
 def _kafka(settings: Settings | None) -> Kafka:

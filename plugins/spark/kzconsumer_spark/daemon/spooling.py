@@ -43,13 +43,18 @@ class Spooling:
     async def take(self, ranges: Sequence[RangeData]) -> Spooled:
         """The files of exactly these ranges, written now if they were not prepared. Raises OSError."""
         if self._ahead is not None:
-            prepared = {(each.range, each.incarnation, each.epoch): each for each in self._ahead.files}
-            found = [prepared.get((part.range, part.incarnation, part.epoch)) for part in ranges]
+            prepared = {(each.range, each.incarnation, each.epoch, each.records): each for each in self._ahead.files}
+            # Not a file with records that were rejected since.
+            found = [prepared.get((part.range, part.incarnation, part.epoch, part.records)) for part in ranges]
             files = tuple(each for each in found if each is not None)
             if len(files) == len(ranges):
                 ahead, self._ahead = self._ahead, None
                 return Spooled(ahead.place, files, ahead.seconds)
             await self._forget()
+        return await self._write(ranges)
+
+    async def fresh(self, ranges: Sequence[RangeData]) -> Spooled:
+        """Files of these ranges, whatever is prepared. Raises OSError."""
         return await self._write(ranges)
 
     async def remove(self, spooled: Spooled) -> None:

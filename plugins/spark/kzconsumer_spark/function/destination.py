@@ -44,6 +44,9 @@ class FunctionDestination:
                 self._call(frame, batch)
         return Written(rows, len(batch.ranges), 0)
 
+    def trial(self, batch: SparkBatch) -> None:
+        raise NotImplementedError("what a function does stays")
+
     def close(self) -> None:
         return None
 

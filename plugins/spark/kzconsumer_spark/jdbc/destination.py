@@ -7,7 +7,7 @@ the failed job may still be writing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession, types
@@ -18,9 +18,10 @@ from kzconsumer_files.writer import Written
 from kzconsumer_spark.jdbc.database import Connection
 from kzconsumer_spark.jdbc.database import password as read_password
 from kzconsumer_spark.jdbc.table import JdbcTable
-from kzconsumer_spark.pipe.messages import ToJdbc
+from kzconsumer_spark.pipe.messages import SpooledRange, ToJdbc
 from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.ranges.lease import Permission
+from kzconsumer_spark.ranges.screen import Limits, Screen
 from kzconsumer_spark.ranges.tags import RANGE_COLUMNS, STAGED_ROW, AsTheyCame, Shaping, require_all, tag_of, tagged
 
 DRIVER: Final = "org.postgresql.Driver"
@@ -61,13 +62,7 @@ class JdbcDestination:
             columns: list[str] = []
             quarantined: Mapping[OffsetRange, int] = {}
             if with_rows := [part for part in missing if part.records]:
-                frame, quarantined = tagged(batch.rows(with_rows), with_rows, self._shaping)
-                columns = [name for name in frame.columns if name not in RANGE_COLUMNS]
-                self._table.create(connection, {name: column_type(frame.schema[name].dataType) for name in columns})
-                self._write_stage(storable(frame), self._table.stages.make(connection, stage, columns))
-                counts = self._table.stages.rows(connection, stage)
-                rows |= {part: counts.get((tag_of(part.topic), part.partition), 0) for part in with_rows}
-                require_all(rows, self._shaping)
+                columns, quarantined = self._staged(connection, stage, batch.rows(with_rows), with_rows, rows)
             published = self._table.publish(
                 connection, rows, quarantined, stage, columns, self._lease.require, batch.follows
             )
@@ -76,6 +71,39 @@ class JdbcDestination:
             self.close()
             raise
         return Written(sum(rows.values()), published, len(batch.ranges) - published)
+
+    def trial(self, batch: SparkBatch) -> None:
+        try:
+            connection, stage = self._hold()
+            rows = dict.fromkeys(batch.ranges, 0)
+            columns, _ = self._staged(connection, stage, batch.frame, batch.ranges, rows)
+            self._table.try_rows(connection, list(rows), stage, columns)
+            self._table.stages.drop(connection, stage)
+        except BaseException:
+            self.close()
+            raise
+
+    def _staged(
+        self,
+        connection: Connection,
+        stage: str,
+        records: DataFrame,
+        ranges: Sequence[SpooledRange],
+        rows: dict[SpooledRange, int],
+    ) -> tuple[list[str], Mapping[OffsetRange, int]]:
+        """Fill the stage, and `rows` with its counts; returns its columns, and how many records are in quarantine."""
+        shaped, quarantined = tagged(records, ranges, self._shaping)
+        screen = Screen(shaped, ranges, Limits(nul=False))
+        frame = screen.frame
+        columns = [name for name in frame.columns if name not in RANGE_COLUMNS]
+        self._table.create(connection, {name: column_type(frame.schema[name].dataType) for name in columns})
+        made = self._table.stages.make(connection, stage, columns)
+        with screen.explaining():
+            self._write_stage(storable(frame), made)
+        counts = self._table.stages.rows(connection, stage)
+        rows |= {part: counts.get((tag_of(part.topic), part.partition), 0) for part in ranges}
+        require_all(rows, self._shaping)
+        return columns, quarantined
 
     def close(self) -> None:
         held, self._held = self._held, None

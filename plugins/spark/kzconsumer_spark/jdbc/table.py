@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
-from psycopg.sql import SQL, Identifier
+from psycopg.sql import SQL, Composed, Identifier
 
 from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.logs.logger import get_logger
@@ -195,21 +195,7 @@ class JdbcTable:
         enter = SQL("INSERT INTO {} ({}, {}) VALUES ({}) ON CONFLICT DO NOTHING").format(
             self._name(LEDGER), _IDENTITY, _COUNTS, _TEN
         )
-        conflict = (
-            SQL(" ON CONFLICT ({}) DO NOTHING").format(columns_of(self._to.unique_key))
-            if self._to.unique_key
-            else SQL("")
-        )
-        insert = SQL(
-            "INSERT INTO {} ({}) SELECT {} FROM {} WHERE ({}) IN (SELECT * FROM unnest(%s::text[], %s::int[])){}"
-        ).format(
-            self._table,
-            columns_of(columns),
-            columns_of(columns),
-            self._name(stage),
-            columns_of((RANGE_TOPIC, RANGE_PARTITION)),
-            conflict,
-        )
+        insert = self._insert(stage, columns)
         require_lease()
         with database_errors(), connection.transaction():
             # In a fixed order: otherwise two writers of the same ranges could deadlock.
@@ -230,12 +216,36 @@ class JdbcTable:
                 ).rowcount
             ]
             if any(rows[part] for part in ours):
-                connection.execute(insert, [[tag_of(part.topic) for part in ours], [part.partition for part in ours]])
+                connection.execute(insert, _tags(ours))
             require_lease()
         self.missing(connection, [part for part in rows if part not in ours and part not in overlaps])
         for overlap in overlaps.values():
             raise overlap
         return len(ours)
+
+    def try_rows(self, connection: Connection, ranges: Sequence[AnyRange], stage: str, columns: Sequence[str]) -> None:
+        """Insert staged rows, check all constraints, and take it back. Raises OSError."""
+        with database_errors(), connection.transaction(force_rollback=True):
+            connection.execute(self._insert(stage, columns), _tags(ranges))
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+    def _insert(self, stage: str, columns: Sequence[str]) -> Composed:
+        """The insertion of the staged rows of some partitions, `_tags`."""
+        conflict = (
+            SQL(" ON CONFLICT ({}) DO NOTHING").format(columns_of(self._to.unique_key))
+            if self._to.unique_key
+            else SQL("")
+        )
+        return SQL(
+            "INSERT INTO {} ({}) SELECT {} FROM {} WHERE ({}) IN (SELECT * FROM unnest(%s::text[], %s::int[])){}"
+        ).format(
+            self._table,
+            columns_of(columns),
+            columns_of(columns),
+            self._name(stage),
+            columns_of((RANGE_TOPIC, RANGE_PARTITION)),
+            conflict,
+        )
 
     def _identity(self, part: AnyRange) -> list[object]:
         return [self._to.owner_id, *(getattr(part, field) for field in RangeIdentity._fields)]
@@ -268,6 +278,10 @@ _TABLES: Final = {
         " published timestamptz NOT NULL DEFAULT now(), kept_aside boolean NOT NULL DEFAULT false, PRIMARY KEY ({})"
     ).format(_IDENTITY),
 }
+
+
+def _tags(ranges: Sequence[AnyRange]) -> list[object]:
+    return [[tag_of(part.topic) for part in ranges], [part.partition for part in ranges]]
 
 
 def _partition_key(owner: str, part: RangeIdentity) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -13,6 +13,9 @@ Format: TypeAlias = Literal["raw", "string", "json", "avro", "confluent-avro", "
 Field: TypeAlias = Literal["key", "value"]
 FILE = "file:"
 REGISTRY = "registry:"
+
+
+_STORED: Final = {"reject": "fail"}
 
 
 def split_url(url: str) -> SplitResult | None:
@@ -44,7 +47,7 @@ class FieldOptions(msgspec.Struct, frozen=True, kw_only=True):
     format: Format
     schema: str | None = None
     message: str | None = None
-    on_error: Literal["fail", "quarantine", "column"] = "fail"
+    on_error: Literal["reject", "quarantine", "column"] = "reject"
 
     def __post_init__(self) -> None:
         kind, schema = self.format, self.schema
@@ -64,7 +67,7 @@ class FieldOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("message is the name of a protobuf message type: " + (
                 "format \"protobuf\" needs it" if kind == "protobuf" else f'it does not go with format "{kind}"'
             ))  # fmt: skip
-        if kind == "raw" and self.on_error != "fail":
+        if kind == "raw" and self.on_error != "reject":
             raise ValueError('on_error does not go with format "raw": any bytes are good')
 
     @property
@@ -108,7 +111,10 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shape(self) -> tuple[object, ...]:
         """What decides which rows records become; not by whom a registry is reached, or where bad records lie."""
-        return self.key, self.value, self.select, self.where
+        # Part of fingerprints, which are in claim records: "reject" was called "fail".
+        both = (msgspec.structs.asdict(each) for each in (self.key, self.value))
+        fields = ({**each, "on_error": _STORED.get(each["on_error"], each["on_error"])} for each in both)
+        return *fields, self.select, self.where
 
     @property
     def change_nothing(self) -> bool:

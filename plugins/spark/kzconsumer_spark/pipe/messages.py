@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from kzconsumer.model import OffsetRange, RangeIdentity
+from kzconsumer.sinks.interface import Rejected
 from kzconsumer_spark.pipe.column_options import Columns
 from kzconsumer_spark.pipe.kafka import Kafka
 
@@ -149,13 +150,14 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
 class RunBatch(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
     """Write these ranges. Numbers go up by one; a number that failed may be sent again.
 
-    `steps` are those that are recorded as done, by the member that planned the range of a replay or by a failed
-    attempt. `follows`: see `kzconsumer.sinks.interface.Batch`.
+    Of a trial nothing is published, and nothing stays. `steps` are those that are recorded as done, by the member
+    that planned the range of a replay or by a failed attempt. `follows`: see `kzconsumer.sinks.interface.Batch`.
     """
 
     number: int
     ranges: tuple[SpooledRange, ...]
     is_replay: bool = False
+    is_trial: bool = False
     steps: tuple[str, ...] = ()
     follows: tuple[RangeIdentity, ...] = ()
 
@@ -210,13 +212,17 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     """The batch (or, without a number, the start) failed; `error` is one line, the rest is in the log.
 
-    `settings`: it is a fault of the settings, as a ConfigError has it; trying again changes nothing. `outage`: brokers
-    did not answer; trying again is all that can be done. `lacks`: the destination lacks this range, and ends at `ends`
+    `rejected`: these records cannot be written, and nothing of their ranges was. `refused`: what is in the records is
+    why, and which are is unknown. `settings`: it is a fault of the
+    settings, as a ConfigError has it; trying again changes nothing. `outage`: brokers did not answer; trying again
+    is all that can be done. `lacks`: the destination lacks this range, and ends at `ends`
     (`kzconsumer.errors.DestinationWentBackError`).
     """
 
     number: int | None
     error: str
+    rejected: tuple[Rejected, ...] = ()
+    refused: bool = False
     settings: bool = False
     outage: bool = False
     lacks: RangeIdentity | None = None

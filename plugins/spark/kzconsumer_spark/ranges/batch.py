@@ -15,7 +15,7 @@ from kzconsumer_spark.pipe.messages import SpooledRange
 
 
 class SparkBatch(NamedTuple):
-    """`frame` has the records of `ranges`, in no order across ranges. `follows`: see `RunBatch`.
+    """`frame` has the records of `ranges`, in no order across ranges. `follows`, `is_trial`: see `RunBatch`.
 
     Evaluate it once: Spark counts what its tasks read as rows of the query, each time.
     """
@@ -24,6 +24,7 @@ class SparkBatch(NamedTuple):
     frame: DataFrame
     ranges: Sequence[SpooledRange]
     follows: Sequence[RangeIdentity] = ()
+    is_trial: bool = False
 
     def rows(self, wanted: Sequence[SpooledRange]) -> DataFrame:
         """The records of those ranges of the batch."""

@@ -25,6 +25,7 @@ from kzconsumer_spark.pipe.cluster import is_cluster
 from kzconsumer_spark.pipe.locations import location
 from kzconsumer_spark.pipe.messages import SpooledRange, ToFiles
 from kzconsumer_spark.ranges.parts import Part, has_rows, match_parts, parts_by_range, read_part
+from kzconsumer_spark.ranges.screen import Limits, Screen
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
 from kzconsumer_spark.ranges.tags import (
     RANGE_COLUMNS,
@@ -103,7 +104,9 @@ class RangeFiles:
         return [read_part(file) for file in sorted(output.glob("*.parquet")) if has_rows(file)]
 
     def _stage_by_range(self, records: DataFrame, ranges: Sequence[SpooledRange], output: Path) -> StagedFiles:
-        frame, quarantined = tagged(records, ranges, self._shaping)
+        shaped, quarantined = tagged(records, ranges, self._shaping)
+        screen = Screen(shaped, ranges, Limits(directories=self._directories()))
+        frame = screen.frame
         columns = StructType([each for each in frame.schema if each.name not in RANGE_COLUMNS])
         count = _ROWS_OF.get(self._to.format)
         observed = self._elsewhere or not all(part.counted for part in ranges)
@@ -119,7 +122,8 @@ class RangeFiles:
             }
             frame, by = frame.withColumns(copies), tuple(copies)
         writer = frame.write.format(self._to.format).options(**self._to.write_options)
-        writer.partitionBy(*RANGE_COLUMNS, *by).save(location(output))
+        with screen.explaining():
+            writer.partitionBy(*RANGE_COLUMNS, *by).save(location(output))
         found = {part: _files_of(part, output, self._to.format) for part in ranges}
         if count is None:
             rows = dict(zip(ranges, counted(), strict=True))
@@ -133,6 +137,11 @@ class RangeFiles:
             for part, files in found.items()
         ]
         return StagedFiles(staged, columns)
+
+    def _directories(self) -> dict[str, str]:
+        """By column, what precedes its value in the name of a directory."""
+        before, after = (_PARTITION, "=%3D") if self._keep_columns else ("", "=")
+        return {name: f"{before}{name}{after}" for name in self._to.partition_by}
 
     def _with_records(self, part: SpooledRange, rows: int) -> SpooledRange:
         """Where rows are left out of what executors fetch, the number of records stays that of offsets."""

@@ -83,5 +83,12 @@ class TableDestination(Generic[_Table]):
         shutil.rmtree(output, ignore_errors=True)
         return Written(sum(each.rows for each in staged), published, len(batch.ranges) - published)
 
+    def trial(self, batch: SparkBatch) -> None:
+        for failed in self._staging.entries():
+            shutil.rmtree(failed)
+        output = self._staging.path / uuid.uuid4().hex
+        self._files.stage(batch.frame, batch.ranges, output)
+        shutil.rmtree(output, ignore_errors=True)
+
     def close(self) -> None:
         self._staging.remove()

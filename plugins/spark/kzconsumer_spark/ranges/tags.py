@@ -28,7 +28,7 @@ class Shaped(NamedTuple):
 class Shaping(Protocol):
     """The frame of the spool into the frame to write.
 
-    Any columns, and with them `identity.RANGE_COLUMNS` as they came; rows may be left out or changed, none moves to
+    Any columns, and with them `TAGS` as they came; rows may be left out or changed, none moves to
     another range.
     """
 
@@ -67,11 +67,11 @@ class AsTheyCame:
 
 
 def tagged(frame: DataFrame, ranges: Sequence[SpooledRange], shaping: Shaping) -> Shaped:
-    """The rows to write of `frame`, the records of `ranges`, each with the range columns."""
+    """The rows to write of `frame`, the records of `ranges`, each with the columns `TAGS`."""
     topic = sql.col("topic")
     for name in {part.topic for part in ranges if tag_of(part.topic) != part.topic}:
         topic = sql.when(sql.col("topic") == name, sql.lit(tag_of(name))).otherwise(topic)
-    tags = {RANGE_TOPIC: topic, RANGE_PARTITION: sql.col("partition")}
+    tags = {RANGE_TOPIC: topic, RANGE_PARTITION: sql.col("partition"), RANGE_OFFSET: sql.col("offset")}
     return shaping.shape(frame.withColumns(tags), ranges)
 
 
@@ -101,5 +101,8 @@ RANGE_TOPIC: Final = "_kz_topic"
 RANGE_PARTITION: Final = "_kz_partition"
 #: By these columns a staged row is known to be of a range: a batch has never two ranges of one partition.
 RANGE_COLUMNS: Final = (RANGE_TOPIC, RANGE_PARTITION)
+#: The offset of a row's record. It is not written.
+RANGE_OFFSET: Final = "_kz_offset"
+TAGS: Final = (*RANGE_COLUMNS, RANGE_OFFSET)
 #: Of a row staged in a database: Spark's `monotonically_increasing_id`, the task's partition above and the row below.
 STAGED_ROW: Final = "_kz_row"

@@ -39,6 +39,9 @@ class FilesDestination:
     def write(self, batch: SparkBatch) -> Written:
         return self._writer.write(batch.ranges, partial(self._stage, batch), batch.follows)
 
+    def trial(self, batch: SparkBatch) -> None:
+        self._writer.trial(lambda output: self._files.stage(batch.frame, batch.ranges, output))
+
     def close(self) -> None:
         self._writer.close()
 

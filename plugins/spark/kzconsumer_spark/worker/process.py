@@ -83,6 +83,10 @@ class Destination(Protocol):
 
     def write(self, batch: SparkBatch) -> Written: ...
 
+    def trial(self, batch: SparkBatch) -> None:
+        """As `write`, but nothing is published, and nothing stays."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -134,6 +138,10 @@ def run(start: Start, commands: BinaryIO, events: BinaryIO, java: Future[JavaGat
             permission.begin(batch.ranges)
         permission.require()
         try:
+            shaping.is_trial = batch.is_trial
+            if batch.is_trial:
+                destination.trial(batch)
+                return Written(0, 0, len(batch.ranges))
             return destination.write(batch)
         finally:
             shaping.release()

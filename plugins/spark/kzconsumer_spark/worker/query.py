@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.figures import some
+from kzconsumer.sinks.interface import RecordsRejectedError
 from kzconsumer_files.writer import Written
 from kzconsumer_spark.executors.fetching import BrokersOutageError
 from kzconsumer_spark.pipe.locations import location
@@ -32,6 +33,7 @@ from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
 from kzconsumer_spark.worker.kafka_registry import KafkaRegistry
 from kzconsumer_spark.worker.range_stream import RangeStream
+from kzconsumer_spark.worker.refusals import refuses_content
 from kzconsumer_spark.worker.spool_stream import SpoolStream
 from kzconsumer_spark.worker.tracebacks import Tracebacks
 
@@ -138,7 +140,7 @@ class RangeQuery:
     def _written(self, batch: RunBatch, write: Write, frame: DataFrame) -> Done:
         began = time.monotonic()
         try:
-            written = write(SparkBatch(batch.number, frame, batch.ranges, batch.follows))
+            written = write(SparkBatch(batch.number, frame, batch.ranges, batch.follows, batch.is_trial))
         except BaseException as error:
             self._tracebacks.report(batch.number, error)
             raise
@@ -153,8 +155,17 @@ def failure(batch: RunBatch, error: BaseException) -> Failed:
     """How the batch failed; if a task found no broker, that is the reason."""
     _, outage, rest = "".join(traceback.format_exception(error)).partition(_OUTAGE)
     reason = rest.partition("\n")[0][:1000] if outage else first_line(error)
+    rejected = tuple(error.records) if isinstance(error, RecordsRejectedError) else ()
     lacks, ends = (error.lacking, error.ends) if isinstance(error, DestinationWentBackError) else (None, None)
-    return Failed(number=batch.number, error=reason, outage=bool(outage), lacks=lacks, ends=ends)
+    return Failed(
+        number=batch.number,
+        error=reason,
+        rejected=rejected,
+        refused=refuses_content(error),
+        outage=bool(outage),
+        lacks=lacks,
+        ends=ends,
+    )
 
 
 _MOST_RANGES: Final = 20

@@ -1,0 +1,83 @@
+"""Four records among a thousand that Spark cannot write, each found in another way; the member is killed between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pyarrow.dataset as ds
+import pytest
+
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from tests.files.servers.test_poisoned_records import NANOSECONDS
+from tests.spark.spark.test_replay_after_kill import committed, spark_of
+from tests.support.extent import extent
+from tests.support.members import daemon
+from tests.support.processes import wait_gone
+from tests.support.producing import Sent, produce
+
+pytestmark = pytest.mark.timeout(400)
+RECORDS = extent(1_000, 1_000_000)
+LIMIT = 120.0
+BAD = {100: "unstorable", 200: "undecodable", 300: "unstorable", 400: "refused"}
+REASONS = {
+    100: "timestamp is outside of the years 1 to 9999",
+    200: "value is not one JSON object alone",
+    300: "column at: is outside of the years 1 to 9999",
+    400: "CAST_INVALID_INPUT",
+}
+
+
+def record(n: int) -> Sent:
+    content: dict[str, Any] = {
+        "n": n,
+        "us": 253_402_300_800_000_000 if n == 300 else 0,
+        "text": "x" if n == 400 else "1",
+    }
+    value = b"{" if n == 200 else json.dumps(content).encode()
+    return Sent(0, None, value, timestamp=NANOSECONDS if n == 100 else None)
+
+
+def letters(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in directory.glob("*.jsonl") for line in file.read_text().splitlines()]
+
+
+async def test_everything_else_is_written_once(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    out, aside = tmp_path / "out", tmp_path / "letters"
+    tables = f"""[rejected]
+policy = "dead-letter"
+directory = "{aside}"
+[sink]
+plugin = "spark"
+[sink.options]
+destination = "parquet"
+path = "{out}"
+value = {{ format = "json", schema = "n BIGINT, us BIGINT, text STRING" }}
+select = "value.n, timestamp_micros(value.us) AS at, cast(value.text AS INT) AS number, offset"
+"""
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, map(record, range(RECORDS)))
+    with daemon(tmp_path / "first", cluster.connect, unique, {unique: 1}, tables) as first:
+        spark = await spark_of(first)
+        with anyio.fail_after(LIMIT):
+            while {each["offset"] for each in letters(aside)} < {100, 200}:
+                await anyio.sleep(0.02)
+        first.signal(signal.SIGKILL)
+        await first.ended()
+        wait_gone(spark, 20)
+    with daemon(tmp_path / "next", cluster.connect, unique, {unique: 1}, tables) as member:
+        await committed(cluster, unique, RECORDS)
+        member.signal(signal.SIGTERM)
+        assert await member.ended() == 0
+    table = ds.dataset(out, format="parquet").to_table().sort_by("offset")
+    assert table.column("offset").to_pylist() == [n for n in range(RECORDS) if n not in BAD]
+    assert table.column("n").to_pylist() == table.column("offset").to_pylist()
+    found = letters(aside)
+    assert {each["offset"]: each["error_class"] for each in found} == BAD
+    assert all(REASONS[each["offset"]] in each["reason"] for each in found), found
+    assert len(found) <= len(BAD) + 2, "at least once: only those of the attempt that was killed"

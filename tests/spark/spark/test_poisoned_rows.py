@@ -1,0 +1,218 @@
+"""One row among a thousand that a destination cannot hold, or that only it knows to be unusable: which one is it?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import psycopg
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from kzconsumer.errors import ContentRefusedError, SinkError
+from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError
+from kzconsumer.sinks.separating import Separating
+from kzconsumer_spark.columns.shaping import Shaping
+from kzconsumer_spark.daemon.destination import claimed_destination
+from kzconsumer_spark.daemon.spool import write_spool
+from kzconsumer_spark.daemon.spool_place import SpoolPlace
+from kzconsumer_spark.delta.target import DeltaTarget
+from kzconsumer_spark.iceberg.target import IcebergTarget
+from kzconsumer_spark.jdbc.destination import JdbcDestination
+from kzconsumer_spark.pipe.column_options import Columns, FieldOptions
+from kzconsumer_spark.pipe.messages import ToDelta, ToFiles, ToIceberg, ToJdbc
+from kzconsumer_spark.ranges.batch import SparkBatch
+from kzconsumer_spark.ranges.files import RangeFiles
+from kzconsumer_spark.ranges.lease import Lease
+from kzconsumer_spark.ranges.spool_reader import SCHEMA, read_spool
+from kzconsumer_spark.ranges.table_destination import TableDestination
+from kzconsumer_spark.worker.files_destination import FilesDestination
+from kzconsumer_spark.worker.refusals import refuses_content
+from tests.spark.spark.test_spark_destinations import OWNER
+from tests.support.postgres import Postgres
+from tests.support.range_data import range_data, record
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
+LEASE = Lease(float("inf"))
+BAD, ALL = 613, 1000
+YEAR_10000 = 253_402_300_800_000_000
+YEAR_0 = -62_135_596_800_000_001
+LAST = YEAR_10000 - 1000
+TABLE = ("delta", "iceberg", "jdbc")
+FILES = ("parquet", "orc", "json", "csv")
+
+
+class Place(NamedTuple):
+    """A destination in the worker, and how many rows it has."""
+
+    destination: Any
+    count: Any
+
+
+class Places:
+    def __init__(self, session: SparkSession, path: Path, database: Postgres | None, table: str) -> None:
+        self.table = table
+        self.session = session
+        self.path = path
+        self.database = database
+        self._spools = 0
+
+    def place(self, kind: str, select: str, partition_by: Sequence[str] = (), ddl: str = "") -> Place:
+        value = FieldOptions(format="json", schema="n BIGINT, us BIGINT, text STRING, nested STRUCT<a: ARRAY<STRING>>")
+        shaping = Shaping(self.session, Columns(value=value, select=select), SCHEMA)
+        out = str(self.path / "out")
+        by = tuple(partition_by)
+        if kind in FILES:
+            to = msgspec.convert({"path": out, "format": kind, "partition_by": by, "type": "files"}, ToFiles)
+            claimed_destination(to).claim(OWNER)
+            schema = None if kind != "csv" else "n bigint"
+            return Place(
+                FilesDestination(self.session, to, LEASE, shaping),
+                lambda: self.session.read.format(kind).load(out, schema=schema).count(),
+            )
+        if kind == "delta":
+            delta = self._claimed(ToDelta(path=out, partition_by=by))
+            files = RangeFiles(self.session, delta.files, shaping)
+            return Place(
+                TableDestination(files, DeltaTarget(delta), LEASE),
+                lambda: DeltaTable(out).count(),
+            )
+        if kind == "iceberg":
+            place = {"type": "sql", "uri": f"sqlite:///{self.path}/c.db", "warehouse": f"file://{self.path}/house"}
+            iceberg = self._claimed(ToIceberg(table="lake.rows", catalog_options=place, partition_by=by))
+            files = RangeFiles(self.session, iceberg.files, shaping, keep_columns=True)
+            target = IcebergTarget(iceberg)
+            return Place(TableDestination(files, target, LEASE), lambda: len(target.open().scan().to_arrow()))
+        assert self.database is not None
+        database = self.database
+        name = self.table
+        if ddl:
+            self.database.query(f'CREATE TABLE "{name}" ({ddl})')
+        jdbc = self._claimed(
+            ToJdbc(
+                url=self.database.url,
+                table=f"public.{name}",
+                user=self.database.user,
+                password_env="KZCONSUMER_TEST_PASSWORD",
+            )
+        )
+        query = f'SELECT count(*) FROM "{name}"'
+        return Place(
+            JdbcDestination(self.session, jdbc, LEASE, shaping),
+            lambda: database.query(query)[0][0],
+        )
+
+    def _claimed(self, to: Any) -> Any:
+        side = claimed_destination(to)
+        side.claim(OWNER)
+        return side.to
+
+    def batch(self, part: RangeData) -> SparkBatch:
+        self._spools += 1
+        directory = self.path / f"spool-{self._spools}"
+        directory.mkdir()
+        ranges = write_spool(SpoolPlace.in_directory(directory), [part])
+        return SparkBatch(self._spools, read_spool(self.session, ranges), ranges)
+
+
+@pytest.fixture
+def places(
+    spark: SparkSession, tmp_path: Path, unique: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Places:
+    database = None
+    if "jdbc" in request.node.name:
+        database = request.getfixturevalue("database")
+        monkeypatch.setenv("KZCONSUMER_TEST_PASSWORD", database.password)
+    return Places(spark, tmp_path, database, unique)
+
+
+def rows(bad: dict[str, Any], of: int = ALL) -> RangeData:
+    usual = {"us": LAST, "text": "t", "nested": {"a": ["x", None]}}
+    contents = [{"n": n} | usual | (bad if n == BAD else {}) for n in range(of)]
+    return range_data("t", 0, 0, of, [record(n, value=json.dumps(each).encode()) for n, each in enumerate(contents)])
+
+
+TIME = "value.n, timestamp_micros(value.us) AS at"
+NESTED = "value.n, array(named_struct('at', timestamp_micros(value.us))) AS list"
+TEXT = "value.n, value.text AS text"
+CASES = [
+    *(
+        (kind, TIME, (), {"us": YEAR_10000}, "column at: is outside of the years 1 to 9999")
+        for kind in (*FILES, *TABLE)
+    ),
+    ("parquet", TIME, (), {"us": YEAR_0}, "column at: is outside of the years 1 to 9999"),
+    ("parquet", NESTED, (), {"us": YEAR_10000}, "column list: is outside of the years 1 to 9999"),
+    *(
+        (kind, TEXT, ("text",), {"text": text}, f"column text: {why}")
+        for kind in ("parquet", "delta", "iceberg")
+        for text, why in (("x" * 300, "is too long for the name of a directory"), ("a\0b", "has the character U+0000"))
+    ),
+    ("json", TEXT, ("text",), {"text": "/" * 90}, "column text: is too long for the name of a directory"),
+    ("jdbc", TEXT, (), {"text": "a\0b"}, "column text: has the character U+0000"),
+    ("jdbc", "value.n, value.nested", (), {"nested": {"a": ["\0"]}}, "column nested: has the character U+0000"),
+]
+
+
+@pytest.mark.parametrize(("kind", "select", "by", "bad", "reason"), CASES)
+def test_the_row_is_named_and_all_others_are_written(
+    places: Places, kind: str, select: str, by: tuple[str, ...], bad: dict[str, Any], reason: str
+) -> None:
+    place, part = places.place(kind, select, by), rows(bad)
+    with pytest.raises(RecordsRejectedError) as raised:
+        place.destination.write(places.batch(part))
+    (found,) = raised.value.records
+    assert (found.topic, found.partition, found.offset, found.error_class) == ("t", 0, BAD, "unstorable")
+    assert found.reason.startswith(reason)
+    assert place.destination.write(places.batch(part.without(((BAD, BAD + 1),)))).rows == ALL - 1
+    assert place.count() == ALL - 1
+    place.destination.close()
+
+
+REFUSED = [
+    ("parquet", "cast(value.text AS INT) AS n", "", {"text": "x"}),  # Spark itself, in ANSI mode
+    ("delta", "10 / value.n AS n", "", {"n": 0}),
+    ("jdbc", "value.n, value.text AS text", "n bigint, text varchar(5)", {"text": "too long"}),
+    ("jdbc", "value.n, value.text AS text", "n bigint, text text CHECK (text <> 'no')", {"text": "no"}),
+    ("jdbc", "if(value.n = 613, null, value.n) AS n", "n bigint NOT NULL", {}),
+    ("jdbc", "value.n, value.text AS text", "n bigint, text jsonb", {"text": "{"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "select", "ddl", "bad"), REFUSED)
+async def test_what_only_the_destination_knows_is_found_by_trials_that_leave_nothing(
+    places: Places, kind: str, select: str, ddl: str, bad: dict[str, Any]
+) -> None:
+    place = places.place(kind, select, (), ddl)
+    usual = {"text": "1", "n": 7} if kind != "jdbc" else {"text": "1"}
+    contents = [{"n": n} | usual | (bad if n == BAD else {}) for n in range(ALL)]
+    records = [record(n, value=json.dumps(each).encode()) for n, each in enumerate(contents)]
+    part = range_data("t", 0, 0, ALL, records)
+    with pytest.raises(Exception) as raised:  # noqa: PT011
+        place.destination.write(places.batch(part))
+    assert refuses_content(raised.value), raised.value
+
+    async def trial(batch: Batch) -> None:
+        try:
+            place.destination.trial(places.batch(batch.ranges[0]))
+        except Exception as error:
+            raise (ContentRefusedError if refuses_content(error) else SinkError)(str(error)) from error
+
+    found = await Separating(trial).refused(part)
+    assert [each.offset for each in found] == [BAD]
+    assert place.destination.write(places.batch(part.without(((BAD, BAD + 1),)))).rows == ALL - 1
+    assert place.count() == ALL - 1
+    place.destination.close()
+
+
+@pytest.mark.parametrize("state", ["08006", "53100", "53200", "57P01", "42501", "40001", "55P03", "28P01", "58030"])
+def test_an_outage_is_not_of_the_content(state: str) -> None:
+    """Connection, disk, memory, shutdown, permission, serialization, lock, password, I/O."""
+    error = OSError("PostgreSQL: it failed")
+    error.__cause__ = psycopg.errors.lookup(state)("it failed")
+    assert not refuses_content(error)
+    error.__cause__ = psycopg.errors.lookup("23514")("it failed")
+    assert refuses_content(error)
