@@ -46,6 +46,8 @@ class FetchCounters:
         self.requests = Timing()
         """From sending a request to handling its response."""
         self.decoding = Timing()
+        self.throttled = Timing()
+        """For how long the broker has throttled this client, by response."""
         self.bytes = 0
 
 

@@ -133,7 +133,15 @@ class Member:
         in_brokers = coordinator if authority is Authority.KAFKA else None
         self.overview = Overview(owners, in_brokers or nodes, self._log_offsets)
         self._fetchers = FetcherManager(
-            leaders, brokers, settings.fetch, reset, read, self._log_offsets, end_offsets, counters
+            leaders,
+            brokers,
+            settings.fetch,
+            reset,
+            read,
+            self._log_offsets,
+            end_offsets,
+            counters,
+            settings.brokers.client_rack or "",
         )
         self.owned = OwnedPartitions(
             owners, watches, committer, self._fetchers, cursors, settings.fetch.max_bytes, paused

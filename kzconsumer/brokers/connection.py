@@ -191,6 +191,16 @@ class BrokerConnection:
         return self._transport.ended is not None
 
     @property
+    def ended_by_peer(self) -> bool:
+        """The broker has closed it, or the network has."""
+        return self._transport.ended_by_peer
+
+    @property
+    def timed_out(self) -> bool:
+        """It was given up because an answer did not come in time."""
+        return self._transport.timed_out
+
+    @property
     def worn_out(self) -> bool:
         """Its SASL session expires soon, and the broker ends the connection then (KIP-368): open another.
 

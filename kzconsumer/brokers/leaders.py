@@ -47,6 +47,8 @@ class Leaders:
         """Since when no broker has answered; None after an answer."""
         self.last: Mapping[TopicPartition, Broker | str] = {}
         """The last result of `of`."""
+        self.brokers: Mapping[int, Broker] = {}
+        """All that are up, by id, as of the last `of`."""
         self.epochs: dict[TopicPartition, int] = {}
         """In which epoch its leader leads each partition that `of` was asked about; -1 if brokers do not say."""
 
@@ -57,6 +59,7 @@ class Leaders:
         looked up.
         """
         metadata = await self.ask(MetadataRequest(tuple(sorted({partition.topic for partition in partitions}))))
+        self.brokers = metadata.brokers
         leaders: dict[TopicPartition, Broker | str] = {}
         for partition in partitions:
             topic = metadata.topics.get(partition.topic)

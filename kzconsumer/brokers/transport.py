@@ -52,6 +52,8 @@ class BrokerTransport(asyncio.BufferedProtocol):
         self.in_flight: deque[_InFlight] = deque()
         self.ended: str | None = None
         self.ended_by_peer = False
+        self.timed_out = False
+        """The connection has ended because the peer did not answer in time."""
         self.passed_over = False
         """The connection has ended because the peer answered a request before the one that precedes it."""
         self._client_id = client_id.encode()
@@ -170,10 +172,14 @@ class BrokerTransport(asyncio.BufferedProtocol):
         """Errors are results of the future, not exceptions: a cancelled caller leaves no unretrieved exception."""
         assert self._transport is not None
         response: asyncio.Future[memoryview | ConnectionLostError | ProtocolError] = self._loop.create_future()
-        timer = self._loop.call_later(timeout, self.end, f"no answer to {what} within {timeout:g} s")
+        timer = self._loop.call_later(timeout, self._time_out, f"no answer to {what} within {timeout:g} s")
         self.in_flight.append(_InFlight(correlation, flexible, response, timer))
         self._transport.write(frame)
         return response
+
+    def _time_out(self, reason: str) -> None:
+        self.timed_out = self.ended is None
+        self.end(reason)
 
     def end(self, reason: str, first: ProtocolError | None = None) -> None:
         """Close the socket at once; requests in flight are lost. The oldest of them fails with `first` if given."""

@@ -23,6 +23,7 @@ from kzconsumer.brokers.protocol.fetch import (
     FetchRequest,
     FetchResponse,
 )
+from kzconsumer.brokers.protocol.versions import FETCH
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.errors import BrokerError, ConnectionLostError, ProtocolError, SecurityError, UnsupportedVersionError
@@ -35,6 +36,7 @@ from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.fetcher.reading import Reading
+from kzconsumer.fetcher.throttle import Throttle
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.records.decode import scan_next_offset
@@ -42,8 +44,15 @@ from kzconsumer.settings.sections import FetchSettings
 
 log = get_logger("kzconsumer.fetcher")
 
+# Version of Fetch from which on brokers answer at once when they throttle, and are silent for that time (KIP-219).
+MUTES = 8
 # Fewest bytes to ask for of a partition whose records expand in decoding.
 FEWEST_BYTES = 64 * 1024
+# Seconds for which the replica that a leader has named is fetched from; then the leader is asked again. As Java's
+# consumer (`metadata.max.age.ms`).
+PREFERRED_FOR = 300.0
+# Seconds without a request after which a connection that the broker closes is an idle one (`connections.max.idle.ms`).
+IDLE = 20.0
 # While a full queue keeps a partition out, the broker may hold an answer back only this long.
 IMPATIENT_MS = 10
 
@@ -61,6 +70,7 @@ class BrokerFetcher:
         limit: RateLimit,
         find_leader: Callable[[Iterable[PartitionFetchState]], None],
         counters: Counters,
+        rack: str = "",
     ) -> None:
         self.broker = broker
         self._brokers = brokers
@@ -68,6 +78,10 @@ class BrokerFetcher:
         self._isolation = ISOLATION_LEVELS[settings.isolation]
         self._reset = reset
         self._limit = limit
+        self._rack = rack
+        self._throttle = Throttle(settings.response_bytes)
+        self._answered = now()
+        self._asked_after = 0.0  # seconds without requests before the last one
         self._looking = read if isinstance(read, Looking) else None
         self._delivery = Delivery(broker, brokers, settings, read, counters)
         self._find_leader = find_leader
@@ -83,19 +97,27 @@ class BrokerFetcher:
         for state in states:
             self._states[state.topic_partition] = state
             state.broker = self.broker.id
-            self._unchecked.append(state)
+            if state.preferred != self.broker.id:  # only leaders can be asked, and it was, before it named this replica
+                self._unchecked.append(state)
             state.queue.subscribe(self.wake)
         self.wake()
+
+    @property
+    def throttled(self) -> bool:
+        """A quota of the broker holds this client back."""
+        return self._throttle.throttling(now())
 
     def wake(self) -> None:
         self._work.set()
 
     async def run(self) -> None:
         """Runs until cancelled. A connection that fails sends all partitions back to the leader finder."""
+        connection: BrokerConnection | None = None
         try:
             while True:
                 await self._work.wait()
                 try:
+                    connection = None
                     connection = await self._brokers.connection(self.broker, "fetch")
                     try:
                         await self._fetch_from(connection)
@@ -103,8 +125,16 @@ class BrokerFetcher:
                         # An answer still in flight must not meet the next connection's requests.
                         self._brokers.drop(connection)
                 except (ConnectionLostError, ProtocolError, BrokerError, UnsupportedVersionError) as error:
+                    if connection is not None and connection.ended_by_peer and self._asked_after > IDLE:
+                        self._asked_after = 0.0  # the broker has closed an idle connection, perhaps as we asked
+                        self.wake()
+                        continue
+                    reason = str(error)
+                    if connection is not None and connection.timed_out and not _mutes(connection):
+                        self._throttle.unanswered(self._throttle.patience(self._settings.request_timeout))
+                        reason += ": if a quota holds its answers back, the next will be smaller"
                     if not isinstance(error, SecurityError):  # the pool logs those, once
-                        log.warning("broker lost", broker=self.broker.id, reason=str(error))
+                        log.warning("broker lost", broker=self.broker.id, reason=reason)
                     self._send_back(self._states.values())
                     self._work = anyio.Event()
         finally:
@@ -122,23 +152,27 @@ class BrokerFetcher:
                 self._work = anyio.Event()  # before the states are looked at: one may be added during the next call
                 await self._check_logs()
                 await self._resolve_positions(time)
-                asked, impatient = self._next_positions(time) if not self._limit.wait(time) else ({}, False)
+                asked, impatient = self._next_positions(time) if not self._held_back(time) else ({}, False)
                 reply, sent = None, now()
                 if asked:
                     request = FetchRequest(
                         max_wait_ms=IMPATIENT_MS if impatient else int(self._settings.max_wait * 1000),
                         min_bytes=1 if self._looking else self._settings.min_bytes,
-                        max_bytes=1 if self._looking else self._settings.response_bytes,
+                        max_bytes=1 if self._looking else self._throttle.most,
                         partitions=asked,
                         isolation=self._isolation,
+                        rack=self._rack,
                     )
-                    reply = connection.send(request, timeout=self._settings.request_timeout)
+                    self._asked_after = sent - self._answered
+                    patience = self._throttle.patience(self._settings.request_timeout)
+                    reply = connection.send(request, timeout=patience)
                 if arrived:
                     await self._deliver(arrived)
                 elif reply is None:
                     await self._wait_for_work(time)
                 if reply is not None:
-                    arrived = self._take(asked, self._accept(await reply, sent))
+                    size = sum(position.max_bytes for position in asked.values())
+                    arrived = self._take(asked, self._accept(await reply, sent, size, _mutes(connection)))
                 if connection.worn_out:
                     await self._deliver(arrived)
                     self.wake()
@@ -146,13 +180,23 @@ class BrokerFetcher:
         finally:
             take_back(arrived)
 
-    def _accept(self, response: FetchResponse, sent: float) -> list[FetchedPartition]:
+    def _held_back(self, time: float) -> float:
+        """Seconds until the next request may go out, by our rate limit and the broker's quota."""
+        return max(self._limit.wait(time), self._throttle.wait(time))
+
+    def _accept(self, response: FetchResponse, sent: float, asked: int, muted: bool) -> list[FetchedPartition]:
         """The parts of a response. A function of its own: the caller's frame would keep the last response in memory."""
         self._counters.requests.add(now() - sent)
         if response.error:
             raise ProtocolError(f"{self.broker}: fetch refused: {error_code(response.error).name}")
         size = sum(len(part.records) for part in response.partitions)
-        self._limit.spend(now(), size)
+        self._answered = now()
+        self._limit.spend(self._answered, size)
+        throttled = response.throttle_ms / 1000
+        if throttled > 0:
+            self._counters.throttled.add(throttled)
+        if self._throttle.answered(self._answered, throttled, size, asked, muted=muted):
+            log.info("throttled by the broker", broker=self.broker.id, seconds=throttled)
         self._counters.bytes += size
         return response.partitions
 
@@ -163,10 +207,13 @@ class BrokerFetcher:
         for partition, state in list(self._states.items()):
             if not state.open:
                 self._forget([state])
+            elif state.preferred == self.broker.id and time >= state.preferred_until:
+                self._send_back([state])
             elif state.fetchable(time) and state.position is not None:
                 size = state.max_bytes
                 if size == self._settings.max_bytes:  # one that was raised is needed: a batch may be that large
                     size = min(size, max(int(size / state.expansion), FEWEST_BYTES))
+                    size = min(size, self._throttle.most)
                 small = self._looking is not None or (state.end is not None and state.position >= state.end)
                 asked[partition] = FetchPosition(state.position, 1 if small else size, state.leader_epoch)
             else:
@@ -186,6 +233,13 @@ class BrokerFetcher:
             if state is None or position is None or not state.open or state.position != position.offset:
                 continue  # the partition or its position changed while the request was on its way
             outcome = judge(part.error)
+            if part.preferred >= 0 and part.preferred != self.broker.id and outcome is FetchOutcome.RECORDS:
+                state.prefer(part.preferred, now() + PREFERRED_FOR)
+                self._forget([state])
+                self._find_leader([state])
+                continue
+            if outcome is not FetchOutcome.RECORDS and state.preferred == self.broker.id:
+                outcome = FetchOutcome.FIND_LEADER  # a follower may lack what the leader has
             if outcome is FetchOutcome.FIND_LEADER or (
                 outcome is FetchOutcome.UNREADABLE and state.count_attempt(ATTEMPTS[part.error])
             ):
@@ -269,6 +323,8 @@ class BrokerFetcher:
         leaving = list(states)
         self._forget(leaving)
         for state in leaving:
+            if state.preferred is not None:
+                state.preferred = None  # the leader names it again, if it still wants it
             state.pause(now())
         self._find_leader(state for state in leaving if state.open and not state.failed)
 
@@ -285,8 +341,13 @@ class BrokerFetcher:
     async def _wait_for_work(self, time: float) -> None:
         """Until there is room, a new partition, or the end of a pause or rate limit in force at `time`."""
         pauses = [state.retry_at for state in self._states.values() if state.retry_at > time]
-        if (limited := self._limit.wait(time)) > 0:
+        if (limited := self._held_back(time)) > 0:
             pauses.append(time + limited)
             self._work = anyio.Event()
         with anyio.move_on_after(max(min(pauses) - now(), 0) if pauses else None):
             await self._work.wait()
+
+
+def _mutes(connection: BrokerConnection) -> bool:
+    """Whether the broker answers at once when it throttles."""
+    return connection.versions.choose(FETCH) >= MUTES

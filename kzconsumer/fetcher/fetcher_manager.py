@@ -53,9 +53,11 @@ class FetcherManager:
         log_offsets: LogOffsets,
         end_offsets: EndOffsets | None,
         counters: Counters,
+        rack: str = "",
     ) -> None:
         self._brokers = brokers
         self._settings = settings
+        self._rack = rack
         self._reset = reset
         self._read = read
         self._log_offsets = log_offsets
@@ -83,6 +85,10 @@ class FetcherManager:
     def leader_of(self, state: PartitionFetchState) -> int | None:
         """Id of the broker that it is fetched from at the moment."""
         return next((number for number, (fetcher, _) in self._fetchers.items() if state in fetcher), None)
+
+    def throttled(self, state: PartitionFetchState) -> bool:
+        """A quota of its broker holds this member back."""
+        return any(state in fetcher and fetcher.throttled for fetcher, _ in self._fetchers.values())
 
     def limit(self, per_second: int | None) -> None:
         """Set the rate limit, in bytes per second."""
@@ -214,6 +220,7 @@ class FetcherManager:
                 self._limit,
                 self._leader_finder.add,
                 self._counters,
+                self._rack,
             )
             scope = anyio.CancelScope()
             self._fetchers[broker.id] = fetcher, scope

@@ -71,7 +71,10 @@ class LeaderFinder:
                 self._leaderless_since.pop(partition, None)
                 self._logged.discard(partition)
                 state.led_by(self._leaders.epochs.get(partition, -1))
-                found.setdefault(leader, []).append(state)
+                replica = self._leaders.brokers.get(state.preferred) if state.preferred is not None else leader
+                if replica is None:  # it is not up
+                    state.preferred = None
+                found.setdefault(replica or leader, []).append(state)
         for broker, states in found.items():
             self._assign(broker, states)
 

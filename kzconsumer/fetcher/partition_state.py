@@ -57,6 +57,9 @@ class PartitionFetchState(msgspec.Struct, eq=False):
     """End offset of a bounded run."""
     broker: int = 0
     """Id of the one that it is fetched from, or was last."""
+    preferred: int | None = None
+    """Id of the replica to fetch from instead of the leader, which has named it (KIP-392)."""
+    preferred_until: float = 0.0
     _pause: float = FIRST_PAUSE
 
     def __post_init__(self) -> None:
@@ -103,6 +106,10 @@ class PartitionFetchState(msgspec.Struct, eq=False):
             and self.has_room
             and now >= self.retry_at
         )
+
+    def prefer(self, replica: int, until: float) -> None:
+        """The leader wants it to be fetched from another replica."""
+        self.preferred, self.preferred_until = replica, until
 
     def pass_over(self, first: int, until: int) -> None:
         """Continue behind offsets that the log does not have; queued after what was fetched before."""

@@ -88,6 +88,7 @@ class OwnedPartitions:
                 leader=self._fetchers.leader_of(claim.fetch),
                 queue_full=not claim.fetch.queue.has_room,
                 verified=claim.fetch.verified,
+                throttled=self._fetchers.throttled(claim.fetch),
                 failed=claim.fetch.failed,
                 high_watermark_at=claim.fetch.high_watermark_at,
             )

@@ -32,6 +32,8 @@ class Position(msgspec.Struct, frozen=True):
     """Its stream's queue is full, so it is not fetched at the moment."""
     verified: bool = True
     """Its present leader has served a fetch at its position: the log holds what was read before."""
+    throttled: bool = False
+    """A quota of its broker holds this member back."""
     failed: bool = False
     """Its stream has raised an error, and it is no longer fetched."""
     high_watermark_at: float | None = None

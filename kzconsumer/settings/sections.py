@@ -112,6 +112,7 @@ class BrokersSettings(Table, frozen=True, kw_only=True):
     metadata_interval: PositiveDuration = 5.0
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     listener: ListenerName | None = None
+    client_rack: Text | None = None
     tls: TlsSettings = TlsSettings()
     sasl: SaslSettings = SaslSettings()
 

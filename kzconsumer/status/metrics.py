@@ -181,6 +181,12 @@ def _of_work(make: Families, counters: Counters) -> Iterator[Metric]:
         "fetch_seconds", "Duration of fetch requests", "broker", {n: each.requests for n, each in fetches.items()}
     )
     yield make.histogram(
+        "fetch_throttled_seconds",
+        "Time by which a broker's quota held up a fetch request",
+        "broker",
+        {n: each.throttled for n, each in fetches.items()},
+    )
+    yield make.histogram(
         "decode_seconds", "Duration of decoding a response", "broker", {n: each.decoding for n, each in fetches.items()}
     )
     yield make.counter(

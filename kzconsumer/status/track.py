@@ -163,15 +163,23 @@ def _state(found: PartitionLag, *, paused: bool, stalled: bool, judgement: Judge
 
 
 Hindrance: TypeAlias = Literal[
-    "session doubtful", "failed", "paused", "no leader", "sink slow", "queue full", "collecting", "no records received"
+    "session doubtful",
+    "failed",
+    "paused",
+    "no leader",
+    "sink slow",
+    "queue full",
+    "collecting",
+    "throttled",
+    "no records received",
 ]
 
 
 def hindrance(at: Position, lease_held: bool) -> Hindrance:
     """The first reason that applies, from what stops everything to what stops this partition alone.
 
-    "collecting": the batch is not due; "no records received": the broker has records and does not send them, or does
-    not answer.
+    "collecting": the batch is not due; "throttled": by a quota of the broker; "no records received": the broker has
+    records and does not send them, or does not answer.
     """
     if not lease_held:
         return "session doubtful"
@@ -187,6 +195,8 @@ def hindrance(at: Position, lease_held: bool) -> Hindrance:
         return "queue full"
     if at.fetched is not None and at.fetched > at.consumed:
         return "collecting"
+    if at.throttled:
+        return "throttled"
     return "no records received"
 
 

@@ -8,6 +8,7 @@ have ends the connection, as in Kafka 4.0.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
@@ -21,6 +22,8 @@ from tests.support.simulated.partition_logs import PORT, PartitionLogs, host
 from tests.support.simulated.virtual_time import World
 
 ANSWERS_AFTER: Final = 0.0005
+WINDOW: Final = 10.0
+"""Seconds over which the rate of a client is measured."""
 EARLIEST: Final = -2
 """The timestamp that asks where a log begins."""
 
@@ -38,6 +41,17 @@ class SimulatedBroker:
         """It takes requests and answers none, until it is no longer."""
         self.slow: dict[int, float] = {}
         """Seconds between the making of an answer and its sending, by the request's key."""
+        self.quota: float | None = None
+        """Bytes a second for consumers. As from 2.0 to 2.5 an answer above it is empty, and the next one waits."""
+        self.idle = math.inf
+        """Seconds without a request after which it closes a connection."""
+        self.hangs_up = False
+        """It closes a connection when the next request arrives, as if it had been about to do so anyway."""
+        self.preferred: dict[TopicPartition, int] = {}
+        """Replicas that clients are sent to if they say where they are."""
+        self.follows: dict[TopicPartition, int] = {}
+        """Partitions of others that it serves, up to an offset."""
+        self._sent: deque[tuple[float, int]] = deque()
         self.connections: dict[BrokerConnection, None] = {}
         self.requests: Counter[int] = Counter()
         """By key."""
@@ -62,6 +76,17 @@ class SimulatedBroker:
         self.silent = silent
         self._look()
 
+    def throttles(self, size: int) -> float:
+        """Seconds that an answer of this size is over the quota; 0 if it may be sent, which counts."""
+        now = self.world.now
+        while self._sent and self._sent[0][0] < now - WINDOW:
+            self._sent.popleft()
+        rate = (sum(size for _, size in self._sent) + size) / WINDOW
+        if self.quota is not None and rate > self.quota:
+            return (rate - self.quota) / self.quota * WINDOW
+        self._sent.append((now, size))
+        return 0.0
+
     def _look(self) -> None:
         """Something has changed that requests may wait for."""
         for connection in list(self.connections):
@@ -79,8 +104,17 @@ class BrokerConnection:
         self._requests: deque[tuple[Header, Callable[[], bytes | None]]] = deque()
         """With what makes the response's body; None while that has to wait."""
         self._sending = False
+        self._muted_until = 0.0
+        self._asked = broker.world.now
 
     def received(self, data: bytes) -> None:
+        if self.broker.hangs_up:
+            self.broker.hangs_up = False
+            self.close()
+            return
+        self._asked = self.broker.world.now
+        if self.broker.idle < math.inf:
+            self.broker.world.after(self.broker.idle, self._look_whether_idle)
         self._buffer += data
         while len(self._buffer) >= 4:
             size = int.from_bytes(self._buffer[:4], "big")
@@ -90,6 +124,10 @@ class BrokerConnection:
             self._requests.append((header, self._understand(header, body)))
             self._buffer = self._buffer[4 + size :]
         self.serve()
+
+    def _look_whether_idle(self) -> None:
+        if self.broker.world.now - self._asked >= self.broker.idle and not self._requests:
+            self.close()
 
     def close(self) -> None:
         """The broker closes it."""
@@ -105,6 +143,9 @@ class BrokerConnection:
     def serve(self) -> None:
         """Answer the oldest request, if it can be answered now."""
         if not (self.open and self._requests) or self._sending or self.broker.silent:
+            return
+        if self.broker.world.now < self._muted_until:
+            self.broker.world.at(self._muted_until, self.serve)
             return
         header, answer = self._requests[0]
         if (body := answer()) is not None:
@@ -182,21 +223,30 @@ class BrokerConnection:
         parts: list[Part] = []
         left = request.max_bytes
         for asked in request.partitions:
-            parts.append(self._read(asked, left, first=left == request.max_bytes))
+            parts.append(self._read(asked, left, first=left == request.max_bytes, rack=request.rack))
             left = max(left - len(parts[-1].records), 0)
-        enough = request.max_bytes - left >= request.min_bytes or any(part.error for part in parts)
+        enough = request.max_bytes - left >= request.min_bytes or any(p.error or p.preferred >= 0 for p in parts)
         if enough or not parts or self.broker.world.now >= waits_until:
+            if throttled := self.broker.throttles(request.max_bytes - left):
+                self._muted_until = self.broker.world.now + throttled
+                return frames.fetched([], int(throttled * 1000))
             for look in self.broker.answered:
                 look(self.peer, request, parts)
             return frames.fetched(parts)
         return None
 
-    def _read(self, asked: FetchedFrom, left: int, *, first: bool) -> Part:
+    def _read(self, asked: FetchedFrom, left: int, *, first: bool, rack: str) -> Part:
         partition = asked.partition
         error = self._refusal(partition, asked.leader_epoch)
         log = self.broker.logs.logs.get(partition)
+        if (known := self.broker.follows.get(partition)) is not None and log is not None:
+            if asked.offset > known:
+                return Part(partition, frames.OFFSET_OUT_OF_RANGE)
+            error = frames.NONE
         if error or log is None:
             return Part(partition, error)
+        if rack and (preferred := self.broker.preferred.get(partition)) is not None:
+            return Part(partition, frames.NONE, log.end, log.start, preferred=preferred)
         if not log.start <= asked.offset <= log.end:
             return Part(partition, frames.OFFSET_OUT_OF_RANGE)
         records = log.read(asked.offset, min(asked.max_bytes, left), at_least_one=first)

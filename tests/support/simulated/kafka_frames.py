@@ -48,6 +48,7 @@ class Fetch(NamedTuple):
     min_bytes: int
     max_bytes: int
     partitions: list[FetchedFrom]
+    rack: str
 
 
 class Part(NamedTuple):
@@ -58,6 +59,8 @@ class Part(NamedTuple):
     high_watermark: int = -1
     log_start: int = -1
     records: bytes = b""
+    preferred: int = -1
+    """The replica that the client should fetch from instead."""
 
 
 class Led(NamedTuple):
@@ -118,7 +121,8 @@ def fetch(body: Body) -> Fetch:
     parts = [
         FetchedFrom(partition, offset, size, epoch) for partition, (epoch, offset, _, size) in body.by_topic("iqqi")
     ]
-    return Fetch(wait / 1000, least, most, parts)
+    body.array(body.string)  # forgotten topics: there are none
+    return Fetch(wait / 1000, least, most, parts, body.string())
 
 
 def list_offsets(body: Body) -> dict[TopicPartition, tuple[int, int]]:
@@ -149,13 +153,15 @@ def no_groups() -> bytes:
     return _array(())
 
 
-def fetched(parts: Sequence[Part]) -> bytes:
+def fetched(parts: Sequence[Part], throttle_ms: int = 0) -> bytes:
     def one(part: Part) -> bytes:
         high = part.high_watermark
-        fixed = struct.pack(">ihqqqii", part.partition.partition, part.error, high, high, part.log_start, -1, -1)
+        fixed = struct.pack(
+            ">ihqqqii", part.partition.partition, part.error, high, high, part.log_start, -1, part.preferred
+        )
         return fixed + struct.pack(">i", len(part.records)) + part.records
 
-    return struct.pack(">ihi", 0, NONE, 0) + _by_topic((part.partition, one(part)) for part in parts)
+    return struct.pack(">ihi", throttle_ms, NONE, 0) + _by_topic((part.partition, one(part)) for part in parts)
 
 
 def listed(answers: Mapping[TopicPartition, tuple[int, int, int]]) -> bytes:

@@ -28,6 +28,8 @@ class Scene:
     brokers: int = 1
     record_bytes: int = 1
     """Of each value of a burst."""
+    rack: str = ""
+    """Where the members are."""
     fetch: tuple[tuple[str, str], ...] = ()
     """More of the members' `[fetch]`."""
 
@@ -45,6 +47,7 @@ def settings_of(scene: Scene) -> kzconsumer.Settings:
                 "reconcile_interval": scene.looks,
                 "unowned_alarm": scene.unowned_alarm,
             },
+            "brokers": {"client_rack": scene.rack} if scene.rack else {},
             "fetch": {"max_wait": MAX_WAIT, "request_timeout": REQUEST_TIMEOUT, **dict(scene.fetch)},
             "offsets": {"commit_interval": f"{COMMIT_INTERVAL}s", "reset": scene.reset},
             "stop": {"deadline": "10s"},

@@ -1,0 +1,73 @@
+"""How a fetch loop keeps to a broker's quota for consumers: it asks later, and for less.
+
+Brokers before 2.0 hold a response back, those from 2.0 on answer at once and read nothing more from the connection for
+that time (KIP-219); from 2.0 to 2.5 such an answer is empty, and one that is too large for the quota always is
+(KAFKA-9677). Times are seconds of the caller's clock.
+"""
+
+from __future__ import annotations
+
+# Seconds that a response should be held back at most: shorter waits for smaller responses.
+LONGEST = 1.0
+# Seconds over which brokers measure a rate (`quota.window.num`, `quota.window.size.seconds`).
+WINDOW = 10.0
+FEWEST_BYTES = 1024
+LONGEST_PATIENCE = 120.0
+SHOWN = 15.0
+"""Seconds after a throttled response for which the broker counts as throttling."""
+
+
+class Throttle:
+    """Of one broker. `most` is how many bytes to ask for."""
+
+    def __init__(self, most: int) -> None:
+        self._limit = most
+        self.most = most
+        self.last = 0.0
+        """Seconds that the last response was, or is, throttled for."""
+        self._until = 0.0
+        self._throttled_at = -SHOWN
+
+    def answered(self, now: float, seconds: float, size: int, asked: int, *, muted: bool) -> bool:
+        """A response of `size` bytes of records came, throttled for so many seconds. True if throttling begins by that.
+
+        `asked`: bytes that it could have had. `muted`: the broker answers nothing more until then; else it has held the
+        response back for so long.
+        """
+        self.last = seconds
+        if seconds <= 0:
+            if size >= self.most // 2:
+                self.most = min(self.most + self.most // 4, self._limit)
+            return False
+        begins = not self.throttling(now)
+        self._throttled_at = now + (seconds if muted else 0.0)
+        if muted:
+            self._until = now + seconds
+        if size == 0:
+            # The broker had `asked` bytes at most, and throttles for (rate - quota) / quota * window seconds. Half of
+            # what follows from this leaves room for what it has counted before.
+            self.most = max(int(min(asked, self.most) / (1 + seconds / WINDOW) / 2), FEWEST_BYTES)
+        elif seconds > LONGEST:
+            self.most = max(int(size * LONGEST / seconds), FEWEST_BYTES)
+        return begins
+
+    def unanswered(self, waited: float) -> None:
+        """No response came in so many seconds: a quota may hold back what is much too large for it.
+
+        What was not received counts, too, so that the next response may be held back for longer. A broker that is
+        stuck does not take a new connection, and is not waited for.
+        """
+        self.most = max(self.most // 16, FEWEST_BYTES)
+        self.last = min(max(self.last, waited), LONGEST_PATIENCE / 2)
+
+    def wait(self, now: float) -> float:
+        """Seconds until the next request may go out; 0 if it may."""
+        return max(self._until - now, 0.0)
+
+    def patience(self, usual: float) -> float:
+        """Seconds to wait for the next response."""
+        return max(usual, 2 * self.last)
+
+    def throttling(self, now: float) -> bool:
+        """Whether it throttles, or has done so lately."""
+        return now - self._throttled_at < SHOWN

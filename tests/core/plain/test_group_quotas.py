@@ -1,0 +1,184 @@
+"""Brokers that hold a member back, close idle connections, or send it to another replica: in a simulated group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kzconsumer.model import TopicPartition
+from tests.support.members import sessions_of
+from tests.support.simulated.broker_machine import TIGHT
+from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.kafka_frames import FETCH
+from tests.support.simulated.member import Member
+
+FIRST = TopicPartition("t", 0)
+LARGE = 1500
+
+
+def joined(group: SimulatedGroup, pace: float = 0.0, partitions: int = 4) -> Member:
+    """The only member, which has read for a while."""
+    group.logs.grow("t", partitions)
+    member = group.join("a", {"t": 1}, pace, in_batches=True)
+    assert group.world.pass_time(10, lambda: len(member.owned) == partitions)
+    group.world.pass_time(3)
+    return member
+
+
+def read(member: Member) -> dict[TopicPartition, int]:
+    assert member.connector is not None
+    return {at.topic_partition: at.consumed for at in member.connector.positions()}
+
+
+def left(group: SimulatedGroup, member: Member) -> int:
+    return sum(group.logs.end(partition) - offset for partition, offset in read(member).items())
+
+
+def logged(group: SimulatedGroup, event: str) -> list[Any]:
+    return [each for each in group.events if each["event"] == event]
+
+
+@pytest.mark.parametrize("quota", [3_000, 20_000, 100_000])
+def test_answers_that_are_too_large_for_a_quota_become_smaller(quota: int) -> None:
+    """A broker answers empty what exceeds the quota over its window, however long one waits."""
+    with simulated_group(1, record_bytes=LARGE) as group:
+        member = joined(group)
+        group.logs.stop()
+        group.brokers[0].quota = quota
+        for _ in range(150):
+            group.logs.burst(10)
+        before = left(group, member)
+        assert member.connector is not None
+        group.world.pass_time(5)
+        assert all(at.throttled for at in member.connector.positions())
+        assert group.world.pass_time(600, lambda: left(group, member) < before), "the first answer is waited for"
+        before = left(group, member)
+        group.world.pass_time(60)
+        assert (before - left(group, member)) * LARGE > 60 * quota * 0.4 or not left(group, member)
+        fetches = sessions_of(member.connector).counters.fetches[0]
+        assert fetches.throttled.count > 0
+        assert fetches.throttled.total > 1
+        assert len(logged(group, "throttled by the broker")) == 1
+        assert not logged(group, "broker lost")
+        group.brokers[0].quota = None
+        assert group.world.pass_time(60, lambda: not left(group, member))
+        group.world.pass_time(20)
+        assert not any(at.throttled for at in member.connector.positions())
+        group.come_to_rest(30, 3)
+
+
+def test_requests_wait_for_as_long_as_the_broker_says() -> None:
+    with simulated_group(1, record_bytes=LARGE) as group:
+        joined(group)
+        group.brokers[0].quota = 1_000
+        group.logs.burst(100)
+        assert group.world.pass_time(5, lambda: logged(group, "throttled by the broker"))
+        group.world.pass_time(1)
+        for _ in range(30):
+            group.world.pass_time(1)
+            assert not any(connection._requests for connection in group.brokers[0].connections), "asked too early"
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_an_idle_connection_that_the_broker_closes_is_no_loss(meanwhile: bool) -> None:
+    """Its partitions wait for room, for a minute; it may be closed while the next request is on its way."""
+    with simulated_group(1, record_bytes=LARGE, fetch=TIGHT) as group:
+        member = joined(group)
+        member.pace = 90.0
+        group.logs.burst(600)
+        if meanwhile:
+            group.world.pass_time(75)
+            group.brokers[0].hangs_up = True
+        else:
+            group.brokers[0].idle = 30.0
+        group.world.pass_time(100)
+        member.pace = 0.0
+        group.world.pass_time(100)
+        assert not group.brokers[0].hangs_up
+        assert not logged(group, "broker lost")
+        assert not logged(group, "fetch refused, looking up leader")
+        group.come_to_rest(30, 3)
+
+
+def test_a_broker_that_closes_busy_connections_is_lost() -> None:
+    with simulated_group(1, record_bytes=LARGE) as group:
+        joined(group)
+        group.brokers[0].hangs_up = True
+        group.world.pass_time(3)
+        assert logged(group, "broker lost")
+
+
+def sent_to_the_replica(group: SimulatedGroup, until: int = 1 << 60) -> Member:
+    """The leader of the first partition names the other broker, which has the log up to that offset."""
+    group.logs.grow("t", 2)
+    group.broker_faults.stop(1, 0.0)
+    group.brokers[0].preferred[FIRST] = 1
+    group.brokers[1].follows[FIRST] = until
+    member = group.join("a", {"t": 1}, 0.0, in_batches=True)
+    assert group.world.pass_time(10, lambda: len(member.owned) == 2)
+    group.world.pass_time(5)
+    return member
+
+
+def leader_of(member: Member) -> int | None:
+    assert member.connector is not None
+    return next(at.leader for at in member.connector.positions() if at.topic_partition == FIRST)
+
+
+def test_the_replica_that_the_leader_names_is_fetched_from() -> None:
+    with simulated_group(1, brokers=2, rack="here") as group:
+        member = sent_to_the_replica(group)
+        assert leader_of(member) == 1
+        before = group.brokers[1].requests[FETCH]
+        group.logs.burst(100)
+        group.world.pass_time(5)
+        assert group.brokers[1].requests[FETCH] > before
+        assert read(member)[FIRST] > 100
+        del group.brokers[0].preferred[FIRST]
+        group.world.pass_time(250)
+        assert leader_of(member) == 1
+        group.world.pass_time(60)
+        assert leader_of(member) == 0, "the leader decides again after a while"
+        group.come_to_rest(30, 3)
+
+
+def test_without_a_rack_leaders_are_fetched_from() -> None:
+    with simulated_group(1, brokers=2) as group:
+        assert leader_of(sent_to_the_replica(group)) == 0
+        group.come_to_rest(30, 3)
+
+
+@pytest.mark.parametrize("how", ["stopped", "behind", "no replica any more"])
+def test_a_replica_that_fails_is_given_up_for_the_leader(how: str) -> None:
+    """What it lacks is no reason to reset the position."""
+    with simulated_group(1, brokers=2, rack="here") as group:
+        member = sent_to_the_replica(group)
+        del group.brokers[0].preferred[FIRST]
+        if how == "stopped":
+            group.brokers[1].stop()
+        elif how == "behind":
+            group.brokers[1].follows[FIRST] = 3
+        else:
+            del group.brokers[1].follows[FIRST]
+        group.world.pass_time(5)
+        assert leader_of(member) == 0
+        assert left(group, member) < 6
+        group.check()
+        group.brokers[1].up = True
+        group.come_to_rest(30, 3)
+
+
+@pytest.mark.parametrize("named", [1, 7])
+def test_a_leader_that_names_a_replica_which_is_not_there_is_not_asked_without_pause(named: int) -> None:
+    """It is down, or no broker of that number is known."""
+    with simulated_group(1, brokers=2, rack="here") as group:
+        sent_to_the_replica(group)
+        group.brokers[1].stop()
+        group.brokers[0].preferred[FIRST] = named
+        before = group.brokers[0].requests[FETCH]
+        group.world.pass_time(20)
+        assert group.brokers[0].requests[FETCH] - before < 100
+        del group.brokers[0].preferred[FIRST]
+        group.brokers[1].up = True
+        group.come_to_rest(30, 3)

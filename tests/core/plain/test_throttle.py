@@ -1,0 +1,44 @@
+"""How much is asked for, and when, of a broker with a quota."""
+
+from __future__ import annotations
+
+from kzconsumer.fetcher.throttle import FEWEST_BYTES, SHOWN, Throttle
+
+MB = 1 << 20
+
+
+def test_a_broker_that_holds_responses_back_is_asked_for_what_takes_a_second() -> None:
+    """As before 2.0: the answer comes late, and nothing is to be waited for after it."""
+    throttle = Throttle(50 * MB)
+    for _ in range(3):
+        throttle.unanswered(throttle.patience(30.0))
+    assert throttle.most < 20_000
+    assert throttle.patience(30.0) == 120.0
+    assert throttle.answered(100.0, 10.0, 10_000, 50 * MB, muted=False)
+    assert throttle.most == FEWEST_BYTES
+    assert (throttle.wait(100.0), throttle.patience(30.0), throttle.patience(5.0)) == (0.0, 30.0, 20.0)
+    assert not throttle.answered(101.0, 0.5, 1000, 2000, muted=False), "it throttled already"
+    assert throttle.throttling(101.0 + SHOWN - 0.1)
+    assert not throttle.throttling(101.0 + SHOWN)
+
+
+def test_more_is_asked_for_once_a_full_response_is_not_throttled() -> None:
+    throttle = Throttle(MB)
+    throttle.answered(0.0, 4.0, 400_000, MB, muted=True)
+    assert throttle.wait(1.0) == 3.0
+    assert throttle.most == 100_000
+    throttle.answered(4.0, 0.0, 10, MB, muted=True)
+    assert throttle.most == 100_000, "it was not limited by that"
+    for _ in range(20):
+        throttle.answered(5.0, 0.0, throttle.most, MB, muted=True)
+    assert throttle.most == MB
+
+
+def test_an_empty_answer_was_too_large_for_the_quota() -> None:
+    """A megabyte at 10 kB/s exceeds the quota over ten seconds tenfold: 90 s."""
+    throttle = Throttle(50 * MB)
+    throttle.answered(0.0, 90.0, 0, 1_000_000, muted=True)
+    assert throttle.most == 50_000
+    for _ in range(10):
+        throttle.answered(90.0, 0.1, 0, 50_000, muted=True)
+    assert throttle.most == FEWEST_BYTES
