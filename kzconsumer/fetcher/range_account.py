@@ -32,7 +32,9 @@ import enum
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from kzconsumer.brokers.protocol.error_codes import broker_error
 from kzconsumer.brokers.protocol.fetch import FetchedPartition, FetchPosition
+from kzconsumer.brokers.protocol.leader_epochs import EpochEnd
 from kzconsumer.errors import ConnectionLostError, CorruptRecordError, KzConsumerError, OffsetLostError
 from kzconsumer.fetcher.corrupt_batch import Unusable
 from kzconsumer.fetcher.fetch_outcome import FetchOutcome, judge
@@ -150,6 +152,26 @@ class RangeAccount:
             self._say(f"the answers have no records, though the log goes on to {part.high_watermark} ({cause}?)", time)
         if self._behind:
             self.max_wait = min(max(self.max_wait, _LEAST_WAIT) * 2, self._settings.request_timeout)
+
+    def require_epoch(self, epoch: int, end: EpochEnd, time: float) -> bool:
+        """Whether the log is still the one that was known up to `until` in this leader epoch; False if that is unknown.
+
+        `end`: what the leader says of the epoch. Raises OffsetLostError if other records have taken the place of some.
+        """
+        if end.error:
+            self.unanswered(broker_error(end.error, str(self.topic_partition)), time)
+        elif end.end_offset < 0:  # a leader of before, or a cluster that was restored from a copy
+            reason = f"the log has no leader epoch {epoch}, in which offsets {self.first} to {self.until} were planned"
+            self.unanswered(ConnectionLostError(f"{self.topic_partition}: {reason}"), time)
+        elif end.end_offset < self.until:
+            raise OffsetLostError(
+                f"{self.topic_partition}: offsets {self.first} to {self.until} were planned in leader epoch {epoch}, "
+                f"whose records end at {end.end_offset} now: {self.until - max(end.end_offset, self.first)} of them "
+                "were cut off, and others may have taken their place (an unclean election, or a restored broker)"
+            )
+        else:
+            return True
+        return False
 
     def local_start(self, offset: int | None, time: float) -> None:
         """`offset`: where the part of the log begins that the leader has on its own disks; None if it does not know."""

@@ -20,6 +20,12 @@ from kzconsumer.brokers.log_offsets import PAUSE, LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import broker_error, error_code
 from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS, FetchRequest, FetchResponse
+from kzconsumer.brokers.protocol.leader_epochs import (
+    CONSUMERS_MAY_ASK,
+    AskedEpoch,
+    EpochEnd,
+    OffsetForLeaderEpochRequest,
+)
 from kzconsumer.brokers.protocol.list_offsets import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -28,7 +34,7 @@ from kzconsumer.brokers.protocol.list_offsets import (
     ListOffsetsRequest,
 )
 from kzconsumer.brokers.protocol.metadata import MetadataRequest
-from kzconsumer.brokers.protocol.versions import LIST_OFFSETS
+from kzconsumer.brokers.protocol.versions import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from kzconsumer.brokers.security import load_security
 from kzconsumer.clock import now
 from kzconsumer.errors import (
@@ -59,11 +65,20 @@ class RangeReader:
     """Needs no ZooKeeper. One call at a time, except for `read`s of ranges that `by_leader` has separated."""
 
     def __init__(
-        self, settings: FetchSettings, known: KnownBrokers, brokers: Brokers, ids: Mapping[str, str] | None = None
+        self,
+        settings: FetchSettings,
+        known: KnownBrokers,
+        brokers: Brokers,
+        ids: Mapping[str, str] | None = None,
+        epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """`ids` are those of topics of which no other topic of the same name may be read (Kafka 2.8)."""
+        """`ids` are those of topics of which no other topic of the same name may be read (Kafka 2.8).
+
+        `epochs`: the leader epoch in which the log was known up to the end of the ranges of a partition (see `epochs`).
+        """
         self._fetch = settings
         self._ids = ids or {}
+        self._epochs = epochs or {}
         self._brokers = brokers
         self._leaders = Leaders(known, brokers, settings.request_timeout)
         self._isolation = ISOLATION_LEVELS[settings.isolation]
@@ -87,6 +102,16 @@ class RangeReader:
         until = await offsets.look_up(dict.fromkeys(partitions, LATEST))
         return {each: (first[each].offset, max(first[each].offset, until[each].offset)) for each in partitions}
 
+    async def epochs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The epoch of each partition's leader, where it is known (brokers from 2.1 on). Raises as `look_up`.
+
+        No record that the log has now is of a later epoch. So a log in which an earlier offset is of a later epoch is
+        another one: it was cut off there, and has grown again (KIP-101).
+        """
+        offsets = LogOffsets(self._leaders, self._brokers, self._fetch.request_timeout, self._isolation)
+        found = await offsets.look_up(dict.fromkeys(partitions, LATEST))
+        return {partition: at.leader_epoch for partition, at in found.items() if at.leader_epoch >= 0}
+
     async def by_leader(self, ranges: Iterable[OffsetRange]) -> list[list[OffsetRange]]:
         """The ranges grouped by leader, for one `read` each; last those without a leader at the moment."""
         left = {each.topic_partition: each for each in ranges}
@@ -102,7 +127,8 @@ class RangeReader:
         With `follow` it waits for records that the log does not have yet, as long as its leader answers.
         At the end every offset of the ranges is accounted for (`range_account`).
         Raises OffsetLostError for offsets that the log does not have, after `[fetch] request_timeout` for those behind
-        its end, which an unclean election may have cut off, and if the topic has another id than `ids` say;
+        its end, which an unclean election may have cut off, if the topic has another id than `ids` say, and if the log
+        was cut off and has grown again since it was known in the leader epoch that `epochs` have (brokers from 2.3 on);
         CorruptRecordError; ConnectionLostError when no leader answers for that time, or when the answers have no
         records for ten times that time, BrokersUnreachableError when no broker answers, BrokerError when a leader
         cannot be found or cannot read its log.
@@ -148,7 +174,7 @@ class RangeReader:
         """Ask once, and give the accounts what is answered. The records of the answer, where there are any."""
         asked = {account.topic_partition: account for account in question.accounts}
         try:
-            response = await self._ask(leader, question)
+            response, ends = await self._ask(leader, question)
         except ConnectionLostError as error:
             for account in asked.values():
                 account.unanswered(error, now())
@@ -159,6 +185,10 @@ class RangeReader:
             account = asked.pop(part.topic_partition)
             if judge(part.error) in (FetchOutcome.FIND_LEADER, FetchOutcome.UNREADABLE):
                 account.unanswered(broker_error(part.error, str(part.topic_partition)), now())
+                continue
+            if (end := ends.get(part.topic_partition)) is not None and not account.require_epoch(
+                self._epochs[part.topic_partition], end, now()
+            ):
                 continue
             decoded = await to_thread.run_sync(self._decode, part, account.first) if part.records else None
             records = account.take(
@@ -203,7 +233,8 @@ class RangeReader:
                 return True
         return False
 
-    async def _ask(self, leader: Broker, question: Question) -> FetchResponse:
+    async def _ask(self, leader: Broker, question: Question) -> tuple[FetchResponse, Mapping[TopicPartition, EpochEnd]]:
+        """The records, and where the epochs end that the partitions were known in."""
         connection = await self._brokers.connection(leader, "fetch")
         request = FetchRequest(
             max_wait_ms=int(question.max_wait * 1000),
@@ -217,7 +248,15 @@ class RangeReader:
             raise ConnectionLostError(f"{leader}: fetch refused: {error_code(response.error).name}")
         if named := {each.topic_partition.topic for each in question.accounts} & self._ids.keys():
             await self._require_ids(connection, named)
-        return response
+        return response, await self._epoch_ends(connection, question)
+
+    async def _epoch_ends(self, connection: BrokerConnection, question: Question) -> Mapping[TopicPartition, EpochEnd]:
+        """After a fetch, as for the ids: a log that is another one before the fetch is another one after it, too."""
+        partitions = [each.topic_partition for each in question.accounts]
+        asked = {each: AskedEpoch(self._epochs[each]) for each in partitions if each in self._epochs}
+        if not asked or connection.versions.choose(OFFSET_FOR_LEADER_EPOCH) < CONSUMERS_MAY_ASK:
+            return {}
+        return await connection.call(OffsetForLeaderEpochRequest(asked), timeout=self._fetch.request_timeout)
 
     async def _require_ids(self, connection: BrokerConnection, topics: Collection[str]) -> None:
         """After a fetch, which does not say which topic of a name it is of.

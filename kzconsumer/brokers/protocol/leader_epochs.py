@@ -7,13 +7,16 @@ record before it is of the same epoch in both (KIP-101). Brokers know the reques
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import msgspec
 
 from kzconsumer.brokers.protocol.primitives import INT32, Reader
 from kzconsumer.brokers.protocol.versions import OFFSET_FOR_LEADER_EPOCH, encoding_of, response
 from kzconsumer.model import TopicPartition
+
+CONSUMERS_MAY_ASK: Final = 3
+"""From this version on (Kafka 2.3) the right Describe on the topic is enough (KIP-320)."""
 
 
 class AskedEpoch(NamedTuple):

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from kzconsumer.brokers.protocol.fetch import READ_COMMITTED, READ_UNCOMMITTED
+from kzconsumer.brokers.protocol.leader_epochs import EpochEnd
 from kzconsumer.errors import ConnectionLostError, KzConsumerError, OffsetLostError
 from kzconsumer.fetcher.range_account import PATIENCE, RangeAccount, questions
 from kzconsumer.model import OffsetRange, TopicPartition
@@ -188,3 +189,15 @@ def test_a_log_that_begins_behind_the_offset_has_lost_it() -> None:
     decoded = decode(part.records, topic="orders", partition=0, start=play.log.start)
     with pytest.raises(OffsetLostError, match=f"does not hold offset {play.log.start} any more"):
         play.account.take(part, decoded, asked=1, throttled=False, time=0.0)
+
+
+def test_a_log_in_which_other_records_have_taken_the_place_of_a_range_is_refused() -> None:
+    account = RangeAccount(OffsetRange(*P0, 10, 25), SETTINGS, READ_UNCOMMITTED, 0.0)
+    assert account.require_epoch(3, EpochEnd(0, 3, 25), 0.0)
+    assert account.require_epoch(3, EpochEnd(0, 2, 30), 0.0)  # the leader of epoch 3 has written nothing
+    said = "orders-0: offsets 10 to 25 were planned in leader epoch 3, whose records end at 15 now: 10 of them were cut"
+    with pytest.raises(OffsetLostError, match=said):
+        account.require_epoch(3, EpochEnd(0, 2, 15), 0.0)
+    for unknown, reason in ((EpochEnd(0, -1, -1), "no leader epoch 3"), (EpochEnd(6, -1, -1), "NOT_LEADER")):
+        assert not account.require_epoch(3, unknown, 0.0)
+        assert reason in str(account.overdue(0.0, LIMIT + 1, follow=True))

@@ -78,6 +78,9 @@ async def test_offsets_are_committed_when_spark_asks_for_the_next_batch_and_not_
         parts = await asyncio.to_thread(reader.partitions, start, end)
         (part,) = parts
         assert len(sessions) == 1
+        assert end["epochs"] == {f"{unique}-0": 0}
+        assert isinstance(part, RangePart)
+        assert part.epoch == 0
         (rows,) = await asyncio.to_thread(list, reader.read(part))
         assert rows.to_pylist() == [{"offset": n, "value": b"%d" % n} for n in range(10)]
         assert await following(start) == end  # asked again

@@ -39,14 +39,16 @@ class _Known:
         return self._brokers
 
 
-def fetched(part: OffsetRange, access: BrokerAccess) -> Iterator[pa.RecordBatch]:
+def fetched(part: OffsetRange, access: BrokerAccess, epoch: int = -1) -> Iterator[pa.RecordBatch]:
     """Every record of the range, with the columns of the spool. Blocks.
 
+    `epoch`: of the partition's leader when the range was planned, -1 if that is unknown.
     Raises BrokersOutageError, and as `RangeReader.read` for everything else; also if TLS or SASL failed.
     """
     if part.first >= part.until:
         return
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(_reader(access)) as reader:
+    epochs = {part.topic_partition: epoch} if epoch >= 0 else {}
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(_reader(access, epochs)) as reader:
         found = reader.read([part])
         try:
             while (batch := portal.call(_following, found)) is not None:
@@ -86,12 +88,14 @@ async def _log_starts(partitions: Collection[TopicPartition], access: BrokerAcce
 
 
 @asynccontextmanager
-async def _reader(access: BrokerAccess) -> AsyncIterator[RangeReader]:
+async def _reader(
+    access: BrokerAccess, epochs: Mapping[TopicPartition, int] | None = None
+) -> AsyncIterator[RangeReader]:
     security = access.security()
     timeout = access.fetch.request_timeout
     async with Brokers(client_id=access.client, timeout=timeout, security=lambda: security) as brokers:
         try:
-            yield RangeReader(access.fetch, _Known(access.brokers), brokers, access.ids)
+            yield RangeReader(access.fetch, _Known(access.brokers), brokers, access.ids, epochs)
         except (BrokersUnreachableError, ConnectionLostError, BrokerError) as error:
             if brokers.refused or (isinstance(error, BrokerError) and not error.refresh_metadata):
                 raise

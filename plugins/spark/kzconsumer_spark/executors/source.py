@@ -60,10 +60,12 @@ class PublishedBatches:
 class RangePart(InputPartition):
     """What one task fetches. Pickled for it; its text is without secrets."""
 
-    def __init__(self, part: OffsetRange, access: BrokerAccess) -> None:
+    def __init__(self, part: OffsetRange, access: BrokerAccess, epoch: int = -1) -> None:
+        """`epoch`: see `fetched`."""
         super().__init__(None)
         self.part = part
         self.access = access
+        self.epoch = epoch
 
     def __repr__(self) -> str:
         return f"RangePart({self.part})"

@@ -70,11 +70,12 @@ def _bound(names: tuple[str, str], options: Mapping[str, str], words: tuple[Word
 
 
 class Between(NamedTuple):
-    """`brokers` know the leaders; `ids` are those of the topics of which the ranges are (`RangeReader`)."""
+    """`brokers` know the leaders; `ids` and `epochs` are those of the logs of which the ranges are (`RangeReader`)."""
 
     ranges: list[OffsetRange]
     brokers: Sequence[Broker]
     ids: Mapping[str, str]
+    epochs: Mapping[TopicPartition, int]
 
 
 def ranges_between(settings: Settings, bounds: Bounds) -> Between:
@@ -93,6 +94,7 @@ async def _ranges(settings: Settings, bounds: Bounds) -> Between:
         logs = await reader.logs(partitions)
         first = await _offsets(bounds.first, settings, reader, logs)
         until = await _offsets(bounds.until, settings, reader, logs)
+        epochs = await reader.epochs(partitions)
         brokers = await reader.brokers()
     found = []
     for each in partitions:
@@ -101,7 +103,7 @@ async def _ranges(settings: Settings, bounds: Bounds) -> Between:
             if not begin <= offset <= end:
                 raise OffsetLostError(f"{each}: the log has no offset {offset}; it begins at {begin} and ends at {end}")
         found.append(OffsetRange(*each, first[each], max(first[each], until[each])))
-    return Between([each for each in found if each.first < each.until], brokers, ids)
+    return Between([each for each in found if each.first < each.until], brokers, ids, epochs)
 
 
 async def _offsets(

@@ -87,7 +87,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @brief
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        ranges = StreamOffset.of_json(end, self._settings.group.id).ranges
+        offset = StreamOffset.of_json(end, self._settings.group.id)
+        ranges = offset.ranges
         if start == end or not ranges:
             return []
         registry = KafkaRegistry(Kafka.of(self._settings))
@@ -101,12 +102,12 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise each.error()
             _log.error("records of a planned range are lost", **each.range._asdict(), reason=each.reason)
         access = BrokerAccess(registry.kafka, topics.brokers, topics.ids)
-        return [RangePart(part, access) for part in split(found, self._options.tasks)]
+        return [RangePart(part, access, offset.epoch(part)) for part in split(found, self._options.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePart)
         try:
-            for records in fetched(partition.part, partition.access):
+            for records in fetched(partition.part, partition.access, partition.epoch):
                 yield records.select(self._columns)
         except OffsetLostError as error:
             way_out = "start the query again: [offsets] reset decides. If the log was truncated, use another checkpoint"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from kzconsumer.model import OffsetRange, RangeIdentity
+from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
 
 
 class Reached(NamedTuple):
@@ -33,7 +33,8 @@ class StreamOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`reached` is keyed by partition ("orders-0"); `ranges` are those of the batch that ends here.
 
     `empties` counts batches without ranges, which would end where they begin otherwise. `socket` is where the member
-    that made this offset learns that Spark has committed it.
+    that made this offset learns that Spark has committed it. `epochs` are those of the leaders of the batch's
+    partitions when it was planned, where they are known: its tasks refuse another log (`RangeReader.epochs`).
     """
 
     group: str
@@ -41,6 +42,7 @@ class StreamOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ranges: tuple[RangeIdentity, ...] = ()
     empties: int = 0
     socket: str = ""
+    epochs: Mapping[str, int] = {}
 
     @classmethod
     def of_json(cls, content: Mapping[str, Any], group: str) -> Self:
@@ -63,7 +65,13 @@ class StreamOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether all of the range is delivered."""
         return self._reached(part) >= part.until
 
-    def after(self, planned: Iterable[PlannedRange], socket: str = "") -> Self:
+    def epoch(self, part: OffsetRange) -> int:
+        """Of the partition's leader when a range of the batch was planned; -1 if it is unknown."""
+        return self.epochs.get(str(part.topic_partition), -1)
+
+    def after(
+        self, planned: Iterable[PlannedRange], socket: str = "", epochs: Mapping[TopicPartition, int] | None = None
+    ) -> Self:
         """The end of a batch of these ranges, without what is delivered; the same offset if all is."""
         left = [part for part in planned if not self.covers(part.identity)]
         if not left:
@@ -78,11 +86,13 @@ class StreamOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 if span.until > begin
             ]
             reached[_key(identity)] = Reached(identity.incarnation, identity.epoch, identity.until)
-        return type(self)(self.group, reached, tuple(ranges), self.empties, socket)
+        partitions = {part.topic_partition for part in ranges}
+        known = {str(each): epoch for each, epoch in (epochs or {}).items() if each in partitions}
+        return type(self)(self.group, reached, tuple(ranges), self.empties, socket, known)
 
     def empty(self) -> Self:
         """The end of a batch without ranges."""
-        return msgspec.structs.replace(self, ranges=(), empties=self.empties + 1)
+        return msgspec.structs.replace(self, ranges=(), empties=self.empties + 1, epochs={})
 
     def _reached(self, part: RangeIdentity) -> int:
         at = self.reached.get(_key(part))
