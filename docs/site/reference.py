@@ -144,7 +144,7 @@ def plugin_api() -> str:
 
 RESULTS = {
     "lag": "groups.lag:GroupLag",
-    "groups list": "groups.description:GroupSummary",
+    "groups list": "offsets.overview:GroupSummary",
     "groups describe": "groups.description:GroupDescription",
     "groups doctor": "groups.diagnosis:Examined",
     "groups plan": "groups.assignment_preview:AssignmentPreview",

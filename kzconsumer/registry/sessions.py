@@ -35,18 +35,27 @@ def open_session(settings: ZooKeeperSettings, *, brief: bool = False, insist: bo
 async def short_session(zookeeper: ZooKeeperSettings, more: float = 0.0) -> AsyncIterator[ZooKeeperSession]:
     """A session for a few reads, synced with the leader.
 
-    Raises ZooKeeperUnreachableError if the block lasts longer than LIMIT and `more` seconds, ConfigError if all servers
-    refuse the session.
+    Raises ZooKeeperUnreachableError if it is not established within LIMIT seconds, or if that and the block last longer
+    than LIMIT and `more` seconds, or for a TimeoutError of the block; ConfigError if all servers refuse the session.
     """
-    limit = LIMIT + more
     session = open_session(zookeeper, brief=True)
+    synced = False
     try:
-        with anyio.fail_after(limit):
+        with anyio.fail_after(LIMIT) as scope:
             async with session:
                 await session.sync()
+                synced = True
+                scope.deadline += more
                 yield session
     except TimeoutError:
-        raise unreachable(session, zookeeper, limit) from None
+        raise (_slow(zookeeper) if synced else unreachable(session, zookeeper, LIMIT)) from None
+
+
+def _slow(zookeeper: ZooKeeperSettings) -> ZooKeeperUnreachableError:
+    return ZooKeeperUnreachableError(
+        f"{zookeeper.connect}: ZooKeeper answers, but not to all requests within {LIMIT:.0f} s: "
+        "it is slow, or there is much to read"
+    )
 
 
 def unreachable(session: ZooKeeperSession, zookeeper: ZooKeeperSettings, limit: float) -> ZooKeeperUnreachableError:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import msgspec
 import pytest
 
+from kzconsumer.lag.partition import Reason
 from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
 from kzconsumer.registry.registration import encode_registration
 from kzconsumer.zookeeper.operations import Node, Stat
-from kzconsumer_tools.groups.description import GroupDescription, GroupSummary, IdleStream, describe, summarise
+from kzconsumer_tools.groups.description import GroupDescription, IdleStream, describe
 from kzconsumer_tools.groups.diagnosis import examine, examined, not_asked, verify
 from kzconsumer_tools.groups.nodes import GroupNodes, facts, topic_of_node
+from kzconsumer_tools.offsets.overview import GroupSummary, worst_first
 from kzconsumer_tools.tables.groups import describe_table, list_table
 from kzconsumer_tools.tables.groups_repair import symptoms_table
 from kzconsumer_tools.tables.text import WIDTH, runs
@@ -252,13 +256,19 @@ def test_a_long_subscription_continues_in_the_rows_below() -> None:
 
 
 def test_the_list() -> None:
-    registrations = {"a": ours(orders=1), "b": node(ORIGINAL, THEIRS), "c": node("?", THEIRS)}
-    busy = summarise("busy", registrations, 12, {"pay", "orders"})
-    assert busy == GroupSummary("busy", 1, 1, 1, ("orders", "pay"), 12)
-    assert list_table([busy, summarise("old", {}, 0, set())]).splitlines() == [
-        "MEMBERS                           TOPICS  OWNED  GROUP",
-        "1 ours, 1 original, 1 unreadable       2     12  busy",
-        "none                                   0      0  old",
+    at = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    busy = GroupSummary("busy", 1, 1, 1, ("orders", "pay"), 12, at, 7, 7, {}, 2.5, 2.5)
+    silent: dict[Reason, int] = {"no leader": 2}
+    half = GroupSummary("half", last_commit=at, lag_at_least=7, unknown=silent, unknown_seconds=silent)
+    late = GroupSummary("late", lag=900, lag_at_least=900, seconds=60.0, seconds_at_least=60.0, lost=3, gone=2)
+    closed = GroupSummary("closed", not_read="not permitted")
+    shown = [line.split("  ") for line in list_table(worst_first([busy, half, late, closed])).splitlines()]
+    assert [[cell.strip() for cell in line if cell] for line in shown] == [
+        ["MEMBERS", "TOPICS", "OWNED", "LAG", "BEHIND", "LAST COMMIT", "GROUP"],
+        ["-", "-", "-", "-", "-", "-", "closed", "not permitted"],
+        ["none", "0", "0", "900", "1 min 0 s", "-", "late", "3 lost, 2 of what is gone"],
+        ["1 ours, 1 original, 1 unreadable", "2", "12", "7", "2.5 s", "2026-01-31T12:00:00Z", "busy"],
+        ["none", "0", "0", ">=7", "-", "2026-01-31T12:00:00Z", "half", "2 partitions unknown: no leader"],
     ]
     assert list_table([]) == "There are no groups."
 

@@ -40,7 +40,8 @@ def test_every_form_of_output(capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert ("é" * 100 in printed("wide"), "é" * 100 in printed("table")) == (True, False)
     assert json.loads(printed("json"))["bad"][0]["offset"] == 17
     names = ["id", "note", "lines"]
-    assert [json.loads(line) for line in printed("jsonl").splitlines()] == [
+    lines = [json.loads(line) for line in printed("jsonl").splitlines()]
+    assert [{name: line[name] for name in names} for line in lines] == [
         dict(zip(names, row, strict=True)) for row in PREVIEW.rows
     ]
     assert list(csv.reader(io.StringIO(printed("csv")))) == [

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,7 +27,7 @@ def add_output(action: argparse.ArgumentParser) -> None:
         "--output",
         choices=("table", "wide", "json", "jsonl", "csv"),
         default="table",
-        help="default: table; wide: with more columns, where there are more; jsonl: a line for each row",
+        help="default: table; wide: with more columns, where there are more; jsonl: a line for each row, with the time",
     )
 
 
@@ -78,7 +79,7 @@ def as_text(
         case "json":
             return _json(result)
         case "jsonl":
-            return "\n".join(map(_json, rows(result)))
+            return "\n".join(_json({"at": datetime.now(UTC), **row}) for row in rows(result))
         case "csv":
             text = _csv(rows(result))
             return printable_lines(text) if sys.stdout.isatty() else text
@@ -108,7 +109,7 @@ def rows(result: object) -> list[dict[str, Any]]:
     partitions = whole.get("partitions")
     if not isinstance(partitions, list | tuple):
         return [whole]
-    group = {"group": whole["group"]} if "group" in whole else {}
+    group = {key: whole[key] for key in ("group", "at") if key in whole}
     return [group | each for each in partitions]
 
 

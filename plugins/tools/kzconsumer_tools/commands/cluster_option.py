@@ -42,10 +42,11 @@ class ClusterOption(NamedTuple):
     source: str
     storage: Storage = "zookeeper"
 
-    def access(self) -> AbstractAsyncContextManager[ClusterAccess]:
+    def access(self, more: float = 0.0) -> AbstractAsyncContextManager[ClusterAccess]:
+        """As `cluster_access`."""
         from kzconsumer_tools.groups.cluster_access import cluster_access
 
-        return cluster_access(self.zookeeper, self.brokers, self.source, self.group)
+        return cluster_access(self.zookeeper, self.brokers, self.source, self.group, more)
 
     async def nodes(self, group: str) -> GroupNodes:
         """As `read_nodes`."""

@@ -19,12 +19,16 @@ from kzconsumer_tools.commands.cluster_option import (
     cluster_option,
     required_group,
 )
+from kzconsumer_tools.commands.group_names import add_group_names, wanted_groups
 from kzconsumer_tools.groups.description import GroupDescription, describe
 from kzconsumer_tools.groups.diagnosis import examined
 from kzconsumer_tools.tables.groups import describe_table, list_table
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
+    from collections.abc import Callable
+
+    from kzconsumer_tools.offsets.overview import GroupSummary
 
 
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -32,8 +36,8 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     actions = groups.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser(
         "list",
-        help="every group: its members, its topics, the partitions they own",
-        description="List all groups, including those without members. Changes nothing.",
+        help="every group: its members, its topics, its lag and its last commit",
+        description="List all groups, also those without members, and those that may not be read. Changes nothing.",
         examples=("", "--zookeeper zk1:2181,zk2:2181/kafka", "--context prod -o csv"),
     )
     describing = actions.add_parser(
@@ -43,6 +47,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "Changes nothing. The verdict is that of `doctor`, after one look.",
         examples=("orders", "--config orders.toml", "orders --storage kafka -o json"),
     )
+    add_group_names(listing)
     add_group(describing)
     add_storage(describing)
     for action, run in ((listing, run_list), (describing, run_describe)):
@@ -54,10 +59,27 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run_list(arguments: argparse.Namespace) -> int:
-    at = cluster_option(arguments)
-    from kzconsumer_tools.groups.reader import read_summaries
+    at, wanted = cluster_option(arguments), wanted_groups(arguments)
+    return show(arguments, overview(at, wanted), list_table, wide=partial(list_table, wide=True))
 
-    return show(arguments, ask(read_summaries, at.zookeeper), list_table, wide=partial(list_table, wide=True))
+
+def overview(at: ClusterOption, wanted: Callable[[str], bool]) -> list[GroupSummary]:
+    """As `read_overview`, with the number of groups that were read as progress."""
+    from kzconsumer.cli.progress import progress
+
+    with progress("reading groups") as shown:
+        return ask(_overview, at, wanted, shown, what=None)
+
+
+async def _overview(
+    at: ClusterOption, wanted: Callable[[str], bool], shown: Callable[[int, int], None]
+) -> list[GroupSummary]:
+    import math
+
+    from kzconsumer_tools.offsets.overview import read_overview
+
+    async with at.access(math.inf) as access:
+        return await read_overview(access, at.zookeeper.connect, wanted, shown)
 
 
 def run_describe(arguments: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from kzconsumer.cli.parser import seconds
 from kzconsumer.errors import NotDoneError
 from kzconsumer.figures import plural
 from kzconsumer.lag.partition import Why
-from kzconsumer_tools.commands.answer import as_text, ask
+from kzconsumer_tools.commands.answer import as_text, ask, show
 from kzconsumer_tools.commands.cluster_option import (
     ClusterOption,
     add_cluster_option,
@@ -22,9 +22,10 @@ from kzconsumer_tools.commands.cluster_option import (
     cluster_option,
     required_group,
 )
+from kzconsumer_tools.commands.group_names import add_group_names, wanted_groups
 from kzconsumer_tools.commands.topic_option import add_topics, chosen_topics
 from kzconsumer_tools.groups.lag import GroupLag, group_lag, next_offsets, partitions_of
-from kzconsumer_tools.tables.groups import lag_table
+from kzconsumer_tools.tables.groups import lag_table, list_table
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -41,12 +42,15 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Show how far each partition's stored offset is behind the end of its log: in offsets, and in "
         "seconds since the next record to be read was written, if the brokers store times (0.10 on). Changes nothing. "
         "Exit status 1 if the end of a log is unknown because its leader does not answer.",
-        examples=("orders", "orders --topic orders:0,1 --watch", "--config orders.toml -o json"),
+        examples=("orders", "orders --topic orders:0,1 --watch", "--all", "--config orders.toml -o json"),
     )
     add_group(lag)
     add_topics(lag)
     lag.add_argument("--watch", action="store_true", help="repeat until interrupted")
     lag.add_argument("--interval", metavar="SECONDS", type=seconds, default=5.0, help="of --watch; default: 5")
+    lag.add_argument("--all", action="store_true", dest="every", help="all groups, the one furthest behind first")
+    lag.add_argument("--without-members", action="store_true", help="of --all: only groups that nobody reads")
+    add_group_names(lag)
     add_storage(lag)
     add_cluster_option(lag)
     lag.set_defaults(run=run)
@@ -54,9 +58,25 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     at = cluster_option(arguments)
+    if arguments.every:
+        return _show_all(arguments, at)
+    if arguments.include or arguments.exclude or arguments.without_members:
+        arguments.misused("--include, --exclude and --without-members choose groups of --all; give it too")
     what = None if arguments.watch else "reading the lag"
     ask(_show, arguments, at, required_group(arguments, at), chosen_topics(arguments.topic), what=what)
     return 0
+
+
+def _show_all(arguments: argparse.Namespace, at: ClusterOption) -> int:
+    from kzconsumer_tools.commands.groups import overview
+    from kzconsumer_tools.offsets.overview import worst_first
+
+    if arguments.group is not None or arguments.topic or arguments.watch:
+        arguments.misused("--all is about all groups, once: give it without GROUP, --topic and --watch")
+    found = worst_first(overview(at, wanted_groups(arguments)))
+    if arguments.without_members:
+        found = [each for each in found if not each.members]
+    return show(arguments, found, list_table, wide=partial(list_table, wide=True))
 
 
 async def _show(arguments: argparse.Namespace, at: ClusterOption, group: str, scope: Scope | None) -> None:

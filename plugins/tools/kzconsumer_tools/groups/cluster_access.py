@@ -248,9 +248,9 @@ def _unreachable(connect: str, error: BrokersUnreachableError) -> BrokersUnreach
 
 @asynccontextmanager
 async def cluster_access(
-    zookeeper: ZooKeeperSettings, brokers: BrokersSettings, source: str, group: str | None = None
+    zookeeper: ZooKeeperSettings, brokers: BrokersSettings, source: str, group: str | None = None, more: float = 0.0
 ) -> AsyncIterator[ClusterAccess]:
-    """`group`: the one that the command is about, if it is about one.
+    """`group`: the one that the command is about, if it is about one; `more`: seconds, as for `short_session`.
 
     Raises ZooKeeperUnreachableError if the block exceeds the session's limit, BrokersUnreachableError, ConfigError for
     unreadable keys.
@@ -258,7 +258,7 @@ async def cluster_access(
     security = partial(load_security, brokers, source)
     security()
     async with (
-        short_session(zookeeper) as session,
+        short_session(zookeeper, more) as session,
         Brokers(client_id="kzconsumer", timeout=TIMEOUT, security=security) as connections,
     ):
         metadata = metadata_of(session, Watches(session), brokers, connections, group)

@@ -14,7 +14,7 @@ import msgspec
 from kzconsumer.lag.findings import Verdict
 from kzconsumer.model import ConsumerThreadId
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.registry.registration import decode_registration, has_wildcard
+from kzconsumer.registry.registration import has_wildcard
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer_tools.groups.diagnosis import Examined, Problem
 from kzconsumer_tools.groups.nodes import GroupFacts, GroupNodes, OwnerKind, topics_in
@@ -79,17 +79,6 @@ class GroupDescription(msgspec.Struct, frozen=True):
     not_asked: tuple[str, ...]
 
 
-class GroupSummary(msgspec.Struct, frozen=True):
-    """One group in a list. `topics`: with owner or offset nodes; `owned`: number of owner nodes."""
-
-    group: str
-    ours: int
-    original: int
-    unreadable: int
-    topics: tuple[str, ...]
-    owned: int
-
-
 def describe(nodes: GroupNodes, known: GroupFacts, examined: Examined) -> GroupDescription:
     """Describe the group; `known` are the facts of the nodes, or has other offsets if those are effective."""
     partitions = tuple(described_partitions(nodes, known))
@@ -104,18 +93,6 @@ def describe(nodes: GroupNodes, known: GroupFacts, examined: Examined) -> GroupD
         findings=examined.findings,
         not_asked=examined.not_asked,
     )
-
-
-def summarise(group: str, registrations: Mapping[str, Node], owned: int, topics: set[str]) -> GroupSummary:
-    kinds = Counter(_kind(node) for node in registrations.values())
-    return GroupSummary(group, kinds["ours"], kinds["original"], kinds["unreadable"], tuple(sorted(topics)), owned)
-
-
-def _kind(registration: Node) -> str:
-    try:
-        return "ours" if decode_registration(registration.data).ours else "original"
-    except ValueError:
-        return "unreadable"
 
 
 def _members(nodes: GroupNodes, known: GroupFacts) -> tuple[DescribedMember, ...]:

@@ -10,12 +10,9 @@ import msgspec
 from kzconsumer.errors import NoNodeError, NotFoundError
 from kzconsumer.registry import paths
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.registry.sessions import short_session
-from kzconsumer.settings.sections import ZooKeeperSettings
 from kzconsumer.settings.tables import nearest
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import Node, ZooKeeperSession
-from kzconsumer_tools.groups.description import GroupSummary, summarise
 from kzconsumer_tools.groups.nodes import GroupNodes, topics_in
 from kzconsumer_tools.groups.topics import NodeReads, Topics
 from kzconsumer_tools.paths import BROKERS
@@ -28,7 +25,7 @@ NO_CLUSTER: Final = f"no Kafka cluster is registered there (neither {BROKERS} no
 
 async def require_group(session: ZooKeeperSession, connect: str, group: str) -> None:
     """Raises NotFoundError if the group, or the cluster, does not exist."""
-    groups = await _groups(session, connect)
+    groups = await group_names(session, connect)
     if group not in groups:
         meant = nearest(group, groups)
         hint = f"did you mean {meant}?" if meant else "`kzconsumer groups list` lists the groups"
@@ -53,29 +50,14 @@ async def tree_of(session: ZooKeeperSession, path: str) -> dict[str, Node]:
     return found
 
 
-async def read_summaries(zookeeper: ZooKeeperSettings) -> list[GroupSummary]:
-    """All groups by name. Raises NotFoundError if there is no cluster, ZooKeeperUnreachableError."""
-    async with short_session(zookeeper) as session:
-        groups = await _groups(session, zookeeper.connect)
-        return await together([_summary(session, group) for group in groups])
-
-
-async def _groups(session: ZooKeeperSession, connect: str) -> list[str]:
+async def group_names(session: ZooKeeperSession, connect: str) -> list[str]:
+    """All groups, sorted. Raises NotFoundError if there is no cluster."""
     try:
         return await session.children(paths.CONSUMERS)
     except NoNodeError:
         if await session.exists(BROKERS) is None:
             raise NotFoundError(f"{connect}: {NO_CLUSTER}") from None
         return []
-
-
-async def _summary(session: ZooKeeperSession, group: str) -> GroupSummary:
-    at = GroupPaths(group)
-    owners = await _leaves(session, at.owners)
-    offset_topics = await _children(session, at.offsets)
-    registrations = await _registrations(session, at)
-    topics = {paths.topic_of(path) for path in owners}.union(offset_topics)
-    return summarise(group, registrations, len(owners), topics)
 
 
 async def _nodes(session: NodeReads, topics: Topics, group: str) -> GroupNodes:

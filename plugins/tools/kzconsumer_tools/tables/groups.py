@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from textwrap import wrap
 
 from kzconsumer.figures import count, moment, plural, span
-from kzconsumer.lag.totals import age_text, lag_text
-from kzconsumer_tools.groups.description import DescribedPartition, GroupDescription, GroupSummary
+from kzconsumer.lag.partition import Reason
+from kzconsumer.lag.totals import age_text, lag_text, reasons
+from kzconsumer_tools.groups.description import DescribedPartition, GroupDescription
 from kzconsumer_tools.groups.lag import GroupLag, LagRow, remarks, sums_of
 from kzconsumer_tools.groups.nodes import OwnerKind
+from kzconsumer_tools.offsets.overview import GroupSummary
 from kzconsumer_tools.tables.groups_repair import problems, unexamined, verdict
 from kzconsumer_tools.tables.text import WIDTH, columns, dash, runs, sentence, short_thread
 
@@ -29,12 +31,25 @@ _OWNER_KINDS: dict[OwnerKind | None, str] = {
 def list_table(groups: Sequence[GroupSummary], *, wide: bool = False) -> str:
     if not groups:
         return "There are no groups."
-    rows = [("MEMBERS", "TOPICS", "OWNED", "GROUP", "ITS TOPICS")]
-    rows += [
-        (_kinds(each), str(len(each.topics)), str(each.owned), each.group, ", ".join(each.topics) or "-")
-        for each in groups
-    ]
-    return "\n".join(columns(rows, right={1, 2}, wide=wide, more=1))
+    rows = [("MEMBERS", "TOPICS", "OWNED", "LAG", "BEHIND", "LAST COMMIT", "GROUP", "", "ITS TOPICS")]
+    for each in groups:
+        if each.not_read:
+            rows.append(("-", "-", "-", "-", "-", "-", each.group, each.not_read, "-"))
+            continue
+        numbers = _kinds(each), str(len(each.topics)), str(each.owned)
+        more = _least(count(each.lag_at_least), each.unknown), _least(span(each.seconds_at_least), each.unknown_seconds)
+        notes = [f"{plural(sum(each.unknown.values()), 'partition')} unknown: {reasons(dict(each.unknown))}"]
+        notes = notes if each.unknown else []
+        notes += [f"{count(each.lost)} lost"] if each.lost else []
+        notes += [f"{count(each.gone)} of what is gone"] if each.gone else []
+        commit = moment(each.last_commit)
+        rows.append((*numbers, *more, commit, each.group, ", ".join(notes), ", ".join(each.topics) or "-"))
+    return "\n".join(line.rstrip() for line in columns(rows, right={1, 2, 3, 4}, wide=wide, more=1))
+
+
+def _least(known: str, unknown: Mapping[Reason, int]) -> str:
+    """`>=270` if not all is known."""
+    return known if not unknown else f">={known}" if known not in ("-", "0", "0 s") else "-"
 
 
 def _kinds(group: GroupSummary) -> str:

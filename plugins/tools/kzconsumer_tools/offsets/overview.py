@@ -1,0 +1,164 @@
+"""All groups of a cluster, each with its members, its lag and its last commit: which of them are dead, or behind?
+
+Groups are read in pages: a cluster may have ten thousand that console consumers left behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
+
+import anyio
+import msgspec
+
+from kzconsumer.errors import NotPermittedError
+from kzconsumer.lag.partition import Reason, Why
+from kzconsumer.model import TopicPartition
+from kzconsumer.registry import paths
+from kzconsumer.registry.sessions import LIMIT
+from kzconsumer.zookeeper.round_trips import together
+from kzconsumer_tools.groups.cluster_access import ClusterAccess
+from kzconsumer_tools.groups.lag import GroupLag, group_lag, next_offsets, partitions_of
+from kzconsumer_tools.groups.nodes import GroupFacts, GroupNodes, KnownTopic, facts
+from kzconsumer_tools.groups.reader import group_names, nodes_of
+from kzconsumer_tools.groups.topics import Topics
+
+#: Groups that are read at the same time.
+PAGE = 50
+#: Rounds in which ages are looked up: each asks for one record of each partition.
+ROUNDS = 20
+
+
+class GroupSummary(msgspec.Struct, frozen=True):
+    """One group. `ours`, `original`, `unreadable`: members by kind. `topics`: with owner or offset nodes; `owned`:
+    number of owner nodes; `last_commit`: when an offset was last stored; `lag` and what follows as in `GroupLag`.
+
+    `not_read`: why the group cannot be read; then nothing else is known of it.
+    """
+
+    group: str
+    ours: int = 0
+    original: int = 0
+    unreadable: int = 0
+    topics: tuple[str, ...] = ()
+    owned: int = 0
+    last_commit: datetime | None = None
+    lag: int | None = None
+    lag_at_least: int = 0
+    unknown: Mapping[Reason, int] = {}
+    seconds: float | None = None
+    seconds_at_least: float | None = None
+    unknown_seconds: Mapping[Reason, int] = {}
+    lost: int = 0
+    gone: int = 0
+    partitions: int = 0
+    not_read: str = ""
+
+    @property
+    def members(self) -> int:
+        return self.ours + self.original + self.unreadable
+
+
+async def read_overview(
+    access: ClusterAccess, connect: str, wanted: Callable[[str], bool], show: Callable[[int, int], None]
+) -> list[GroupSummary]:
+    """The chosen groups, by name. `show` is called with the number of groups that were read, and of all.
+
+    Raises NotFoundError if there is no cluster, TimeoutError if a page of groups takes longer than LIMIT seconds.
+    """
+    names = [name for name in await group_names(access.session, connect) if wanted(name)]
+    topics = _Once(await access.topics())
+    read: dict[str, GroupNodes] = {}
+    found: dict[str, GroupSummary] = {}
+
+    async def one(name: str) -> None:
+        try:
+            read[name] = await nodes_of(access.session, topics, name)
+        except NotPermittedError as error:
+            found[name] = GroupSummary(name, not_read=str(error))
+
+    for first in range(0, len(names), PAGE):
+        with anyio.fail_after(LIMIT):
+            await together([one(name) for name in names[first : first + PAGE]])
+        show(min(first + PAGE, len(names)), len(names))
+    known = {name: facts(nodes) for name, nodes in read.items()}
+    existing = {each for of in known.values() for each in partitions_of(of) if each in of.existing}
+    logs = await access.known_logs(sorted(existing))
+    at = time.time()
+    nexts = {name: next_offsets(of, logs) for name, of in known.items()}
+    written = await _written(access, nexts.values())
+    for name, of in known.items():
+        times = {each: written[each, offset] for each, offset in nexts[name].items() if (each, offset) in written}
+        lag = group_lag(name, of, partitions_of(of), logs, times, at)
+        found[name] = summary(read[name], of, lag)
+    return [found[name] for name in names]
+
+
+def summary(nodes: GroupNodes, known: GroupFacts, lag: GroupLag) -> GroupSummary:
+    ours = sum(member.ours for member in known.members.values())
+    stored = [node.stat.mtime for node in nodes.offsets.values()]
+    return GroupSummary(
+        group=nodes.group,
+        ours=ours,
+        original=len(known.members) - ours,
+        unreadable=len(nodes.registrations) - len(known.members),
+        topics=tuple(sorted({paths.topic_of(path) for path in (*nodes.owners, *nodes.offsets)})),
+        owned=len(nodes.owners),
+        last_commit=datetime.fromtimestamp(max(stored) / 1000, UTC) if stored else None,
+        lag=lag.lag,
+        lag_at_least=lag.lag_at_least,
+        unknown=lag.unknown,
+        seconds=lag.seconds,
+        seconds_at_least=lag.seconds_at_least,
+        unknown_seconds=lag.unknown_seconds,
+        lost=lag.lost,
+        gone=lag.gone,
+        partitions=len(lag.partitions) - lag.gone,
+    )
+
+
+def worst_first(groups: Collection[GroupSummary]) -> list[GroupSummary]:
+    """What cannot be read, then by the age of the next record, then by lag."""
+    return sorted(
+        groups, key=lambda each: (not each.not_read, -(each.seconds_at_least or 0.0), -each.lag_at_least, each.group)
+    )
+
+
+async def _written(
+    access: ClusterAccess, nexts: Collection[Mapping[TopicPartition, int]]
+) -> dict[tuple[TopicPartition, int], int | Why]:
+    """The timestamps of the next records, by partition and offset, of as many as ROUNDS requests tell."""
+    wanted: dict[TopicPartition, list[int]] = {}
+    for partition, offset in sorted({pair for of in nexts for pair in of.items()}):
+        wanted.setdefault(partition, []).append(offset)
+    found: dict[tuple[TopicPartition, int], int | Why] = {}
+    for number in range(min(ROUNDS, max(map(len, wanted.values()), default=0))):
+        asked = {each: offsets[number] for each, offsets in wanted.items() if number < len(offsets)}
+        for each, at in (await access.written(asked)).items():
+            found[each, asked[each]] = at
+    return found
+
+
+class _Once:
+    """Topics that are read once for all groups."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self.from_brokers = topics.from_brokers
+        self._names: list[str] | None = None
+        self._found: dict[str, KnownTopic | None] = {}
+
+    async def names(self) -> list[str]:
+        if self._names is None:
+            self._names = await self._topics.names()
+        return self._names
+
+    async def found(self, names: Collection[str], group: str | None) -> dict[str, KnownTopic]:
+        if self.from_brokers:  # which topic of that name a group knows is its own
+            return await self._topics.found(names, group)
+        missing = [name for name in names if name not in self._found]
+        if missing:
+            read = await self._topics.found(missing, group)
+            self._found.update({name: read.get(name) for name in missing})
+        return {name: topic for name in names if (topic := self._found[name]) is not None}

@@ -1,0 +1,84 @@
+"""`groups list` and `lag --all`: every group, also one that may not be read, and thousands that were left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kzconsumer.registry import sessions
+from kzconsumer.settings.settings import Settings
+from kzconsumer.zookeeper.session import Create, ZooKeeperSession
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from tests.support.command_line import CommandLine
+from tests.support.extent import extent
+from tests.support.producing import Sent, produce
+from tests.support.zookeeper_sessions import session
+
+GROUPS = extent(2_000, 10_000)
+
+
+async def offset(zookeeper: ZooKeeperSession, group: str, topic: str, data: bytes) -> None:
+    await zookeeper.ensure(f"/consumers/{group}/offsets/{topic}/0")
+    await zookeeper.set(f"/consumers/{group}/offsets/{topic}/0", data, -1)
+
+
+async def test_every_group_is_listed_with_its_lag_and_its_last_commit(
+    cluster: Cluster, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    produce(cluster.bootstrap, cluster.version, unique, [Sent(0, None, b"x", timestamp=n) for n in range(10)])
+    kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect, "--include", f"{unique}-.*")
+    (tmp_path / "password").write_text("secret")
+    (tmp_path / "password").chmod(0o600)
+    digest = {"username": "other", "password_file": str(tmp_path / "password")}
+    other = {"connect": cluster.connect, "digest": digest, "acl": "creator-only"}
+    owner = Settings.from_dict({"zookeeper": other, "group": {"id": "unused"}})
+    async with session(cluster.connect) as zookeeper, sessions.open_session(owner.zookeeper) as of_another:
+        for name, data in (("late", b"3"), ("done", b"10"), ("odd", b"x"), ("beyond", b"99")):
+            await offset(zookeeper, f"{unique}-{name}", unique, data)
+        await offset(zookeeper, f"{unique}-gone", f"{unique}-deleted", b"3")
+        registration = b'{"version":1,"subscription":{"%s":1},"pattern":"static"}' % unique.encode()
+        await zookeeper.ensure(f"/consumers/{unique}-done/ids")
+        await zookeeper.create(f"/consumers/{unique}-done/ids/m", registration, ephemeral=True)
+        await of_another.ensure(f"/consumers/{unique}-closed/ids")
+        rows = {each["group"].removeprefix(f"{unique}-"): each for each in await kzconsumer.json("groups", "list")}
+        assert {name: (row["lag"], row["lag_at_least"], row["unknown"]) for name, row in rows.items()} == {
+            "late": (7, 7, {}),
+            "done": (0, 0, {}),
+            "odd": (None, 0, {"offset unreadable": 1}),
+            "beyond": (None, 0, {"offset after the log's end": 1}),
+            "gone": (0, 0, {}),
+            "closed": (None, 0, {}),
+        }
+        assert "not permitted" in rows["closed"]["not_read"]
+        assert rows["gone"]["gone"] == 1
+        assert all(row["last_commit"] for name, row in rows.items() if name != "closed")
+        worst = [each["group"].removeprefix(f"{unique}-") for each in await kzconsumer.json("lag", "--all")]
+        assert worst[:2] == ["closed", "late"]
+        dead = [each["group"] for each in await kzconsumer.json("lag", "--all", "--without-members")]
+        assert f"{unique}-done" not in dead
+        assert len(dead) == 5
+        shown = (await kzconsumer("lag", "--all", "--exclude", ".*-closed")).out
+        assert "closed" not in shown
+
+
+async def test_thousands_of_groups_are_read_in_pages(
+    cluster: Cluster, unique: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than can be read in the limit for one answer, which each page has for itself."""
+    connect = f"{cluster.connect}/{unique}"
+    async with session(connect) as zookeeper:
+        for path in ("/brokers/ids", "/brokers/topics", "/consumers"):
+            await zookeeper.ensure(path)
+        for first in range(0, GROUPS, 100):
+            names = [f"/consumers/console-consumer-{n}" for n in range(first, first + 100)]
+            await zookeeper.multi([Create(f"{name}{at}", b"") for name in names for at in ("", "/ids", "/owners")])
+    monkeypatch.setattr(sessions, "LIMIT", 2.0)
+    kzconsumer = CommandLine(capsys, "--zookeeper", connect)
+    assert len(await kzconsumer.json("groups", "list")) == GROUPS
+    monkeypatch.setattr("kzconsumer_tools.offsets.overview.LIMIT", 0.001)
+    slow = await kzconsumer("groups", "list")
+    assert slow.status == 1
+    assert "ZooKeeper answers, but not to all requests within" in slow.err
