@@ -23,7 +23,6 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.storage import Committed
-from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.nodes import Topic
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.ownership import Blocked, Claimed, Refused
@@ -161,14 +160,7 @@ class Claims:
                 self._committer.lose(claim.tracker, str(error))
                 continue
             old = claim.tracker
-            tracker = OffsetTracker(
-                claim.topic_partition,
-                old.processed,
-                incarnation=old.incarnation,
-                epoch=old.epoch,
-                leader_epoch=old.leader_epochs.before(old.processed),
-            )
-            tracker.written = old.written
+            tracker = old.going_on()
             self._committer.open(tracker, msgspec.structs.replace(committed, fence=fence))
             resume = None if committed.offset is None else old.processed
             old.close()  # unfinished work is dropped: its records are redelivered on the other stream

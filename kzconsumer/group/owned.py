@@ -136,14 +136,7 @@ class OwnedPartitions:
         claim = self.claims.get(replayed.topic_partition)
         if claim is None or claim.tracker is not replayed or not replayed.open:
             return
-        tracker = OffsetTracker(
-            claim.topic_partition,
-            replayed.processed,
-            incarnation=replayed.incarnation,
-            epoch=replayed.epoch,
-            leader_epoch=replayed.leader_epochs.before(replayed.processed),
-        )
-        tracker.written = replayed.written  # if its commit failed, the next one stores it
+        tracker = replayed.going_on()  # if its commit failed, the next one stores what was written
         begun = self._restart(claim, tracker)
         try:
             await self.guard([begun])

@@ -79,6 +79,18 @@ class OffsetTracker:
         self.replay = None
         self.restart(start, leader_epoch)
 
+    def going_on(self) -> OffsetTracker:
+        """Another tracker for the same claim, which begins where this one is processed."""
+        tracker = OffsetTracker(
+            self.topic_partition,
+            self.processed,
+            incarnation=self.incarnation,
+            epoch=self.epoch,
+            leader_epoch=self.leader_epochs.before(self.processed),
+        )
+        tracker.written = self.written
+        return tracker
+
     def hand_over(self, until: int) -> None:
         """The application or sink has everything below `until`."""
         self.consumed = max(self.consumed, until)

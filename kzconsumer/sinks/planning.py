@@ -61,7 +61,7 @@ class RangePlans:
                 log.error("planned range has changed in the log", **part.range._asdict(), reason=changed)
             ranges = tuple(part.without(plan.left_out) for part in batch.ranges)
             steps = self.steps(trackers, plan.done)
-            return msgspec.structs.replace(batch, ranges=ranges, steps=steps, follows=_follows(trackers)), trackers
+            return msgspec.structs.replace(batch, ranges=ranges, steps=steps, follows=follows(trackers)), trackers
         parts = dict(zip(trackers, batch.ranges, strict=True))
         try:
             ours = await self._owned.plan(
@@ -70,7 +70,7 @@ class RangePlans:
         except SessionExpiredError:
             ours = ()  # reported by `sessions`; the claims are gone
         kept = {tracker: part for tracker, part in parts.items() if tracker in ours or not part.records}
-        return Batch(tuple(kept.values()), steps=self.steps(kept, ()), follows=_follows(kept)), list(kept)
+        return Batch(tuple(kept.values()), steps=self.steps(kept, ()), follows=follows(kept)), list(kept)
 
     async def end(self, batch: Batch, trackers: list[OffsetTracker]) -> None:
         """The batch is written, and committed unless the session expired."""
@@ -118,7 +118,7 @@ class RangePlans:
         )
 
 
-def _follows(trackers: Iterable[OffsetTracker]) -> tuple[RangeIdentity, ...]:
+def follows(trackers: Iterable[OffsetTracker]) -> tuple[RangeIdentity, ...]:
     """The last range that was written of each claim, if one is known."""
     return tuple(
         RangeIdentity(*each.topic_partition, each.incarnation, each.epoch, *each.written)

@@ -55,6 +55,7 @@ class Claim(NamedTuple):
     stored: bytes | None
     plan: Plan | None
     refusal: str = ""
+    written: tuple[int, int] | None = None
 
 
 def claim(
@@ -75,7 +76,8 @@ def claim(
         (adopted,) = await adopter.adopt([(PARTITION, INCARNATION, claimed)])
         tree = clients.ensemble.tree
         left = decode_claim_record(tree.nodes[RECORD].data).plan
-        return Claim(adopted.position, adopted.tracker.replay, tree.data(OFFSET), left, adopted.refusal)
+        begins, replays, written = adopted.position, adopted.tracker.replay, adopted.tracker.written
+        return Claim(begins, replays, tree.data(OFFSET), left, adopted.refusal, written)
 
     return clients.play(script)
 
@@ -88,7 +90,7 @@ def test_a_range_in_flight_is_replayed(stored: int) -> None:
 
 @pytest.mark.parametrize("stored", [5, 7])
 def test_a_range_that_the_destination_has_is_only_committed(stored: int) -> None:
-    assert claim(PLAN, stored, Everything()) == Claim(9, None, b"9", None)
+    assert claim(PLAN, stored, Everything()) == Claim(9, None, b"9", None, written=(5, 9))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ def test_an_offset_that_another_program_moved_back_is_corrected(stored: int) -> 
     """The destination has the records up to the mark: they would be written twice."""
     with capture_logs() as logs:
         found = claim(None, stored, Everything(), mark=MARK)
-    assert found == Claim(50, None, b"50", None)
+    assert found == Claim(50, None, b"50", None, written=MARK.written)
     (entry,) = [each for each in logs if each["event"] == "stored offset moved back by another program"]
     assert (entry["log_level"], entry["stored"], entry["continues_at"]) == ("error", stored, 50)
 
@@ -140,6 +142,16 @@ def test_an_offset_that_another_program_moved_back_is_corrected(stored: int) -> 
 def test_a_mark_of_something_else_does_not_count(other: dict[str, object]) -> None:
     mark = msgspec.structs.replace(MARK, **other)
     assert claim(None, 30, Everything(), mark=mark) == Claim(30, None, b"30", None)
+
+
+def test_a_claim_knows_the_last_range_that_was_written() -> None:
+    """What is written next follows it; nothing, if the mark is of another destination, or of an earlier version."""
+    plan = plan_of(50, 60, epoch=1)
+    for replayed in (None, plan):
+        assert claim(replayed, 50, Nothing(), mark=MARK).written == (40, 50)
+        assert claim(replayed, 50, Nothing(), mark=msgspec.structs.replace(MARK, fingerprint="g")).written is None
+        assert claim(replayed, 50, Nothing(), mark=msgspec.structs.replace(MARK, epoch=0)).written is None
+        assert claim(replayed, 50, Nothing(), mark=msgspec.structs.replace(MARK, written=msgspec.UNSET)).written is None
 
 
 def test_a_destination_without_the_last_committed_range_went_back() -> None:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.errors import NoNodeError, SinkError
+from kzconsumer.errors import DestinationWentBackError, NoNodeError, SinkError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.settings.sections import BatchSettings
@@ -84,6 +84,42 @@ async def test_without_a_quarantine_nothing_is_retried() -> None:
     assert (sink.tried, commits.made, [claim.processed for claim in claims]) == ([[0, 1]], [], [0, 0])
 
 
+class Restored(Choosy):
+    """Went back, which it notices at the first batch, or when it writes the first range alone."""
+
+    def __init__(self, poison: Collection[int]) -> None:
+        super().__init__(poison)
+        self.followed: list[tuple[RangeIdentity, ...]] = []
+
+    async def write(self, batch: Batch) -> None:
+        self.followed.append(batch.follows)
+        if self.tried or not self.poison:
+            raise DestinationWentBackError(batch.follows[0], 3)
+        await super().write(batch)
+
+
+@pytest.mark.parametrize("poison", [set(), {1}], ids=["batch", "alone"])
+async def test_what_a_destination_has_lost_is_not_hidden_by_the_quarantine(tmp_path: Path, poison: set[int]) -> None:
+    """Nor committed: the member stops, and says what is missing."""
+    claims = [tracker(number) for number in range(2)]
+    for claim in claims:
+        claim.restart(9)
+        claim.written = 5, 9
+    queue, sink, commits = ChunkQueue(1 << 20), Restored(poison), Owned(claims)
+    put(queue, *(chunk(claim, 9, 12) for claim in claims))
+    runner = beside(Ledger([]), sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits)
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
+        async with running(runner, [queue]) as task:
+            await until(task.done)
+            await task
+    lost = r"^a destination: orders-0: offsets 3 to 9 were written and committed, and are missing now: .*--republish"
+    assert raised.group_contains(DestinationWentBackError, match=lost)
+    assert [claim.processed for claim in claims] == [9, 9]
+    assert not (tmp_path / "aside").exists() or not [*(tmp_path / "aside").iterdir()]
+    both = tuple(RangeIdentity("orders", number, 0, 0, 5, 9) for number in range(2))
+    assert sink.followed == [both, both[:1]][: 1 + len(poison)]
+
+
 class Ledger:
     """A destination that answers as the test says, or not at all."""
 
@@ -94,6 +130,9 @@ class Ledger:
         self.published = published
         self.error = error
         self.aside: list[tuple[RangeIdentity, int]] = []
+
+    def __str__(self) -> str:
+        return "a destination"
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
         if self.error is not None:

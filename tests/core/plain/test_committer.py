@@ -208,6 +208,24 @@ def test_a_seek_back_is_stored_though_an_earlier_one_was_cancelled() -> None:
     assert at_each_moment(once) == {b"0", b"7"}, "some were executed, and some were not"
 
 
+def test_a_new_epoch_begins_a_new_chain() -> None:
+    """A position that is stored in the same epoch continues the chain."""
+
+    async def script(session: ZooKeeperSession) -> None:
+        claim = Claim(session)
+        tracker = await claim.open()
+        tracker.written = 3, 5
+        assert await claim.committer.store_start(tracker, 7)
+        tracker.restart(7)
+        assert (tracker.written, tracker.processed) == ((3, 5), 7)
+        assert await claim.committer.store_start(tracker, 2, new_epoch=True)
+        tracker.restart(2)
+        assert (tracker.written, tracker.processed) == (None, 2)
+        assert await claim.close(tracker)
+
+    Clients().play(script)
+
+
 def test_an_offset_of_the_epoch_before_is_not_committed_in_a_new_one() -> None:
     """The log was truncated to 2; the caller that began the new epoch was cancelled and knows the old one only."""
     clients = Clients()

@@ -1,7 +1,8 @@
 """Exactly once into the destination: two members plan, publish and commit under random faults.
 
 The model's invariants: published ranges of one epoch do not overlap, nothing below the stored offset is missing, and a
-member of ours moves an offset back only with a new epoch.
+member of ours moves an offset back only with a new epoch. If the destination is restored from a copy, nothing is
+published behind what it has lost.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.storage import OffsetWrite
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
-from kzconsumer.registry.claim_record import Plan
+from kzconsumer.registry.claim_record import ClaimRecord, Plan
+from kzconsumer.sinks import planning
 from kzconsumer.zookeeper.operations import Check, Operation, SetData
 from tests.support.extent import extent
 from tests.support.simulated.plan_world import PARTITIONS, PlanWorld, plan_world
@@ -31,10 +33,10 @@ NAMES = ("a", "b")
 STEPS = 40
 
 
-def play(seed: int, *, planning: bool = True) -> PlanWorld:
+def play(seed: int, *, planning: bool = True, restores: bool = True) -> PlanWorld:
     """One random schedule with an undisturbed end."""
     with plan_world(seed) as scene:
-        scene.planning = planning
+        scene.planning, scene.restores = planning, restores
         _play(scene, Random(seed + 1))
     return scene
 
@@ -56,6 +58,8 @@ def _play(scene: PlanWorld, chance: Random) -> None:
         lambda name: scene.visit(chance.uniform(0.1, 8.0), chance.randrange(1, 12)),
         lambda name: scene.move_back(chance.choice(PARTITIONS), chance.randrange(1, 30)),
         lambda name: scene.reset(chance.randrange(0, 30)),
+        lambda name: scene.copy(),
+        lambda name: scene.restore() if scene.restores else None,
         lambda name: None,
     ]
     for _ in range(STEPS):
@@ -67,6 +71,7 @@ def _play(scene: PlanWorld, chance: Random) -> None:
             scene.start(name)
         scene.check()
     scene.network.losing.clear()
+    scene.repair()
     before = len(scene.published)
     scene.world.pass_time(90)
     scene.check()
@@ -96,6 +101,29 @@ def test_schedules_include_replays_and_rewinds() -> None:
     assert sum(scene.replays for scene in scenes) > 5
     assert sum(scene.moved_back for scene in scenes) > 5
     assert sum(scene.streamed for scene in scenes) > 5
+    assert sum(scene.restored for scene in scenes) > 5
+    assert sum(scene.refused for scene in scenes) > 5
+    assert sum(play(seed, restores=False).refused for seed in range(5)) == 0, "refused without a restore"
+
+
+@pytest.mark.long
+def test_finds_a_range_that_does_not_say_what_it_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The claim alone looks at the destination."""
+    monkeypatch.setattr(planning, "follows", lambda trackers: ())
+    assert "is behind a gap" in broken()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("forgetful", ["claim", "tracker"])
+def test_finds_a_member_that_forgets_what_it_has_written(forgetful: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the last range, a claim knows it from the mark, and a write from the tracker."""
+    if forgetful == "claim":
+        monkeypatch.setattr(adopter, "_last_written", lambda adopted: None)
+        monkeypatch.setattr(ClaimRecord, "last_written", None)
+    else:
+        nothing = property(lambda tracker: None, lambda tracker, written: None)
+        monkeypatch.setattr(OffsetTracker, "written", nothing, raising=False)
+    assert re.search("is behind a gap|are nowhere", broken())
 
 
 @pytest.mark.long

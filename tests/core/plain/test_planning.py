@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kzconsumer.errors import RangeChangedError, SessionExpiredError
-from kzconsumer.model import TopicPartition
+from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.records.forms import Unfetched
 from kzconsumer.registry.claim_record import Plan
@@ -80,6 +80,17 @@ async def test_the_content_of_a_plan() -> None:
         fingerprint="9f3c",
     )
     assert (len(plan.id), member.resumed) == (32, [])
+
+
+async def test_a_batch_names_what_its_ranges_follow() -> None:
+    known, new, replayed = tracker(0, 9), tracker(1, 0), tracker(2, 4, plan_of(4, 6))
+    known.written, replayed.written = (3, 9), (1, 3)
+    parts = (range_data("orders", 0, 9, 12), range_data("orders", 1, 0, 2))
+    batch, _ = await Member().planning.begin(Batch(parts), [known, new])
+    assert batch.follows == (RangeIdentity("orders", 0, 0x2A, 0, 3, 9),)
+    replay = Batch((range_data("orders", 2, 4, 6),), is_replay=True)
+    batch, _ = await Member().planning.begin(replay, [replayed])
+    assert batch.follows == (RangeIdentity("orders", 2, 0x2A, 0, 1, 3),)
 
 
 async def test_lost_ranges_are_not_written_and_empty_ranges_are_not_planned() -> None:

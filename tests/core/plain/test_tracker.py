@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from tests.support.chunks import tracker
 
@@ -144,3 +145,13 @@ def test_a_late_listener_is_notified_of_the_loss_at_once() -> None:
 
 def test_repr_is_one_line() -> None:
     assert repr(handed(3)) == "<OffsetTracker orders-0 consumed 3 processed 0 open>"
+
+
+def test_a_tracker_goes_on_as_another_one() -> None:
+    old = OffsetTracker(TopicPartition("orders", 4), 3, incarnation=7, epoch=2)
+    old.hand_over(9)
+    old.mark(3, 8)
+    old.written = 3, 8
+    new = old.going_on()
+    assert (new.topic_partition, new.incarnation, new.epoch) == (("orders", 4), 7, 2)
+    assert (new.consumed, new.processed, new.written, new.replay) == (8, 8, (3, 8), None)

@@ -2,7 +2,7 @@
 
 `PlanWorld` owns the destination and all writes to the offsets; its members run the product's session, owner registry,
 committer and adopter. Faults come from its caller. Logs never end; the records of a truncation are replaced by others,
-in an epoch of their own.
+in an epoch of their own. The destination may be restored from a copy of it while members write.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from random import Random
 
 import anyio
 
-from kzconsumer.errors import KzConsumerError
+from kzconsumer.errors import DestinationWentBackError, KzConsumerError
 from kzconsumer.model import ConsumerThreadId, RangeIdentity, TopicPartition
 from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.committer import Committer
@@ -26,6 +26,7 @@ from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.ownership import Blocked, Claimed
 from kzconsumer.registry.paths import CONSUMERS, GroupPaths
+from kzconsumer.sinks import planning
 from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from tests.support.simulated.ensemble import OPERATOR, Ensemble
@@ -56,7 +57,12 @@ class PlanWorld:
         self.replays = 0
         self.moved_back = 0
         self.streamed = 0
+        self.restored = 0
+        self.refused = 0
+        self._copy: dict[RangeIdentity, str] = {}
+        self._gone: set[RangeIdentity] = set()  # was in the destination before it was restored
         self.planning = True
+        self.restores = True
         self._elsewhere: set[tuple[TopicPartition, int, int]] = set()  # and epoch, offset: consumed by other programs
         self._begins = {(partition, 0): 0 for partition in PARTITIONS}  # and epoch -> where it began
         self._stored_last: dict[tuple[TopicPartition, int], int] = {}
@@ -74,9 +80,18 @@ class PlanWorld:
         await anyio.sleep(self.random.uniform(0, 0.5))
         return [each for each in ranges if each in self.published]
 
-    def publish(self, who: str, identity: RangeIdentity) -> None:
+    def publish(self, who: str, identity: RangeIdentity, follows: Collection[RangeIdentity] = ()) -> None:
+        """Raises DestinationWentBackError."""
+        for before in follows:
+            if before not in self.published and before[:4] == identity[:4]:
+                self.refused += 1
+                raise DestinationWentBackError(before)
         if identity in self.published or self._over:
             return
+        for lost in self._gone:
+            if lost[:4] == identity[:4] and lost.until <= identity.first:
+                raise AssertionError(f"{identity} by {who} is behind a gap: {lost} was there before the restore")
+        self._gone.discard(identity)
         for other in self.published:
             same = (other.partition, other.epoch) == (identity.partition, identity.epoch)
             if same and other.first < identity.until and identity.first < other.until:
@@ -114,6 +129,25 @@ class PlanWorld:
         for session in self.ensemble.sessions.values():
             if session.alive and self.network.processes.get(session.id) is self._members.get(name):
                 self.ensemble.close(session)
+
+    def copy(self) -> None:
+        self._copy = dict(self.published)
+
+    def restore(self) -> None:
+        """The destination is what it was when it was copied, while members write to it."""
+        for lost in self.published.keys() - self._copy.keys():
+            del self.published[lost]
+            self._gone.add(lost)
+            partition = lost.topic_partition
+            self._elsewhere |= {(partition, lost.epoch, offset) for offset in range(lost.first, lost.until)}
+            self.restored += 1
+
+    def repair(self) -> None:
+        """An operator resets each partition that members refuse, once none owns it."""
+        for partition in PARTITIONS:
+            if self._stored(partition) is not None:
+                self.world.pass_time(60, lambda p=partition: self.ensemble.tree.data(PATHS.owner(p)) is None)  # type: ignore[misc]
+                self._reset(partition, self._stored(partition) or 0)
 
     def delete_owner(self) -> None:
         """A foreign unconditional delete hits an owner node of ours."""
@@ -159,7 +193,9 @@ class PlanWorld:
 
     def reset(self, offset: int) -> None:
         """Like the tool for stopped groups: plan cleared, epoch raised, in one transaction."""
-        partition = self.random.choice(PARTITIONS)
+        self._reset(self.random.choice(PARTITIONS), offset)
+
+    def _reset(self, partition: TopicPartition, offset: int) -> None:
         if self.ensemble.tree.data(PATHS.owner(partition)) is None and self._stored(partition) is not None:
             record = ClaimRecord(1, "range", "0x2a", self._record(partition).epoch + 1, FINGERPRINT)
             self.ensemble.operate(
@@ -255,8 +291,11 @@ class PlanWorld:
             await anyio.sleep(self.random.uniform(0.1, 1.0))
             return
         trackers = []
-        for _, tracker, position, refusal in await Adopter(committer, self).adopt(claims):
-            assert not refusal, refusal
+        for claimed, tracker, position, refusal in await Adopter(committer, self).adopt(claims):
+            if refusal:
+                self.refused += 1
+                await owners.release(claimed.fence)
+                continue
             if position is None:
                 await committer.store_start(tracker, 0)
                 tracker.restart(0)
@@ -308,6 +347,7 @@ class PlanWorld:
             behind = OffsetTracker(
                 replay.topic_partition, replay.processed, incarnation=INCARNATION, epoch=replay.epoch
             )
+            behind.written = replay.written
             replay.close()
             committer.replace(replay, behind)
             return [behind if tracker is replay else tracker for tracker in trackers]
@@ -336,7 +376,7 @@ class PlanWorld:
         for tracker, until in ends.items():
             await anyio.sleep(self.random.choice([0.0, 0.05, 0.5, 3.0]))
             identity = RangeIdentity(*tracker.topic_partition, INCARNATION, tracker.epoch, tracker.processed, until)
-            self.publish(process.name, identity)
+            self.publish(process.name, identity, planning.follows([tracker]))
         await anyio.sleep(self.random.choice([0.0, 0.05, 0.5]))
         for tracker, until in ends.items():
             tracker.written = tracker.processed, until
