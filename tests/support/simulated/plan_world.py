@@ -60,7 +60,7 @@ class PlanWorld:
         self.restored = 0
         self.refused = 0
         self._copy: dict[RangeIdentity, str] = {}
-        self._gone: set[RangeIdentity] = set()  # was in the destination before it was restored
+        self._gone: set[RangeIdentity] = set()  # was committed, and in the destination before it was restored
         self.planning = True
         self.restores = True
         self._elsewhere: set[tuple[TopicPartition, int, int]] = set()  # and epoch, offset: consumed by other programs
@@ -134,20 +134,30 @@ class PlanWorld:
         self._copy = dict(self.published)
 
     def restore(self) -> None:
-        """The destination is what it was when it was copied, while members write to it."""
+        """The destination is what it was when it was copied, while members write to it.
+
+        A range that was published and not committed is written again, or a tool has moved the offset past it.
+        """
         for lost in self.published.keys() - self._copy.keys():
             del self.published[lost]
-            self._gone.add(lost)
             partition = lost.topic_partition
+            record = self._record(partition)
+            if record.epoch == lost.epoch and record.last_written is not None and lost.until <= record.last_written[1]:
+                self._gone.add(lost)
             self._elsewhere |= {(partition, lost.epoch, offset) for offset in range(lost.first, lost.until)}
             self.restored += 1
 
     def repair(self) -> None:
-        """An operator resets each partition that members refuse, once none owns it."""
+        """An operator resets each partition that members refuse, once none owns it, also one without offset."""
         for partition in PARTITIONS:
-            if self._stored(partition) is not None:
-                self.world.pass_time(60, lambda p=partition: self.ensemble.tree.data(PATHS.owner(p)) is None)  # type: ignore[misc]
+            if PATHS.claim_record(partition) in self.ensemble.tree.nodes:
+                self.world.pass_time(60, partial(self._is_free, partition))
+                if self._stored(partition) is None and self._is_free(partition):
+                    self.ensemble.operate(Create(PATHS.offset(partition), b"0"))
                 self._reset(partition, self._stored(partition) or 0)
+
+    def _is_free(self, partition: TopicPartition) -> bool:
+        return self.ensemble.tree.data(PATHS.owner(partition)) is None
 
     def delete_owner(self) -> None:
         """A foreign unconditional delete hits an owner node of ours."""
@@ -196,7 +206,7 @@ class PlanWorld:
         self._reset(self.random.choice(PARTITIONS), offset)
 
     def _reset(self, partition: TopicPartition, offset: int) -> None:
-        if self.ensemble.tree.data(PATHS.owner(partition)) is None and self._stored(partition) is not None:
+        if self._is_free(partition) and self._stored(partition) is not None:
             record = ClaimRecord(1, "range", "0x2a", self._record(partition).epoch + 1, FINGERPRINT)
             self.ensemble.operate(
                 SetData(PATHS.claim_record(partition), encode_claim_record(record), -1),
