@@ -16,7 +16,7 @@ from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.log_offsets import LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS
-from kzconsumer.brokers.protocol.list_offsets import LATEST, ListedOffset
+from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
 from kzconsumer.counters import Counters
 from kzconsumer.errors import CoordinatorError, KzConsumerError, NotFoundError, SessionExpiredError, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
@@ -243,11 +243,11 @@ class Member:
         """See `brokers.log_offsets.LogOffsets.look_up`. Raises NotFoundError for a partition that does not exist."""
         return await self._log_offsets.look_up(times, self._topics.require)
 
-    async def log_ends(
+    async def log_bounds(
         self, partitions: Collection[TopicPartition], within: float
-    ) -> dict[TopicPartition, ListedOffset | KzConsumerError]:
-        """The end of each log, or why it is unknown, after `within` seconds at the latest."""
-        found: dict[TopicPartition, ListedOffset | KzConsumerError] = {}
+    ) -> dict[TopicPartition, tuple[int, int] | KzConsumerError]:
+        """Where each log begins and ends, or why that is unknown, after `within` seconds at the latest."""
+        found: dict[TopicPartition, tuple[int, int] | KzConsumerError] = {}
         by_topic: dict[str, list[TopicPartition]] = {}
         for partition in partitions:
             by_topic.setdefault(partition.topic, []).append(partition)
@@ -257,8 +257,16 @@ class Member:
                     await self._topics.require(led)  # brokers before 0.11 create a topic that is named
                 except NotFoundError as error:
                     found |= dict.fromkeys(led, error)
-            rest = dict.fromkeys((each for each in partitions if each not in found), LATEST)
-            found |= await self._log_offsets.once(rest, within=within) if rest else {}
+            rest = [each for each in partitions if each not in found]
+            if rest:
+                begins = await self._log_offsets.once(dict.fromkeys(rest, EARLIEST), within=within / 2)
+                ends = await self._log_offsets.once(dict.fromkeys(rest, LATEST), within=within / 2)
+                for partition in rest:
+                    begin, end = begins[partition], ends[partition]
+                    if not isinstance(begin, ListedOffset):
+                        found[partition] = begin
+                    else:
+                        found[partition] = (begin.offset, end.offset) if isinstance(end, ListedOffset) else end
         except KzConsumerError as error:
             found |= dict.fromkeys((each for each in partitions if each not in found), error)
         return found

@@ -216,11 +216,11 @@ class Sessions:
             raise RuntimeError("create the streams first: offsets are looked up as a member of the group")
         return await self._present().log_offsets(times)
 
-    async def log_ends(
+    async def log_bounds(
         self, partitions: Collection[TopicPartition], within: float
-    ) -> dict[TopicPartition, ListedOffset | KzConsumerError]:
-        """See `Member.log_ends`; empty between two memberships."""
-        return await self.member.log_ends(partitions, within) if self.member is not None else {}
+    ) -> dict[TopicPartition, tuple[int, int] | KzConsumerError]:
+        """See `Member.log_bounds`; empty between two memberships."""
+        return await self.member.log_bounds(partitions, within) if self.member is not None else {}
 
     async def written(self, positions: Mapping[TopicPartition, int], within: float) -> dict[TopicPartition, int | Why]:
         """See `Member.written`; empty between two memberships."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kzconsumer.figures import plural
 from kzconsumer.lag.findings import Examination, Finding, FindingId, examined, finding, of_partitions
 from kzconsumer.lag.partition import FRESH
 from kzconsumer.lag.totals import reasons, total
@@ -31,7 +32,14 @@ def degraded(report: Report) -> list[Finding]:
     """
     if report.unready is not None or report.alive is not None:
         return []
-    return [*_failing(report), *_stalled(report), *_blocked(report), *_unknown(report), *_judged(report)]
+    return [
+        *_failing(report),
+        *_stalled(report),
+        *_blocked(report),
+        *_lost(report),
+        *_unknown(report),
+        *_judged(report),
+    ]
 
 
 def examination(report: Report) -> Examination:
@@ -69,6 +77,15 @@ def _blocked(report: Report) -> Iterator[Finding]:
         found.setdefault(each.by, []).append(f"{each.topic}-{each.partition}")
     for holder, names in found.items():
         yield of_partitions("claim_blocked", report.group, names, "not claimed", f"owned by {holder}")
+
+
+def _lost(report: Report) -> Iterator[Finding]:
+    """Of partitions that are not fetched: those that are go on as `[offsets] reset` says."""
+    those = [each for each in report.partitions if each.progress.lost]
+    if those:
+        lost = plural(sum(each.progress.lost or 0 for each in those), "offset")
+        names = [_name(each) for each in those]
+        yield of_partitions("offsets_lost", report.group, names, "behind the log's start", f"{lost} deleted before")
 
 
 def _unknown(report: Report) -> Iterator[Finding]:

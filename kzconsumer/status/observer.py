@@ -13,7 +13,6 @@ from math import inf
 import anyio
 
 from kzconsumer.brokers.log_offsets import why_unknown
-from kzconsumer.brokers.protocol.list_offsets import ListedOffset
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.lag.fetched_times import FetchedTimes
@@ -40,7 +39,7 @@ from kzconsumer.status.report import (
     SinkBatch,
     point,
 )
-from kzconsumer.status.track import INTERVAL, PartitionStatus, Track, behind_sink
+from kzconsumer.status.track import INTERVAL, Bounds, PartitionStatus, Track, behind_sink
 from kzconsumer.version import __version__
 from kzconsumer.zookeeper.lease import Lease
 
@@ -64,7 +63,7 @@ class Observer:
         self._sessions: Sessions | None = None
         self._runner: SinkRunner | None = None
         self._tracks: dict[tuple[TopicPartition, int], Track] = {}
-        self._asked: dict[TopicPartition, Measured | Why] = {}
+        self._asked: dict[TopicPartition, Bounds | Why] = {}
         self._written: dict[TopicPartition, tuple[int, int | Why]] = {}  # an offset, and the timestamp of its record
         self._rounds = 0
         self._started = time.time()
@@ -97,26 +96,26 @@ class Observer:
             try:
                 if self._sessions is not None:
                     with anyio.move_on_after(2 * ASKING):  # also if ZooKeeper does not answer
-                        await self._ask_ends(self._sessions)
+                        await self._ask_bounds(self._sessions)
                         await self._ask_times(self._sessions)
                     self._look(self._sessions)
             except Exception:
                 log.exception("observing the member failed")  # a fault here must not end the member
             await anyio.sleep(INTERVAL)
 
-    async def _ask_ends(self, sessions: Sessions) -> None:
+    async def _ask_bounds(self, sessions: Sessions) -> None:
         """For partitions whose end no fetch has returned lately: paused, with a full queue, without a leader."""
         began = now()
         overdue = [each for each in sessions.positions() if began - (each.high_watermark_at or -inf) > INTERVAL]
         self._asked = {}
         if overdue:
-            ends = await sessions.log_ends([each.topic_partition for each in overdue], ASKING)
+            bounds = await sessions.log_bounds([each.topic_partition for each in overdue], ASKING)
             since = {each.topic_partition: each.high_watermark_at for each in overdue}
-            for partition, end in ends.items():
-                if isinstance(end, ListedOffset):
-                    self._asked[partition] = Measured(end.offset, began)
+            for partition, found in bounds.items():
+                if isinstance(found, tuple):
+                    self._asked[partition] = Bounds(*(Measured(offset, began) for offset in found))
                 else:
-                    self._asked[partition] = why_unknown(end, since[partition])
+                    self._asked[partition] = why_unknown(found, since[partition])
 
     async def _ask_times(self, sessions: Sessions) -> None:
         """The timestamps of next records that have not been fetched, each once: of paused partitions, after a claim."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -63,21 +63,29 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     """The share of the judgement's window that has been observed."""
 
 
+class Bounds(NamedTuple):
+    """A log as its leader listed it."""
+
+    start: Measured
+    end: Measured
+
+
 class Track:
     """Times are those of `kzconsumer.clock`."""
 
     def __init__(self, at: Position, time: float) -> None:
         self._history = History(at.processed, time)
         self._commits: deque[Commit] = deque(maxlen=WINDOW)
-        self._asked: Measured | None = None
+        self._asked: Bounds | None = None
         self._silent: Why | None = None
 
-    def look(self, at: Position, time: float, *, asked: Measured | Why | None, committed: bool) -> None:
-        """`asked`: the log's end as its leader listed it, or why it did not; None if it was not asked, as the fetches
-        return it. `committed`: a commit has succeeded since.
+    def look(self, at: Position, time: float, *, asked: Bounds | Why | None, committed: bool) -> None:
+        """`asked`: the log as its leader listed it, or why it did not; None if it was not asked.
+
+        `committed`: a commit has succeeded since the last look.
         """
         self._silent = asked if isinstance(asked, Why) else None
-        if isinstance(asked, Measured):
+        if isinstance(asked, Bounds):
             self._asked = asked
         found = self._lag(at, at.processed, time, time)
         self._history.advance(at.processed, found.behind, time)
@@ -90,7 +98,7 @@ class Track:
         fetched = None
         if at.high_watermark is not None and at.high_watermark_at is not None:
             fetched = Measured(at.high_watermark, at.high_watermark_at)
-        known = [each for each in (fetched, self._asked) if each is not None]
+        known = [each for each in (fetched, self._asked and self._asked.end) if each is not None]
         return max(known, key=lambda each: each.at, default=None)
 
     def _lag(
@@ -100,6 +108,7 @@ class Track:
             topic=at.topic,
             partition=at.partition,
             position=offset,
+            start=self._asked.start if self._asked is not None else None,
             end=self._end(at),
             silent=self._silent,
             written=written,

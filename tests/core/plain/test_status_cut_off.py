@@ -113,3 +113,77 @@ def test_nobody_can_ask_without_brokers() -> None:
         *_, report = at.reports(5)
         first = report.partitions[0].progress
         assert (first.lag, first.seconds) == (None, None)
+
+
+def test_records_that_retention_took_from_a_paused_partition_are_no_lag() -> None:
+    with observed() as at:
+        retention_overtakes_a_pause(at)
+        *_, report = at.reports(20)
+        first = report.partitions[0].progress
+        assert (first.lag, first.lost) == (3, 497)
+        found = [each for each in degraded(report) if each.id == "offsets_lost"]
+        assert [each.text for each in found] == ["1 partition behind the log's start: t-0 (497 offsets deleted before)"]
+
+
+def recreated(at: Observed) -> None:
+    at.group.broker_faults.recreate("t", 2, 5.0)
+
+
+def leader_moves(at: Observed) -> None:
+    at.group.broker_faults.move_leader(FIRST, 20.0)
+
+
+def retention_overtakes_a_pause(at: Observed) -> None:
+    at.group.pause(at.member, FIRST)
+    at.group.world.pass_time(2.0)
+    at.group.logs.burst(500)
+    at.group.logs.retain(FIRST, at.group.logs.end(FIRST) - 3)
+
+
+def sought_beyond_the_end(at: Observed) -> None:
+    at.group.seek(at.member, FIRST, at.group.logs.end(FIRST) + 100)
+
+
+def sought_back(at: Observed) -> None:
+    at.group.seek(at.member, FIRST, 0)
+
+
+def expired(at: Observed) -> None:
+    at.group.expire(at.member)
+
+
+def suspended(at: Observed) -> None:
+    at.group.freeze(at.member, 40.0)
+
+
+def without_zookeeper(at: Observed) -> None:
+    at.group.silence(at.member, 30.0)
+
+
+def bursts(at: Observed) -> None:
+    at.member.pace = 0.01
+    at.group.logs.burst(1_000)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        recreated,
+        leader_moves,
+        retention_overtakes_a_pause,
+        sought_beyond_the_end,
+        sought_back,
+        expired,
+        suspended,
+        without_zookeeper,
+        bursts,
+        cut,
+        silence,
+    ],
+)
+def test_the_figures_of_every_view_agree_in_odd_states(state: Callable[[Observed], None]) -> None:
+    """`reports` compares them in each second."""
+    with observed() as at:
+        state(at)
+        seconds = sum(1 for _ in at.reports(90))
+    assert seconds == 90

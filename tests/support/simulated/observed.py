@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 from unittest import mock
 
 from kzconsumer.lag.partition import FRESH
+from kzconsumer.lag.totals import behind_text
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.status import observer as observing
 from kzconsumer.status.documents import DOCUMENTS
 from kzconsumer.status.health import Health
+from kzconsumer.status.metrics import families
 from kzconsumer.status.observer import Observer
 from kzconsumer.status.report import Report
 from tests.support.members import sessions_of
@@ -41,10 +44,25 @@ class Observed:
 
 
 def assert_agreement(observer: Observer, report: Report) -> None:
-    status = cast(dict[str, object], DOCUMENTS["status"](observer, report))
+    """Of its documents, metrics and status line; and 0 is what was measured a moment ago."""
+    status = cast(dict[str, Any], DOCUMENTS["status"](observer, report))
     rows = [each.progress for each in report.partitions]
     lags = [each.lag for each in rows if each.lag is not None]
-    assert status["lag"] == (sum(lags) if len(lags) == len(rows) else None)
+    unknown = Counter(each.why.reason for each in rows if each.why is not None and not each.gone)
+    assert status["lag"] == (None if unknown else sum(lags))
+    assert status["total"].unknown == unknown
+    metrics: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in families(report, observer.counters, observer.batches, ()):
+        for sample in family.samples:
+            metrics.setdefault(sample.name, {})[tuple(sample.labels.values())[1:]] = sample.value
+    assert metrics["kzconsumer_lag_at_least_records"] == {(): status["total"].at_least}
+    assert metrics.get("kzconsumer_lag_unknown_partitions", {}) == {(reason,): n for reason, n in unknown.items()}
+    assert metrics["kzconsumer_health"][status["health"],] == 1
+    lag_of = metrics.get("kzconsumer_partition_lag_records", {})
+    for each in report.partitions:
+        assert lag_of.get((each.topic, str(each.partition), "processed")) == each.progress.lag
+    if report.joined and report.session == "held" and rows:
+        assert behind_text(status["total"]) in report.state
     assert [each.lag.get("processed") for each in report.partitions] == [each.lag for each in rows]
     assert [each.lag_seconds.get("processed") for each in report.partitions] == [each.seconds for each in rows]
     for each in report.partitions:
