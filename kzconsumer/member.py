@@ -245,9 +245,9 @@ class Member:
 
     async def log_bounds(
         self, partitions: Collection[TopicPartition], within: float
-    ) -> dict[TopicPartition, tuple[int, int] | KzConsumerError]:
+    ) -> dict[TopicPartition, tuple[ListedOffset, ListedOffset] | KzConsumerError]:
         """Where each log begins and ends, or why that is unknown, after `within` seconds at the latest."""
-        found: dict[TopicPartition, tuple[int, int] | KzConsumerError] = {}
+        found: dict[TopicPartition, tuple[ListedOffset, ListedOffset] | KzConsumerError] = {}
         by_topic: dict[str, list[TopicPartition]] = {}
         for partition in partitions:
             by_topic.setdefault(partition.topic, []).append(partition)
@@ -266,7 +266,7 @@ class Member:
                     if not isinstance(begin, ListedOffset):
                         found[partition] = begin
                     else:
-                        found[partition] = (begin.offset, end.offset) if isinstance(end, ListedOffset) else end
+                        found[partition] = (begin, end) if isinstance(end, ListedOffset) else end
         except KzConsumerError as error:
             found |= dict.fromkeys((each for each in partitions if each not in found), error)
         return found

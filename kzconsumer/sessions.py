@@ -218,7 +218,7 @@ class Sessions:
 
     async def log_bounds(
         self, partitions: Collection[TopicPartition], within: float
-    ) -> dict[TopicPartition, tuple[int, int] | KzConsumerError]:
+    ) -> dict[TopicPartition, tuple[ListedOffset, ListedOffset] | KzConsumerError]:
         """See `Member.log_bounds`; empty between two memberships."""
         return await self.member.log_bounds(partitions, within) if self.member is not None else {}
 

@@ -20,6 +20,7 @@ _JUDGED: dict[Judgement | None, tuple[FindingId, str]] = {
 _STALLED: dict[Hindrance, FindingId] = {
     "failed": "partition_failed",
     "no leader": "no_leader",
+    "brokers unreachable": "no_leader",
     "sink slow": "sink_slow",
 }
 

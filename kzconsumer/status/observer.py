@@ -113,7 +113,7 @@ class Observer:
             since = {each.topic_partition: each.high_watermark_at for each in overdue}
             for partition, found in bounds.items():
                 if isinstance(found, tuple):
-                    self._asked[partition] = Bounds(*(Measured(offset, began) for offset in found))
+                    self._asked[partition] = Bounds(*(Measured(each.offset, began) for each in found))
                 else:
                     self._asked[partition] = why_unknown(found, since[partition])
 

@@ -154,7 +154,7 @@ class Track:
             eta=time_left(found.left if found.lag is not None else None, rate, log_rate),
             paused=at.paused,
             standing=standing,
-            hindrance=hindrance(at, lease_held) if found.behind is not False else None,
+            hindrance=hindrance(at, lease_held, self._silent) if found.behind is not False else None,
             stalled=stalled,
             judgement=judgement,
             complete=len(self._commits) / WINDOW,
@@ -176,6 +176,7 @@ Hindrance: TypeAlias = Literal[
     "failed",
     "paused",
     "no leader",
+    "brokers unreachable",
     "sink slow",
     "queue full",
     "collecting",
@@ -184,11 +185,11 @@ Hindrance: TypeAlias = Literal[
 ]
 
 
-def hindrance(at: Position, lease_held: bool) -> Hindrance:
+def hindrance(at: Position, lease_held: bool, silent: Why | None = None) -> Hindrance:
     """The first reason that applies, from what stops everything to what stops this partition alone.
 
-    "collecting": the batch is not due; "throttled": by a quota of the broker; "no records received": the broker has
-    records and does not send them, or does not answer.
+    `silent`: why the log's end is unknown. "collecting": the batch is not due; "throttled": by a quota of the broker;
+    "no records received": the broker has records and does not send them, or does not answer.
     """
     if not lease_held:
         return "session doubtful"
@@ -196,8 +197,9 @@ def hindrance(at: Position, lease_held: bool) -> Hindrance:
         return "failed"
     if at.paused:
         return "paused"
+    unreachable = silent is not None and silent.reason == "brokers unreachable"
     if not at.led:
-        return "no leader"
+        return "brokers unreachable" if unreachable else "no leader"
     if at.consumed > at.processed:
         return "sink slow"
     if at.queue_full:
@@ -206,7 +208,7 @@ def hindrance(at: Position, lease_held: bool) -> Hindrance:
         return "collecting"
     if at.throttled:
         return "throttled"
-    return "no records received"
+    return "brokers unreachable" if unreachable else "no records received"
 
 
 _BEHIND_SINK: tuple[Hindrance, ...] = ("collecting", "queue full")

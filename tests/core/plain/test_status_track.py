@@ -119,4 +119,4 @@ def test_a_caught_up_partition_that_is_cut_off_is_unknown_and_then_stalled() -> 
     assert (known.lag["processed"], known.lag_seconds["processed"], known.judgement) == (0, 0.0, "OK")
     assert (unknown.lag, unknown.lag_seconds, unknown.eta, unknown.judgement) == ({}, {}, None, None)
     assert (unknown.progress.why, unknown.standing, unknown.end) == (cut, 5.0, 20)
-    assert (unknown.stalled, stalled.stalled, stalled.hindrance) == (False, True, "no records received")
+    assert (unknown.stalled, stalled.stalled, stalled.hindrance) == (False, True, "brokers unreachable")

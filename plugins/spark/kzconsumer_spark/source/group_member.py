@@ -15,7 +15,6 @@ from typing import Any
 import anyio
 from anyio.from_thread import start_blocking_portal
 
-from kzconsumer.brokers.protocol.list_offsets import ListedOffset
 from kzconsumer.clock import now
 from kzconsumer.consumer import subscribe
 from kzconsumer.errors import sole_cause
@@ -131,7 +130,6 @@ class GroupMember:
 
 
 async def _epochs(sessions: Sessions, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-    found = await sessions.log_ends(partitions, _EPOCH_SECONDS)
-    return {
-        each: at.leader_epoch for each, at in found.items() if isinstance(at, ListedOffset) and at.leader_epoch >= 0
-    }
+    found = await sessions.log_bounds(partitions, _EPOCH_SECONDS)
+    ends = {each: bounds[1] for each, bounds in found.items() if isinstance(bounds, tuple)}
+    return {each: end.leader_epoch for each, end in ends.items() if end.leader_epoch >= 0}
