@@ -9,6 +9,7 @@ import pytest
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.claim_record import decode_claim_record
+from kzconsumer.zookeeper.operations import SetData
 from tests.support.simulated.group import SimulatedGroup, simulated_group
 
 EVENT = "log truncated below the consumed offset"
@@ -64,6 +65,32 @@ def test_a_stored_offset_knows_its_log(grown: int) -> None:
         group.join("b", {"t": 1}, 0.0, in_batches=False)
         group.come_to_rest(60, 5)
         assert [line["partition"] for line in lines(group)] == [cut.partition]
+
+
+@pytest.mark.parametrize("lost", [0, 80])
+def test_zookeeper_is_restored_from_an_older_copy(lost: int) -> None:
+    """The offset is that of the copy, and so is its epoch: records come again, and none is skipped."""
+    with simulated_group(1, brokers=2) as group:
+        group.logs.grow("t", 1)
+        (partition,) = group.logs.partitions
+        nodes = [group.promises.paths.offset(partition), group.promises.paths.claim_record(partition)]
+        first = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        group.world.pass_time(10)
+        copy = {path: group.ensemble.tree.nodes[path].data for path in nodes}
+        group.broker_faults.move_leader(partition, 0.0)
+        group.world.pass_time(10)
+        group.leave(first)
+        group.world.pass_time(5)
+        for path, data in copy.items():
+            group.ensemble.operate(SetData(path, data, -1))
+        stored = int(copy[nodes[0]])
+        if lost:
+            group.broker_faults.elect_uncleanly(partition, lost, 80, 0.0)
+        end = group.logs.end(partition)
+        group.join("b", {"t": 1}, 0.0, in_batches=False)
+        group.come_to_rest(60, 5)
+        assert [line["until"] for line in lines(group)] == ([stored] if lost else [])
+        assert set(range(stored, end)) <= group.promises._finished[partition]
 
 
 def record_offset(group: SimulatedGroup, partition: TopicPartition) -> bytes:

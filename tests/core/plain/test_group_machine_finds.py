@@ -15,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from kzconsumer.fetcher import broker_fetcher
+from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.group.claims import Claims
 from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.member import Member
@@ -23,6 +25,7 @@ from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.storage import OffsetWrite
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
+from kzconsumer.registry.claim_record import ClaimRecord
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.ownership import Blocked, Claimed, Refused
 from kzconsumer.streams.cursor import StreamCursor
@@ -31,6 +34,7 @@ from kzconsumer.zookeeper.operations import Check, Create, SetData
 from kzconsumer.zookeeper.round_trips import outcomes
 from tests.core.plain.test_group_schedules import violations_of_a_release_in_the_middle_of_a_lot
 from tests.support.extent import NIGHTLY, only_nightly
+from tests.support.simulated.broker_machine import LogsCutOffMachine
 from tests.support.simulated.machine import GroupMachine
 
 SEARCH = settings(
@@ -53,11 +57,11 @@ class Enough(Exception):
     """As many schedules were run as asked for. `max_examples` would change what they are."""
 
 
-def search(start: int, most: float = inf) -> int:
+def search(start: int, most: float = inf, machine: type[GroupMachine] = GroupMachine) -> int:
     """How many schedules the search has run; raises what is found. The seed belongs to the class: each has its own."""
     ran = 0
 
-    class Seeded(GroupMachine):
+    class Seeded(machine):  # type: ignore[valid-type, misc]
         def __init__(self) -> None:
             nonlocal ran
             ran += 1
@@ -85,25 +89,45 @@ class Found(AssertionError):
         self.after = after
 
 
-def find(where: type, name: str, bug: object, expected: str, *, start: int) -> None:
+def find(
+    where: object, name: str, bug: object, expected: str, *, start: int, machine: type[GroupMachine] = GroupMachine
+) -> None:
     """One of a few searches, from this seed on, finds the bug; the same schedules of unchanged code find nothing."""
     for number in range(start, start + SEARCHES):
         with pytest.MonkeyPatch.context() as planted:
             planted.setattr(where, name, bug)
-            found = finds(number)
+            found = finds(number, machine)
         if found is not None:
             assert re.search(expected, str(found)), found
-            search(number, inf if NIGHTLY is not None else found.after)
+            search(number, inf if NIGHTLY is not None else found.after, machine)
             return
     pytest.fail(f"not found in {SEARCHES} searches")
 
 
-def finds(start: int) -> Found | None:
+def finds(start: int, machine: type[GroupMachine]) -> Found | None:
     try:
-        search(start)
+        search(start, machine=machine)
     except Found as found:
         return found
     return None
+
+
+def test_finds_logs_that_are_not_compared_with_positions() -> None:
+    """Those that were cut off by an unclean election and have grown past the position again."""
+
+    async def nothing_found(*_: object) -> list[PartitionFetchState]:
+        return []
+
+    find(broker_fetcher, "find_divergence", nothing_found, "is not read at", start=0, machine=LogsCutOffMachine)
+
+
+@only_nightly
+def test_finds_offsets_that_are_stored_without_their_epoch() -> None:
+    def unknown(self: ClaimRecord, offset: int | None) -> int:
+        return -1
+
+    bug = "is not read at"
+    find(ClaimRecord, "leader_epoch_before", unknown, bug, start=10, machine=LogsCutOffMachine)
 
 
 def test_finds_commits_that_check_no_owner() -> None:

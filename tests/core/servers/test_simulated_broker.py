@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.protocol.fetch import FetchPosition, FetchRequest
+from kzconsumer.brokers.protocol.leader_epochs import AskedEpoch, OffsetForLeaderEpochRequest
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListOffsetsRequest
 from kzconsumer.brokers.protocol.metadata import MetadataRequest
 from kzconsumer.brokers.protocol.versions import Versions
@@ -44,7 +45,7 @@ class Asked:
         connection.versions = Versions({key: (0, newest) for key, newest in frames.VERSIONS.items()})
 
     async def everything(self) -> list[object]:
-        found: list[object] = [await self.leaders(), await self.ends()]
+        found: list[object] = [await self.leaders(), await self.ends(), await self.epochs()]
         for offset in (0, 7, RECORDS - 1, RECORDS, RECORDS + 1):
             for each in SIZES:
                 for whole in SIZES:
@@ -62,7 +63,8 @@ class Asked:
     async def leaders(self) -> object:
         about = (await self.connection.call(MetadataRequest((self.topic, "none")), timeout=LIMIT)).topics
         partitions = about[self.topic].partitions
-        return about["none"].error, {number: each.error for number, each in sorted(partitions.items())}
+        led = {number: (each.error, each.leader_epoch) for number, each in sorted(partitions.items())}
+        return about["none"].error, led
 
     async def ends(self) -> object:
         said = []
@@ -70,6 +72,24 @@ class Asked:
             asked = {TopicPartition(self.topic, number): at for number in range(PARTITIONS + 1)}
             answers = await self.connection.call(ListOffsetsRequest(asked), timeout=LIMIT)
             said.append(sorted((each.partition, answer.error, answer.offset) for each, answer in answers.items()))
+        return said
+
+    async def epochs(self) -> object:
+        """Where epochs end; and what a broker says to those who take it to lead in another epoch."""
+        said: list[object] = []
+        for leader in (-1, 0, 1):
+            for epoch in (0, 1, 7):
+                asked = {
+                    TopicPartition(self.topic, number): AskedEpoch(epoch, leader) for number in range(PARTITIONS + 1)
+                }
+                ends = await self.connection.call(OffsetForLeaderEpochRequest(asked), timeout=LIMIT)
+                said.append(
+                    sorted((each.partition, end.error, end.epoch, end.end_offset) for each, end in ends.items())
+                )
+            where = TopicPartition(self.topic, 0)
+            listed = await self.connection.call(ListOffsetsRequest({where: LATEST}, 0, {where: leader}), timeout=LIMIT)
+            said.append([(each.error, each.offset, each.leader_epoch) for each in listed.values()])
+            said.append(await self.fetched({0: FetchPosition(0, 1000, leader)}, 1000, 0, 0))
         return said
 
     async def fetched(self, positions: dict[int, FetchPosition], most: int, wait: int, least: int) -> object:

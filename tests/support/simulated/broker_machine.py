@@ -12,7 +12,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from tests.support.simulated.kafka_frames import FETCH, LIST_OFFSETS, METADATA
 from tests.support.simulated.machine import ANY, FAULTS, SCENES, WAITS, GroupMachine
-from tests.support.simulated.scene import Scene
+from tests.support.simulated.scene import SESSION_TIMEOUT, Scene
 
 BROKERS = 2
 TIGHT = (
@@ -55,9 +55,14 @@ class GroupAndBrokersMachine(GroupMachine):
         self.group.broker_faults.move_leader(self.partition(which), gap)
         self.wait(wait)
 
-    @rule(which=ANY, lost=st.integers(1, 30), grown=st.sampled_from((0, 10, 60)), gap=GAPS, wait=WAITS)
-    def elect_uncleanly(self, which: int, lost: int, grown: int, gap: float, wait: float) -> None:
-        self.group.broker_faults.elect_uncleanly(self.partition(which), lost, grown, gap)
+    @precondition(lambda self: self.group.promises.read)
+    @rule(which=ANY, read=st.sampled_from((1, 9, 30)), past=st.sampled_from((-1, 3, 3, 60)), gap=GAPS, wait=WAITS)
+    def elect_uncleanly(self, which: int, read: int, past: int, gap: float, wait: float) -> None:
+        """So many records are lost that were read. The log grows past them at once, or as fast as always."""
+        found = self.group.promises.read
+        partition, until = found[which % len(found)]
+        lost = self.group.logs.end(partition) - until + read
+        self.group.broker_faults.elect_uncleanly(partition, lost, lost + past if past >= 0 else 0, gap)
         self.wait(wait)
 
     @rule(which=ANY, lasts=FAULTS, wait=WAITS)
@@ -91,3 +96,19 @@ class GroupAndBrokersMachine(GroupMachine):
     def recreate_topic(self, which: int, partitions: int, gap: float, wait: float) -> None:
         self.group.broker_faults.recreate(self.topics[which % len(self.topics)], partitions, gap)
         self.wait(wait)
+
+
+class LogsCutOffMachine(GroupAndBrokersMachine):
+    """The same of a group that has read something, and whose logs are often cut off."""
+
+    @initialize(seed=st.integers(0, 2**16), partitions=st.integers(1, 3), scene=SCENES, in_batches=st.booleans())
+    def begin(self, seed: int, partitions: int, scene: Scene, in_batches: bool) -> None:
+        self.start(seed, partitions, replace(scene, brokers=BROKERS))
+        self.names += 1
+        self.group.join(f"m{self.names}", {"t": 2}, 0.0, in_batches=in_batches)
+        self.wait(SESSION_TIMEOUT)
+
+    @precondition(lambda self: self.group.promises.read)
+    @rule(which=ANY, read=st.sampled_from((1, 9, 30)), wait=WAITS)
+    def cut_off(self, which: int, read: int, wait: float) -> None:
+        self.elect_uncleanly(which, read, 3, 0.0, wait)

@@ -83,6 +83,11 @@ class Promises:
         if self.reset == LARGEST:
             self._overtaken.add(partition)
 
+    @property
+    def read(self) -> list[tuple[TopicPartition, int]]:
+        """The partitions that have been read, and the offset behind the last record that was processed."""
+        return [(partition, max(each) + 1) for partition, each in self._finished.items() if each]
+
     def cut_off(self, partition: TopicPartition, end: int) -> None:
         """The log was cut off there: what comes from there on are other records, and all of them have to be read."""
         self._cut.add(partition)
