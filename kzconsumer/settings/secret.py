@@ -19,9 +19,13 @@ def read_secret(file: str | None, variable: str | None, name: str, where: str, f
         except (OSError, ValueError) as error:
             faults.append(f"{where} {name}_file: cannot be read: {reason_of(error)}")
         else:
-            if secret:
+            mode = Path(file).stat().st_mode & 0o777
+            if mode & 0o002:
+                faults.append(f"{where} {name}_file: everybody may write it (mode {mode:03o}): chmod 600 {file}")
+            elif secret:
                 return secret
-            faults.append(f"{where} {name}_file: is empty")
+            else:
+                faults.append(f"{where} {name}_file: is empty")
     elif variable is not None and not _VARIABLE.fullmatch(variable):
         faults.append(
             f"{where} {name}_env: is not the name of an environment variable; a {name} must not be written here"

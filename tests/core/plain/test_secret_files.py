@@ -38,6 +38,16 @@ def test_an_empty_secret_is_a_fault(content: bytes, tmp_path: Path) -> None:
     assert faults == ["[brokers.sasl] password_file: is empty"]
 
 
+@pytest.mark.parametrize(("mode", "accepted"), [(0o600, True), (0o644, True), (0o666, False), (0o602, False)])
+def test_a_secret_that_everybody_may_write_is_a_fault(mode: int, accepted: bool, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(b"hunter2")
+    file.chmod(mode)
+    faults: list[str] = []
+    assert read_secret(str(file), None, "password", "[brokers.sasl]", faults) == (b"hunter2" if accepted else None)
+    assert ("everybody may write it" in "".join(faults)) == (not accepted)
+
+
 @pytest.mark.parametrize("variable", ["hunter-2", "p@ss", "2fast", "two words", ""])
 def test_a_password_instead_of_a_variable_is_refused_and_not_shown(variable: str) -> None:
     faults: list[str] = []

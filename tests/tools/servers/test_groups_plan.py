@@ -114,3 +114,37 @@ async def test_an_unreadable_member(cluster: Cluster, unique: str, tmp_path: Pat
         assert done.returncode == 0
         assert "member registration unreadable, ignored" in done.stderr
         assert [each["joins"] for each in json.loads(done.stdout)["members"]] == [True]
+
+
+async def test_a_group_without_a_file(cluster: Cluster, unique: str) -> None:
+    """Members join as most of those that are there: here originals, whose file nobody has."""
+    await create_topic(cluster.connect, unique, 4)
+    registration = b'{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}' % unique.encode()
+    command = [
+        sys.executable,
+        "-m",
+        "kzconsumer",
+        "groups",
+        "plan",
+        unique,
+        "--zookeeper",
+        cluster.connect,
+        "-o",
+        "json",
+    ]
+
+    async def planned(*words: str) -> subprocess.CompletedProcess[str]:
+        return await anyio.to_thread.run_sync(
+            lambda: subprocess.run([*command, *words], capture_output=True, text=True, check=False, timeout=60)
+        )
+
+    async with session(cluster.connect) as zookeeper:
+        await zookeeper.ensure(f"/consumers/{unique}/ids")
+        nobody = await planned()
+        assert (nobody.returncode, "has no members whose subscription" in nobody.stderr) == (1, True)
+        await zookeeper.create(f"/consumers/{unique}/ids/a_original", registration, ephemeral=True)
+        done = await planned("--members", "1")
+        assert (done.returncode, done.stderr) == (0, "")
+        answer = json.loads(done.stdout)
+        assert answer["assignor"] == "range"
+        assert [each["then"] for each in answer["members"]] == [2, 2]

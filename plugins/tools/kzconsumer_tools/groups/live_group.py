@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -34,8 +34,12 @@ class LiveGroup(msgspec.Struct, frozen=True):
     owners: Mapping[TopicPartition, str]
 
 
-async def read_group(settings: Settings, joining: Mapping[str, Registration]) -> LiveGroup:
-    """Read the settings' group and the topics that the members of `joining` would subscribe to.
+Joining = Callable[[Mapping[str, Registration]], Mapping[str, Registration]]
+"""The members that would join those that are present."""
+
+
+async def read_group(settings: Settings, joining: Joining) -> LiveGroup:
+    """Read the settings' group and the topics that the joining members would subscribe to.
 
     A group that does not exist has no members. Raises ZooKeeperUnreachableError after 15 s, BrokersUnreachableError,
     GroupUnreadableError for an unreadable registration unless the group ignores such members.
@@ -52,7 +56,7 @@ async def read_group(settings: Settings, joining: Mapping[str, Registration]) ->
             ignore_unreadable=settings.group.unreadable_members == "ignore",
         )
         present = await reader.members()
-        joined = await _with_topics({**present, **joining}, await access.topics(), settings.group.id)
+        joined = await _with_topics({**present, **joining(present)}, await access.topics(), settings.group.id)
         partitions = [TopicPartition(name, n) for name, topic in joined.topics.items() for n in topic.partitions]
         nodes = await together([session.find(group.owner(partition)) for partition in partitions])
     return LiveGroup(
