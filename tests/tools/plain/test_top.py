@@ -22,7 +22,7 @@ import pytest
 from rich.console import Console
 
 from kzconsumer.status.server import serving
-from kzconsumer_tools.tables.top import picture
+from kzconsumer_tools.tables.top import View, picture
 from kzconsumer_tools.top_feed import Address, DaemonFeed, events, read_address
 from tests.core.plain.test_status_server import observer
 
@@ -58,6 +58,9 @@ class Terminal:
                 assert self.process.poll() is None, self.picture()
                 await anyio.sleep(0.05)
         return self.picture()
+
+    def press(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
 
     async def ended(self) -> int:
         with anyio.fail_after(30):
@@ -273,3 +276,53 @@ def test_the_whole_group() -> None:
 def test_rows_that_do_not_fit_are_left_out() -> None:
     for number in (1, 2, 5, 9):
         assert len(drawn([feed()] * number)) <= LINES
+
+
+def partitions_shown(lines: list[str]) -> list[str]:
+    return [line.split()[0] for line in lines if re.match(r"  a-\d", line)]
+
+
+def screen(found: DaemonFeed, view: View) -> list[str]:
+    console = Console(width=COLUMNS, force_terminal=True, color_system=None, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(picture([found], LINES, COLUMNS, view))
+    return capture.get().splitlines()
+
+
+def test_keys_find_and_scroll() -> None:
+    """What people try: q, /, arrows, page keys, and Esc."""
+    found, view = feed(), View()
+    found.documents["partitions"]["owned"] = [partition("a", n, "behind", 90 - n) for n in range(90)]
+    first = partitions_shown(screen(found, view))
+    assert first[0] == "a-0"
+    assert len(screen(found, view)) <= LINES
+    view.press("\x1b[B\x1b[Bj")
+    assert partitions_shown(screen(found, view))[0] == "a-3"
+    view.press("\x1b[6~ ")
+    assert partitions_shown(screen(found, view))[0] == "a-23"
+    view.press(" " * 50)
+    assert partitions_shown(screen(found, view))[-1] == "a-89", "not beyond the last"
+    view.press("k")
+    assert partitions_shown(screen(found, view))[-1] == "a-88"
+    view.press("/A-7x\x7f")
+    assert partitions_shown(screen(found, view)) == ["a-7", *(f"a-{n}" for n in range(70, 80))][: len(first)]
+    assert screen(found, view)[-1].startswith("find: A-7_")
+    view.press("\rq")
+    assert view.ended
+    assert screen(found, view)[-1].startswith("named A-7  q quit")
+    other = View()
+    other.press("/zq")
+    assert (other.named, other.ended) == ("zq", False)
+    other.press("\x1b")
+    assert (other.named, other.typing, other.ended) == ("", False, False)
+    other.press("\x1b")
+    assert other.ended
+
+
+async def test_q_ends_it(tmp_path: Path) -> None:
+    async with serving(observer(f"unix:{tmp_path}/a")):
+        with terminal("top", f"{tmp_path}/a") as top:
+            await top.shows("1 of 1 reached", "q quit")
+            top.press("q")
+            assert await top.ended() == 0
+    assert "Traceback" not in "\n".join(top.picture())

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kzconsumer.errors import ConfigError
@@ -10,7 +13,7 @@ from kzconsumer_tools.commands.answer import EXIT_UNHEALTHY
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from kzconsumer_tools.top_feed import Address, DaemonFeed
 
@@ -22,7 +25,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     top = subparsers.add_parser(
         "top",
         help="show the status of running daemons in a terminal",
-        description="Show running daemons that serve their status, worst partitions first, until Ctrl-C. Changes "
+        description="Show running daemons that serve their status, worst partitions first, until q. Changes "
         "nothing. Exit status with --once: 3 unless all daemons are reached and healthy.",
         examples=("127.0.0.1:9308 127.0.0.1:9309", "--group-file orders.toml", "--once --group 127.0.0.1:9308"),
     )
@@ -43,8 +46,6 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    import sys
-
     import anyio
 
     from kzconsumer_tools.top_feed import DaemonFeed
@@ -107,23 +108,56 @@ async def _live(daemons: Sequence[DaemonFeed]) -> int:
     from rich.console import Console
     from rich.live import Live
 
-    from kzconsumer_tools.tables.top import picture
+    from kzconsumer_tools.tables.top import View, picture
     from kzconsumer_tools.top_feed import follow
 
-    console = Console(highlight=False)
-    with Live(console=console, screen=True, auto_refresh=False) as screen:
+    console, view = Console(highlight=False), View()
+    with _single_keys(), Live(console=console, screen=True, auto_refresh=False) as screen:
+
+        def draw() -> None:
+            screen.update(picture(daemons, console.height, console.width, view), refresh=True)
+
         async with anyio.create_task_group() as tasks:
             for each in daemons:
                 tasks.start_soon(follow, each)
 
-            async def draw() -> None:
+            async def draw_again() -> None:
                 while True:
-                    screen.update(picture(daemons, console.height, console.width), refresh=True)
+                    draw()
                     await anyio.sleep(PAUSE)
 
-            tasks.start_soon(draw)
+            async def obey_keys() -> None:
+                while not view.ended:
+                    await anyio.wait_readable(sys.stdin)
+                    typed = os.read(sys.stdin.fileno(), 1024)
+                    view.press(typed.decode("utf-8", "ignore"))
+                    if not typed:
+                        return  # the terminal is gone
+                    draw()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(draw_again)
+            if sys.stdin.isatty():
+                tasks.start_soon(obey_keys)
             with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
                 async for _ in signals:
                     break
             tasks.cancel_scope.cancel()
     return 0
+
+
+@contextmanager
+def _single_keys() -> Iterator[None]:
+    """The terminal passes each key on at once, and does not show it. Ctrl-C stays a signal."""
+    import termios
+    import tty
+
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
