@@ -207,7 +207,9 @@ def enqueue(arrival: Arrival, decoded: Decoded) -> None:
     size, until = len(part.records), decoded.next_offset
     state.decoding = False
     state.position = until  # if the framing said otherwise, the answer in flight is dropped
-    state.tracker.leader_epochs.extend(start, decoded.epochs, until, state.tracker.processed)
+    # What is not fetched is of no later epoch than its leader's, with which the broker has accepted the request.
+    epochs = decoded.epochs if decoded.records.fetched else ((start, state.leader_epoch),)
+    state.tracker.leader_epochs.extend(start, epochs, until, state.tracker.processed)
     if until <= start:
         state.queue.give_back(size, state.broker)
         return

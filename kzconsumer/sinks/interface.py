@@ -38,7 +38,8 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     batches and aborted transactions are among them. Batches are never cut: the first may begin below `first`, when its
     first records were consumed before. The pieces may be views of a whole response: keep them no longer than needed.
 
-    For a sink that wants "ranges", `fetched` is False and there are no records: the sink fetches them.
+    For a sink that wants "ranges", `fetched` is False and there are no records: the sink fetches them. No record of the
+    range is of a later epoch than `leader_epoch` (KIP-101), -1 if that is unknown, as it is where records are fetched.
     """
 
     topic: str
@@ -49,6 +50,7 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     incarnation: int
     epoch: int
     raw: tuple[memoryview, ...] | None = None
+    leader_epoch: int = -1
 
     @property
     def topic_partition(self) -> TopicPartition:

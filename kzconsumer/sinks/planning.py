@@ -59,7 +59,7 @@ class RangePlans:
             if changed is not None:
                 part = batch.ranges[0]
                 log.error("planned range has changed in the log", **part.range._asdict(), reason=changed)
-            ranges = tuple(part.without(plan.left_out) for part in batch.ranges)
+            ranges = tuple(_led(part.without(plan.left_out), trackers[0]) for part in batch.ranges)
             steps = self.steps(trackers, plan.done)
             return msgspec.structs.replace(batch, ranges=ranges, steps=steps, follows=follows(trackers)), trackers
         parts = dict(zip(trackers, batch.ranges, strict=True))
@@ -69,7 +69,8 @@ class RangePlans:
             )
         except SessionExpiredError:
             ours = ()  # reported by `sessions`; the claims are gone
-        kept = {tracker: part for tracker, part in parts.items() if tracker in ours or not part.records}
+        parts = {tracker: part for tracker, part in parts.items() if tracker in ours or not part.records}
+        kept = {tracker: _led(part, tracker) for tracker, part in parts.items()}
         return Batch(tuple(kept.values()), steps=self.steps(kept, ()), follows=follows(kept)), list(kept)
 
     async def end(self, batch: Batch, trackers: list[OffsetTracker]) -> None:
@@ -116,6 +117,15 @@ class RangePlans:
             fingerprint=self.destination.fingerprint,
             leader_epoch=led if led >= 0 else msgspec.UNSET,
         )
+
+
+def _led(part: RangeData, tracker: OffsetTracker) -> RangeData:
+    """With the leader epoch, if the sink fetches the range; of a replay that of its plan."""
+    if part.fetched:
+        return part
+    plan = tracker.replay
+    epoch = tracker.leader_epochs.before(part.until) if plan is None else plan.leader_epoch
+    return part if epoch is msgspec.UNSET else msgspec.structs.replace(part, leader_epoch=epoch)
 
 
 def follows(trackers: Iterable[OffsetTracker]) -> tuple[RangeIdentity, ...]:

@@ -35,6 +35,8 @@ from tests.support.log_broker import log_broker
 from tests.support.record_sets import Codec, Record, message_set, record_batch
 
 LIMIT = 60.0
+LED = 4
+"""The epoch of the leader."""
 SETTINGS = FetchSettings(isolation="read_committed")
 
 
@@ -55,7 +57,8 @@ async def fetching(
             RateLimit(None), lambda states: None, Counters(),
         )  # fmt: skip
         fetcher.add(
-            PartitionFetchState(tracker(partition), queue, 0, SETTINGS.max_bytes) for partition, queue in partitions
+            PartitionFetchState(tracker(partition), queue, 0, SETTINGS.max_bytes, leader_epoch=LED)
+            for partition, queue in partitions
         )
         task = asyncio.create_task(fetcher.run())
         try:
@@ -285,6 +288,7 @@ async def test_a_consumer_that_fetches_for_itself_gets_ranges_and_each_answer_is
     def enough(chunk: Chunk) -> bool:
         one = (chunk.first, chunk.until, len(chunk.records), chunk.records.fetched)
         found[chunk.tracker.topic_partition.partition].append(one)
+        assert chunk.tracker.leader_epochs.before(chunk.until) == LED
         return all(ranges and ranges[-1][1] == stable for ranges in found.values())
 
     async with (

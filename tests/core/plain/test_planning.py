@@ -140,6 +140,21 @@ async def test_of_a_range_that_the_sink_fetches_only_offsets_are_planned_and_com
         assert batch.ranges == (replayed,)
 
 
+async def test_a_range_that_the_sink_fetches_has_the_leader_epoch_of_its_plan() -> None:
+    """Only the sink's own reader can compare it with the log while it fetches."""
+    part = msgspec.structs.replace(range_data("o", 0, 3, 9), pieces=(Unfetched(3, 9),))
+    member, claim = Member(), tracker(0, 3)
+    claim.leader_epochs.extend(3, ((3, 4),), 9, 3)
+    batch, _ = await member.planning.begin(Batch((part,)), [claim])
+    assert (batch.ranges[0].leader_epoch, member.plans[claim].leader_epoch) == (4, 4)
+    again = tracker(0, 3, member.plans[claim])
+    batch, _ = await member.planning.begin(Batch((part,), is_replay=True), [again])
+    assert batch.ranges[0].leader_epoch == 4
+    unknown = msgspec.structs.replace(member.plans[claim], leader_epoch=msgspec.UNSET)
+    batch, _ = await member.planning.begin(Batch((part,), is_replay=True), [tracker(0, 3, unknown)])
+    assert batch.ranges[0].leader_epoch == -1
+
+
 CHANGED = pytest.mark.parametrize(
     "now", [range_data("orders", 0, 3, 9, [{"offset": 3, "value": b"other"}]), range_data("orders", 0, 3, 9, [])]
 )

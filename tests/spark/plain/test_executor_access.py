@@ -30,7 +30,7 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer_spark.daemon.spool import unspooled
 from kzconsumer_spark.executors.access import BrokerAccess
 from kzconsumer_spark.executors.fetching import BrokersOutageError, fetched
-from kzconsumer_spark.executors.source import RangePart
+from kzconsumer_spark.executors.source import PublishedBatch, PublishedBatches, RangePart, RangeStreamReader
 from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.worker.range_stream import FEWEST_OFFSETS, split
 from tests.support.range_data import range_data
@@ -104,6 +104,14 @@ def test_a_task_connects_with_the_secrets_of_the_member_where_their_files_are_no
     assert security.sasl is not None
     assert next(security.sasl.begin("h")) == f"\0u\0{PASSWORD}".encode()
     assert (repr(part), repr(access)) == ("RangePart(t-0[1..2))", "BrokerAccess(broker 1 (h:9092))")
+
+
+def test_a_task_has_the_leader_epoch_of_its_range(tmp_path: Path) -> None:
+    parts = (span(0, 1, 2), span(1, 5, 9))
+    batch = PublishedBatch(parts=parts, epochs=(3, -1), brokers=(), kafka=Kafka.of(of_brokers()))
+    PublishedBatches(tmp_path).publish(0, batch)
+    tasks = RangeStreamReader(tmp_path).partitions({"batch": -1}, {"batch": 0})
+    assert [(each.part, each.epoch) for each in tasks if isinstance(each, RangePart)] == [(parts[0], 3), (parts[1], -1)]
 
 
 def test_a_task_has_the_token_that_the_driver_was_given(tmp_path: Path) -> None:

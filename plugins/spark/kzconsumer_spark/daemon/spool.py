@@ -40,6 +40,7 @@ def unspooled(part: RangeData) -> SpooledRange:
         records=part.records,
         file=None,
         spans=_spans(part),
+        leader_epoch=part.leader_epoch,
     )
 
 

@@ -28,9 +28,10 @@ _LOOK_SECONDS: Final = 0.01
 
 
 class PublishedBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be fetched, by one task for each part, and how."""
+    """What is to be fetched, by one task for each part, and how. `epochs`: the leader epoch of each part."""
 
     parts: tuple[OffsetRange, ...]
+    epochs: tuple[int, ...]
     brokers: tuple[Broker, ...]
     kafka: Kafka
 
@@ -91,11 +92,11 @@ class RangeStreamReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         batch = self._batches.read(end["batch"])
         access = BrokerAccess(batch.kafka, batch.brokers)
-        return [RangePart(part, access) for part in batch.parts]
+        return [RangePart(part, access, epoch) for part, epoch in zip(batch.parts, batch.epochs, strict=True)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePart)
-        return fetched(partition.part, partition.access)
+        return fetched(partition.part, partition.access, partition.epoch)
 
 
 class RangeSource(DataSource):

@@ -21,7 +21,7 @@ class SpooledRange(msgspec.Struct, frozen=True, kw_only=True):
     """One range of a batch and the Parquet file that holds its `records` rows (no file when there are none).
 
     Without a file executors fetch its `spans`: all of it but offsets that the log has lost. `records` is the number of
-    their offsets then.
+    their offsets then, and `leader_epoch` is that of `RangeData`.
     """
 
     topic: str
@@ -33,6 +33,7 @@ class SpooledRange(msgspec.Struct, frozen=True, kw_only=True):
     records: int
     file: str | None
     spans: tuple[OffsetRange, ...] = ()
+    leader_epoch: int = -1
 
     @property
     def range(self) -> OffsetRange:

@@ -6,10 +6,8 @@ As in the daemon, the core plans ranges, commits them when the sink has written 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from functools import partial
 from typing import Any
 
 import anyio
@@ -19,7 +17,6 @@ from kzconsumer.clock import now
 from kzconsumer.consumer import subscribe
 from kzconsumer.errors import sole_cause
 from kzconsumer.logs.logger import facts
-from kzconsumer.model import TopicPartition
 from kzconsumer.sessions import Sessions
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.capabilities import capabilities
@@ -39,8 +36,6 @@ FIRST_BATCH_SECONDS = 15.0
 EMPTY_BATCH_SECONDS = 15.0
 """After so long a run has an empty batch: what it waits for may be another source of the query, which Spark has not yet
 asked, and so does not learn what is committed."""
-_EPOCH_SECONDS = 2.0
-"""How long a batch waits for the epoch of a leader. Without it, its tasks compare with the log's end alone."""
 
 
 class GroupMember:
@@ -97,7 +92,6 @@ class GroupMember:
         destination = destination_of(WHERE, capabilities(self._hand_over))
         assert destination is not None
         sessions = Sessions(self._settings, lease=self._lease, wants="ranges", destination=destination)
-        self._hand_over.epochs_of = partial(_epochs, sessions)
         isolation, reset = self._settings.fetch.isolation, self._settings.offsets.reset
         plans = RangePlans(sessions, destination, isolation, refuses_loss=reset == "fail")
         runner = SinkRunner(WHERE, self._hand_over, self._settings.batch, sessions, plans)
@@ -127,9 +121,3 @@ class GroupMember:
     async def _until_finished(self, sessions: Sessions) -> None:
         await sessions.finished.wait()
         self._stop.set()
-
-
-async def _epochs(sessions: Sessions, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-    found = await sessions.log_bounds(partitions, _EPOCH_SECONDS)
-    ends = {each: bounds[1] for each, bounds in found.items() if isinstance(bounds, tuple)}
-    return {each: end.leader_epoch for each, end in ends.items() if end.leader_epoch >= 0}

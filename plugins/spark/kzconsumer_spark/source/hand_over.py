@@ -8,27 +8,20 @@ only what no other member may deliver meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Final, Self
 
 import anyio
 
 from kzconsumer.logs.logger import get_logger
-from kzconsumer.model import RangeIdentity, TopicPartition, Wants
+from kzconsumer.model import RangeIdentity, Wants
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.zookeeper.lease import Lease
 from kzconsumer_spark.daemon.spool import unspooled
 from kzconsumer_spark.source.stream_offset import PlannedRange, StreamOffset
 
 _log = get_logger("kzconsumer.spark")
-
-
-EpochsOf: TypeAlias = Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]]
-
-
-async def _unknown(partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-    return {}
 
 
 class HandOver:
@@ -44,9 +37,6 @@ class HandOver:
         self._lease = lease
         self.socket = ""
         """Where the end of a batch is to be reported when Spark has committed it."""
-        self.epochs_of: EpochsOf = _unknown
-        """Looks up the epochs of the leaders of these partitions, for a moment."""
-        self._epochs: Mapping[TopicPartition, int] = {}
         self._committed = offset
         self._returned = offset
         self._asked = False
@@ -74,8 +64,6 @@ class HandOver:
         """Returns when Spark has committed all ranges that are not lost, as it may have done before."""
         if self._is_committed(batch):
             _log.info("ranges committed by Spark already", ranges=[str(part.range) for part in batch.ranges])
-        # Once for a batch: Spark may ask for it again, and gets the same offset.
-        self._epochs = await self.epochs_of([part.topic_partition for part in batch.ranges])
         try:
             self._offered = batch.ranges
             self._signal()
@@ -107,7 +95,7 @@ class HandOver:
                 while True:
                     await self._lease.wait()
                     offered = map(_planned, self._without_lost(self._offered))
-                    if (end := offset.after(offered, self.socket, self._epochs)) != offset:
+                    if (end := offset.after(offered, self.socket)) != offset:
                         self._returned = end
                         return end
                     await self._change.wait()
@@ -127,4 +115,4 @@ class HandOver:
 
 
 def _planned(part: RangeData) -> PlannedRange:
-    return PlannedRange(part.identity, unspooled(part).spans)
+    return PlannedRange(part.identity, unspooled(part).spans, part.leader_epoch)

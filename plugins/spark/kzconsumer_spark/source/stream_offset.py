@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
+from kzconsumer.model import OffsetRange, RangeIdentity
 
 
 class Reached(NamedTuple):
@@ -23,18 +23,22 @@ class Reached(NamedTuple):
 
 
 class PlannedRange(NamedTuple):
-    """A range as it is planned, and the spans of it that are to be fetched: all but what the log has lost."""
+    """A range as it is planned, and the spans of it that are to be fetched: all but what the log has lost.
+
+    `leader_epoch`: see `RangeData`.
+    """
 
     identity: RangeIdentity
     spans: tuple[OffsetRange, ...]
+    leader_epoch: int = -1
 
 
 class StreamOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`reached` is keyed by partition ("orders-0"); `ranges` are those of the batch that ends here.
 
     `empties` counts batches without ranges, which would end where they begin otherwise. `socket` is where the member
-    that made this offset learns that Spark has committed it. `epochs` are those of the leaders of the batch's
-    partitions when it was planned, where they are known: its tasks refuse another log (`RangeReader.epochs`).
+    that made this offset learns that Spark has committed it. `epochs` are the leader epochs of the batch's
+    partitions, where they are known: its tasks refuse another log (`RangeReader.epochs`).
     """
 
     group: str
@@ -66,19 +70,18 @@ class StreamOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self._reached(part) >= part.until
 
     def epoch(self, part: OffsetRange) -> int:
-        """Of the partition's leader when a range of the batch was planned; -1 if it is unknown."""
+        """The leader epoch of a range of the batch; -1 if it is unknown."""
         return self.epochs.get(str(part.topic_partition), -1)
 
-    def after(
-        self, planned: Iterable[PlannedRange], socket: str = "", epochs: Mapping[TopicPartition, int] | None = None
-    ) -> Self:
+    def after(self, planned: Iterable[PlannedRange], socket: str = "") -> Self:
         """The end of a batch of these ranges, without what is delivered; the same offset if all is."""
         left = [part for part in planned if not self.covers(part.identity)]
         if not left:
             return self
         reached = dict(self.reached)
         ranges = []
-        for identity, spans in left:
+        epochs = {_key(part.identity): part.leader_epoch for part in left if part.leader_epoch >= 0}
+        for identity, spans, _ in left:
             begin = self._reached(identity)
             ranges += [
                 identity._replace(first=max(span.first, begin), until=span.until)
@@ -86,9 +89,7 @@ class StreamOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 if span.until > begin
             ]
             reached[_key(identity)] = Reached(identity.incarnation, identity.epoch, identity.until)
-        partitions = {part.topic_partition for part in ranges}
-        known = {str(each): epoch for each, epoch in (epochs or {}).items() if each in partitions}
-        return type(self)(self.group, reached, tuple(ranges), self.empties, socket, known)
+        return type(self)(self.group, reached, tuple(ranges), self.empties, socket, epochs)
 
     def empty(self) -> Self:
         """The end of a batch without ranges."""

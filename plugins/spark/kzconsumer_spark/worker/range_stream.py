@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Final
@@ -35,11 +35,13 @@ class RangeStream:
         self._session.dataSource.register(RangeSource)
         return self._session.readStream.format(NAME).option("path", str(self._path)).load()
 
-    def publish(self, ranges: Iterable[SpooledRange]) -> None:
+    def publish(self, ranges: Sequence[SpooledRange]) -> None:
         """Let the query find these ranges."""
+        epochs = {part.range.topic_partition: part.leader_epoch for part in ranges}
         spans = [span for part in ranges for span in part.spans]
-        parts = split(spans, self._session.sparkContext.defaultParallelism)
-        batch = PublishedBatch(parts=tuple(parts), brokers=self._brokers, kafka=self._kafka)
+        parts = tuple(split(spans, self._session.sparkContext.defaultParallelism))
+        known = tuple(epochs[part.topic_partition] for part in parts)
+        batch = PublishedBatch(parts=parts, epochs=known, brokers=self._brokers, kafka=self._kafka)
         self._batches.publish(next(self._numbers), batch)
 
 
