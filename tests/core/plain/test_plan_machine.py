@@ -114,15 +114,8 @@ def test_finds_a_range_that_does_not_say_what_it_follows(monkeypatch: pytest.Mon
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("forgetful", ["claim", "tracker"])
-def test_finds_a_member_that_forgets_what_it_has_written(forgetful: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the last range, a claim knows it from the mark, and a write from the tracker."""
-    if forgetful == "claim":
-        monkeypatch.setattr(adopter, "_last_written", lambda adopted: None)
-        monkeypatch.setattr(ClaimRecord, "last_written", None)
-    else:
-        nothing = property(lambda tracker: None, lambda tracker, written: None)
-        monkeypatch.setattr(OffsetTracker, "written", nothing, raising=False)
+def test_finds_a_claim_that_does_not_know_what_was_written_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ClaimRecord, "last_written", None)
     assert re.search("is behind a gap|are nowhere", broken())
 
 

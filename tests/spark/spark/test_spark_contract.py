@@ -7,7 +7,7 @@ the members.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -17,6 +17,7 @@ from kzconsumer.sinks.interface import Sink
 from kzconsumer.testing.sink_contract import SinkContract, contract_context
 from kzconsumer_spark.daemon.sink import SparkSink
 from tests.support.contract_functions import stored
+from tests.support.copied import copied
 from tests.support.spark_functions import FUNCTION_DIRECTORY
 
 pytestmark = pytest.mark.timeout(900)
@@ -43,6 +44,9 @@ class TestParquet(OnSpark):
 
     def read_back(self, directory: Path) -> Iterable[bytes | None]:
         return ds.dataset(directory / "out", format="parquet").to_table(columns=["value"])["value"].to_pylist()
+
+    def copy(self, directory: Path) -> Callable[[], None]:
+        return copied(directory / "out")
 
 
 class TestFunction(OnSpark):

@@ -21,7 +21,7 @@ from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
-from kzconsumer.registry.claim_record import ClaimRecord, Plan, decode_claim_record, encode_claim_record
+from kzconsumer.registry.claim_record import ClaimRecord, CommitMark, Plan, decode_claim_record, encode_claim_record
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.ownership import Blocked, Claimed
@@ -141,8 +141,9 @@ class PlanWorld:
         for lost in self.published.keys() - self._copy.keys():
             del self.published[lost]
             partition = lost.topic_partition
-            record = self._record(partition)
-            if record.epoch == lost.epoch and record.last_written is not None and lost.until <= record.last_written[1]:
+            mark = self._record(partition).mark
+            known = (isinstance(mark, CommitMark) and mark.epoch == lost.epoch and mark.written) or (0, 0)
+            if lost.until <= known[1]:
                 self._gone.add(lost)
             self._elsewhere |= {(partition, lost.epoch, offset) for offset in range(lost.first, lost.until)}
             self.restored += 1
