@@ -32,19 +32,21 @@ class Health:
     def joined(self) -> bool:
         return self.sessions is not None and not self.phase
 
-    def status(self) -> str:
-        """One line, for `systemctl status` and the status page."""
-        status = self.phase or self._consuming()
+    def status(self, behind: Total | None = None) -> str:
+        """One line, for `systemctl status` and the status page. `behind`: if the caller has it already."""
+        status = self.phase or self._consuming(behind)
         return f"{status}; {self.note}" if self.note else status
 
-    def _consuming(self) -> str:
+    def _consuming(self, behind: Total | None) -> str:
         if not self._lease.held or self.sessions is None:
             return "waiting for ZooKeeper or a broker"
         positions = self.sessions.positions()
         if not positions:
             return "in the group, no partitions"
         paused = sum(at.paused for at in positions)
-        parts = [f"consuming {plural(len(positions), 'partition')}", behind_text(self.total()) if self.total else ""]
+        if behind is None and self.total is not None:
+            behind = self.total()
+        parts = [f"consuming {plural(len(positions), 'partition')}", behind_text(behind) if behind else ""]
         return ", ".join(filter(None, [*parts, f"{paused} paused" if paused else ""]))
 
     def fault(self) -> str | None:

@@ -180,6 +180,7 @@ class Observer:
         threads: dict[str, dict[str, list[str]]] = {}
         for partition, thread in sorted(assigned.items()):
             threads.setdefault(thread.consumer, {}).setdefault(str(thread), []).append(str(partition))
+        partitions = self.partitions()
         me = sessions.consumer if sessions is not None else None
         timeline = self.counters.rebalances.timeline
         return Report(
@@ -188,7 +189,7 @@ class Observer:
             cluster=self.settings.zookeeper.connect,
             group=self.settings.group.id,
             member=me,
-            state=self._health.status(),
+            state=self._health.status(total(each.progress for each in partitions)),
             joined=self._health.joined,
             alive=self._health.fault(),
             session=self._session(),
@@ -206,7 +207,7 @@ class Observer:
                 for name, registration in sorted(snapshot.members.items() if snapshot is not None else ())
             ],
             assigned=[Assigned(*partition, str(thread)) for partition, thread in sorted(assigned.items())],
-            partitions=self.partitions(),
+            partitions=partitions,
             blocked=self._blocked(),
             unreadable=self.counters.rebalances.last == "unreadable",
             commit_failure=self.counters.commits.failure or (sessions.postponed if sessions is not None else None),
