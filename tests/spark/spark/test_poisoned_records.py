@@ -11,12 +11,15 @@ from typing import Any
 import anyio
 import pyarrow.dataset as ds
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_spark import GroupSource
 from tests.files.servers.test_poisoned_records import NANOSECONDS
 from tests.spark.spark.test_replay_after_kill import committed, spark_of
-from tests.support.extent import extent
+from tests.support.extent import extent, only_nightly
 from tests.support.members import daemon
 from tests.support.processes import wait_gone
 from tests.support.producing import Sent, produce
@@ -47,7 +50,8 @@ def letters(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in directory.glob("*.jsonl") for line in file.read_text().splitlines()]
 
 
-async def test_everything_else_is_written_once(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("read", ["spool", pytest.param("executors", marks=only_nightly)])
+async def test_everything_else_is_written_once(cluster: Cluster, unique: str, tmp_path: Path, read: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     out, aside = tmp_path / "out", tmp_path / "letters"
     tables = f"""[rejected]
@@ -58,6 +62,7 @@ plugin = "spark"
 [sink.options]
 destination = "parquet"
 path = "{out}"
+read = "{read}"
 value = {{ format = "json", schema = "n BIGINT, us BIGINT, text STRING" }}
 select = "value.n, timestamp_micros(value.us) AS at, cast(value.text AS INT) AS number, offset"
 """
@@ -81,3 +86,38 @@ select = "value.n, timestamp_micros(value.us) AS at, cast(value.text AS INT) AS 
     assert {each["offset"]: each["error_class"] for each in found} == BAD
     assert all(REASONS[each["offset"]] in each["reason"] for each in found), found
     assert len(found) <= len(BAD) + 2, "at least once: only those of the attempt that was killed"
+
+
+def batch_read(spark: SparkSession, cluster: Cluster, tmp_path: Path, topic: str, rejected: str) -> list[int]:
+    config = tmp_path / "group.toml"
+    config.write_text(
+        f'zookeeper.connect = "{cluster.connect}"\ngroup.id = "{topic}"\nsubscription.topics.{topic} = 1\n'
+        f"[rejected]\n{rejected}\n"
+    )
+    spark.dataSource.register(GroupSource)
+    rows = (
+        spark.read.format("kzconsumer")
+        .options(config=str(config), startingOffsets="earliest", minPartitions="3")
+        .load()
+    )
+    return sorted(row["offset"] for row in rows.select("offset").collect())
+
+
+async def test_the_source_carries_out_each_policy_in_its_tasks(
+    spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    records = [Sent(0, b"k", b"%d" % n, timestamp=NANOSECONDS if n == 613 else None) for n in range(1000)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
+    reason = f"{unique}-0 at offset 613 was rejected as unstorable: timestamp is outside of the years 1 to 9999"
+    with pytest.raises(PySparkException, match=reason):
+        batch_read(spark, cluster, tmp_path, unique, "")
+    left = [n for n in range(1000) if n != 613]
+    assert batch_read(spark, cluster, tmp_path, unique, 'policy = "skip"') == left
+    aside = tmp_path / "letters"
+    assert batch_read(spark, cluster, tmp_path, unique, f'policy = "dead-letter"\ndirectory = "{aside}"') == left
+    (letter,) = letters(aside)
+    assert (letter["topic"], letter["offset"], letter["timestamp"]) == (unique, 613, NANOSECONDS)
+    assert (letter["key"], letter["value"], letter["error_class"]) == ("k", "613", "unstorable")
+    with pytest.raises(PySparkException, match="tasks write dead letters to a directory alone"):
+        batch_read(spark, cluster, tmp_path, unique, 'policy = "dead-letter"\ntopic = "elsewhere"')

@@ -17,8 +17,9 @@ from kzconsumer.brokers.pool import Brokers
 from kzconsumer.errors import BrokerError, BrokersUnreachableError, ConnectionLostError
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
-from kzconsumer_files.parquet.records import spark_columns
+from kzconsumer_files.parquet.records import spark_columns, without_time
 from kzconsumer_spark.executors.access import BrokerAccess
+from kzconsumer_spark.executors.timestamps import MOST_NAMED, NotStorableError, TaskPolicy
 
 _Found = AsyncGenerator[tuple[TopicPartition, pa.RecordBatch]]
 
@@ -39,22 +40,34 @@ class _Known:
         return self._brokers
 
 
-def fetched(part: OffsetRange, access: BrokerAccess, epoch: int = -1) -> Iterator[pa.RecordBatch]:
+def fetched(
+    part: OffsetRange, access: BrokerAccess, epoch: int = -1, policy: TaskPolicy | None = None
+) -> Iterator[pa.RecordBatch]:
     """Every record of the range, with the columns of the spool. Blocks.
 
-    `epoch`: of the partition's leader when the range was planned, -1 if that is unknown.
+    `epoch`: of the partition's leader when the range was planned, -1 if that is unknown. `policy` is for records whose
+    timestamp Spark cannot hold: its errors are raised, or NotStorableError without one.
     Raises BrokersOutageError, and as `RangeReader.read` for everything else; also if TLS or SASL failed.
     """
+    named: list[int] = []
     if part.first >= part.until:
         return
     epochs = {part.topic_partition: epoch} if epoch >= 0 else {}
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(_reader(access, epochs)) as reader:
         found = reader.read([part])
         try:
-            while (batch := portal.call(_following, found)) is not None:
-                yield spark_columns(batch)
+            while len(named) < MOST_NAMED and (batch := portal.call(_following, found)) is not None:
+                bad = without_time(batch)
+                if bad and policy is not None:
+                    batch = policy.settle(batch, bad)
+                else:
+                    named += bad
+                if not named and batch.num_rows:
+                    yield spark_columns(batch)
         finally:
             portal.call(found.aclose)
+    if named:
+        raise NotStorableError(part, named)
     if TaskContext.get() is not None:
         _exempt_modules()
 

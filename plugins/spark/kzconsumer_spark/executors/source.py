@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from kzconsumer.model import Broker, OffsetRange
 from kzconsumer_spark.executors.access import BrokerAccess
 from kzconsumer_spark.executors.fetching import fetched
+from kzconsumer_spark.executors.timestamps import TaskPolicy
 from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
 
@@ -61,12 +62,15 @@ class PublishedBatches:
 class RangePart(InputPartition):
     """What one task fetches. Pickled for it; its text is without secrets."""
 
-    def __init__(self, part: OffsetRange, access: BrokerAccess, epoch: int = -1) -> None:
-        """`epoch`: see `fetched`."""
+    def __init__(
+        self, part: OffsetRange, access: BrokerAccess, epoch: int = -1, policy: TaskPolicy | None = None
+    ) -> None:
+        """`epoch`, `policy`: see `fetched`."""
         super().__init__(None)
         self.part = part
         self.access = access
         self.epoch = epoch
+        self.policy = policy
 
     def __repr__(self) -> str:
         return f"RangePart({self.part})"
@@ -96,7 +100,7 @@ class RangeStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePart)
-        return fetched(partition.part, partition.access, partition.epoch)
+        return fetched(partition.part, partition.access, partition.epoch, partition.policy)
 
 
 class RangeSource(DataSource):

@@ -30,12 +30,13 @@ class GroupBatchReader(DataSourceReader):
         kafka = Kafka.of(settings)
         found = ranges_between(settings, self._options.bounds)
         access = BrokerAccess(kafka, found.brokers, found.ids)
+        policy = self._options.task_policy
         return [
-            RangePart(part, access, found.epochs.get(part.topic_partition, -1))
+            RangePart(part, access, found.epochs.get(part.topic_partition, -1), policy)
             for part in split(found.ranges, self._options.tasks)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, RangePart):  # Spark makes a partition of its own if there is none
-            for records in fetched(partition.part, partition.access, partition.epoch):
+            for records in fetched(partition.part, partition.access, partition.epoch, partition.policy):
                 yield records.select(self._columns)

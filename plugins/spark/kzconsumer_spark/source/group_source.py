@@ -102,12 +102,13 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise each.error()
             _log.error("records of a planned range are lost", **each.range._asdict(), reason=each.reason)
         access = BrokerAccess(registry.kafka, topics.brokers, topics.ids)
-        return [RangePart(part, access, offset.epoch(part)) for part in split(found, self._options.tasks)]
+        policy = self._options.task_policy
+        return [RangePart(part, access, offset.epoch(part), policy) for part in split(found, self._options.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePart)
         try:
-            for records in fetched(partition.part, partition.access, partition.epoch):
+            for records in fetched(partition.part, partition.access, partition.epoch, partition.policy):
                 yield records.select(self._columns)
         except OffsetLostError as error:
             way_out = "start the query again: [offsets] reset decides. If the log was truncated, use another checkpoint"

@@ -12,6 +12,8 @@ from kzconsumer.errors import ConfigError
 from kzconsumer.settings.layers import Origin
 from kzconsumer.settings.settings import Settings, layers_of
 from kzconsumer.settings.tables import nearest
+from kzconsumer_files.parquet.records import UNSTORABLE
+from kzconsumer_spark.executors.timestamps import TaskPolicy
 from kzconsumer_spark.source.bounds import START, UNTIL, Bounds, read_bounds
 
 WHERE: Final = "GroupSource"
@@ -50,6 +52,11 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int
     bounds: Bounds
     given: frozenset[str]
+
+    @property
+    def task_policy(self) -> TaskPolicy:
+        """What tasks do with records that Spark cannot hold."""
+        return TaskPolicy(rejected=self.settings.rejected, group=self.settings.group.id)
 
     def require_streaming(self) -> None:
         """Raises ConfigError for options of batch reads, which `spark.read` takes."""
@@ -130,6 +137,8 @@ def _unsupported(settings: Settings) -> list[str]:
         faults.append('[fetch] on_corrupt: must be "fail", since tasks fetch the records')
     if settings.brokers.sasl.mechanism == "GSSAPI":
         faults.append("[brokers.sasl] mechanism: tasks have no Kerberos tickets: use another listener and mechanism")
+    if settings.rejected.of(UNSTORABLE) == "dead-letter" and settings.rejected.directory is None:
+        faults.append("[rejected] topic: tasks write dead letters to a directory alone: give one that executors have")
     if settings.fetch.rate_limit is not None:
         faults.append("[fetch] rate_limit: cannot be used, since tasks fetch the records")
     return faults

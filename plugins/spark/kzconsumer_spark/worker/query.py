@@ -27,6 +27,7 @@ from kzconsumer.figures import some
 from kzconsumer.sinks.interface import RecordsRejectedError
 from kzconsumer_files.writer import Written
 from kzconsumer_spark.executors.fetching import BrokersOutageError
+from kzconsumer_spark.executors.timestamps import NotStorableError, rejected_in
 from kzconsumer_spark.pipe.locations import location
 from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange
 from kzconsumer_spark.ranges.batch import SparkBatch
@@ -149,6 +150,7 @@ class RangeQuery:
 
 # How a traceback ends, whatever has wrapped the error on its way from a task.
 _OUTAGE: Final = f"\n{BrokersOutageError.__module__}.{BrokersOutageError.__qualname__}: "
+_NOT_STORABLE: Final = f"\n{NotStorableError.__module__}.{NotStorableError.__qualname__}: "
 
 
 def failure(batch: RunBatch, error: BaseException) -> Failed:
@@ -156,6 +158,9 @@ def failure(batch: RunBatch, error: BaseException) -> Failed:
     _, outage, rest = "".join(traceback.format_exception(error)).partition(_OUTAGE)
     reason = rest.partition("\n")[0][:1000] if outage else first_line(error)
     rejected = tuple(error.records) if isinstance(error, RecordsRejectedError) else ()
+    _, named, records = "".join(traceback.format_exception(error)).partition(_NOT_STORABLE)
+    if named and not outage:
+        rejected = rejected_in(records.partition("\n")[0])
     lacks, ends = (error.lacking, error.ends) if isinstance(error, DestinationWentBackError) else (None, None)
     return Failed(
         number=batch.number,

@@ -1,0 +1,77 @@
+"""Records whose timestamp Spark cannot hold, as tasks meet them.
+
+A task of the sink names them, and the member decides about them. A task of the source has no member at hand: it carries
+out `[rejected]` itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import anyio
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kzconsumer.errors import RecordRejectedError
+from kzconsumer.model import OffsetRange
+from kzconsumer.records.columns import messages
+from kzconsumer.registry.offset_list import offset_list, offsets_in, spans_of
+from kzconsumer.rejected.dead_letter import DeadLetter
+from kzconsumer.rejected.letter_files import LetterFiles
+from kzconsumer.settings.sections import RejectedSettings
+from kzconsumer.sinks.interface import Rejected
+from kzconsumer_files.parquet.records import NO_TIME, UNSTORABLE
+
+MOST_NAMED: Final = 1000
+"""Records by which one task fails; the others are named by the next one."""
+
+
+class NotStorableError(Exception):
+    """Some records of a part of a range. The text, in one line, is for `rejected_in`."""
+
+    def __init__(self, part: OffsetRange, offsets: Sequence[int]) -> None:
+        spans = spans_of(offsets[:MOST_NAMED])
+        said = part.topic, part.partition, part.first, offset_list(spans, part.first)
+        super().__init__(msgspec.json.encode(said).decode())
+
+
+def rejected_in(text: str) -> tuple[Rejected, ...]:
+    """The records of a NotStorableError."""
+    topic, partition, first, offsets = msgspec.json.decode(text, type=tuple[str, int, int, str])
+    found = (offset for begin, until in offsets_in(offsets, first) for offset in range(begin, until))
+    return tuple(Rejected(topic, partition, offset, NO_TIME, UNSTORABLE) for offset in found)
+
+
+class TaskPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """`[rejected]` of `group`, for the tasks of a source. Dead letters go to a directory that executors have."""
+
+    rejected: RejectedSettings
+    group: str
+
+    def settle(self, records: pa.RecordBatch, offsets: Sequence[int]) -> pa.RecordBatch:
+        """The other records, once those at `offsets` are dead letters or skipped.
+
+        A task that Spark repeats writes its letters again. Raises RecordRejectedError, DeadLetterError.
+        """
+        policy = self.rejected.of(UNSTORABLE)
+        is_bad = pc.is_in(records.column("offset"), pa.array(offsets, pa.int64()))
+        bad = list(messages(records.filter(is_bad)))
+        if policy == "fail":
+            first = bad[0]
+            raise RecordRejectedError(first.topic, first.partition, first.offset, UNSTORABLE, NO_TIME)
+        if policy == "dead-letter":
+            assert self.rejected.directory is not None  # checked by the options
+            files = LetterFiles(Path(self.rejected.directory), self.rejected.file_bytes)
+            try:
+                anyio.run(files.write, [DeadLetter(each, UNSTORABLE, NO_TIME, self.group) for each in bad])
+            finally:
+                files.close()
+        for each in bad:
+            print(
+                f"kzconsumer: {each.topic}-{each.partition} offset {each.offset}: {policy}: {NO_TIME}", file=sys.stderr
+            )
+        return records.filter(pc.invert(is_bad))

@@ -1,0 +1,45 @@
+"""Records that Spark cannot hold, as a task names them to the member, through Spark's tracebacks."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+
+from kzconsumer.model import OffsetRange
+from kzconsumer_spark.executors.fetching import BrokersOutageError
+from kzconsumer_spark.executors.timestamps import MOST_NAMED, NotStorableError
+from kzconsumer_spark.pipe.messages import RunBatch
+from kzconsumer_spark.worker.query import failure
+
+PART = OffsetRange("orders.v1", 3, 1 << 40, (1 << 40) + 100_000)
+BATCH = RunBatch(number=1, ranges=())
+
+
+def wrapped(error: Exception) -> Exception:
+    """As Spark has it: the task's traceback is the text of an exception of its own."""
+    try:
+        raise error
+    except Exception:
+        said = traceback.format_exc()
+    return RuntimeError(f"Job aborted: org.apache.spark.api.python.PythonException: {said}\n\tat org.apache.spark.Foo")
+
+
+@pytest.mark.parametrize("offsets", [[0], [5, 6, 7, 99_999], list(range(0, 2 * MOST_NAMED, 2))])
+def test_the_member_gets_the_records_that_a_task_names(offsets: list[int]) -> None:
+    failed = failure(BATCH, wrapped(NotStorableError(PART, [PART.first + n for n in offsets])))
+    assert [each.offset - PART.first for each in failed.rejected] == offsets
+    assert {(each.topic, each.partition, each.error_class) for each in failed.rejected} == {
+        ("orders.v1", 3, "unstorable")
+    }
+    assert not failed.outage
+
+
+def test_a_task_names_a_limited_number() -> None:
+    every_other = [PART.first + n for n in range(0, 4 * MOST_NAMED, 2)]
+    assert len(failure(BATCH, wrapped(NotStorableError(PART, every_other))).rejected) == MOST_NAMED
+
+
+def test_an_outage_rejects_nothing() -> None:
+    failed = failure(BATCH, wrapped(BrokersOutageError("broker 1 does not answer")))
+    assert (failed.rejected, failed.outage) == ((), True)
