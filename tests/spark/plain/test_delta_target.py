@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
@@ -27,6 +29,7 @@ from kzconsumer_files.names import NotOurs, Owner
 from kzconsumer_files.publication import KeptAside
 from kzconsumer_files.target import Target
 from kzconsumer_spark.delta.holdings import held
+from kzconsumer_spark.delta.log import statistics
 from kzconsumer_spark.delta.target import DeltaTarget
 from kzconsumer_spark.pipe.messages import ToDelta
 from kzconsumer_spark.ranges.positions import Overtaken
@@ -304,6 +307,49 @@ def test_readers_skip_files_by_their_statistics(writer: Writer[DeltaTarget], out
         columns=["offset"], filters=[("timestamp", ">", start + datetime.timedelta(seconds=10, milliseconds=4))]
     )
     assert set(late.column("offset").to_pylist()) == set(range(10_005, 10_010))
+
+
+def _days(*years: int) -> list[datetime.datetime]:
+    return [datetime.datetime(year, 12, 31, 23, 59, 59, 999_999, tzinfo=datetime.UTC) for year in years]
+
+
+def _file(path: Path, times: list[datetime.datetime]) -> pa.Table:
+    table = pa.table({"offset": list(range(len(times))), "at": pa.array(times, pa.timestamp("us", tz="UTC"))})
+    pq.write_table(table, path)
+    return table
+
+
+def test_statistics_have_years_of_four_digits_or_are_left_out(tmp_path: Path) -> None:
+    _file(tmp_path / "early", _days(1, 999))
+    early = json.loads(statistics(tmp_path / "early"))
+    assert early["minValues"]["at"] == "0001-12-31T23:59:59.999Z"
+    assert early["maxValues"]["at"] == "1000-01-01T00:00:00.000Z"
+    _file(tmp_path / "late", _days(2000, 9999))
+    late = json.loads(statistics(tmp_path / "late"))
+    assert late["minValues"]["at"] == "2000-12-31T23:59:59.999Z"
+    assert "at" not in late["maxValues"]
+    beyond = pa.table({"at": pa.array([0, 253_402_300_800_000_000], pa.timestamp("us", tz="UTC"))})
+    pq.write_table(beyond, tmp_path / "beyond")
+    assert json.loads(statistics(tmp_path / "beyond"))["numRecords"] == 2
+
+
+def test_what_the_page_says_makes_rows_visible_that_wrong_statistics_hid(tmp_path: Path) -> None:
+    """They had no zeros before a year."""
+    write_deltalake(tmp_path, _file(tmp_path / "outside", _days(1, 999, 2026)))
+    log = tmp_path / "_delta_log" / f"{0:020}.json"
+    wrong = log.read_text().replace("0001-12-31T", "1-12-31T").replace("2026-12-31T", "10-12-31T")
+    assert wrong != log.read_text()
+    log.write_text(wrong)
+
+    def old() -> int:
+        year = datetime.datetime(1000, 1, 1, tzinfo=datetime.UTC)
+        return int(DeltaTable(tmp_path).to_pyarrow_table(filters=[("at", "<", year)]).num_rows)
+
+    assert old() == 0
+    page = (Path(__file__).parents[3] / "docs" / "spark-tables.md").read_text()
+    (repair,) = re.findall(r"^DeltaTable\(.*$", page, re.MULTILINE)
+    eval(repair, {"DeltaTable": lambda _: DeltaTable(tmp_path)})
+    assert old() == 2
 
 
 @pytest.mark.parametrize(

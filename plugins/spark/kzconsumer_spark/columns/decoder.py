@@ -7,9 +7,10 @@ affected.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kzconsumer_spark.columns.avro_types import for_spark
 
@@ -58,7 +59,32 @@ def decode_column(values: pa.Array[Any], read: Read, type_: pa.DataType) -> tupl
 
 
 def _column(rows: list[object], type_: pa.DataType) -> pa.Array[Any]:
-    return pa.array(rows, type_).cast(for_spark(type_))
+    column = pa.array(rows, type_).cast(for_spark(type_))
+    _require_years(column)
+    return column
+
+
+def _require_years(column: pa.Array[Any]) -> None:
+    """Raises ValueError for a date or time outside of the years 1 to 9999, which formats and readers do not have."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        for part in column.flatten():
+            _require_years(part)
+    elif pa.types.is_list(kind):
+        _require_years(column.flatten())
+    elif pa.types.is_map(kind):
+        _require_years(column.items)
+    elif pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
+        bounds = pc.min_max(column.cast(pa.int32() if pa.types.is_date32(kind) else pa.int64()))
+        lowest, highest = bounds["min"].as_py(), bounds["max"].as_py()
+        first, last = _DAYS if pa.types.is_date32(kind) else _MICROSECONDS
+        if lowest is not None and (lowest < first or highest > last):
+            raise ValueError
+
+
+#: The first and the last of the years 1 to 9999, since 1970.
+_DAYS: Final = (-719162, 2932896)
+_MICROSECONDS: Final = (-62135596800_000_000, 253402300799_999_999)
 
 
 def _reason(error: Exception) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -182,11 +182,11 @@ class DeltaLog:
             raise Misfit(f"Delta table {self._uri}: {error}") from None
 
 
-_MILLISECOND = datetime.timedelta(milliseconds=1)
+_MILLISECOND: Final = datetime.timedelta(milliseconds=1)
 
 
 def statistics(file: Path) -> str:
-    """JSON. Raises OSError."""
+    """JSON. A bound that the log cannot have is left out: readers then read the file. Raises OSError."""
     footer = pq.read_metadata(file)
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
@@ -200,20 +200,21 @@ def statistics(file: Path) -> str:
         if len(known) < len(found):
             continue
         nulls[column.name] = sum(each.null_count for each in known)
-        bounds = [(each.min, each.max) for each in known if each.has_min_max]
-        if len(bounds) == len(found) and bounds and isinstance(bounds[0][0], int | datetime.date):
-            lowest[column.name] = _as_json(min(low for low, _ in bounds))
-            highest[column.name] = _as_json(max(high for _, high in bounds), up=True)
+        with suppress(OverflowError, ValueError):  # a time that Python does not have, or not in whole milliseconds
+            bounds = [(each.min, each.max) for each in known if each.has_min_max]
+            if len(bounds) == len(found) and bounds and isinstance(bounds[0][0], int | datetime.date):
+                lowest[column.name] = _as_json(min(low for low, _ in bounds))
+                highest[column.name] = _as_json(max(high for _, high in bounds), up=True)
     return msgspec.json.encode(
         {"numRecords": footer.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
     ).decode()
 
 
 def _as_json(value: Any, *, up: bool = False) -> Any:
-    """As Delta's log has it: times in whole milliseconds."""
+    """As Delta's log has it: ISO 8601 with years of four digits, times in whole milliseconds. Raises OverflowError."""
     if not isinstance(value, datetime.datetime):
         return value.isoformat() if isinstance(value, datetime.date) else value
     if up and value.microsecond % 1000:
         value += _MILLISECOND
-    whole = value.strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{whole}.{value.microsecond // 1000:03d}{'' if value.tzinfo is None else 'Z'}"
+    whole = value.replace(tzinfo=None).isoformat(timespec="milliseconds")
+    return whole if value.tzinfo is None else f"{whole}Z"
