@@ -129,6 +129,12 @@ FUNCTION = {"destination": "function", "function": "a:b"}
         (PARQUET | {"retry_backoff": "0s"}, "retry_backoff: "),
         (PARQUET | {"scratch": "/tmp/[x]"}, "scratch: "),
         (PARQUET | {"value": {"format": "jsn"}}, '[sink.options.value] format: "jsn" is not one of'),
+        (PARQUET | {"partition_by": ["day", "_p"]}, 'directories of the column "_p" begin with "_"'),
+        (PARQUET | {"partition_by": [".p"]}, 'directories of the column ".p" begin with "."'),
+        (
+            PARQUET | {"destination": "orc", "conf": {"spark.sql.session.timeZone": "Europe/Berlin"}},
+            '"Europe/Berlin" does not go with ORC',
+        ),
         (PARQUET | {"value": {"format": "json"}}, 'schema is missing: format "json" needs it'),
         (PARQUET | {"key": {"format": "string", "schema": "a INT"}}, 'schema does not go with format "string"'),
         (PARQUET | {"value": {"format": "json", "schema": "registry:s"}}, "that of JSON is Spark DDL"),

@@ -64,7 +64,7 @@ def _column(rows: list[object], type_: pa.DataType) -> pa.Array[Any]:
     return column
 
 
-def _require_years(column: pa.Array[Any]) -> None:
+def _require_years(column: Any) -> None:
     """Raises ValueError for a date or time outside of the years 1 to 9999, which formats and readers do not have."""
     kind = column.type
     if pa.types.is_struct(kind):

@@ -21,6 +21,7 @@ from kzconsumer_spark.daemon.options import WHERE, SparkOptions, local_path, rea
 from kzconsumer_spark.pipe.cluster import is_cluster
 from kzconsumer_spark.pipe.column_options import split_url
 from kzconsumer_spark.pipe.messages import ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc
+from kzconsumer_spark.pipe.spark_settings import require_one_time
 
 # Of pyiceberg's properties, beside those whose names say it.
 _SECRET: Final = re.compile(r"^header\.|connection-string")
@@ -88,6 +89,14 @@ class FilesOptions(PathOptions, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in self.partition_by:
+            if name.startswith(("_", ".")):
+                raise ValueError(
+                    f'partition_by: directories of the column "{name}" begin with "{name[0]}", and readers skip these:'
+                    " give it another name by select"
+                )
+        if "orc" in (self.destination, self.format):
+            require_one_time(self.conf)
         if self.destination == "files" and self.format is None:
             raise ValueError(f'format is missing: destination "files" needs it ({", ".join(get_args(Format))})')
         if self.destination != "files" and self.format is not None:

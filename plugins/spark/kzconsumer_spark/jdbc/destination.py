@@ -23,6 +23,7 @@ from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.ranges.lease import Permission
 from kzconsumer_spark.ranges.screen import Limits, Screen
 from kzconsumer_spark.ranges.tags import RANGE_COLUMNS, STAGED_ROW, AsTheyCame, Shaping, require_all, tag_of, tagged
+from kzconsumer_spark.ranges.text_formats import TIMES
 
 DRIVER: Final = "org.postgresql.Driver"
 _TYPES: Final[dict[type[types.DataType], str]] = {
@@ -138,9 +139,24 @@ class JdbcDestination:
 
 
 def storable(frame: DataFrame) -> DataFrame:
-    """The frame with JSON text in place of types that no database column has: structs, maps, arrays of these."""
-    nested = [field.name for field in frame.schema if column_type(field.dataType) == "jsonb"]
-    return frame.withColumns({name: sql.to_json(sql.col(f"`{name}`")) for name in nested}) if nested else frame
+    """The frame with text in place of what JDBC has no exact value of: PostgreSQL reads it as the type of its column.
+
+    JSON of structs, maps, arrays of these; dates and times, which JDBC has in Java's time zone and old calendar only.
+    """
+    texts = {}
+    for field in frame.schema:
+        column = sql.col(f"`{field.name}`")
+        if column_type(field.dataType) == "jsonb":
+            texts[field.name] = sql.to_json(column, {**TIMES})
+        elif isinstance(field.dataType, types.TimestampType):
+            in_utc = sql.timestamp_add("MICROSECOND", sql.unix_micros(column), sql.lit(_EPOCH).cast("timestamp_ntz"))
+            texts[field.name] = sql.concat(in_utc.cast("string"), sql.lit("Z"))
+        elif isinstance(field.dataType, types.TimestampNTZType | types.DateType):
+            texts[field.name] = column.cast("string")
+    return frame.withColumns(texts) if texts else frame
+
+
+_EPOCH: Final = "1970-01-01T00:00:00"
 
 
 def column_type(kind: types.DataType) -> str:

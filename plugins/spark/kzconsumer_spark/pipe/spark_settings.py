@@ -96,6 +96,16 @@ def require_zone(conf: Mapping[str, str]) -> None:
         )
 
 
+def require_one_time(conf: Mapping[str, str]) -> None:
+    """Raises ValueError for a time zone in which ORC, which has local times, would have one for two instants."""
+    zone = time_zone(conf)
+    if zone != "UTC" and not _OFFSET.fullmatch(zone):
+        raise ValueError(
+            f'conf.{_ZONE}: "{zone}" does not go with ORC, whose times are local: those of the hour that comes twice'
+            " would be one; give UTC or an offset such as +05:30"
+        )
+
+
 def environment_zone(conf: Mapping[str, str]) -> str:
     """The same as the variable TZ has it, for Python processes; signs of offsets mean the opposite there."""
     zone = time_zone(conf)
@@ -133,7 +143,7 @@ def settings(start: Start) -> dict[str, str]:
             merged = defaults | warehouse | start.conf | own | _EACH_TASK_ONCE
         case ToFunction():
             merged = defaults | warehouse | start.conf | own
-    # ORC and columns of a database that have no time zone get what Java's own says.
+    # ORC gets what Java's own says.
     java_zone = f"-Duser.timezone={'GMT' if _OFFSET.fullmatch(zone[_ZONE]) else ''}{zone[_ZONE]}"
     merged[_EXECUTOR_JAVA_OPTIONS] = f"{java_zone} {start.conf.get(_EXECUTOR_JAVA_OPTIONS, '')}".strip()
     given = start.conf.get(_JAVA_OPTIONS, "")

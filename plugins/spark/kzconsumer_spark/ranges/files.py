@@ -39,6 +39,7 @@ from kzconsumer_spark.ranges.tags import (
     tag_of,
     tagged,
 )
+from kzconsumer_spark.ranges.text_formats import OPTIONS
 
 #: How to learn from a file how many rows it has. There is no such way for text: Spark counts what it writes.
 _ROWS_OF: Final[dict[str, Callable[[Path], int]]] = {
@@ -105,7 +106,7 @@ class RangeFiles:
 
     def _stage_by_range(self, records: DataFrame, ranges: Sequence[SpooledRange], output: Path) -> StagedFiles:
         shaped, quarantined = tagged(records, ranges, self._shaping)
-        screen = Screen(shaped, ranges, Limits(directories=self._directories()))
+        screen = Screen(shaped, ranges, self._limits())
         frame = screen.frame
         columns = StructType([each for each in frame.schema if each.name not in RANGE_COLUMNS])
         count = _ROWS_OF.get(self._to.format)
@@ -121,7 +122,8 @@ class RangeFiles:
                 for name in by
             }
             frame, by = frame.withColumns(copies), tuple(copies)
-        writer = frame.write.format(self._to.format).options(**self._to.write_options)
+        options = {**OPTIONS.get(self._to.format, {}), **self._to.write_options}
+        writer = frame.write.format(self._to.format).options(**options)
         with screen.explaining():
             writer.partitionBy(*RANGE_COLUMNS, *by).save(location(output))
         found = {part: _files_of(part, output, self._to.format) for part in ranges}
@@ -138,10 +140,10 @@ class RangeFiles:
         ]
         return StagedFiles(staged, columns)
 
-    def _directories(self) -> dict[str, str]:
-        """By column, what precedes its value in the name of a directory."""
+    def _limits(self) -> Limits:
         before, after = (_PARTITION, "=%3D") if self._keep_columns else ("", "=")
-        return {name: f"{before}{name}{after}" for name in self._to.partition_by}
+        directories = {name: f"{before}{name}{after}" for name in self._to.partition_by}
+        return Limits(directories=directories, empty=self._keep_columns, orc=self._to.format == "orc")
 
     def _with_records(self, part: SpooledRange, rows: int) -> SpooledRange:
         """Where rows are left out of what executors fetch, the number of records stays that of offsets."""

@@ -1,4 +1,4 @@
-"""Rows that a destination cannot hold: times that readers do not have, U+0000, values too long for a directory's name.
+"""Rows that a destination cannot hold: times that it or readers do not have, U+0000, values that name no directory.
 
 Rows are written through an assertion, which costs a comparison of each such value. Only if the job fails are they
 looked for, and their records rejected.
@@ -35,6 +35,8 @@ _TIMES: Final[Mapping[type[types.DataType], tuple[str, str]]] = {
 _ESCAPED: Final = r"""[^\x01-\x1F"#%'*/:=?\\\x7F{\[\]^]"""
 _NO_TIME: Final = "is outside of the years 1 to 9999"
 _NUL: Final = "has the character U+0000"
+_EMPTY: Final = "is empty, which the name of a directory cannot say: it would be read as null"
+_NOT_IN_ORC: Final = "is a time that ORC does not have"
 _LONG: Final = f"is too long for the name of a directory, {MOST_BYTES} bytes"
 _REASON: Final = "_kz_reason"
 
@@ -43,10 +45,15 @@ _Check: TypeAlias = Callable[[Column, types.DataType], Column | None]
 
 
 class Limits(NamedTuple):
-    """`nul`: text may have U+0000. `directories`: the columns that name directories, with what precedes the value."""
+    """`nul`: text may have U+0000. `directories`: the columns that name directories, with what precedes the value.
+
+    `empty`: their text may be empty, since files have it as well. `orc`: times are those of ORC.
+    """
 
     nul: bool = True
     directories: Mapping[str, str] = {}
+    empty: bool = True
+    orc: bool = False
 
 
 class Screen:
@@ -91,11 +98,15 @@ def _reasons(schema: types.StructType, limits: Limits) -> Iterator[Column]:
         value = sql.col(f"`{field.name}`")
         if (outside := _any(value, field.dataType, _outside)) is not None:
             yield _because(outside, field.name, _NO_TIME)
+        if limits.orc and (lost := _any(value, field.dataType, _not_in_orc)) is not None:
+            yield _because(lost, field.name, _NOT_IN_ORC)
         if not limits.nul and (found := _any(value, field.dataType, _has_nul)) is not None:
             yield _because(found, field.name, _NUL)
         if field.name in limits.directories and isinstance(field.dataType, types.StringType | types.BinaryType):
             text = value.cast("string")
             yield _because(sql.contains(text, sql.lit("\0")), field.name, _NUL)
+            if not limits.empty:
+                yield _because(text == "", field.name, _EMPTY)
             room = MOST_BYTES - len(limits.directories[field.name].encode())
             escaped = 2 * sql.length(sql.regexp_replace(text, _ESCAPED, ""))
             size = sql.octet_length(text)
@@ -109,6 +120,19 @@ def _because(condition: Column, name: str, reason: str) -> Column:
 def _outside(value: Column, kind: types.DataType) -> Column | None:
     bounds = _TIMES.get(type(kind))
     return None if bounds is None else (value < sql.expr(bounds[0])) | (value > sql.expr(bounds[1]))
+
+
+def _not_in_orc(value: Column, kind: types.DataType) -> Column | None:
+    """The days that the calendar left out in 1582, which ORC makes the 15th of; and parts of the second before 1970,
+    which are read as a second later (ORC-763)."""
+    if type(kind) not in _TIMES:
+        return None
+    left_out = sql.to_date(value).between(sql.expr("date'1582-10-05'"), sql.expr("date'1582-10-14'"))
+    if isinstance(kind, types.DateType):
+        return left_out
+    literal = "timestamp'{}Z'" if isinstance(kind, types.TimestampType) else "timestamp_ntz'{}'"
+    second, after = (sql.expr(literal.format(text)) for text in ("1969-12-31 23:59:59", "1970-01-01 00:00:00"))
+    return left_out | ((value > second) & (value < after))
 
 
 def _has_nul(value: Column, kind: types.DataType) -> Column | None:
