@@ -122,16 +122,18 @@ class Observer:
         behind = [each for each in self.partitions() if each.progress.behind]
         next_offsets = {TopicPartition(each.topic, each.partition): each.offsets["processed"] for each in behind}
         self._written = {p: kept for p, kept in self._written.items() if next_offsets.get(p) == kept[0]}
-        due: dict[TopicPartition, int] = {}
-        for each in behind:
-            partition = TopicPartition(each.topic, each.partition)
-            why = each.progress.why_seconds
-            silent = isinstance(self._asked.get(partition), Why)
-            if why is not None and why.reason == "record not read" and not silent and len(due) < MOST_TIMES:
-                due[partition] = next_offsets[partition]
+        waiting = [
+            partition
+            for each, partition in zip(behind, next_offsets, strict=True)
+            if each.progress.why_seconds is not None
+            and each.progress.why_seconds.reason == "record not read"
+            and not isinstance(self._asked.get(partition), Why)
+        ]
+        # Those that were asked for without an answer come last: they must not keep the others out.
+        due = sorted(waiting, key=self._written.__contains__)[:MOST_TIMES]
         if due:
-            found = await sessions.written(due, ASKING)
-            self._written |= {each: (due[each], time) for each, time in found.items()}
+            found = await sessions.written({each: next_offsets[each] for each in due}, ASKING)
+            self._written |= {each: (next_offsets[each], time) for each, time in found.items()}
 
     def _look(self, sessions: Sessions) -> None:
         rounds = sessions.counters.commits.rounds
