@@ -1,0 +1,295 @@
+"""The figures of every view, in odd states, compared with what foreign clients read: aiozk's own client and librdkafka.
+
+One table is made for each version, with a row for each state and view; `KZCONSUMER_TABLE=DIR` keeps it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import aiozk
+import anyio
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from kzconsumer.settings.settings import Settings
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_tools.exporter import burrow
+from kzconsumer_tools.exporter.exporter import Exporter, Reading
+from tests.support.command_line import CommandLine
+from tests.support.extent import extent
+from tests.support.producing import Sent, produce
+from tests.support.zookeeper_sessions import session, until
+
+pytestmark = pytest.mark.timeout(400)
+
+VERSIONS = extent(("3.9.1",), ("0.8.2.2", "1.1.1", "3.9.1"))
+RECORDS = 10
+
+
+class State(NamedTuple):
+    """`offsets`: topic and partition -> the content of the node; `health`: that of `describe`. `full`, `empty` and
+    `leaderless` are topics of two partitions, `gone` is none."""
+
+    offsets: Mapping[str, bytes] = MappingProxyType({})
+    ids: Mapping[str, bytes] = MappingProxyType({})
+    owners: Mapping[str, bytes] = MappingProxyType({})
+    other: tuple[str, ...] = ()
+    health: str = "healthy"
+
+
+STATIC = b'{"version":1,"subscription":{"TOPIC":1},"pattern":"static","timestamp":"1"}'
+LIST = b'{"version":1,"subscription":{"EXPRESSION":1},"pattern":"white_list","timestamp":"1"}'
+BOTH = {"full/0": b"m-0", "full/1": b"m-0"}
+EMPTY = {"empty/0": b"m-0", "empty/1": b"m-0"}
+DONE = {"full/0": b"10", "full/1": b"10"}
+
+STATES = {
+    "caught up, members": State(DONE, {"m": STATIC}, BOTH),
+    "caught up, no members": State(DONE),
+    "behind, no members": State({"full/0": b"3", "full/1": b"10"}, health="unhealthy"),
+    "behind, members": State({"full/0": b"3", "full/1": b"0"}, {"m": STATIC}, BOTH),
+    "never committed": State({}, {"m": STATIC}, BOTH),
+    "never committed, empty logs": State({}, {"m": STATIC.replace(b"TOPIC", b"EMPTY")}, EMPTY),
+    "one of two committed": State({"full/0": b"4"}, {"m": STATIC}, BOTH),
+    "minus one": State({"full/0": b"-1"}),
+    "no number": State({"full/0": b"x", "full/1": b"9"}, health="unhealthy"),
+    "no content": State({"full/0": b""}, health="unhealthy"),
+    "leading zeros": State({"full/0": b"007"}, health="unhealthy"),
+    "white space": State({"full/0": b" 7\n"}, health="unhealthy"),
+    "beyond the end": State({"full/0": b"11"}, health="unhealthy"),
+    "the largest number": State({"full/0": b"%d" % (2**63 - 1)}, health="unhealthy"),
+    "larger than any": State({"full/0": b"%d" % 2**63}, health="unhealthy"),
+    "an empty log": State({"empty/0": b"0"}),
+    "beyond an empty log": State({"empty/0": b"4"}, health="unhealthy"),
+    "a deleted topic": State({"gone/0": b"4", "full/0": b"10"}, health="unhealthy"),
+    "a partition too many": State({"full/7": b"4", "full/0": b"10"}, health="unhealthy"),
+    "a leaderless partition": State({"leaderless/0": b"0", "full/0": b"10"}, health="unhealthy"),
+    "nodes of 0.7": State({"full/0-1": b"4", "full/0": b"10"}, health="unhealthy"),
+    "registered, owns nothing": State(DONE, {"m": STATIC}, health="unhealthy"),
+    "owner without registration": State(DONE, {"m": STATIC}, {"full/0": b"z-0", "full/1": b"m-0"}, health="unhealthy"),
+    "owner of one session, member of none": State(DONE, {}, {"full/0": b"z-0"}, health="unhealthy"),
+    "owner nodes with the member's id": State(DONE, {"h:6f1c-b2": STATIC}, dict.fromkeys(BOTH, b"h:6f1c-b2")),
+    "unreadable registration": State(DONE, {"m": b"{"}, health="unhealthy"),
+    "unusable pattern": State(DONE, {"m": LIST.replace(b"EXPRESSION", b"(")}, health="unhealthy"),
+    "a pattern that backtracks": State(DONE, {"m": LIST.replace(b"EXPRESSION", b"(a+)+(f|u|l)+")}),
+    "a Storm spout": State(other=("partition_0", "partition_1"), health="not examined"),
+    "nothing but its name": State(),
+}  # fmt: skip
+OF_0_11 = {
+    "before the start": State({"trimmed/0": b"2", "trimmed/1": b"8"}, health="unhealthy"),
+    "before the start, all deleted": State({"swept/0": b"2", "swept/1": b"10"}, health="unhealthy"),
+    "never committed, all deleted": State({"swept/0": b"-1", "swept/1": b"-1"}),
+    "an open transaction": State({"open/0": b"0"}, health="unhealthy"),
+}
+"""Brokers from 0.11 delete records on request, and have transactions."""
+
+
+class Truth(NamedTuple):
+    """What follows from the foreign readings. `lag`: None if that of one partition is unknown."""
+
+    lag: int | None
+    at_least: int
+    unknown: int
+    gone: int
+
+
+async def foreign(cluster: Cluster, groups: list[str]) -> dict[str, Truth]:
+    client = aiozk.ZKClient(cluster.connect.partition("/")[0], chroot=f"/{cluster.connect.partition('/')[2]}")
+    await client.start()
+    about: dict[str, Any] = {"bootstrap.servers": cluster.bootstrap, "group.id": "foreign"}
+    about["isolation.level"] = "read_uncommitted"
+    if cluster.version.startswith("0.8"):
+        about |= {"api.version.request": False, "broker.version.fallback": "0.8.2"}
+    consumer = Consumer(about)
+    marks: dict[tuple[str, int], tuple[int, int] | None] = {}
+
+    def watermarks(topic: str, number: int) -> tuple[int, int] | None:
+        if (topic, number) not in marks:
+            try:
+                marks[topic, number] = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=4)
+            except Exception:
+                marks[topic, number] = None
+        return marks[topic, number]
+
+    async def children(path: str) -> list[str]:
+        try:
+            return list(await client.get_children(path))
+        except aiozk.exc.NoNode:
+            return []
+
+    try:
+        there = {topic: range(2) for topic in await children("/brokers/topics")}
+        found = {}
+        for group in groups:
+            rows: dict[tuple[str, int], bytes | None] = {}
+            for topic in await children(f"/consumers/{group}/offsets"):
+                for name in await children(f"/consumers/{group}/offsets/{topic}"):
+                    if name.isdecimal():
+                        rows[topic, int(name)] = await client.get_data(f"/consumers/{group}/offsets/{topic}/{name}")
+            for member in await children(f"/consumers/{group}/ids"):
+                data = await client.get_data(f"/consumers/{group}/ids/{member}")
+                for topic in there if b"static" in data else ():
+                    for number in there[topic] if b'"%s"' % topic.encode() in data else ():
+                        rows.setdefault((topic, number), None)
+            found[group] = await anyio.to_thread.run_sync(truth, rows, there, watermarks)
+        return found
+    finally:
+        consumer.close()
+        await client.close()
+
+
+def truth(
+    rows: dict[tuple[str, int], bytes | None],
+    there: dict[str, range],
+    watermarks: Callable[[str, int], tuple[int, int] | None],
+) -> Truth:
+    lags: list[int | None] = []
+    gone = 0
+    for (topic, number), data in rows.items():
+        if number not in there.get(topic, ()):
+            gone += 1
+            continue
+        log = watermarks(topic, number)
+        text = (data or b"-1").strip() if data != b"" else b"unreadable"
+        if log is None:
+            lags.append(None)
+        elif text == b"-1":
+            lags.append(0 if log[0] == log[1] else None)
+        elif not text.isdigit() or not int(text) <= log[1]:
+            lags.append(None)
+        else:
+            lags.append(log[1] - max(log[0], int(text)))
+    known = [lag for lag in lags if lag is not None]
+    return Truth(None if None in lags else sum(known), sum(known), lags.count(None), gone)
+
+
+async def make(zookeeper: ZooKeeperSession, group: str, state: State, names: dict[str, str]) -> None:
+    def named(leaf: str) -> str:
+        topic, _, number = leaf.partition("/")
+        return f"{names[topic]}/{number}"
+
+    root = f"/consumers/{group}"
+    await zookeeper.ensure(root)
+    for leaf, data in state.offsets.items():
+        await zookeeper.ensure(f"{root}/offsets/{named(leaf)}")
+        await zookeeper.set(f"{root}/offsets/{named(leaf)}", data, -1)
+    for name in state.other:
+        await zookeeper.ensure(f"{root}/{name}")
+    for kind, nodes in (("ids", state.ids), ("owners", {named(leaf): owner for leaf, owner in state.owners.items()})):
+        for name, data in nodes.items():
+            path = f"{root}/{kind}/{name}"
+            await zookeeper.ensure(path.rpartition("/")[0])
+            data = data.replace(b"TOPIC", names["full"].encode()).replace(b"EMPTY", names["empty"].encode())
+            await zookeeper.create(path, data, ephemeral=True)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_every_view_shows_what_foreign_clients_read(
+    cluster_of: Callable[[str], Cluster],
+    version: str,
+    unique: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = cluster_of(version)
+    names = {kind: f"{unique}-{kind}" for kind in ("full", "empty", "gone", "leaderless")}
+    for kind in ("full", "empty"):
+        await create_topic(cluster.connect, names[kind], 2)
+    records = [Sent(n % 2, None, b"x") for n in range(2 * RECORDS)]
+    await anyio.to_thread.run_sync(produce, cluster.bootstrap, cluster.version, names["full"], records)
+    states, open_ended = STATES, None
+    if version != "0.8.2.2":
+        states = {**STATES, **OF_0_11}
+        for kind, before in (("trimmed", 6), ("swept", RECORDS), ("open", 0)):
+            names[kind] = f"{unique}-{kind}"
+            await create_topic(cluster.connect, names[kind], 2)
+            await anyio.to_thread.run_sync(produce, cluster.bootstrap, cluster.version, names[kind], records)
+            await anyio.to_thread.run_sync(delete_before, cluster.bootstrap, names[kind], before)
+        open_ended = await anyio.to_thread.run_sync(begin, cluster.bootstrap, names["open"])
+    groups = {f"{unique}-{number}": state for number, state in enumerate(states.values())}
+    rows: list[tuple[str, str, object, object]] = []
+    async with session(cluster.connect) as zookeeper:
+        nobody = b'{"version":1,"partitions":{"0":[4711],"1":[4711]}}'
+        await zookeeper.create(f"/brokers/topics/{names['leaderless']}", nobody)
+        for group, state in groups.items():
+            await make(zookeeper, group, state, names)
+        expected = await foreign(cluster, list(groups))
+        kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect)
+        listed = {each["group"]: each for each in await kzconsumer.json("groups", "list", "--include", f"{unique}-.*")}
+        reading = await exported(cluster, unique, monkeypatch)
+        for name, (group, state) in zip(states, groups.items(), strict=True):
+            true = expected[group]
+            lag = await found_by_lag(kzconsumer, group)
+            of_list = listed[group]
+            of_exporter = reading.groups[group].total
+            views = {
+                "lag": Truth(lag["lag"], lag["lag_at_least"], sum(lag["unknown"].values()), lag["gone"]),
+                "groups list": Truth(
+                    of_list["lag"], of_list["lag_at_least"], sum(of_list["unknown"].values()), of_list["gone"]
+                ),
+                "exporter": Truth(
+                    of_exporter.lag, of_exporter.at_least, sum(of_exporter.unknown.values()), of_exporter.gone
+                ),
+            }
+            rows += [(name, view, figure, true) for view, figure in views.items()]
+            total = burrow.status("c", group, reading.groups[group], whole=True)["totallag"]
+            rows.append((name, "Burrow", total if true.unknown == 0 else None, true.lag))
+            described = await kzconsumer.json("groups", "describe", group)
+            rows.append((name, "describe", described["health"], state.health))
+            shown = (await kzconsumer("groups", "describe", group)).out.splitlines()[-1]
+            said = {"Healthy": "healthy", "Not healthy": "unhealthy", "Not examined": "not examined"}
+            rows.append((name, "describe as text", said[shown.partition(":")[0]], described["health"]))
+        await zookeeper.delete(f"/brokers/topics/{names['leaderless']}", -1)
+        if open_ended is not None:
+            await anyio.to_thread.run_sync(open_ended.abort_transaction)
+    lines = [f"{'=' if found == true else '!'} {name}: {view}: {found} {true}" for name, view, found, true in rows]
+    Path(os.environ.get("KZCONSUMER_TABLE") or tmp_path, f"figures-{version}").write_text("\n".join(lines))
+    assert len(STATES) >= 25
+    assert len({true for _, _, _, true in rows}) > 8, "the states differ"
+    assert [line for line in lines if line.startswith("!")] == []
+
+
+def delete_before(bootstrap: str, topic: str, offset: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for deleted in admin.delete_records([TopicPartition(topic, number, offset) for number in range(2)]).values():
+        deleted.result(30)
+
+
+def begin(bootstrap: str, topic: str) -> Producer:
+    """A transaction of three records, which stays open."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for _ in range(3):
+        producer.produce(topic, b"x", partition=0)
+    assert producer.flush(30) == 0
+    return producer
+
+
+async def found_by_lag(kzconsumer: CommandLine, group: str) -> Any:
+    import json
+
+    done = await kzconsumer("lag", group, "-o", "json")
+    assert done.status in (0, 1), done
+    return json.loads(done.out)
+
+
+async def exported(cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch) -> Reading:
+    settings = Settings.from_dict({"zookeeper": {"connect": cluster.connect}, "group": {"id": "unused"}})
+    exporter = Exporter(settings, "c", 1.0, 60.0, wanted=lambda name: name.startswith(f"{unique}-"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(exporter.run)
+        await until(lambda: exporter.present is not None, 60)
+        reading = exporter.present
+        tasks.cancel_scope.cancel()
+    assert reading is not None
+    return reading
