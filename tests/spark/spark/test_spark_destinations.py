@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from kzconsumer.errors import ConfigError
+from kzconsumer.errors import ConfigError, DestinationWentBackError
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_files import writer
 from kzconsumer_files.layout import Misfit
@@ -37,18 +37,21 @@ from kzconsumer_spark.daemon.holdings import held_by
 from kzconsumer_spark.daemon.spool import write_spool
 from kzconsumer_spark.daemon.spool_place import SpoolPlace
 from kzconsumer_spark.delta.target import DeltaTarget
+from kzconsumer_spark.function.step_recorder import StepRecorder
 from kzconsumer_spark.iceberg.target import IcebergTarget
 from kzconsumer_spark.jdbc.destination import JdbcDestination
 from kzconsumer_spark.pipe.column_options import Columns
-from kzconsumer_spark.pipe.messages import SpooledRange, ToDelta, ToFiles, ToIceberg, ToJdbc
+from kzconsumer_spark.pipe.messages import RunBatch, SpooledRange, Start, To, ToDelta, ToFiles, ToIceberg, ToJdbc
 from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.ranges.files import RangeFiles
 from kzconsumer_spark.ranges.lease import Lease
 from kzconsumer_spark.ranges.parts import read_part
 from kzconsumer_spark.ranges.spool_reader import SCHEMA, read_spool
 from kzconsumer_spark.ranges.table_destination import TableDestination
-from kzconsumer_spark.ranges.tags import TAGS, RowsLost, Shaped
+from kzconsumer_spark.ranges.tags import TAGS, AsTheyCame, RowsLost, Shaped
 from kzconsumer_spark.worker.files_destination import FilesDestination
+from kzconsumer_spark.worker.process import _destination as worker_destination
+from kzconsumer_spark.worker.query import failure
 from tests.files.plain.test_ledger import publish as publish_ranges
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
 from tests.support.postgres import Postgres
@@ -570,6 +573,39 @@ def test_a_failure_leaves_nothing_and_the_next_attempt_has_a_stage_of_its_own(
     # A lost connection fails at most one attempt.
     database.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'kzconsumer'")
     assert destination.write(frame_of(session, 1, ranges)) == (0, 0, 3)
+    destination.close()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg", "jdbc"])
+def test_a_batch_that_follows_what_is_missing_is_refused(
+    session: SparkSession, tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/house"}
+    to: dict[str, Callable[[], To]] = {
+        "parquet": lambda: ToFiles(path=str(tmp_path / "out")),
+        "delta": lambda: ToDelta(path=str(tmp_path / "out")),
+        "iceberg": lambda: ToIceberg(table="lake.orders", catalog_options=catalog),
+        "jdbc": lambda: request.getfixturevalue("jdbc"),
+    }
+    side = claimed_destination(to[kind]())
+    side.claim(OWNER)
+    start = Start(scratch="", master="local[2]", conf={}, destination=side.to, next_batch=1, safe_until=0.0)
+    destination = worker_destination(start, session, LEASE, AsTheyCame(), StepRecorder(lambda event: None))
+    data = [range_data("t", 0, 5 * number, 5 * number + 5) for number in range(4)]
+    parts = []
+    for part in data:
+        directory = tmp_path / f"spool-{part.first}"
+        directory.mkdir()
+        parts.append(write_spool(SpoolPlace.in_directory(directory), [part]))
+    frames = [frame_of(session, number, part) for number, part in enumerate(parts)]
+    assert destination.write(frames[0]) == (5, 1, 0)
+    assert destination.write(frames[1]._replace(follows=[data[0].identity])) == (5, 1, 0)
+    for _ in range(2):
+        with pytest.raises(DestinationWentBackError, match="t-0: offsets 10 to 15 were written and committed") as lost:
+            destination.write(frames[3]._replace(follows=[data[2].identity]))
+    answer = failure(RunBatch(number=3, ranges=()), lost.value)
+    assert (answer.lacks, answer.ends) == (data[2].identity, 10)
+    assert side.has([part.identity for part in data]) == [part.identity for part in data[:2]]
     destination.close()
 
 
