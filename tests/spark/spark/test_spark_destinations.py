@@ -48,7 +48,7 @@ from kzconsumer_spark.ranges.lease import Lease
 from kzconsumer_spark.ranges.parts import read_part
 from kzconsumer_spark.ranges.spool_reader import SCHEMA, read_spool
 from kzconsumer_spark.ranges.table_destination import TableDestination
-from kzconsumer_spark.ranges.tags import TAGS, AsTheyCame, RowsLost, Shaped
+from kzconsumer_spark.ranges.tags import TAGS, RowsLost, Shaped
 from kzconsumer_spark.worker.files_destination import FilesDestination
 from kzconsumer_spark.worker.process import _destination as worker_destination
 from kzconsumer_spark.worker.query import failure
@@ -590,7 +590,9 @@ def test_a_batch_that_follows_what_is_missing_is_refused(
     side = claimed_destination(to[kind]())
     side.claim(OWNER)
     start = Start(scratch="", master="local[2]", conf={}, destination=side.to, next_batch=1, safe_until=0.0)
-    destination = worker_destination(start, session, LEASE, AsTheyCame(), StepRecorder(lambda event: None))
+    destination = worker_destination(
+        start, session, LEASE, ColumnShaping(session, Columns(), SCHEMA), StepRecorder(print)
+    )
     data = [range_data("t", 0, 5 * number, 5 * number + 5) for number in range(4)]
     parts = []
     for part in data:
