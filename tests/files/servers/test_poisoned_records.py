@@ -60,8 +60,14 @@ async def committed(cluster: Cluster, group: str, end: int) -> None:
 
 @pytest.mark.parametrize("policy", ["skip", "dead-letter"])
 async def test_all_others_are_written(
-    cluster: Cluster, unique: str, tmp_path: Path, policy: str, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster,
+    unique: str,
+    tmp_path: Path,
+    policy: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("KZCONSUMER__BATCH__MAX_RECORDS", "500000")
     bad = RECORDS // 2
     await poisoned(cluster, unique, RECORDS, {bad})
     with daemon(tmp_path, cluster.connect, unique, {unique: 1}, tables(tmp_path, policy)) as member:

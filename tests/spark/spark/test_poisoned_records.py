@@ -18,15 +18,15 @@ from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from kzconsumer_spark import GroupSource
 from tests.files.servers.test_poisoned_records import NANOSECONDS
-from tests.spark.spark.test_replay_after_kill import committed, spark_of
+from tests.spark.spark.test_replay_after_kill import spark_of
 from tests.support.extent import extent, only_nightly
-from tests.support.members import daemon
+from tests.support.members import daemon, stored_offsets
 from tests.support.processes import wait_gone
 from tests.support.producing import Sent, produce
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(extent(400, 3600))
 RECORDS = extent(1_000, 1_000_000)
-LIMIT = 120.0
+LIMIT = extent(120.0, 1200.0)
 BAD = {100: "unstorable", 200: "undecodable", 300: "unstorable", 400: "refused"}
 REASONS = {
     100: "timestamp is outside of the years 1 to 9999",
@@ -51,7 +51,10 @@ def letters(directory: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("read", ["spool", pytest.param("executors", marks=only_nightly)])
-async def test_everything_else_is_written_once(cluster: Cluster, unique: str, tmp_path: Path, read: str) -> None:
+async def test_everything_else_is_written_once(
+    cluster: Cluster, unique: str, tmp_path: Path, read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KZCONSUMER__BATCH__MAX_RECORDS", "500000")
     await create_topic(cluster.connect, unique, 1)
     out, aside = tmp_path / "out", tmp_path / "letters"
     tables = f"""[rejected]
@@ -76,7 +79,9 @@ select = "value.n, timestamp_micros(value.us) AS at, cast(value.text AS INT) AS 
         await first.ended()
         wait_gone(spark, 20)
     with daemon(tmp_path / "next", cluster.connect, unique, {unique: 1}, tables) as member:
-        await committed(cluster, unique, RECORDS)
+        with anyio.fail_after(LIMIT):
+            while await stored_offsets(cluster.connect, unique, unique, 1) != [RECORDS]:
+                await anyio.sleep(0.1)
         member.signal(signal.SIGTERM)
         assert await member.ended() == 0
     table = ds.dataset(out, format="parquet").to_table().sort_by("offset")
