@@ -41,6 +41,10 @@ class DaemonFeed:
     def __repr__(self) -> str:
         return f"<DaemonFeed {self.address.listen} {self.reason or 'reached'}>"
 
+    async def run(self) -> None:
+        """Keep it up to date until cancelled."""
+        await follow(self)
+
     @property
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = self.documents.get("status", {})

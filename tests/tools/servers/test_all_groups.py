@@ -82,3 +82,21 @@ async def test_thousands_of_groups_are_read_in_pages(
     slow = await kzconsumer("groups", "list")
     assert slow.status == 1
     assert "ZooKeeper answers, but not to all requests within" in slow.err
+
+
+async def test_top_shows_a_group_without_a_daemon(
+    cluster: Cluster, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await create_topic(cluster.connect, unique, 2)
+    produce(cluster.bootstrap, cluster.version, unique, [Sent(n % 2, None, b"x") for n in range(20)])
+    kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect, "--once")
+    async with session(cluster.connect) as zookeeper:
+        await offset(zookeeper, unique, unique, b"3")
+        left = await kzconsumer("top", "--of", unique)
+        assert left.status == 3
+        assert "no members, and records are left to read" in left.out
+        assert "lag 7 " in left.out
+        await offset(zookeeper, unique, unique, b"10")
+        assert (await kzconsumer("top", "--of", unique)).status == 0
+        missing = await kzconsumer("top", "--of", f"{unique}-none")
+        assert (missing.status, "there is no group" in missing.out) == (3, True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kzconsumer.errors import ConfigError
 from kzconsumer_tools.commands.answer import EXIT_UNHEALTHY
+from kzconsumer_tools.commands.cluster_option import add_cluster_option, cluster_settings, group_name
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -24,10 +25,10 @@ PAUSE = 0.5
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     top = subparsers.add_parser(
         "top",
-        help="show the status of running daemons in a terminal",
-        description="Show running daemons that serve their status, worst partitions first, until q. Changes "
-        "nothing. Exit status with --once: 3 unless all daemons are reached and healthy.",
-        examples=("127.0.0.1:9308 127.0.0.1:9309", "--group-file orders.toml", "--once --group 127.0.0.1:9308"),
+        help="show the status of running daemons, or of any group, in a terminal",
+        description="Show running daemons that serve their status, or with --of any group, worst partitions first, "
+        "until q. Changes nothing. Exit status with --once: 3 unless all daemons are reached and healthy.",
+        examples=("127.0.0.1:9308 127.0.0.1:9309", "--group-file orders.toml --once", "--of orders --context prod"),
     )
     top.add_argument("address", metavar="ADDRESS", nargs="*", help="127.0.0.1:9308, or unix:/path of a socket")
     top.add_argument(
@@ -41,8 +42,17 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     top.add_argument(
         "--group", action="store_true", help="show every partition of the group, also those of other members"
     )
+    top.add_argument(
+        "--of",
+        metavar="GROUP",
+        action="append",
+        type=group_name,
+        default=[],
+        help="a group with any members, read from the cluster; may be repeated",
+    )
+    add_cluster_option(top, output=False)
     top.add_argument("--once", action="store_true", help="print once, when every daemon has answered or failed")
-    top.set_defaults(run=run, misused=top.error)
+    top.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,9 +61,14 @@ def run(arguments: argparse.Namespace) -> int:
     from kzconsumer_tools.top_feed import DaemonFeed
 
     addresses = _addresses(arguments)
-    if not addresses:
-        arguments.misused("give ADDRESS or --group-file FILE")
+    if not addresses and not arguments.of:
+        arguments.misused("give ADDRESS or --group-file FILE, or --of GROUP")
     daemons = [DaemonFeed(each, group=arguments.group) for each in addresses]
+    if arguments.of:
+        from kzconsumer_tools.exporter.feed import GroupFeed
+
+        settings = cluster_settings(arguments)
+        daemons += [GroupFeed(settings, group) for group in dict.fromkeys(arguments.of)]
     once = arguments.once or not sys.stdout.isatty()
     return anyio.run(_once if once else _live, daemons)
 
@@ -88,11 +103,10 @@ async def _once(daemons: Sequence[DaemonFeed]) -> int:
     from rich.console import Console
 
     from kzconsumer_tools.tables.top import picture
-    from kzconsumer_tools.top_feed import follow
 
     async with anyio.create_task_group() as tasks:
         for each in daemons:
-            tasks.start_soon(follow, each)
+            tasks.start_soon(each.run)
         for each in daemons:
             await each.answered.wait()
         tasks.cancel_scope.cancel()
@@ -109,7 +123,6 @@ async def _live(daemons: Sequence[DaemonFeed]) -> int:
     from rich.live import Live
 
     from kzconsumer_tools.tables.top import View, picture
-    from kzconsumer_tools.top_feed import follow
 
     console, view = Console(highlight=False), View()
     with _single_keys(), Live(console=console, screen=True, auto_refresh=False) as screen:
@@ -119,7 +132,7 @@ async def _live(daemons: Sequence[DaemonFeed]) -> int:
 
         async with anyio.create_task_group() as tasks:
             for each in daemons:
-                tasks.start_soon(follow, each)
+                tasks.start_soon(each.run)
 
             async def draw_again() -> None:
                 while True:

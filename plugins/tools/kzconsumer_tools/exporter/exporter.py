@@ -82,10 +82,16 @@ class Exporter:
         self._session: ZooKeeperSession | None = None
         self._histories = Histories(interval)
         self._last: Reading | None = None
+        self._settled = False
         self._known: set[str] = set()
         self._with_brokers: frozenset[str] = frozenset()
         self._written: dict[tuple[TopicPartition, int], float | Why] = {}
         self._asked: dict[tuple[TopicPartition, int], float] = {}
+
+    @property
+    def settled(self) -> bool:
+        """A reading has succeeded or failed."""
+        return self._settled
 
     @property
     def present(self) -> Reading | None:
@@ -217,6 +223,7 @@ class Exporter:
 
     def _settle(self, error: KzConsumerError | None) -> None:
         self.failure = str(error) if error is not None else None
+        self._settled = True
         if error is not None:
             log.info("reading the cluster failed", reason=self.failure)
 
