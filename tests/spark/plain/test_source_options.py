@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.model import TopicPartition
+from kzconsumer_spark.ranges.spool_reader import SCHEMA
 from kzconsumer_spark.source.bounds import Bounds
-from kzconsumer_spark.source.options import read_options
+from kzconsumer_spark.source.options import COLUMNS, read_options, require_columns
 
 BASE = {"zookeeper.connect": "zk:2181", "group.id": "g", "topics": "a"}
 
@@ -106,6 +108,16 @@ def test_faults_of_bounds() -> None:
     assert faults(**BASE, startingoffsets="earliest", startingtimestamp="1") == [
         "GroupSource: option startingTimestamp: startingOffsets is given, too"
     ]
+    assert faults(**BASE, startingtimestamp="2", endingtimestamp="1") == [
+        "GroupSource: option startingTimestamp: 2 is after endingTimestamp, 1"
+    ]
+
+
+def test_a_schema_names_columns_that_there_are() -> None:
+    require_columns(["offset", "value", "headers"])
+    with pytest.raises(ConfigError, match=r'^GroupSource: schema: there is no column "ofset"; there are key, value'):
+        require_columns(["offset", "ofset"])
+    assert list(COLUMNS) == [each.split()[0] for each in re.split(r",(?![^<]*>)", SCHEMA)]
 
 
 def test_options_of_the_other_kind_of_query() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from kzconsumer.errors import OffsetLostError
+from kzconsumer.errors import ConfigError, OffsetLostError
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.cluster import Cluster
@@ -38,6 +38,16 @@ async def test_an_offset_of_an_earlier_topic_does_not_count_in_a_batch_read(clus
         await zookeeper.ensure(path)
         await zookeeper.set(path, b"4", -1)
         assert await left() == [OffsetRange(unique, 0, 4, 10)]
+        backwards = read_options(
+            {
+                "zookeeper.connect": cluster.connect,
+                "topics": unique,
+                "startingoffsets": f'{{"{unique}":{{"0":5}}}}',
+                "endingoffsets": f'{{"{unique}":{{"0":3}}}}',
+            }
+        )
+        with pytest.raises(ConfigError, match=f"{unique}-0: the read would begin at offset 5, behind its end 3"):
+            await asyncio.to_thread(ranges_between, backwards.settings, backwards.bounds)
         await recreate_topic(cluster, unique, 1)
         await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
         assert await left() == [OffsetRange(unique, 0, 0, 10)]

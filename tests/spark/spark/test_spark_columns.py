@@ -432,6 +432,7 @@ JSON = FieldOptions(format="json", schema="id BIGINT")
         ({"select": "count(*)"}, r"select: makes each row of one record, which aggregate does not"),
         ({"select": "row_number() OVER (ORDER BY offset)"}, r"select: .*which window does not"),
         ({"select": "*, offset AS _kz_row"}, r"select: the column _kz_row needs another name: those with _kz_ are the"),
+        ({"select": "offset AS a, partition AS A"}, r'select: the columns "a" and "A" are one to Spark'),
         ({"select": "offset AS _KZ_Row"}, r"select: the column _KZ_Row needs another name"),
         ({"value": FieldOptions(format="json", schema="id BIGINTT")}, r"schema: .*BIGINTT"),
         ({"value": FieldOptions(format="json", schema="file:/nowhere/ddl")}, r"schema: .*No such file"),

@@ -63,6 +63,11 @@ def apply(frame: DataFrame, columns: Columns) -> DataFrame:
     given = [name for name in selected.columns if name not in kept and name not in own.values()]
     if refused := [name for name in given if name.casefold().startswith(OWN)]:
         raise SqlFault("select", f"the column {refused[0]} needs another name: those with {OWN} are the sink's own")
+    spelled: dict[str, str] = {}
+    for name in given:
+        if (other := spelled.get(name.casefold())) is not None:
+            raise SqlFault("select", f'the columns "{other}" and "{name}" are one to Spark: give one another name')
+        spelled[name.casefold()] = name
     return selected.drop(*own.values()).withColumnsRenamed(kept) if own else selected
 
 

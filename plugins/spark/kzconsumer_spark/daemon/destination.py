@@ -63,9 +63,15 @@ class ClaimedDestination(Protocol):
 
 
 def require_usable(to: To) -> None:
-    """Raises ConfigError if the directory of files or of a Delta table cannot be written. Makes nothing."""
-    if isinstance(to, ToFiles | ToDelta):
-        require_place(to.path)
+    """Raises ConfigError if the directory of files or of a Delta table cannot be written, or a catalog's driver is
+    missing. Makes nothing."""
+    match to:
+        case ToFiles() | ToDelta():
+            require_place(to.path)
+        case ToIceberg():
+            from kzconsumer_spark.iceberg.drivers import require_drivers  # pyiceberg is an extra
+
+            require_drivers(to)
 
 
 def claimed_destination(to: To) -> ClaimedDestination:

@@ -13,6 +13,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession, types
 from pyspark.sql import functions as sql
 
+from kzconsumer.errors import ConfigError
 from kzconsumer.model import OffsetRange
 from kzconsumer_files.writer import Written
 from kzconsumer_spark.jdbc.database import Connection
@@ -177,7 +178,9 @@ def _require_driver(session: SparkSession) -> None:
     try:
         jvm.org.apache.spark.util.Utils.classForName(DRIVER, True, True)
     except Exception as error:
-        raise RuntimeError(
-            f'Spark has no {DRIVER}: name PostgreSQL\'s driver by conf."spark.jars" (the path of its jar) or'
-            ' conf."spark.jars.packages" ("org.postgresql:postgresql:42.7.4")'
+        raise ConfigError(
+            [
+                f'[sink.options] conf: Spark has no {DRIVER}: name PostgreSQL\'s driver by conf."spark.jars" (the path'
+                ' of its jar) or conf."spark.jars.packages" ("org.postgresql:postgresql:42.7.4")'
+            ]
         ) from error

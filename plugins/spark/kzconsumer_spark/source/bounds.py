@@ -46,6 +46,8 @@ def read_bounds(options: Mapping[str, str], where: str) -> Bounds:
         faults.append(f"{where}: {error}")
     if faults:
         raise ConfigError(faults)
+    if isinstance(first, int) and isinstance(until, int) and first > until:
+        raise ConfigError([f"{where}: option {START[1]}: {first} is after {UNTIL[1]}, {until}"])
     return Bounds(first, until)
 
 
@@ -102,6 +104,8 @@ async def _ranges(settings: Settings, bounds: Bounds) -> Between:
         for offset in (first[each], until[each]):
             if not begin <= offset <= end:
                 raise OffsetLostError(f"{each}: the log has no offset {offset}; it begins at {begin} and ends at {end}")
+        if first[each] > until[each] and bounds.first != "committed":
+            raise ConfigError([f"{each}: the read would begin at offset {first[each]}, behind its end {until[each]}"])
         found.append(OffsetRange(*each, first[each], max(first[each], until[each])))
     return Between([each for each in found if each.first < each.until], brokers, ids, epochs)
 

@@ -29,7 +29,7 @@ from kzconsumer_spark.source.brief import brief
 from kzconsumer_spark.source.checkpoint_batch import of_checkpoint
 from kzconsumer_spark.source.driver_readers import DriverReaders
 from kzconsumer_spark.source.losses import left
-from kzconsumer_spark.source.options import WHERE, SourceOptions, read_options
+from kzconsumer_spark.source.options import WHERE, SourceOptions, read_options, require_columns
 from kzconsumer_spark.source.stream_offset import StreamOffset
 from kzconsumer_spark.worker.kafka_registry import KafkaRegistry
 from kzconsumer_spark.worker.range_stream import split
@@ -125,6 +125,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from kzconsumer_spark.source.group_member import GroupMember
 
         self._options.require_streaming()
+        require_columns(self._columns)
         self._readers.enter(self._settings.stop.deadline + _LEAVES_SECONDS)
         configure(self._settings.log.level, self._settings.log.format)
         # A member waits for servers, also at a wrong address or with a wrong password.
@@ -157,6 +158,7 @@ class GroupSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Raises ConfigError."""
         self._read.require_batch()
+        require_columns(schema.names)
         return GroupBatchReader(self._read, schema.names)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -69,6 +69,15 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     def _refuse(self, names: Iterable[str], why: str) -> None:
         if faults := [f"{WHERE}: option {name}: {why}" for name in names if name in self.given]:
             raise ConfigError(faults)
+
+
+def require_columns(names: Collection[str]) -> None:
+    """Of a schema that the user gives. Raises ConfigError."""
+    if unknown := [name for name in names if name not in COLUMNS]:
+        raise ConfigError([f'{WHERE}: schema: there is no column "{unknown[0]}"; there are {", ".join(COLUMNS)}'])
+
+
+COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 
 
 def read_options(given: Mapping[str, str]) -> SourceOptions:
