@@ -49,7 +49,6 @@ class KafkaTools:
         return output
 
     def kill(self) -> None:
-        if "_output" in self.__dict__:
-            self._gateway.detach(self._output)  # which would be reported to a Java that has gone
-            self._gateway.close()
+        if "_gateway" in self.__dict__:
+            self._gateway.shutdown()  # else py4j reports that it cannot tell a killed Java what it no longer needs
         self._program.kill()

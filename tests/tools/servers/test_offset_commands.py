@@ -516,8 +516,8 @@ async def test_without_any_broker(
     connect = f"{cluster.connect}/{unique}"
     kzconsumer = CommandLine(capsys, "--zookeeper", connect)
     async with session(connect) as chroot:
-        await store(chroot, "g", "t", {0: b"3"})
         await put(chroot, "/brokers/topics/t", b'{"version":1,"partitions":{"0":[1]}}')
+        await store(chroot, "g", "t", {0: b"3"})
         unknown = f"kzconsumer: the end of 1 log is unknown: {connect}: no broker answers: none is up\n"
         done = await kzconsumer("lag", "g", "-o", "json")
         assert (done.status, done.err) == (1, unknown)

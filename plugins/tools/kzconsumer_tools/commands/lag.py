@@ -114,8 +114,10 @@ async def read_lag(at: ClusterOption, group: str, scope: Scope | None) -> tuple[
         partitions = [each for each in partitions_of(view.facts) if within(each, scope)]
         if scope is not None and not partitions:
             await partitions_in(access, view.nodes, scope)  # raises NotFoundError for a name that does not exist
-        existing = [each for each in partitions if each in view.facts.existing]
-        logs = await access.known_logs(existing)
+        facts = view.facts
+        logs = await access.known_logs(
+            [each for each in partitions if each in facts.existing or not facts.topics_known]
+        )
         read_at, leaders = time.time(), access.leaders()
         silent = [each for each in logs.values() if isinstance(each, Why)]
         failure = None

@@ -65,7 +65,7 @@ def group_of_nodes(nodes: GroupNodes) -> ReadGroup:
                 each.stored,
                 committed,
                 path in unreadable,
-                gone=not each.exists and each.topic not in known.unreadable_topics,
+                gone=known.gone(TopicPartition(each.topic, each.partition)),
             )
         )
     return ReadGroup(len(known.members), tuple(rows), known.existing)

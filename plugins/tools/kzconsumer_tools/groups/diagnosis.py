@@ -171,7 +171,7 @@ def _leaderless(logs: Logs) -> Iterator[Symptom]:
 def _gone(known: GroupFacts, group: GroupPaths) -> Iterator[Symptom]:
     """Offsets of what the cluster does not have."""
     for partition in sorted(known.offsets):
-        if partition not in known.existing and partition.topic not in known.unreadable_topics:
+        if known.gone(partition):
             yield Symptom("topic_gone", group.offset(partition), "the cluster has no such partition")
 
 

@@ -125,8 +125,10 @@ def partition_lags(
     for each in partitions:
         log = logs.get(each)
         silent = log if isinstance(log, Why) else None
-        if each not in known.existing and each.topic not in known.unreadable_topics:
+        if known.gone(each):
             silent = Why("topic gone")
+        elif log is None and not known.topics_known:
+            silent = Why("brokers unreachable", detail="ZooKeeper names neither topics nor brokers")
         facts = PartitionFacts(
             topic=each.topic,
             partition=each.partition,

@@ -63,6 +63,7 @@ class GroupNodes(msgspec.Struct, frozen=True):
 
     `from_brokers`: the topics come from Metadata requests: the cluster is in KRaft mode, or migrates to it. `foreign`:
     names of the group's nodes that are neither the original consumer's nor ours, such as those of a Storm spout.
+    `topics_known` is False if ZooKeeper has no node for topics: the cluster has left it, and has not been asked.
     """
 
     group: str
@@ -75,6 +76,7 @@ class GroupNodes(msgspec.Struct, frozen=True):
     run: Node | None = None
     from_brokers: bool = False
     foreign: tuple[str, ...] = ()
+    topics_known: bool = True
 
 
 class Finding(msgspec.Struct, frozen=True, order=True):
@@ -110,6 +112,13 @@ class GroupFacts(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
     unreadable_offsets: frozenset[TopicPartition] = frozenset()
     unreadable_topics: frozenset[str] = frozenset()
+    topics_known: bool = True
+
+    def gone(self, partition: TopicPartition) -> bool:
+        """Whether the cluster has no such partition. An unreadable topic proves nothing, nor does a cluster that has
+        not been asked.
+        """
+        return self.topics_known and partition not in self.existing and partition.topic not in self.unreadable_topics
 
 
 def facts(nodes: GroupNodes) -> GroupFacts:
@@ -125,6 +134,7 @@ def facts(nodes: GroupNodes) -> GroupFacts:
         findings=tuple(sorted(findings)),
         unreadable_offsets=frozenset(partition_of(each.path) for each in findings if each.kind == "unreadable_offset"),
         unreadable_topics=frozenset(name for name, topic in nodes.topics.items() if topic.fault),
+        topics_known=nodes.topics_known,
     )
 
 

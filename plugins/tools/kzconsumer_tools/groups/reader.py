@@ -73,6 +73,7 @@ async def _nodes(session: NodeReads, topics: Topics, group: str) -> GroupNodes:
         run=await session.find(at.run),
         foreign=tuple(name for name in await _children(session, at.root) if f"{at.root}/{name}" not in at.known),
         from_brokers=topics.from_brokers,
+        topics_known=await topics.known(),
     )
     return msgspec.structs.replace(nodes, topics=await topics.found(sorted(topics_in(nodes)), group))
 

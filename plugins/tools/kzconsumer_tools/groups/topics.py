@@ -28,6 +28,10 @@ class Topics(Protocol):
 
     from_brokers: bool
 
+    async def known(self) -> bool:
+        """Whether anything says which topics there are."""
+        ...
+
     async def names(self) -> list[str]:
         """All topics, sorted."""
         ...
@@ -42,6 +46,9 @@ class NodeTopics:
 
     def __init__(self, reads: NodeReads) -> None:
         self._reads = reads
+
+    async def known(self) -> bool:
+        return bool(await self.names()) or await self._reads.find(paths.BROKER_TOPICS) is not None
 
     async def names(self) -> list[str]:
         try:
@@ -67,6 +74,9 @@ class BrokerTopics:
         self._described = described
         self._missing: set[str] = set()
         self._identities = identities
+
+    async def known(self) -> bool:
+        return True
 
     async def names(self) -> list[str]:
         return sorted(self._described)

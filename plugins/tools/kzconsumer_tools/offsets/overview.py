@@ -149,6 +149,9 @@ class _Once:
         self._names: list[str] | None = None
         self._found: dict[str, KnownTopic | None] = {}
 
+    async def known(self) -> bool:
+        return await self._topics.known()
+
     async def names(self) -> list[str]:
         if self._names is None:
             self._names = await self._topics.names()
