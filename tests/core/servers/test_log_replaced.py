@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 
 import kzconsumer
 from kzconsumer.errors import OffsetLostError
+from kzconsumer.runs.runs import is_over
 from kzconsumer_sandbox.servers.broker_server import BrokerServer
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
@@ -127,6 +128,7 @@ async def test_a_stored_offset_beyond_the_end_of_the_log(cluster: Cluster, uniqu
     async with session(cluster.connect) as operator:
         await operator.ensure(f"/consumers/{unique}/offsets/{unique}")
         await operator.create(f"/consumers/{unique}/offsets/{unique}/0", b"25")
+    assert not await is_over(configured(cluster, unique), lambda _: True, replayable=False)
     with pytest.raises(OffsetLostError, match=r"reset = .fail"):
         await run(configured(cluster, unique, reset="fail"), unique)
     assert await run(configured(cluster, unique), unique) == [b"new %d" % n for n in range(10)]
