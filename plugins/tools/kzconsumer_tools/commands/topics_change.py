@@ -34,6 +34,8 @@ T = TypeVar("T", Reassigned, Elected, Deleted)
 
 # Seconds that the controller is waited for; it continues afterwards.
 WAIT = 300
+# For a deletion by a controller of 0.8, which keeps the request for ever unless it has delete.topic.enable=true.
+WAIT_OF_0_8 = 20
 
 
 def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -67,10 +69,8 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         add_execute(action)
         if action is reassigning:
             action.add_argument("--undo", metavar="FILE", type=Path, help=undo)
-        seconds = "how long to wait until it is done; default: 300; 0: not at all"
-        action.add_argument(
-            "--wait", metavar="SECONDS", type=whole_number("a number of seconds"), default=WAIT, help=seconds
-        )
+        seconds = "how long to wait until it is done; default: 300, for deletions by brokers of 0.8 20; 0: not at all"
+        action.add_argument("--wait", metavar="SECONDS", type=whole_number("a number of seconds"), help=seconds)
         add_cluster_option(action)
         action.set_defaults(run=run)
 
@@ -151,6 +151,8 @@ async def _delete(arguments: argparse.Namespace, at: ClusterOption) -> Deleted:
         cluster, found = await apply.read_cluster_and_topics(access.session, at.zookeeper.connect, topics)
         requests.require_deletable(cluster, found, await owning_groups(access.session, topics))
         partitions = sum(each.partition_count for each in found)
+        if arguments.wait is None and any(each.version is not None and each.version < 2 for each in cluster.brokers):
+            arguments.wait = WAIT_OF_0_8
         if not arguments.execute:
             return Deleted(False, (), tuple(topics), partitions)
         requests.require_controller(cluster)
@@ -181,6 +183,8 @@ async def _wait(arguments: argparse.Namespace, at: ClusterOption, pending: Pendi
     from kzconsumer.cli.progress import progress
     from kzconsumer_tools.cluster.apply import wait_until_done
 
+    if arguments.wait is None:
+        arguments.wait = WAIT
     if not arguments.wait:
         return asked
     with progress("waiting for the controller") as show:
