@@ -22,6 +22,7 @@ CHAOS = (
     "tests/spark/spark/test_iceberg_catalogs.py",
     "tests/spark/spark/test_spark_reads_tables.py",
     "tests/spark/spark/test_mixed_group.py",
+    "tests/spark/spark/test_value_matrix.py",
     "tests/spark/servers/test_source_changes.py",
     "tests/spark/spark/test_source_secrets.py",
     "tests/spark/spark/test_docs_functions.py",

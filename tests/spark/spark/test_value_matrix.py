@@ -31,6 +31,7 @@ from kzconsumer_spark.ranges.table_destination import TableDestination
 from kzconsumer_spark.ranges.tags import Shaped
 from kzconsumer_spark.worker.files_destination import FilesDestination
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
+from tests.support.extent import extent
 from tests.support.hostile_values import (
     COLUMNS,
     DIFFERENT,
@@ -144,7 +145,8 @@ DUCKDB = {
 }
 
 
-in_zones = pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+ZONES = extent(["America/New_York"], ["America/New_York", "UTC", "Asia/Kolkata", "Europe/Dublin"])
+in_zones = pytest.mark.parametrize("zone", ZONES)
 
 
 @in_zones
