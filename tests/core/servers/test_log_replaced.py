@@ -128,7 +128,8 @@ async def test_a_stored_offset_beyond_the_end_of_the_log(cluster: Cluster, uniqu
     async with session(cluster.connect) as operator:
         await operator.ensure(f"/consumers/{unique}/offsets/{unique}")
         await operator.create(f"/consumers/{unique}/offsets/{unique}/0", b"25")
-    assert not await is_over(configured(cluster, unique), lambda _: True, replayable=False)
+    subscribed = settings(cluster.connect, unique, subscription={"stop_at": "end", "topics": {unique: 1}})
+    assert not await is_over(subscribed, lambda _: True, replayable=False)
     with pytest.raises(OffsetLostError, match=r"reset = .fail"):
         await run(configured(cluster, unique, reset="fail"), unique)
     assert await run(configured(cluster, unique), unique) == [b"new %d" % n for n in range(10)]
