@@ -144,7 +144,7 @@ def plugin_api() -> str:
 
 RESULTS = {
     "lag": "groups.lag:GroupLag",
-    "groups list": "offsets.overview:GroupSummary",
+    "groups list": "offsets.group_summary:GroupSummary",
     "groups describe": "groups.description:GroupDescription",
     "groups doctor": "groups.diagnosis:Examined",
     "groups plan": "groups.assignment_preview:AssignmentPreview",

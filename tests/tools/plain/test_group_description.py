@@ -14,7 +14,7 @@ from kzconsumer.zookeeper.operations import Node, Stat
 from kzconsumer_tools.groups.description import GroupDescription, IdleStream, describe
 from kzconsumer_tools.groups.diagnosis import examine, examined, not_asked, verify
 from kzconsumer_tools.groups.nodes import GroupNodes, facts, topic_of_node
-from kzconsumer_tools.offsets.overview import GroupSummary, worst_first
+from kzconsumer_tools.offsets.group_summary import GroupSummary, worst_first
 from kzconsumer_tools.tables.groups import describe_table, list_table
 from kzconsumer_tools.tables.groups_repair import symptoms_table
 from kzconsumer_tools.tables.text import WIDTH, runs

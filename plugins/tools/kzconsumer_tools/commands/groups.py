@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction
     from collections.abc import Callable
 
-    from kzconsumer_tools.offsets.overview import GroupSummary
+    from kzconsumer_tools.offsets.group_summary import GroupSummary
 
 
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:

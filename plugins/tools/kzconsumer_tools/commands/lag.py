@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _show_all(arguments: argparse.Namespace, at: ClusterOption) -> int:
     from kzconsumer_tools.commands.groups import overview
-    from kzconsumer_tools.offsets.overview import worst_first
+    from kzconsumer_tools.offsets.group_summary import worst_first
 
     if arguments.group is not None or arguments.topic or arguments.watch:
         arguments.misused("--all is about all groups, once: give it without GROUP, --topic and --watch")

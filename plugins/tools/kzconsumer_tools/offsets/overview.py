@@ -10,10 +10,9 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 
 import anyio
-import msgspec
 
 from kzconsumer.errors import NotPermittedError
-from kzconsumer.lag.partition import Reason, Why
+from kzconsumer.lag.partition import Why
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.registry.sessions import LIMIT
@@ -23,41 +22,12 @@ from kzconsumer_tools.groups.lag import GroupLag, group_lag, next_offsets, parti
 from kzconsumer_tools.groups.nodes import GroupFacts, GroupNodes, KnownTopic, facts
 from kzconsumer_tools.groups.reader import group_names, nodes_of
 from kzconsumer_tools.groups.topics import Topics
+from kzconsumer_tools.offsets.group_summary import GroupSummary
 
 #: Groups that are read at the same time.
 PAGE = 50
 #: Rounds in which ages are looked up: each asks for one record of each partition.
 ROUNDS = 20
-
-
-class GroupSummary(msgspec.Struct, frozen=True):
-    """One group. `ours`, `original`, `unreadable`: members by kind. `topics`: with owner or offset nodes; `owned`:
-    number of owner nodes; `last_commit`: when an offset was last stored; `lag` and what follows as in `GroupLag`.
-
-    `not_read`: why the group cannot be read; then nothing else is known of it.
-    """
-
-    group: str
-    ours: int = 0
-    original: int = 0
-    unreadable: int = 0
-    topics: tuple[str, ...] = ()
-    owned: int = 0
-    last_commit: datetime | None = None
-    lag: int | None = None
-    lag_at_least: int = 0
-    unknown: Mapping[Reason, int] = {}
-    seconds: float | None = None
-    seconds_at_least: float | None = None
-    unknown_seconds: Mapping[Reason, int] = {}
-    lost: int = 0
-    gone: int = 0
-    partitions: int = 0
-    not_read: str = ""
-
-    @property
-    def members(self) -> int:
-        return self.ours + self.original + self.unreadable
 
 
 async def read_overview(
@@ -115,13 +85,6 @@ def summary(nodes: GroupNodes, known: GroupFacts, lag: GroupLag) -> GroupSummary
         lost=lag.lost,
         gone=lag.gone,
         partitions=len(lag.partitions) - lag.gone,
-    )
-
-
-def worst_first(groups: Collection[GroupSummary]) -> list[GroupSummary]:
-    """What cannot be read, then by the age of the next record, then by lag."""
-    return sorted(
-        groups, key=lambda each: (not each.not_read, -(each.seconds_at_least or 0.0), -each.lag_at_least, each.group)
     )
 
 

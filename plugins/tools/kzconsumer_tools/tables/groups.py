@@ -12,7 +12,7 @@ from kzconsumer.lag.totals import age_text, lag_text, reasons
 from kzconsumer_tools.groups.description import DescribedPartition, GroupDescription
 from kzconsumer_tools.groups.lag import GroupLag, LagRow, remarks, sums_of
 from kzconsumer_tools.groups.nodes import OwnerKind
-from kzconsumer_tools.offsets.overview import GroupSummary
+from kzconsumer_tools.offsets.group_summary import GroupSummary
 from kzconsumer_tools.tables.groups_repair import problems, unexamined, verdict
 from kzconsumer_tools.tables.text import WIDTH, columns, dash, runs, sentence, short_thread
 
