@@ -8,17 +8,37 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import socket
 import ssl
 from collections.abc import Callable, Sequence
 from itertools import chain, zip_longest
 from typing import Any, Final, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
 
 import anyio
 
 STAGGER: Final = 0.25
 """Seconds until the next address is tried, too; at once if the last attempt has failed."""
 NO_ANSWER: Final = "no answer"
+
+# By their protocols, which a transport gives up when it is closed; not all transports can be referred to weakly.
+_connected = WeakKeyDictionary[asyncio.BaseProtocol, asyncio.BaseTransport]()
+
+
+def _leave_to_the_parent() -> None:
+    """A forked child has its parent's sockets. What it would write or read there is the parent's: a `CloseSession`, as
+    its event loop ends, would close the parent's session. So in the child they lead nowhere.
+    """
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for transport in list(_connected.values()):
+        connected = transport.get_extra_info("socket")
+        if connected is not None and (descriptor := connected.fileno()) >= 0:
+            os.dup2(nowhere, descriptor, inheritable=False)
+    os.close(nowhere)
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 _Address: TypeAlias = tuple[Any, ...]
 
@@ -68,9 +88,12 @@ async def connect(
     targets = await _targets(host, port)
     if len(targets) == 1:
         at = targets[0].address[0]
-        return (await loop.create_connection(protocol, at, port, ssl=tls, server_hostname=name))[0]
-    connected = await _first(targets, attempts if attempts is not None else Attempts())
-    return (await loop.create_connection(protocol, sock=connected, ssl=tls, server_hostname=name))[0]
+        transport, made = await loop.create_connection(protocol, at, port, ssl=tls, server_hostname=name)
+    else:
+        connected = await _first(targets, attempts if attempts is not None else Attempts())
+        transport, made = await loop.create_connection(protocol, sock=connected, ssl=tls, server_hostname=name)
+    _connected[made] = transport
+    return transport
 
 
 def server_name(host: str) -> str:

@@ -5,7 +5,6 @@ The lock only prevents an instance from being started twice by mistake; it is no
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import anyio
 from kzconsumer.errors import AlreadyRunningError, ConfigError, KzConsumerError, NotPermittedError, PluginError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.logs.setup import finish
+from kzconsumer.process_lock import ProcessLock, content
 from kzconsumer.service.daemon import Daemon
 from kzconsumer.service.sd_notify import Manager
 from kzconsumer.settings.settings import Settings
@@ -96,18 +96,16 @@ def instance_lock(path: Path | None) -> Iterator[None]:
         yield
         return
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        lock = ProcessLock.take(path, mode=0o644)
+        holder = content(path)[:32].decode("ascii", "replace").strip() if lock is None else ""
     except OSError as error:
         raise ConfigError([f"[service] lock: {path} cannot be opened: {error.strerror}"]) from None
+    if lock is None:
+        raise AlreadyRunningError(f"{path}: process {holder or os.getpid()} runs this instance already")
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-            raise AlreadyRunningError(f"{path}: process {holder or '?'} runs this instance already") from None
-        os.fchmod(descriptor, 0o644)  # regardless of the umask: the holder is shown to other users
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        os.fchmod(lock.descriptor, 0o644)  # regardless of the umask: the holder is shown to other users
+        os.ftruncate(lock.descriptor, 0)
+        os.pwrite(lock.descriptor, b"%d\n" % os.getpid(), 0)
         yield
     finally:
-        os.close(descriptor)
+        lock.release()

@@ -102,7 +102,7 @@ class ZooKeeperSession(SessionLife):
 
         Raises nothing for a broken connection. If cancelled, it still ends the session on this side.
         """
-        if self._task is None:
+        if self._task is None or self.of_another_process:
             self.end(SessionState.CLOSED, "closed")
             return
         if self._closing:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import os
 import random
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -38,6 +39,7 @@ log = get_logger("kzconsumer.zookeeper")
 
 R = TypeVar("R")
 FORMER_ATTEMPTS = 3
+_OF_THE_PARENT = "it belongs to the process that has forked this one"
 
 
 class SessionState(enum.Enum):
@@ -79,8 +81,14 @@ class SessionLife:
         self._link: Link | None = None
         self._waiting: dict[Asked[Any], None] = {}
         self._closing = False
+        self._process = os.getpid()
         self._served = clock.now()
         self._over = ""
+
+    @property
+    def of_another_process(self) -> bool:
+        """Whether this is a forked child: a server would give it its parent's session, and close that for it."""
+        return os.getpid() != self._process
 
     @property
     def name(self) -> str:
@@ -130,6 +138,8 @@ class SessionLife:
 
     def check(self) -> None:
         """Raises SessionExpiredError after the end, ConfigError if no server let us in."""
+        if self.of_another_process:
+            self.end(SessionState.CLOSED, _OF_THE_PARENT)
         if self._over:
             raise self._end()
 
@@ -194,6 +204,9 @@ class SessionLife:
         """Connect and serve until the session is over. Ends without an exception unless cancelled."""
         try:
             while not self._over:
+                if self.of_another_process:
+                    self.end(SessionState.CLOSED, _OF_THE_PARENT)
+                    return
                 session = Handshake(self.id, self._password, self.timeout, self._zxid)
                 lost = self._link.host if self._link else None
                 link = self._attach(await self._servers.connect(session, lost, self._heartbeat.kept_until))

@@ -6,10 +6,8 @@ when the process ends, also after a kill -9. A directory without a lock file is 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
-import stat
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,6 +16,8 @@ from pathlib import Path
 
 from kzconsumer.durable_files import make_directory
 from kzconsumer.logs.logger import get_logger
+from kzconsumer.own_directory import make_own_directory
+from kzconsumer.process_lock import ProcessLock
 
 _log = get_logger("kzconsumer.files")
 
@@ -26,6 +26,7 @@ class PrivateDirectory:
     """A directory of our own under `parent`, made at once. `remove` deletes it; dying leaves it to `sweep`."""
 
     def __init__(self, parent: Path) -> None:
+        self._lock: ProcessLock | None = None
         self._make(parent)
 
     def entries(self) -> list[Path]:
@@ -40,18 +41,18 @@ class PrivateDirectory:
             make_local_attempts()
         else:
             make_directory(parent)
-        self._lock = -1
-        while self._lock < 0:
+        self._lock = None
+        while self._lock is None:
             self.path = parent / uuid.uuid4().hex
             self._lock = _locked(_lock_file(self.path), create=True)
         self.path.mkdir(mode=0o700)
 
     def remove(self) -> None:
-        if self._lock >= 0:
+        if self._lock is not None:
             shutil.rmtree(self.path, ignore_errors=True)
             _lock_file(self.path).unlink(missing_ok=True)
-            os.close(self._lock)
-            self._lock = -1
+            self._lock.release()
+            self._lock = None
 
 
 def sweep(parent: Path, is_needed: Callable[[Path], bool] = lambda directory: False) -> int:
@@ -63,12 +64,12 @@ def sweep(parent: Path, is_needed: Callable[[Path], bool] = lambda directory: Fa
     removed = 0
     for lock_file in sorted(parent.glob("*.lock")):
         lock = _locked(lock_file, create=False)
-        if lock < 0:
+        if lock is None:
             continue
         try:
             removed += _remove_unless(is_needed, lock_file.with_suffix(""))
         finally:
-            os.close(lock)
+            lock.release()
     return removed
 
 
@@ -90,8 +91,8 @@ def abandoned(parent: Path) -> list[Path]:
     """The directories that `sweep` would remove."""
     found = []
     for lock_file in sorted(parent.glob("*.lock")):
-        if (lock := _locked(lock_file, create=False)) >= 0:
-            os.close(lock)
+        if (lock := _locked(lock_file, create=False)) is not None:
+            lock.release()
             found.append(lock_file.with_suffix(""))
     return found
 
@@ -103,14 +104,7 @@ def local_attempts() -> Path:
 
 def make_local_attempts() -> None:
     """Raises PermissionError where it is another user's, who could change files before they are uploaded."""
-    path = local_attempts()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    status = path.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise PermissionError(f"{path} is not a directory of this user: remove it, or set TMPDIR to another directory")
-    path.chmod(0o700)
+    make_own_directory(local_attempts())
 
 
 def dead_attempts(attempts: Path) -> Iterator[str]:
@@ -126,22 +120,21 @@ def _lock_file(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}.lock")
 
 
-def _locked(path: Path, *, create: bool) -> int:
-    """A descriptor that holds the lock on the file now called `path`, or -1 if another process has it."""
+def _locked(path: Path, *, create: bool) -> ProcessLock | None:
+    """The lock on the file now called `path`; None if another process, or an object of this one, has it."""
     try:
-        descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
+        lock = ProcessLock.take(path, create=create)
     except FileNotFoundError:
-        return -1
+        return None
     except PermissionError:
         if create:
             raise
-        return -1  # another user's: not ours to remove
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # A sweeper may have locked and removed the file between our open and our lock: then we hold a nameless one.
-        if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
-            return descriptor
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    os.close(descriptor)
-    return -1
+        return None  # another user's: not ours to remove
+    if lock is None:
+        return None
+    # A sweeper may have locked and removed the file between our open and our lock: then we hold a nameless one.
+    with suppress(FileNotFoundError):
+        if os.stat(path).st_ino == os.fstat(lock.descriptor).st_ino:
+            return lock
+    lock.release()
+    return None

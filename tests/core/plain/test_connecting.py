@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -83,8 +84,12 @@ def named(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     return name
 
 
+class Nothing(asyncio.Protocol):
+    """Takes no notice of what comes."""
+
+
 async def reached(host: str, port: int, tls: ssl.SSLContext | None = None) -> str:
-    transport = await connect(asyncio.Protocol, host, port, tls=tls)
+    transport = await connect(Nothing, host, port, tls=tls)
     address = transport.get_extra_info("peername")[0]
     transport.close()
     return str(address)
@@ -149,6 +154,26 @@ async def test_a_name_is_looked_up_for_each_connection(server: Server, named: Ca
     with pytest.raises(ConnectionRefusedError):
         await reached("kz.test", server.port)
     assert await reached("kz.test", server.port) == LIVE
+
+
+async def test_a_forked_child_writes_nothing_to_its_parents_connections(
+    server: Server, named: Callable[..., list[str]]
+) -> None:
+    named([LIVE])
+    transport = await connect(Nothing, "kz.test", server.port)
+    accepted, _ = server.live.accept()
+    if (child := os.fork()) == 0:
+        try:
+            os.write(transport.get_extra_info("socket").fileno(), b"CloseSession")
+        finally:
+            os._exit(0)
+    await asyncio.to_thread(os.waitpid, child, 0)
+    assert isinstance(transport, asyncio.Transport)
+    transport.write(b"mine")
+    accepted.settimeout(5)
+    with accepted:
+        assert await asyncio.to_thread(accepted.recv, 100) == b"mine"
+    transport.abort()
 
 
 @on_both_loops

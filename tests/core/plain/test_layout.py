@@ -13,6 +13,7 @@ FOR_OTHERS = {
     "kzconsumer.brokers.protocol.cluster_state",
     "kzconsumer.fetcher.range_account",
     "kzconsumer.fetcher.range_reader",
+    "kzconsumer.own_directory",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import partial
 
@@ -203,6 +204,26 @@ def test_a_session_is_kept_if_a_server_that_refuses_it_has_all_that_it_has_seen(
         assert not any(each.alive for each in others)
 
     clients.play(script, 120.0)
+
+
+def test_a_forked_child_has_no_session() -> None:
+    """It could connect with its parent's id and password, by which servers would disconnect the parent."""
+    clients, children = Clients(), list[int]()
+
+    async def script(session: ZooKeeperSession) -> None:
+        if (child := os.fork()) == 0:
+            code = 1
+            try:
+                session.check()
+            except SessionExpiredError:
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(child)
+        session.check()
+
+    clients.play(script)
+    assert os.waitpid(children[0], 0)[1] == 0
 
 
 def test_each_reason_is_logged_once_when_it_changes(logs: list[dict[str, object]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import math
 import os
 import subprocess
@@ -18,6 +17,7 @@ import pytest
 
 from kzconsumer import clock
 from kzconsumer.errors import ConfigError, SinkError
+from kzconsumer.process_lock import ProcessLock
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
 from kzconsumer_files.segments.sink import SegmentsSink
@@ -234,24 +234,24 @@ async def test_a_locked_partition_is_waited_for(tmp_path: Path) -> None:
     """A zombie in the middle of a write holds the lock: its successor opens the segment only afterwards."""
     async with opened(tmp_path) as sink:
         await sink.write(Batch((batches(0, 10),)))
-        holder = os.open(directory(tmp_path) / ".lock", os.O_RDWR)
-        fcntl.flock(holder, fcntl.LOCK_EX)
+        holder = ProcessLock.take(directory(tmp_path) / ".lock")
+        assert holder is not None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(sink.write, Batch((batches(10, 20),)))
             await anyio.sleep(0.1)
             assert content(directory(tmp_path)) == log_bytes(0, 10)
-            os.close(holder)
+            holder.release()
         assert content(directory(tmp_path)) == log_bytes(0, 20)
 
 
 async def test_waiting_for_a_lock_can_be_cancelled(tmp_path: Path) -> None:
     async with opened(tmp_path) as sink:
         await sink.write(Batch((batches(0, 10),)))
-        holder = os.open(directory(tmp_path) / ".lock", os.O_RDWR)
-        fcntl.flock(holder, fcntl.LOCK_EX)
+        holder = ProcessLock.take(directory(tmp_path) / ".lock")
+        assert holder is not None
         with anyio.fail_after(10), anyio.move_on_after(0.1):
             await sink.write(Batch((batches(10, 20),)))
-        os.close(holder)
+        holder.release()
         assert content(directory(tmp_path)) == log_bytes(0, 10)
 
 

@@ -62,9 +62,9 @@ def complaints(dump: str) -> list[str]:
 def stopped_outside_a_write(member: Daemon, directory: Path) -> bool:
     """Stop a member; let it continue if it holds the partition's lock, since no other could continue then."""
     member.signal(signal.SIGSTOP)
-    with (directory / ".lock").open("rb") as file:
+    with (directory / ".lock").open("rb+") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
             member.signal(signal.SIGCONT)

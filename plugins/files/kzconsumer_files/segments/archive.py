@@ -11,10 +11,9 @@ the content of the page cache, which it is about, is gone then.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -22,6 +21,7 @@ import msgspec
 from kzconsumer.durable_files import create_whole, sync_directory, write_again
 from kzconsumer.errors import SinkError
 from kzconsumer.logs.logger import get_logger
+from kzconsumer.process_lock import ProcessLock
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer_files.segments.layout import (
     Begin,
@@ -68,13 +68,10 @@ class PartitionArchive:
     def locked(self, wait: Callable[[], None]) -> Iterator[None]:
         """Be the only writer of this directory; `wait` is called while another one is, and may raise."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        while (lock := ProcessLock.take(self._directory / LOCK, mode=0o644)) is None:
+            wait()
+        descriptor = lock.descriptor
         try:
-            while True:
-                with suppress(BlockingIOError):
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                wait()
             # If the last writer is another one, what we know may be outdated.
             writer, *numbers = os.pread(descriptor, 1000, 0).split() or [b""]
             if writer != self._writer:
@@ -85,7 +82,7 @@ class PartitionArchive:
             yield
         finally:
             self._lock = -1
-            os.close(descriptor)
+            lock.release()
 
     def _sign(self, lock: int) -> None:
         text = b" ".join((self._writer, *(b"%020d" % number for number in self._on_disk or ())))

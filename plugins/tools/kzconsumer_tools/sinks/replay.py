@@ -5,7 +5,6 @@ It can be stopped at any moment and started again: ranges in the target's ledger
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import tempfile
@@ -22,6 +21,7 @@ from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, NotDoneError, SinkError
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.process_lock import ProcessLock
 from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.registry.offset_list import spans_of
 from kzconsumer.settings.sections import BatchSettings
@@ -63,17 +63,13 @@ def alone(cluster: str, group: str) -> Iterator[float]:
     """Lock out other replays of the group on this machine; yields the time. Raises NotDoneError if there is one."""
     name = hashlib.blake2b(msgspec.json.encode([cluster, group]), digest_size=8).hexdigest()
     path = Path(tempfile.gettempdir()) / f"kzconsumer-replay-{os.getuid()}-{name}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    lock = ProcessLock.take(path)
+    if lock is None:
+        raise NotDoneError(f"another replay of group {group} is running on this machine ({path} is locked)")
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise NotDoneError(
-                f"another replay of group {group} is running on this machine ({path} is locked)"
-            ) from None
         yield now()
     finally:
-        os.close(descriptor)
+        lock.release()
 
 
 async def replay(

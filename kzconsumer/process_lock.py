@@ -1,0 +1,77 @@
+"""Locks on files that belong to one process: no child that it forks holds them, and they end with it.
+
+`flock` locks an open file, which forked children share: a lock outlives a killed daemon by the workers of its sink. So
+these are POSIX record locks, which have two traps. They exclude nobody within a process, and closing any descriptor of
+the file releases them; so the files that this process has locked are known here, and are not opened again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from pathlib import Path
+from typing import Self
+
+_File = tuple[int, int]
+"""Device and inode."""
+
+_held: dict[_File, int] = {}  # and the process that holds it: a forked child has a copy of this, and no lock
+_guard = threading.Lock()
+
+
+def _forked() -> None:
+    global _guard  # another thread may have held it in the parent
+    _guard = threading.Lock()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+class ProcessLock:
+    """Made by `take`; `descriptor` is open for reading and writing until `release`."""
+
+    def __init__(self, descriptor: int, file: _File) -> None:
+        self.descriptor = descriptor
+        self._file = file
+
+    @classmethod
+    def take(cls, path: Path, *, create: bool = True, mode: int = 0o600) -> Self | None:
+        """None if another process holds it, or this one does already. Raises OSError; a symbolic link is refused."""
+        with _guard:
+            if _holds(path):
+                return None
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0), mode)
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(descriptor)
+                if isinstance(error, BlockingIOError | PermissionError):  # POSIX allows both
+                    return None
+                raise
+            status = os.fstat(descriptor)
+            file = status.st_dev, status.st_ino
+            _held[file] = os.getpid()
+            return cls(descriptor, file)
+
+    def release(self) -> None:
+        """In a forked child this closes the child's descriptor, and releases nothing."""
+        with _guard:
+            if _held.get(self._file) == os.getpid():
+                del _held[self._file]
+            os.close(self.descriptor)
+
+
+def content(path: Path) -> bytes:
+    """What the holder of a lock has written into its file; empty if it is this process."""
+    with _guard:
+        return b"" if _holds(path) else path.read_bytes()
+
+
+def _holds(path: Path) -> bool:
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return False
+    return _held.get((status.st_dev, status.st_ino)) == os.getpid()
