@@ -86,7 +86,11 @@ class Promises:
     @property
     def read(self) -> list[tuple[TopicPartition, int]]:
         """The partitions that have been read, and the offset behind the last record that was processed."""
-        return [(partition, max(each) + 1) for partition, each in self._finished.items() if each]
+        return [
+            (partition, max(each) + 1)
+            for partition, each in self._finished.items()
+            if each and partition in self.logs.logs
+        ]
 
     def cut_off(self, partition: TopicPartition, end: int) -> None:
         """The log was cut off there: what comes from there on are other records, and all of them have to be read."""
