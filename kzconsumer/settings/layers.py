@@ -129,17 +129,24 @@ def _text(source: str) -> str:
     return text
 
 
+_CLOSES = re.compile(r"\]|\}|\"\"\"|\'\'\'")
+
+
 def _lines(text: str) -> dict[Place, int]:
     """The line on which each key of a TOML text begins.
 
-    A statement of TOML ends at the end of a line; each is valid TOML by itself, and no proper beginning of one is.
+    A statement of TOML ends at the end of a line; each is valid TOML by itself, and no proper beginning of one is. If
+    it has several, the last one has what closes an array or a string: others are not tried, as there may be thousands.
     """
     found: dict[Place, int] = {}
     header: Place = ()
-    statement = ""
+    lines: list[str] = []
     begin = 1
     for number, line in enumerate(text.split("\n"), 1):
-        statement += line + "\n"
+        lines.append(line + "\n")
+        if len(lines) > 1 and not _CLOSES.search(line):
+            continue
+        statement = "".join(lines)
         try:
             content = tomllib.loads(statement)
         except tomllib.TOMLDecodeError:
@@ -150,7 +157,8 @@ def _lines(text: str) -> dict[Place, int]:
             found.setdefault(header, begin)
         else:
             found.update({(*header, *place): begin for place in places})
-        statement, begin = "", number + 1
+        begin = number + 1
+        lines.clear()
     return found
 
 

@@ -33,6 +33,8 @@ class ConnectString(msgspec.Struct, frozen=True):
         chroot = slash + rest
         if chroot in ("", "/"):
             chroot = ""
+        elif "," in chroot:
+            raise ValueError(f"chroot {chroot!r} holds a comma: write the chroot once, behind the last host")
         elif fault := path_fault(chroot):
             raise ValueError(f"chroot {chroot!r} {fault}")
         return cls(tuple(_host(server.strip()) for server in servers.split(",")), chroot)

@@ -54,3 +54,9 @@ def test_places_paths_under_the_chroot() -> None:
 def test_no_path_leaves_the_chroot(path: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         ConnectString.parse("h/kafka").full(path)
+
+
+def test_a_chroot_behind_each_host_is_refused() -> None:
+    """ZooKeeper's client would take all that follows the first slash for the chroot."""
+    with pytest.raises(ValueError, match="write the chroot once, behind the last host"):
+        ConnectString.parse("zk1:2181/k,zk2:2181/k")
