@@ -61,7 +61,8 @@ class GroupAndBrokersMachine(GroupMachine):
         """So many records are lost that were read. The log grows past them at once, or as fast as always."""
         found = self.group.promises.read
         partition, until = found[which % len(found)]
-        lost = self.group.logs.end(partition) - until + read
+        end = self.group.logs.end(partition)
+        lost = end - max(min(until, end) - read, 0)
         self.group.broker_faults.elect_uncleanly(partition, lost, lost + past if past >= 0 else 0, gap)
         self.wait(wait)
 
