@@ -7,7 +7,7 @@ decoded (`delivery`), unless that is small; a partition whose queue is full is l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import anyio
 import anyio.lowlevel
@@ -87,7 +87,8 @@ class BrokerFetcher:
         self._find_leader = find_leader
         self._counters = counters.of_broker(broker.id)
         self._states: dict[TopicPartition, PartitionFetchState] = {}
-        self._unchecked: list[PartitionFetchState] = []  # whose logs are to be compared with their positions
+        # Whose logs are to be compared with their positions, before they are fetched.
+        self._unchecked: set[PartitionFetchState] = set()
         self._work = anyio.Event()
 
     def __contains__(self, state: PartitionFetchState) -> bool:
@@ -98,7 +99,7 @@ class BrokerFetcher:
             self._states[state.topic_partition] = state
             state.broker = self.broker.id
             if state.preferred != self.broker.id:  # only leaders can be asked, and it was, before it named this replica
-                self._unchecked.append(state)
+                self._unchecked.add(state)
             state.queue.subscribe(self.wake)
         self.wake()
 
@@ -152,7 +153,7 @@ class BrokerFetcher:
                 self._work = anyio.Event()  # before the states are looked at: one may be added during the next call
                 await self._check_logs()
                 await self._resolve_positions(time)
-                asked, impatient = self._next_positions(time) if not self._held_back(time) else ({}, False)
+                asked, impatient = self._next_positions(time, arrived) if not self._held_back(time) else ({}, False)
                 reply, sent = None, now()
                 if asked:
                     request = FetchRequest(
@@ -200,15 +201,23 @@ class BrokerFetcher:
         self._counters.bytes += size
         return response.partitions
 
-    def _next_positions(self, time: float) -> tuple[dict[TopicPartition, FetchPosition], bool]:
-        """Positions for the next request, and whether partitions with full queues were left out."""
+    def _next_positions(
+        self, time: float, arrived: Sequence[Arrival]
+    ) -> tuple[dict[TopicPartition, FetchPosition], bool]:
+        """Positions for the next request, and whether partitions with full queues were left out.
+
+        `arrived` is still to be delivered: nobody else may fetch what follows, or it would be queued first.
+        """
         asked = {}
         parked = False
         for partition, state in list(self._states.items()):
             if not state.open:
                 self._forget([state])
             elif state.preferred == self.broker.id and time >= state.preferred_until:
-                self._send_back([state])
+                if all(each.state is not state for each in arrived):
+                    self._send_back([state])
+            elif state in self._unchecked:
+                pass  # added while others were asked about: records of another log would hide that it is one
             elif state.fetchable(time) and state.position is not None:
                 size = state.max_bytes
                 if size == self._settings.max_bytes:  # one that was raised is needed: a batch may be that large
@@ -298,11 +307,13 @@ class BrokerFetcher:
         """Ask about the positions of partitions that were added."""
         if not self._unchecked:
             return
-        unchecked, self._unchecked = [state for state in self._unchecked if state.open and state in self], []
+        self._unchecked = {state for state in self._unchecked if state.open and state in self}
+        unchecked = tuple(self._unchecked)
         if any(state.epoch >= 0 for state in unchecked):
             control = await self._brokers.connection(self.broker, "control")
             timeout = self._settings.request_timeout
             self._send_back(await find_divergence(control, unchecked, timeout))
+        self._unchecked.difference_update(unchecked)  # not before: without an answer they are still unchecked
 
     async def _resolve_positions(self, time: float) -> None:
         due = [state for state in self._states.values() if state.reset_due and state.open and time >= state.retry_at]

@@ -141,8 +141,12 @@ class BatchWriter:
         """Write a batch, and mark it. False if all its partitions were lost meanwhile."""
         written = False
         searched = False
+        refusal: ContentRefusedError | None = None  # the records that are the reason are to be found
         while not written and not work.lost:
             try:
+                if refusal is not None:
+                    await self._separate(work, refusal)
+                    refusal, searched = None, True  # once: what is refused then is refused as a whole
                 written = await self._attempt(work)
             except SinkError as error:
                 if work.lost:
@@ -150,8 +154,8 @@ class BatchWriter:
                 elif not self._owned.lease.held:
                     log.warning("batch failed without the lease, waiting for the lease to retry", reason=str(error))
                     await self._owned.lease.wait()
-                elif isinstance(error, ContentRefusedError) and not searched and await self._separate(work):
-                    searched = True  # once: what is refused then is refused as a whole
+                elif isinstance(error, ContentRefusedError) and not searched and refusal is None:
+                    refusal = error
                 else:
                     raise
         if written:
@@ -220,18 +224,18 @@ class BatchWriter:
         work.keep(left)
         return False
 
-    async def _separate(self, work: _Work) -> bool:
-        """Find the records that the destination refuses, and reject them. Whether there are any."""
+    async def _separate(self, work: _Work, refusal: ContentRefusedError) -> None:
+        """Find the records that the destination refuses, and reject them. Raises `refusal` if there are none."""
         if self._can.trial is None or self._plans is None or self._rejecting is None:
-            return False
+            raise refusal
         separating = Separating(self._can.trial)
         found = []
         with sink_failures(self._name):
             for claim, part in work.parts.items():
                 found += [] if claim.lost else await separating.refused(part)
-            if found:
-                await self._reject(work, RecordsRejectedError(found))
-        return bool(found)
+            if not found:
+                raise refusal
+            await self._reject(work, RecordsRejectedError(found))
 
 
 def _mark_written(claim: OffsetTracker, part: RangeData) -> None:

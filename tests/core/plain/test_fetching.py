@@ -331,3 +331,39 @@ async def test_logs_without_news_are_looked_at_together_and_not_again_at_once() 
         await asyncio.wait_for(enough.wait(), LIMIT)
     for looks in asked.values():
         assert len(set(looks)) == len(looks)
+
+
+async def test_a_replica_is_given_up_after_what_it_has_sent_was_queued() -> None:
+    """Else the leader's records, which follow, might be queued before them, and be fetched once more after them."""
+    queue, queued = ChunkQueue(1 << 30), list[int]()
+    given_up = asyncio.Event()
+    batch = record_batch([Record(b"k", bytes(100_000))], base_offset=0)
+    state = PartitionFetchState(tracker(0), queue, 0, SETTINGS.max_bytes, leader_epoch=LED)
+
+    def find_leader(states: Iterable[PartitionFetchState]) -> None:
+        if state in list(states):
+            queued.append(queue.filled[0])
+            given_up.set()
+
+    def answering(size: int) -> None:
+        if size > delivery.SMALL_RESPONSE:
+            state.preferred_until = 0.0
+
+    async with (
+        log_broker(lambda partition, offset: at(offset, batch) if offset == 0 else b"", answering) as broker,
+        Brokers(client_id="test", timeout=LIMIT) as brokers,
+    ):
+        state.prefer(broker.id, clock.now() + LIMIT)
+        fetcher = BrokerFetcher(
+            broker, brokers, SETTINGS, cast(OffsetReset, type("Reset", (), {"refuses": False})),
+            reading.reading("columns", SETTINGS.largest_body), RateLimit(None), find_leader, Counters(),
+        )  # fmt: skip
+        fetcher.add([state])
+        task = asyncio.create_task(fetcher.run())
+        try:
+            async with asyncio.timeout(LIMIT):
+                await given_up.wait()
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+    assert (queued, state.position) == ([1], 1)

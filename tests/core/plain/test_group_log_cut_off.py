@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kzconsumer.brokers.protocol.versions import METADATA, OFFSET_FOR_LEADER_EPOCH
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.claim_record import decode_claim_record
 from kzconsumer.zookeeper.operations import SetData
@@ -45,6 +46,24 @@ def test_an_election_that_the_same_broker_wins() -> None:
         group.broker_faults.elect_uncleanly(partition, 20, 40, 0.0)
         group.come_to_rest(60, 5)
         assert [line["replaced"] for line in lines(group)] == [20]
+
+
+def test_a_partition_that_comes_while_another_log_is_compared() -> None:
+    """It is not fetched before its own is: the position that this reaches would be one of the other log."""
+    with simulated_group(1, brokers=2) as group:
+        group.logs.grow("t", 2)
+        for partition in group.logs.partitions:
+            group.logs.lead(partition, 0)
+        group.join("a", {"t": 1}, 0.0, in_batches=False)
+        group.world.pass_time(10)
+        for number in range(2):  # so that the second partition's pause is over when the first one is found
+            group.broker_faults.slow_down(number, METADATA, 0.5, 10.0)
+        group.broker_faults.slow_down(1, OFFSET_FOR_LEADER_EPOCH, 2.0, 10.0)
+        for partition in group.logs.partitions:
+            group.broker_faults.elect_uncleanly(partition, 20, 40, 0.0)
+            group.world.pass_time(0.3)
+        group.come_to_rest(60, 5)
+        assert {line["partition"]: line["replaced"] for line in lines(group)} == {0: 20, 1: 20}
 
 
 @pytest.mark.parametrize("grown", [0, 5, 40])

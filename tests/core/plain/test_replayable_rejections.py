@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from kzconsumer.streams.message import Message
 from tests.core.plain.test_rejections import fails
 from tests.core.plain.test_separating import offsets_of
 from tests.core.plain.test_sink_runner import Memory, running, until
-from tests.support.chunks import TOPIC, chunk, put, tracker
+from tests.support.chunks import TOPIC, LeaseInHand, chunk, put, tracker
 from tests.support.owned_ranges import Nothing, Owned
 from tests.support.plans import plan_of
 
@@ -237,6 +238,28 @@ async def test_an_outage_during_the_search_rejects_nothing(trial: int) -> None:
     async with running(runner_of(Table(journal, refused=[(0, 7)], outage=trial), journal), [queue]) as task:
         await fails(task, "connection refused")
     assert (journal.events, claim.processed) == ([], 0)
+
+
+@pytest.mark.parametrize("trial", [1, 3, 8])
+async def test_a_search_that_fails_without_the_lease_is_repeated_with_it(trial: int) -> None:
+    """As a write is: the loss of the lease may be its reason."""
+    claim, lease = tracker(0), LeaseInHand()
+    journal = Journal([claim])
+    journal.lease = lease
+
+    class Doubtful(Table):
+        async def trial(self, batch: Batch) -> None:
+            if self.trials == self.outage - 1:
+                lease.lose()
+                asyncio.get_running_loop().call_later(0.02, lease.hold)
+            await super().trial(batch)
+
+    await written(Doubtful(journal, refused=[(0, 7)], outage=trial), journal, chunk(claim, 0, 50))
+    assert journal.events == [
+        "letter 0/7 b'v7' refused",
+        "plan 0 without 7",
+        f"write {[(0, [*range(7), *range(8, 50)])]}",
+    ]
 
 
 async def test_a_quarantined_range_is_without_the_records_that_were_rejected_before(tmp_path: Path) -> None:
