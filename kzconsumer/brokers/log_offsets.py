@@ -11,7 +11,12 @@ import anyio
 
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.error_codes import broker_error
+from kzconsumer.brokers.protocol.error_codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    NONE,
+    TOPIC_AUTHORIZATION_FAILED,
+    broker_error,
+)
 from kzconsumer.brokers.protocol.leader_epochs import AskedEpoch, EpochEnd, OffsetForLeaderEpochRequest
 from kzconsumer.brokers.protocol.list_offsets import ListedOffset, ListOffsetsRequest
 from kzconsumer.brokers.protocol.versions import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
@@ -38,6 +43,9 @@ END_PATIENCE: Final = 12.0
 """Seconds for which a log must seem to end before an offset that was read or planned. A new leader may not know its
 log's end until a replica that has stopped fetching no longer counts (replica.lag.time.max.ms); from 2.2 on it does not
 answer before (KIP-207). A log that differs by its leader epochs has done so for good."""
+
+_UNKNOWN_END: Final = EpochEnd(NONE, -1, -1)
+_NOT_PERMITTED: Final = frozenset({TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED})
 
 A = TypeVar("A", ListedOffset, EpochEnd)
 
@@ -106,7 +114,7 @@ class LogOffsets:
     ) -> dict[TopicPartition, EpochEnd | ConnectionLostError | BrokerError]:
         """Where these leader epochs end in the partitions' logs, asked and answered as in `once`.
 
-        Of a broker before 0.11, which has no epochs, `end_offset` is -1.
+        Of a broker before 0.11, which has no epochs, and without permission to ask, `end_offset` is -1.
         """
         return await self._of_leaders(epochs, partial(self._ends_of, epochs), within)
 
@@ -172,9 +180,10 @@ class LogOffsets:
     ) -> dict[TopicPartition, EpochEnd]:
         connection = await self._brokers.connection(leader, "control")
         if OFFSET_FOR_LEADER_EPOCH not in connection.versions.ranges:
-            return dict.fromkeys(led, EpochEnd(0, -1, -1))
+            return dict.fromkeys(led, _UNKNOWN_END)
         asked = {partition: AskedEpoch(epochs[partition], self._leaders.epochs.get(partition, -1)) for partition in led}
-        return await connection.call(OffsetForLeaderEpochRequest(asked), timeout=self._timeout)
+        answers = await connection.call(OffsetForLeaderEpochRequest(asked), timeout=self._timeout)
+        return {partition: _UNKNOWN_END if end.error in _NOT_PERMITTED else end for partition, end in answers.items()}
 
 
 def why_unknown(error: KzConsumerError, since: float | None = None) -> Why:

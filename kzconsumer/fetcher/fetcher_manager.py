@@ -140,22 +140,27 @@ class FetcherManager:
         unanswered = Counter[PartitionFetchState]()
         while waiting := {partition: state for partition, state in self._replays.items() if state.open}:
             begins, ends = await self._log_offsets_at(waiting, EARLIEST), await self._log_offsets_at(waiting, LATEST)
-            differs = await self._epoch_ends(waiting)
+            epoch_ends = await self._epoch_ends(waiting)
             whole = []
             for partition, state in waiting.items():
                 if self._replays.get(partition) is not state or not state.open:
                     continue  # another task like this one, or its claim, was faster
-                first, last = begins[partition], ends[partition]
-                if not isinstance(first, ListedOffset) or not isinstance(last, ListedOffset):
+                first, last, differs = begins[partition], ends[partition], epoch_ends.get(partition)
+                answers = (first, last, differs)
+                if (
+                    not isinstance(first, ListedOffset)
+                    or not isinstance(last, ListedOffset)
+                    or isinstance(differs, KzConsumerError)
+                ):
                     unanswered[state] += 1
                     if unanswered[state] == ATTEMPTS_UNLOGGED:
-                        reason = str(last if isinstance(first, ListedOffset) else first)
+                        reason = str(next(each for each in answers if isinstance(each, KzConsumerError)))
                         event = "log offsets of a planned range not available"
                         log.warning(event, **partition._asdict(), reason=reason)
                     continue
                 plan = state.tracker.replay
                 assert plan is not None
-                begin, end = first.offset, min(last.offset, differs.get(partition, last.offset))
+                begin, end = first.offset, last.offset if differs is None else min(last.offset, differs)
                 lacking = missing(plan, begin, end)
                 if end == last.offset < plan.until and now() - short.setdefault(state, now()) < END_PATIENCE:
                     continue
@@ -180,18 +185,24 @@ class FetcherManager:
             if self._replays:
                 await anyio.sleep(PAUSE)
 
-    async def _epoch_ends(self, waiting: Mapping[TopicPartition, PartitionFetchState]) -> dict[TopicPartition, int]:
-        """Where the log's records up to the epoch of a planned range end, for those of known epoch."""
+    async def _epoch_ends(
+        self, waiting: Mapping[TopicPartition, PartitionFetchState]
+    ) -> dict[TopicPartition, int | KzConsumerError]:
+        """Where the log's records up to the epoch of a planned range end, for those of known epoch, or why there is no
+        answer."""
         epochs: dict[TopicPartition, int] = {}
         for partition, state in waiting.items():
             if (plan := state.tracker.replay) is not None and plan.leader_epoch is not msgspec.UNSET:
                 epochs[partition] = plan.leader_epoch
         try:
             found = await self._log_offsets.epoch_ends(epochs) if epochs else {}
-        except KzConsumerError:
-            return {}
-        ends = ((partition, end) for partition, end in found.items() if isinstance(end, EpochEnd))
-        return {partition: end.end_offset for partition, end in ends if end.end_offset >= 0}
+        except KzConsumerError as error:
+            return dict.fromkeys(epochs, error)
+        return {
+            partition: end.end_offset if isinstance(end, EpochEnd) else end
+            for partition, end in found.items()
+            if not isinstance(end, EpochEnd) or end.end_offset >= 0
+        }
 
     async def _log_offsets_at(
         self, waiting: Collection[TopicPartition], at: int

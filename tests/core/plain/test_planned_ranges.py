@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -13,11 +14,23 @@ from structlog.testing import capture_logs
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.log_offsets import LogOffsets
 from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.error_codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    NOT_LEADER_OR_FOLLOWER,
+    TOPIC_AUTHORIZATION_FAILED,
+)
 from kzconsumer.brokers.protocol.fetch import FetchedPartition
-from kzconsumer.brokers.protocol.leader_epochs import EpochEnd
+from kzconsumer.brokers.protocol.leader_epochs import EpochEnd, OffsetForLeaderEpochRequest
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
+from kzconsumer.brokers.protocol.versions import OFFSET_FOR_LEADER_EPOCH
 from kzconsumer.counters import Counters
-from kzconsumer.errors import BrokerError, ConnectionLostError, CoordinatorError
+from kzconsumer.errors import (
+    BrokerError,
+    BrokersUnreachableError,
+    ConnectionLostError,
+    CoordinatorError,
+    KzConsumerError,
+)
 from kzconsumer.fetcher import delivery, fetcher_manager
 from kzconsumer.fetcher.corrupt_policy import CorruptPolicy
 from kzconsumer.fetcher.delivery import Arrival, Delivery
@@ -29,6 +42,8 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.records.decode import Corruption, Decoded
 from kzconsumer.records.forms import NO_RECORDS
 from kzconsumer.registry.claim_record import Plan
+from kzconsumer.registry.topics import TopicRegistry
+from kzconsumer.runs.losses import RunLosses
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.plans import plan_of
@@ -106,7 +121,9 @@ async def test_a_partition_without_leader_holds_up_no_planned_range_of_another(m
 class Replaced(Logs):
     """Longer than the planned range; but the records of its epoch end before."""
 
-    async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+    async def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, EpochEnd | ConnectionLostError | BrokerError]:
         return {each: EpochEnd(0, epoch, 92) for each, epoch in epochs.items()}
 
 
@@ -133,6 +150,34 @@ async def test_a_planned_range_of_a_log_that_was_replaced(monkeypatch: pytest.Mo
             await manager._check_replays()
         assert asked == ([ends] if ends is not None else [])
         assert (state.tracker.replay is None) == (ends is not None)
+
+
+async def test_a_log_that_is_not_compared_yet_is_not_taken_for_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its leader moves while it is asked."""
+    monkeypatch.setattr(fetcher_manager, "PAUSE", 0.001)
+    claim = OffsetTracker(TopicPartition("orders", 0), 90, replay=plan_of(90, 95, leader_epoch=3))
+    state = PartitionFetchState(claim, ChunkQueue(1 << 20), 90, 1 << 20)
+    answers: list[KzConsumerError | None] = [ConnectionLostError("closed"), BrokersUnreachableError("none"), None]
+
+    class Moving(Replaced):
+        async def epoch_ends(
+            self, epochs: Mapping[TopicPartition, int]
+        ) -> dict[TopicPartition, EpochEnd | ConnectionLostError | BrokerError]:
+            answer = answers.pop(0)
+            if isinstance(answer, ConnectionLostError):
+                return dict.fromkeys(epochs, answer)
+            if answer is not None:
+                raise answer
+            return {each: EpochEnd(0, epoch, 92) for each, epoch in epochs.items()}
+
+    manager = FetcherManager(
+        cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, GivingUp()), read_nothing,
+        cast(LogOffsets, Moving(set())), None, Counters(),
+    )  # fmt: skip
+    manager.start([state])
+    async with asyncio.timeout(5):
+        await manager._check_replays()
+    assert (answers, state.tracker.replay, state.tracker.processed) == ([], None, 92)
 
 
 async def test_a_log_that_seems_too_short_is_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,6 +295,45 @@ async def test_a_broker_that_omits_a_partition_from_its_response(monkeypatch: py
     async with asyncio.timeout(5):
         await manager._check_replays()
     assert [state in manager._leader_finder for state in states] == [True, True, True]
+
+
+class Refusing(OneBroker):
+    """Answers all questions about leader epochs with an error."""
+
+    ranges = frozenset({OFFSET_FOR_LEADER_EPOCH})
+
+    def __init__(self, error: int) -> None:
+        super().__init__()
+        self.error = error
+
+    async def call(self, request: Any, *, timeout: float) -> dict[TopicPartition, Any]:
+        if isinstance(request, OffsetForLeaderEpochRequest):
+            return dict.fromkeys(request.partitions, EpochEnd(self.error, -1, -1))
+        return await super().call(request, timeout=timeout)
+
+
+@pytest.mark.parametrize("error", [TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED, NOT_LEADER_OR_FOLLOWER])
+async def test_who_may_not_ask_about_epochs_does_not_wait_for_an_answer(error: int) -> None:
+    """Before 2.3 that takes a right on the cluster, which few have: a run would never end. Another error passes."""
+    broker, partition = Refusing(error), TopicPartition("orders", 0)
+    log_offsets = LogOffsets(cast(Leaders, broker), cast(Brokers, broker), 5.0, 0)
+    found = (await log_offsets.epoch_ends({partition: 3}))[partition]
+    if error == NOT_LEADER_OR_FOLLOWER:
+        assert isinstance(found, BrokerError)
+    else:
+        assert found == EpochEnd(0, -1, -1)
+    topics = SimpleNamespace(incarnations=_incarnations, deleted=_none)
+    losses = RunLosses(cast(TopicRegistry, topics), log_offsets, "smallest", None)
+    run: Any = SimpleNamespace(topics={"orders": SimpleNamespace(incarnation="0x1")})
+    assert await losses.hold(run, {partition: (90, 3)}) is (error != NOT_LEADER_OR_FOLLOWER)
+
+
+async def _incarnations(topics: Collection[str]) -> dict[str, int]:
+    return dict.fromkeys(topics, 1)
+
+
+async def _none() -> Collection[str]:
+    return ()
 
 
 async def test_lookups_return_exactly_the_requested_partitions() -> None:
