@@ -72,8 +72,9 @@ class LeaderFinder:
                 self._logged.discard(partition)
                 state.led_by(self._leaders.epochs.get(partition, -1))
                 replica = self._leaders.brokers.get(state.preferred) if state.preferred is not None else leader
-                if replica is None:  # it is not up
+                if replica is None:  # it is not up; the leader may name it again, and at once
                     state.preferred = None
+                    state.pause(now())
                 found.setdefault(replica or leader, []).append(state)
         for broker, states in found.items():
             self._assign(broker, states)

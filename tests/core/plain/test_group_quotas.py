@@ -109,14 +109,14 @@ def test_a_broker_that_closes_busy_connections_is_lost() -> None:
         assert logged(group, "broker lost")
 
 
-def sent_to_the_replica(group: SimulatedGroup, until: int = 1 << 60) -> Member:
+def sent_to_the_replica(group: SimulatedGroup, until: int = 1 << 60, partitions: int = 2) -> Member:
     """The leader of the first partition names the other broker, which has the log up to that offset."""
-    group.logs.grow("t", 2)
+    group.logs.grow("t", partitions)
     group.broker_faults.stop(1, 0.0)
     group.brokers[0].preferred[FIRST] = 1
     group.brokers[1].follows[FIRST] = until
     member = group.join("a", {"t": 1}, 0.0, in_batches=True)
-    assert group.world.pass_time(10, lambda: len(member.owned) == 2)
+    assert group.world.pass_time(10, lambda: len(member.owned) == partitions)
     group.world.pass_time(5)
     return member
 
@@ -169,11 +169,14 @@ def test_a_replica_that_fails_is_given_up_for_the_leader(how: str) -> None:
         group.come_to_rest(30, 3)
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
 @pytest.mark.parametrize("named", [1, 7])
-def test_a_leader_that_names_a_replica_which_is_not_there_is_not_asked_without_pause(named: int) -> None:
-    """It is down, or no broker of that number is known."""
+def test_a_leader_that_names_a_replica_which_is_not_there_is_not_asked_without_pause(
+    named: int, partitions: int
+) -> None:
+    """It is down, or no broker of that number is known. One partition alone waits for no answer about others."""
     with simulated_group(1, brokers=2, rack="here") as group:
-        sent_to_the_replica(group)
+        sent_to_the_replica(group, partitions=partitions)
         group.brokers[1].stop()
         group.brokers[0].preferred[FIRST] = named
         before = group.brokers[0].requests[FETCH]
