@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from kzconsumer.errors import RecordNotWrittenError, RecordRejectedError, SinkError
+import anyio
+
+from kzconsumer.errors import (
+    BrokerError,
+    BrokersUnreachableError,
+    ConnectionLostError,
+    RecordNotWrittenError,
+    RecordRejectedError,
+    SinkError,
+)
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.rejected.rejects import RejectedRecord
@@ -13,10 +23,14 @@ from kzconsumer.sinks.interface import RangeData, RecordsRejectedError, Rejected
 from kzconsumer.sinks.owned_ranges import OwnedRanges
 from kzconsumer.streams.message import Message
 
+log = get_logger("kzconsumer.sink")
+
 HandleRejected: TypeAlias = Callable[[Sequence[RejectedRecord], Callable[[], bool]], Awaitable[bool]]
 
 # Rejected records that are handled at a time.
 _PIECE: Final = 500
+PAUSE: Final = 1.0
+"""Seconds between two attempts to fetch a rejected record."""
 
 
 class Rejecting:
@@ -27,7 +41,7 @@ class Rejecting:
     async def carry_out(
         self, parts: Mapping[OffsetTracker, RangeData], rejected: RecordsRejectedError
     ) -> dict[OffsetTracker, list[int]]:
-        """Return when each record is a dead letter or skipped, with their offsets; empty if all claims are lost.
+        """Return when each record is a dead letter or skipped, with their offsets; without those of lost claims.
 
         Raises RecordNotWrittenError if the policy of one is "fail", SinkError for records that are not in the ranges.
         """
@@ -61,20 +75,35 @@ class Rejecting:
         for record in records:
             at = TopicPartition(record.topic, record.partition)
             claim = claims.get(at)
-            message = await self._message(parts[claim], record.offset) if claim is not None else None
+            message = await self._message(claim, parts[claim], record.offset) if claim is not None else None
+            if claim is not None and claim.lost:
+                continue  # the next owner rejects it
             if claim is None or message is None:
                 raise ValueError(f"the sink rejects {at} at offset {record.offset}, which is not in its batch")
             yield claim, RejectedRecord(message, record.error_class, record.reason)
 
-    async def _message(self, part: RangeData, offset: int) -> Message | None:
+    async def _message(self, claim: OffsetTracker, part: RangeData, offset: int) -> Message | None:
         for piece in part.pieces:
             row = piece.rows_below(offset)
             if not piece.fetched and row < len(piece) and piece.rows_below(offset + 1) > row:
-                return await self._owned.message(part.topic_partition, offset)
+                return await self._fetch(claim, part.topic_partition, offset)
             if piece.fetched:
                 for message in piece.slice(row, row + 1).messages():
                     if message.offset == offset:
                         return message
+        return None
+
+    async def _fetch(self, claim: OffsetTracker, partition: TopicPartition, offset: int) -> Message | None:
+        """As a dead letter, which may have to wait for brokers, too; None if the claim is lost meanwhile."""
+        while not claim.lost:
+            try:
+                return await self._owned.message(partition, offset)
+            except (ConnectionLostError, BrokersUnreachableError, BrokerError) as error:
+                if isinstance(error, BrokerError) and not error.retriable:
+                    raise
+                event = "rejected record not fetched, retrying"
+                log.warning(event, **partition._asdict(), offset=offset, reason=str(error), again=True)
+            await anyio.sleep(PAUSE)
         return None
 
 

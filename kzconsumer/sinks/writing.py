@@ -209,14 +209,15 @@ class BatchWriter:
         offsets = await self._rejecting.carry_out(work.parts, error)
         if self._plans is None:
             return True
-        if not offsets and not work.lost:
+        if not offsets and not any(claim.lost for claim in work.parts):
             raise SinkError(f"sink {self._name}: no record is rejected by a write that rejects records") from error
         spans = {claim: spans_of(each) for claim, each in offsets.items()}
         ours = await self._plans.reject(spans)
         left = {}
         for claim, part in work.parts.items():
             if claim not in spans:
-                left[claim] = part
+                if not claim.lost:
+                    left[claim] = part
             elif claim in ours and (rest := part.without(spans[claim])).records:
                 left[claim] = rest
             elif claim in ours:

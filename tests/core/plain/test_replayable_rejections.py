@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.errors import ContentRefusedError, NoNodeError, RecordRejectedError, SinkError
+from kzconsumer.errors import ConnectionLostError, ContentRefusedError, NoNodeError, RecordRejectedError, SinkError
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.records.forms import Unfetched
@@ -16,6 +16,7 @@ from kzconsumer.registry.claim_record import Plan
 from kzconsumer.registry.offset_list import Spans, offset_list, offsets_in, spans_of
 from kzconsumer.rejected.rejects import RejectedRecord
 from kzconsumer.settings.sections import BatchSettings
+from kzconsumer.sinks import rejecting
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, Rejected
 from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.quarantine import RangeQuarantine
@@ -297,3 +298,35 @@ async def test_a_record_that_executors_fetch_is_fetched_for_its_letter() -> None
         "plan 0 without 2",
         "write [(0, [0, 1, 3, 4])]",
     ]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_rejected_record_waits_for_brokers_as_long_as_its_partition_is_owned(
+    lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outage of brokers ends no member, nor does the end of a membership during the search."""
+    monkeypatch.setattr(rejecting, "PAUSE", 0.001)
+    claim, other = tracker(0), tracker(1)
+
+    class Away(Journal):
+        asked = 0
+
+        async def message(self, partition: TopicPartition, offset: int) -> Message | None:
+            self.asked += 1
+            if self.asked == 3 and lost:
+                claim.close()
+            if self.asked < 4:
+                raise ConnectionLostError("not a member of the group at the moment")
+            return await super().message(partition, offset)
+
+    journal = Away([claim, other])
+    sink = Table(journal, refused=[(0, 2)])
+    queue = ChunkQueue(1 << 20)
+    put(queue, Chunk(claim, 0, 5, Unfetched(0, 5)), Chunk(other, 0, 2, Unfetched(0, 2)))
+    async with running(runner_of(sink, journal), [queue]):
+        await until(lambda: journal.made and other.settled)
+    if lost:
+        assert journal.events == ["write [(1, [0, 1])]"]
+    else:
+        assert journal.events[:3] == ["fetch 2", "letter 0/2 b'fetched' refused", "plan 0 without 2"]
+        assert journal.events[3] == "write [(0, [0, 1, 3, 4]), (1, [0, 1])]"
