@@ -82,6 +82,8 @@ class PartitionFetchState(msgspec.Struct, eq=False):
         """Another leader, or the same one again: its log has to be checked."""
         self.leader_epoch = leader_epoch
         self.verified = False
+        if self.diverging is not None:  # the log of the former leader, which was not acted upon
+            self.diverging, self.reset_due = None, self.position is None
 
     @property
     def end(self) -> int | None:

@@ -121,6 +121,16 @@ async def test_a_leaders_answer(ends: Mapping[int, EpochEnd], diverging: Divergi
     assert {asked.leader_epoch for asked in leader.asked} == {9}
 
 
+async def test_the_log_of_a_former_leader_decides_nothing() -> None:
+    """It led for a moment, and could not be asked where its log begins and ends; the next one has all records."""
+    state = at(100, 3)
+    await find_divergence(Leader({3: EpochEnd(0, 3, 60)}).as_connection(), [state], 1.0)
+    assert state.reset_due
+    state.led_by(9)
+    await find_divergence(Leader({3: EpochEnd(0, 3, 100)}).as_connection(), [state], 1.0)
+    assert (state.diverging, state.reset_due) == (None, False)
+
+
 @pytest.mark.parametrize("answer", [EpochEnd(74, -1, -1), EpochEnd(6, -1, -1), None])
 async def test_a_leader_that_does_not_lead_any_more_is_looked_up(answer: EpochEnd | None) -> None:
     leader, state = Leader({3: answer} if answer is not None else {}), at(100, 3)
