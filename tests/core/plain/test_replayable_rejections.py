@@ -263,6 +263,37 @@ async def test_a_search_that_fails_without_the_lease_is_repeated_with_it(trial: 
     ]
 
 
+async def test_a_search_that_fails_since_the_partition_is_lost_ends_no_member() -> None:
+    claims = [tracker(0), tracker(1)]
+    journal = Journal(claims[:1])
+
+    class Lost(Table):
+        async def trial(self, batch: Batch) -> None:
+            claims[0].close()
+            await super().trial(batch)
+
+    queue = ChunkQueue(1 << 20)
+    put(queue, chunk(claims[0], 0, 50))
+    async with running(runner_of(Lost(journal, refused=[(0, 7)], outage=1), journal), [queue]):
+        await until(lambda: journal.made)
+        journal.claims = claims[1:]
+        put(queue, chunk(claims[1], 0, 2))
+        await until(lambda: claims[1].processed == 2)
+    assert journal.events == ["write [(1, [0, 1])]"]
+
+
+async def test_a_range_of_which_a_search_leaves_nothing_is_done() -> None:
+    claim = tracker(0)
+    journal = Journal([claim])
+    queue = ChunkQueue(1 << 20)
+    put(queue, chunk(claim, 0, 2))
+    runner = runner_of(Table(journal, refused=[(0, 0), (0, 1)]), journal)
+    async with running(runner, [queue]):
+        await until(lambda: journal.made)
+    assert journal.events[-1] == "plan 0 without 0-1"
+    assert (journal.made[-1], runner.status is not None and runner.status.written) == ([2], True)
+
+
 async def test_a_quarantined_range_is_without_the_records_that_were_rejected_before(tmp_path: Path) -> None:
     """They are dead letters already."""
     claim = tracker(0)

@@ -80,7 +80,7 @@ BAD: dict[str, str] = {
         ('{"i":1} x', '{"i":1}{"i":2}', '{"i":1},{"i":2}', '{"i":1}],[', '{"i":1}]}', "{'i':1} {", '{"i":1', "", " "),
         ALONE,
     ),
-    **dict.fromkeys(('[{"i":1},{"i":2}]', "1", '"x"', '{"i":1}\n{"i":2}'), ALONE),
+    **dict.fromkeys(('[{"i":1},{"i":2}]', "1", '"x"', '{"i":1}\n{"i":2}', '{"i":1}],"w":[{"i":2}'), ALONE),
     "null": "is not a JSON object",
     '{"i":1.5}': "has a field i that is no INT",
     '{"i":12345678901}': "has a field i that is no INT",

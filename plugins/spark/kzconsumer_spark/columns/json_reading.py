@@ -106,6 +106,7 @@ class JsonReading:
 
     def __init__(self, schema: StructType) -> None:
         self._schema = schema
+        self._all = f"all_{secrets.token_hex(8)}"  # a text could end the array, and begin one with a name that it knows
         self._end = f"end_{secrets.token_hex(8)}"
         self._mark = f"number_{secrets.token_hex(8)}_"
         self._exact = _exact_type(schema)
@@ -115,9 +116,9 @@ class JsonReading:
 
         What few records need is computed by `_apart`: Java compiles no method that is long.
         """
-        wrapped = F.concat(F.lit('{"w":['), text, F.lit(f',{{"{self._end}":1}}]}}'))
+        wrapped = F.concat(F.lit(f'{{"{self._all}":['), text, F.lit(f',{{"{self._end}":1}}]}}'))
         frame = frame.withColumn(_FIRST, self._parsed(wrapped, _read_type(self._schema), IntegerType()))
-        first, corrupt = F.get(F.col(_FIRST)["w"], F.lit(0)), F.col(_FIRST)[_CORRUPT]
+        first, corrupt = F.get(F.col(_FIRST)[self._all], F.lit(0)), F.col(_FIRST)[_CORRUPT]
         whole = self._is_whole(_FIRST)
         reason = (
             F.when(~whole, F.lit(_NOT_ONE))
@@ -128,7 +129,7 @@ class JsonReading:
         if self._exact is not None:
             unsure = whole & corrupt.isNull() & _unsure(self._schema, first, text)
             frame = frame.withColumn(_AGAIN, F.when(unsure, _apart(self._parsed_again, wrapped)))
-            exact, is_read_again = F.get(F.col(_AGAIN)["w"], F.lit(0)), F.col(_AGAIN).isNotNull()
+            exact, is_read_again = F.get(F.col(_AGAIN)[self._all], F.lit(0)), F.col(_AGAIN).isNotNull()
             value = F.when(is_read_again, _apart(self._value, first, exact)).otherwise(value)
             reason = reason.when(is_read_again & ~self._is_whole(_AGAIN), F.lit(_NOT_ONE)).when(
                 is_read_again, _apart(self._reason, first, exact, F.col(_VALUE))
@@ -140,7 +141,7 @@ class JsonReading:
     def _parsed(self, wrapped: Column, schema: DataType, end: DataType) -> Column:
         assert isinstance(schema, StructType)
         element = StructType([*schema, StructField(self._end, end)])
-        whole = StructType([StructField("w", ArrayType(element)), StructField(_CORRUPT, StringType())])
+        whole = StructType([StructField(self._all, ArrayType(element)), StructField(_CORRUPT, StringType())])
         return F.from_json(wrapped, whole, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
 
     def _parsed_again(self, wrapped: Column) -> Column:
@@ -151,7 +152,7 @@ class JsonReading:
 
     def _is_whole(self, parsed: str) -> Column:
         """Whether the text was one document."""
-        elements = F.col(parsed)["w"]
+        elements = F.col(parsed)[self._all]
         first, second = F.get(elements, F.lit(0))[self._end], F.get(elements, F.lit(1))[self._end]
         return F.coalesce((F.size(elements) == 2) & first.isNull() & second.isNotNull(), F.lit(False))
 
