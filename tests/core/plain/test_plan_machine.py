@@ -132,7 +132,7 @@ def test_finds_a_plan_that_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> N
         return Clear(answer.first, "forgotten") if isinstance(answer, Replay) else answer
 
     monkeypatch.setattr(adopter, "compare", forgetful)
-    assert "doubles what" in broken()
+    assert re.search("doubles what|went back", broken())  # a foreign program had set the offset within the range
 
 
 @pytest.mark.long

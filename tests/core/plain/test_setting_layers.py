@@ -252,12 +252,12 @@ def test_a_fault_shows_no_secret(written: Written) -> None:
 
 def test_a_list_of_thousands_of_lines_is_read_once() -> None:
     """It was tried as a whole at each of its lines, with 12 s of a processor for 3,000 of them."""
-    entries = "".join(f'  "topic-{number}:0",\n' for number in range(20_000))
+    entries = "".join(f'  "topic-{number}:0",\n' for number in range(3_000))
     text = f'[subscription]\npaused = [\n{entries}]\nstreams = 2\nrun = """\nlong\n"""\n[fetch]\nmax_wait = "1s"\n'
     began = time.process_time()
     found = layers._lines(text)
-    assert time.process_time() - began < 2.0
+    assert time.process_time() - began < 1.0
     assert found["subscription", "paused"] == 2
-    assert found["subscription", "streams"] == 20_004
-    assert found["subscription", "run"] == 20_005
-    assert found["fetch", "max_wait"] == 20_009
+    assert found["subscription", "streams"] == 3_004
+    assert found["subscription", "run"] == 3_005
+    assert found["fetch", "max_wait"] == 3_009
