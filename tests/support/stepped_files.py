@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from kzconsumer import process_lock
+
 _CALLS = ("link", "unlink", "rename", "replace", "mkdir", "rmdir", "open", "scandir", "listdir", "stat")
 
 
@@ -66,6 +68,8 @@ class Actor:
         except Killed:
             for descriptor in self._locks:
                 with suppress(OSError):
+                    status = os.fstat(descriptor)
+                    process_lock._held.pop((status.st_dev, status.st_ino), None)
                     os.close(descriptor)
         except BaseException as error:
             self.error = error
@@ -111,8 +115,12 @@ def stepped_files() -> Iterator[Stepped]:
 
     def waiting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def wait_and_call(*arguments: Any, **named: Any) -> Any:
-            if (actor := stepped.here()) is None:
-                return call(*arguments, **named)
+            # A lock is taken in one step: others would wait for what guards the locks of this process.
+            if (actor := stepped.here()) is None or process_lock._guard.locked():
+                found = call(*arguments, **named)
+                if actor is not None and name == "open" and isinstance(found, int):
+                    actor.opened(arguments[0], found)
+                return found
             actor.wait(name)
             found = call(*arguments, **named)
             if name == "open" and isinstance(found, int):

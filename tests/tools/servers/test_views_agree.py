@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kzconsumer.lag.partition import FRESH
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.browser import browser, window
-from tests.support.extent import extent
+from tests.support.extent import only_nightly
 from tests.support.members import daemon
 from tests.support.producing import Sent, produce
 from tests.support.programs import CHROMIUM
@@ -93,7 +93,8 @@ async def on_top(at: str) -> Shown:
 
 @pytest.mark.needs(CHROMIUM)
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("version", extent(["1.1.1"], ["1.1.1", "3.9.1"]))
+@only_nightly
+@pytest.mark.parametrize("version", ["1.1.1", "3.9.1"])
 async def test_the_views_of_a_member_agree_in_every_state(
     servers: Servers, unique: str, tmp_path: Path, version: str
 ) -> None:
