@@ -85,4 +85,4 @@ async def test_the_replica_in_the_same_rack_is_read_and_given_up_with_its_broker
         await asyncio.to_thread(racks.brokers[2].kill)
         await send(racks, unique)
         await take(streams[unique][0], RECORDS)
-        assert [at.leader for at in consumer.positions()] == [1, 1]
+        await until(lambda: [at.leader for at in consumer.positions()] == [1, 1])
