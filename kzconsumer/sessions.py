@@ -238,6 +238,10 @@ class Sessions:
     async def record_rejected(self, offsets: Mapping[OffsetTracker, Spans]) -> Collection[OffsetTracker]:
         return await self.member.committer.record_rejected(offsets) if self.member is not None else ()
 
+    def require_room(self, offsets: Mapping[OffsetTracker, Spans]) -> None:
+        if self.member is not None:
+            self.member.committer.require_room(offsets)
+
     async def message(self, partition: TopicPartition, offset: int) -> Message | None:
         return await self._present().message(partition, offset)
 

@@ -107,6 +107,12 @@ class Committer:
             plans = {tracker: plan for tracker in offsets if (plan := self._plan_of(tracker)) is not None}
             return {tracker for tracker, plan in plans.items() if _without(plan, offsets[tracker]) == plan}
 
+    def require_room(self, offsets: Mapping[OffsetTracker, Spans]) -> None:
+        """Raises ValueError if `record_rejected` would, as far as the plans are known."""
+        for tracker, spans in offsets.items():
+            if (plan := self._plan_of(tracker)) is not None:
+                _without(plan, spans)
+
     async def _amend(self, trackers: Collection[OffsetTracker], change: Callable[[OffsetTracker, Plan], Plan]) -> None:
         """Store changed plans of these claims, as far as they have any."""
         await self._settle(trackers)

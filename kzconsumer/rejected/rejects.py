@@ -18,6 +18,7 @@ import anyio
 from kzconsumer.clock import now
 from kzconsumer.errors import ConfigError, KzConsumerError, RecordRejectedError
 from kzconsumer.logs.logger import get_logger
+from kzconsumer.model import TopicPartition
 from kzconsumer.plugins import require_extra
 from kzconsumer.rejected.dead_letter import DeadLetter
 from kzconsumer.rejected.letter_files import LetterFiles
@@ -68,6 +69,17 @@ class RejectedRecords:
         self._counts = counts
         self._lines_of: dict[str, _Lines] = {}
 
+    def check(self, at: TopicPartition, offset: int, error_class: str, reason: str) -> None:
+        """Raises RecordRejectedError, and counts the record, if the policy of its class is "fail".
+
+        Raises ValueError for what is not a class of errors.
+        """
+        if not _CLASS.fullmatch(error_class):
+            raise ValueError(f"{error_class!r} is not a class of errors: letters, digits, '.', '_', '-'")
+        if self._settings.of(error_class) == "fail":
+            self._counts[self._label(error_class), "fail"] += 1
+            raise RecordRejectedError(*at, offset, error_class, reason)
+
     async def handle(self, rejected: Sequence[RejectedRecord], lost: Callable[[], bool]) -> bool:
         """Apply the policy of each record's class; returns when the records may be committed.
 
@@ -76,12 +88,9 @@ class RejectedRecords:
         """
         by_policy: dict[RejectPolicy, list[RejectedRecord]] = {}
         for record in rejected:
-            if not _CLASS.fullmatch(record.error_class):
-                raise ValueError(f"{record.error_class!r} is not a class of errors: letters, digits, '.', '_', '-'")
-            by_policy.setdefault(self._settings.of(record.error_class), []).append(record)
-        for message, error_class, reason in by_policy.get("fail", ()):
-            self._counts[self._label(error_class), "fail"] += 1
-            raise RecordRejectedError(message.topic, message.partition, message.offset, error_class, reason)
+            message, error_class, reason = record
+            self.check(TopicPartition(message.topic, message.partition), message.offset, error_class, reason)
+            by_policy.setdefault(self._settings.of(error_class), []).append(record)
         letters = [DeadLetter(*record, self._group) for record in by_policy.get("dead-letter", ())]
         if letters and not await self._write(letters, lost):
             return False

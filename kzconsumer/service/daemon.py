@@ -149,7 +149,7 @@ class Daemon:
             plans = RangePlans(sessions, destination, settings.fetch.isolation, refuses_loss=refuses_loss)
         aside = RangeQuarantine(Path(chosen.quarantine), chosen.plugin) if chosen.quarantine is not None else None
         quarantine = aside if chosen.on_batch_failure == "quarantine" else None
-        runner = SinkRunner(chosen.plugin, sink, settings.batch, sessions, plans, quarantine, sessions.rejects.handle)
+        runner = SinkRunner(chosen.plugin, sink, settings.batch, sessions, plans, quarantine, sessions.rejects)
         self._sessions, self._runner = sessions, runner
         async with anyio.create_task_group() as tasks:
             self._report.starting(f"starting the sink {chosen.plugin}", max(SINK_START, can.start_limit))

@@ -42,6 +42,10 @@ class OwnedRanges(Protocol):
         """
         ...
 
+    def require_room(self, offsets: Mapping[OffsetTracker, Spans]) -> None:
+        """Raises ValueError if these records are too many for `record_rejected`. Stores nothing."""
+        ...
+
     async def message(self, partition: TopicPartition, offset: int) -> Message | None:
         """Fetch one record; None if the log does not have it. Raises KzConsumerError."""
         ...

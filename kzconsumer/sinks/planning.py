@@ -79,6 +79,13 @@ class RangePlans:
             with contextlib.suppress(SessionExpiredError):  # as above
                 await self._owned.resume_after_replay(trackers[0])
 
+    def require_room(self, offsets: Mapping[OffsetTracker, Spans]) -> None:
+        """Raises SinkError if `reject` would find these records too many."""
+        try:
+            self._owned.require_room(offsets)
+        except ValueError as error:
+            raise SinkError(f"rejected: {error}") from error
+
     async def reject(self, offsets: Mapping[OffsetTracker, Spans]) -> Collection[OffsetTracker]:
         """Store which records are not written with the ranges of these claims; returns the claims still owned.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Final, TypeAlias
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from typing import Final, Protocol, TypeAlias
 
 import anyio
 
@@ -18,6 +18,7 @@ from kzconsumer.errors import (
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.registry.offset_list import Spans, spans_of
 from kzconsumer.rejected.rejects import RejectedRecord
 from kzconsumer.sinks.interface import RangeData, RecordsRejectedError, Rejected
 from kzconsumer.sinks.owned_ranges import OwnedRanges
@@ -25,7 +26,17 @@ from kzconsumer.streams.message import Message
 
 log = get_logger("kzconsumer.sink")
 
-HandleRejected: TypeAlias = Callable[[Sequence[RejectedRecord], Callable[[], bool]], Awaitable[bool]]
+RequireRoom: TypeAlias = Callable[[Mapping[OffsetTracker, Spans]], None]
+"""Raises SinkError if the plans of these claims cannot hold these offsets."""
+
+
+class Policy(Protocol):
+    """`RejectedRecords`."""
+
+    def check(self, at: TopicPartition, offset: int, error_class: str, reason: str) -> None: ...
+
+    async def handle(self, rejected: Sequence[RejectedRecord], lost: Callable[[], bool]) -> bool: ...
+
 
 # Rejected records that are handled at a time.
 _PIECE: Final = 500
@@ -34,29 +45,34 @@ PAUSE: Final = 1.0
 
 
 class Rejecting:
-    def __init__(self, owned: OwnedRanges, handle: HandleRejected) -> None:
+    def __init__(self, owned: OwnedRanges, policy: Policy, require_room: RequireRoom | None) -> None:
+        """`require_room` for a sink with plans."""
         self._owned = owned
-        self._handle = handle
+        self._policy = policy
+        self._require_room = require_room
 
     async def carry_out(
         self, parts: Mapping[OffsetTracker, RangeData], rejected: RecordsRejectedError
     ) -> dict[OffsetTracker, list[int]]:
         """Return when each record is a dead letter or skipped, with their offsets; without those of lost claims.
 
-        Raises RecordNotWrittenError if the policy of one is "fail", SinkError for records that are not in the ranges.
+        Raises RecordNotWrittenError if the policy of one is "fail", SinkError for records that are not in the ranges,
+        or are too many for a plan. Policies and plans are asked before the first letter: the batch would fail again
+        at each start, and repeat the letters.
         """
         claims = {part.topic_partition: claim for claim, part in parts.items()}
         offsets: dict[OffsetTracker, list[int]] = {}
         piece: list[RejectedRecord] = []
         try:
+            self._check(parts, claims, rejected.records)
             async for claim, record in self._found(parts, claims, rejected.records):
                 offsets.setdefault(claim, []).append(record.message.offset)
                 piece.append(record)
                 if len(piece) == _PIECE:
-                    if not await self._handle(piece, lambda: _all_lost(parts)):
+                    if not await self._policy.handle(piece, lambda: _all_lost(parts)):
                         return {}
                     piece = []
-            if piece and not await self._handle(piece, lambda: _all_lost(parts)):
+            if piece and not await self._policy.handle(piece, lambda: _all_lost(parts)):
                 return {}
         except RecordRejectedError as error:
             more = len(rejected.records) - 1
@@ -65,6 +81,25 @@ class Rejecting:
         except ValueError as error:
             raise SinkError(str(error)) from error
         return offsets
+
+    def _check(
+        self,
+        parts: Mapping[OffsetTracker, RangeData],
+        claims: Mapping[TopicPartition, OffsetTracker],
+        records: Sequence[Rejected],
+    ) -> None:
+        """Whether all of it can be carried out, as far as that is known without the records."""
+        offsets: dict[OffsetTracker, list[int]] = {}
+        for record in records:
+            at = TopicPartition(record.topic, record.partition)
+            claim = claims.get(at)
+            if claim is None or not parts[claim].first <= record.offset < parts[claim].until:
+                raise _not_in_batch(record)
+            if not claim.lost:
+                self._policy.check(at, record.offset, record.error_class, record.reason)
+                offsets.setdefault(claim, []).append(record.offset)
+        if self._require_room is not None:
+            self._require_room({claim: spans_of(each) for claim, each in offsets.items()})
 
     async def _found(
         self,
@@ -79,7 +114,7 @@ class Rejecting:
             if claim is not None and claim.lost:
                 continue  # the next owner rejects it
             if claim is None or message is None:
-                raise ValueError(f"the sink rejects {at} at offset {record.offset}, which is not in its batch")
+                raise _not_in_batch(record)
             yield claim, RejectedRecord(message, record.error_class, record.reason)
 
     async def _message(self, claim: OffsetTracker, part: RangeData, offset: int) -> Message | None:
@@ -105,6 +140,11 @@ class Rejecting:
                 log.warning(event, **partition._asdict(), offset=offset, reason=str(error), again=True)
             await anyio.sleep(PAUSE)
         return None
+
+
+def _not_in_batch(record: Rejected) -> ValueError:
+    at = TopicPartition(record.topic, record.partition)
+    return ValueError(f"the sink rejects {at} at offset {record.offset}, which is not in its batch")
 
 
 def _all_lost(claims: Collection[OffsetTracker]) -> bool:

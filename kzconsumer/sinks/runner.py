@@ -28,7 +28,7 @@ from kzconsumer.sinks.interface import Batch, Sink
 from kzconsumer.sinks.owned_ranges import OwnedRanges
 from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.quarantine import RangeQuarantine
-from kzconsumer.sinks.rejecting import HandleRejected
+from kzconsumer.sinks.rejecting import Policy
 from kzconsumer.sinks.writing import BatchWriter
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
 from kzconsumer.streams.many_queues import ManyQueues
@@ -56,7 +56,7 @@ class SinkRunner:
         owned: OwnedRanges,
         plans: RangePlans | None = None,
         quarantine: RangeQuarantine | None = None,
-        rejected: HandleRejected | None = None,
+        rejected: Policy | None = None,
     ) -> None:
         """`plans` is for a replayable sink. `quarantine` keeps ranges that the sink cannot write and that its
         destination does not have; `rejected` handles single records that it rejects."""

@@ -23,7 +23,7 @@ from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, S
 from kzconsumer.sinks.owned_ranges import OwnedRanges
 from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.quarantine import RangeQuarantine
-from kzconsumer.sinks.rejecting import HandleRejected, Rejecting
+from kzconsumer.sinks.rejecting import Policy, Rejecting
 from kzconsumer.sinks.separating import Separating
 from kzconsumer.sinks.steps import Steps
 
@@ -65,7 +65,7 @@ class BatchWriter:
         owned: OwnedRanges,
         plans: RangePlans | None,
         quarantine: RangeQuarantine | None,
-        rejected: HandleRejected | None,
+        rejected: Policy | None,
     ) -> None:
         self._name = name
         self._sink = sink
@@ -73,7 +73,8 @@ class BatchWriter:
         self._owned = owned
         self._plans = plans
         self._quarantine = quarantine
-        self._rejecting = Rejecting(owned, rejected) if rejected is not None else None
+        require_room = plans.require_room if plans is not None else None
+        self._rejecting = Rejecting(owned, rejected, require_room) if rejected is not None else None
 
     async def write(self, batch: Batch, claims: list[OffsetTracker]) -> bool:
         """Whether the batch was written as a whole. Ranges written or quarantined are marked. Raises SinkError."""

@@ -33,6 +33,8 @@ class Owned:
     async def record_rejected(self, offsets: Mapping[OffsetTracker, Spans]) -> Collection[OffsetTracker]:
         return list(offsets)
 
+    def require_room(self, offsets: Mapping[OffsetTracker, Spans]) -> None: ...
+
     async def message(self, partition: TopicPartition, offset: int) -> Message | None:
         raise AssertionError("the records are at hand")
 

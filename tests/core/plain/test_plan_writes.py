@@ -12,6 +12,7 @@ from random import Random
 from typing import NamedTuple
 
 import anyio
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,11 +23,13 @@ from kzconsumer.offsets.storage import Committed
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import ClaimRecord, Plan, decode_claim_record
+from kzconsumer.registry.offset_list import LONGEST, Spans
 from kzconsumer.registry.owners import OwnerRegistry
-from kzconsumer.registry.ownership import Claimed
+from kzconsumer.registry.ownership import Claimed, Fence, OwnerNode
 from kzconsumer.registry.paths import CONSUMERS, GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
+from tests.support.plans import plan_of
 from tests.support.simulated.ensemble import OPERATOR, Ensemble
 from tests.support.simulated.lost_replies import Loss
 from tests.support.simulated.network import SimulatedNetwork
@@ -245,6 +248,23 @@ def play(seed: int, script: Sequence[Step]) -> Writer:
 @given(st.integers(0, 1000), st.lists(STEPS, min_size=5, max_size=25))
 def test_the_state_of_the_committer_matches_the_nodes(seed: int, script: list[Step]) -> None:
     play(seed, script)
+
+
+def test_a_plan_has_room_for_as_many_rejected_records_as_can_be_recorded() -> None:
+    """Beside those that it has. A claim that is lost has no plan."""
+
+    def scattered(many: int) -> Spans:
+        return tuple((at, at + 1) for at in range(12, 12 + 2 * many, 2))
+
+    session = ZooKeeperSession(ConnectString.parse("zk0:2181"), 6.0)
+    committer = Committer(ZooKeeperOffsetStorage(session, PATHS), lambda reason: None)
+    tracker, lost = (OffsetTracker(partition, 10) for partition in PARTITIONS[:2])
+    record = ClaimRecord(1, "range", "0x2a", plan=plan_of(10, 20_010, rejected="0"))
+    committer.open(tracker, Committed(Fence(OwnerNode("", 0), "", 0), record, 10, 0))
+    most = max(many for many in range(4000) if len(" ".join(str(2 * n) for n in range(many))) <= LONGEST)
+    committer.require_room({tracker: scattered(most - 1), lost: scattered(4000)})
+    with pytest.raises(ValueError, match=f"{most + 1} records, too many for one range"):
+        committer.require_room({tracker: scattered(most)})
 
 
 def test_abandoned_plans_are_emptied() -> None:

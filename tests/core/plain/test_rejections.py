@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from kzconsumer.errors import RecordRejectedError, SinkError
+from kzconsumer.model import TopicPartition
 from kzconsumer.rejected.rejects import RejectedRecord
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import RecordsRejectedError, Rejected
@@ -28,7 +29,9 @@ class Decided:
         if open_gate:
             self.gate.set()
 
-    async def __call__(self, records: Sequence[RejectedRecord], lost: Callable[[], bool]) -> bool:
+    def check(self, at: TopicPartition, offset: int, error_class: str, reason: str) -> None: ...
+
+    async def handle(self, records: Sequence[RejectedRecord], lost: Callable[[], bool]) -> bool:
         self.pieces.append([(m.offset, m.value, error_class, reason) for m, error_class, reason in records])
         self.asked.set()
         await self.gate.wait()

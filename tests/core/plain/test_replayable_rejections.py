@@ -43,6 +43,7 @@ class Journal(Owned):
         self.plans: dict[OffsetTracker, Plan] = {}
         self.rejected: dict[OffsetTracker, str] = {}
         self.refusal = error
+        self.fails_at: int | None = None  # by its policy
         self.lost_at_record: Callable[[], None] = lambda: None
 
     async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
@@ -60,12 +61,20 @@ class Journal(Owned):
         self.events += [f"plan {claim.topic_partition.partition} without {self.rejected[claim]}" for claim in offsets]
         return [claim for claim in offsets if not claim.lost]
 
+    def require_room(self, offsets: Mapping[OffsetTracker, Spans]) -> None:
+        for spans in offsets.values():
+            offset_list(spans, 0)
+
     async def resume_after_replay(self, claim: OffsetTracker) -> None:
         return None
 
     async def message(self, partition: TopicPartition, offset: int) -> Message | None:
         self.events.append(f"fetch {offset}")
         return Message(*partition, offset, b"key", b"fetched", 1, (), 0)
+
+    def check(self, at: TopicPartition, offset: int, error_class: str, reason: str) -> None:
+        if offset == self.fails_at:
+            raise RecordRejectedError(*at, offset, error_class, reason)
 
     async def handle(self, records: Sequence[RejectedRecord], lost: Callable[[], bool]) -> bool:
         self.events += [f"letter {m.partition}/{m.offset} {m.value!r} {error_class}" for m, error_class, _ in records]
@@ -119,7 +128,7 @@ def at(batch: Batch) -> set[POSITION]:
 def runner_of(sink: Table, journal: Journal, quarantine: RangeQuarantine | None = None) -> SinkRunner:
     limits = BatchSettings(max_records=1000, max_time=0.02)
     plans = RangePlans(journal, Nothing(), "read_committed")
-    return SinkRunner("table", sink, limits, journal, plans, quarantine, journal.handle)
+    return SinkRunner("table", sink, limits, journal, plans, quarantine, journal)
 
 
 async def written(sink: Table, journal: Journal, *chunks: Chunk) -> None:
@@ -177,13 +186,41 @@ async def test_a_replay_of_a_member_that_died_before_the_plan_had_them_finds_the
 
 async def test_nothing_is_written_if_the_plan_cannot_be_stored() -> None:
     claim = tracker(0)
-    for error in (NoNodeError("gone"), ValueError("50000 records, too many for one range")):
-        journal = Journal([claim], error)
-        queue = ChunkQueue(1 << 20)
-        put(queue, chunk(claim, 0, 5))
-        async with running(runner_of(Table(journal, bad=[(0, 3)]), journal), [queue]) as task:
-            await fails(task, str(error))
-        assert journal.events == ["letter 0/3 b'v3' unstorable"]
+    journal = Journal([claim], NoNodeError("gone"))
+    queue = ChunkQueue(1 << 20)
+    put(queue, chunk(claim, 0, 5))
+    async with running(runner_of(Table(journal, bad=[(0, 3)]), journal), [queue]) as task:
+        await fails(task, "gone")
+    assert journal.events == ["letter 0/3 b'v3' unstorable"]
+
+
+@pytest.mark.parametrize("fails_at", [None, 19_995])
+async def test_no_letter_is_written_of_a_range_whose_plan_has_no_room_for_all(fails_at: int | None) -> None:
+    """Each start would repeat them. The policy "fail" comes first, and names its record, of whatever piece it is."""
+    claim = tracker(0)
+    journal = Journal([claim])
+    journal.fails_at = fails_at
+    queue = ChunkQueue(1 << 24)
+    put(queue, chunk(claim, 0, 20_000))
+    sink = Table(journal, bad=[(0, at) for at in range(0, 20_000, 5)])
+    async with running(runner_of(sink, journal), [queue]) as task:
+        if fails_at is None:
+            await fails(task, "4000 records, too many for one range")
+        else:
+            await fails(task, "orders-0 at offset 19995 was rejected as unstorable: .* .and 3999 more")
+    assert (journal.events, claim.processed) == ([], 0)
+
+
+async def test_no_letter_is_written_if_the_policy_of_a_later_record_fails() -> None:
+    claim = tracker(0)
+    journal = Journal([claim])
+    journal.fails_at = 599
+    queue = ChunkQueue(1 << 20)
+    put(queue, chunk(claim, 0, 600))
+    sink = Table(journal, bad=[(0, at) for at in range(600)])
+    async with running(runner_of(sink, journal), [queue]) as task:
+        await fails(task, "orders-0 at offset 599 was rejected as unstorable")
+    assert journal.events == []
 
 
 async def test_a_claim_that_is_lost_while_the_plan_is_stored_is_not_written() -> None:
@@ -201,12 +238,7 @@ async def test_the_policy_fail_names_the_record_and_takes_no_other_with_it(tmp_p
     """Also with a quarantine: it is for ranges that cannot be separated."""
     claim = tracker(0)
     journal = Journal([claim])
-
-    async def handle(records: Sequence[RejectedRecord], lost: Callable[[], bool]) -> bool:
-        message, error_class, reason = records[0]
-        raise RecordRejectedError(message.topic, message.partition, message.offset, error_class, reason)
-
-    journal.handle = handle  # type: ignore[method-assign]
+    journal.fails_at = 3
     queue = ChunkQueue(1 << 20)
     put(queue, chunk(claim, 0, 5))
     quarantine = RangeQuarantine(tmp_path / "aside", "table")
