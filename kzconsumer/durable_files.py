@@ -127,7 +127,7 @@ class AppendedFile:
 def sync_file(path: Path) -> None:
     """Wait until the content of a file is on disk that nobody has tried to sync before.
 
-    That of a file which is made anew if this fails. Of any other file: `sync_again`.
+    The caller makes the file under another name if this fails. For any other file use `sync_again`.
     """
     _sync(path, os.O_RDONLY)
 
@@ -166,7 +166,7 @@ def write_again(descriptor: int, since: int = 0, guard: Callable[[], None] = lam
     os.fsync(descriptor)
 
 
-def look_anew(directory: Path) -> None:
+def refresh_directory(directory: Path) -> None:
     """Make visible what other machines have changed in a directory, on NFS.
 
     A client there remembers for up to a minute that a name did not exist, even if it has looked only once. It forgets

@@ -49,6 +49,10 @@ SERVERS = pytest.StashKey[Servers]()
 # interrupt would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# py4j reports an object whose Java has ended, from a collection of garbage, with a traceback. A traceback is formatted
+# by parsing Python, and before CPython 3.13 a parse that such a collection interrupts fails (SystemError, gh-106905).
+logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)
+
 # Files that a process runs one after the other, in the order in which the chains begin: the longest first. A Spark that
 # starts takes every processor for ten seconds, so not all processes start one at once: there are chains of files whose
 # sinks start a Spark, of files whose daemons do, and of files that share the fixtures `spark` and `standalone`. The

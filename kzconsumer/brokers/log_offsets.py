@@ -12,12 +12,10 @@ import anyio
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import (
-    CLUSTER_AUTHORIZATION_FAILED,
     NONE,
-    TOPIC_AUTHORIZATION_FAILED,
     broker_error,
 )
-from kzconsumer.brokers.protocol.leader_epochs import AskedEpoch, EpochEnd, OffsetForLeaderEpochRequest
+from kzconsumer.brokers.protocol.leader_epochs import NOT_PERMITTED, AskedEpoch, EpochEnd, OffsetForLeaderEpochRequest
 from kzconsumer.brokers.protocol.list_offsets import ListedOffset, ListOffsetsRequest
 from kzconsumer.brokers.protocol.versions import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from kzconsumer.errors import (
@@ -45,7 +43,6 @@ log's end until a replica that has stopped fetching no longer counts (replica.la
 answer before (KIP-207). A log that differs by its leader epochs has done so for good."""
 
 _UNKNOWN_END: Final = EpochEnd(NONE, -1, -1)
-_NOT_PERMITTED: Final = frozenset({TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED})
 
 A = TypeVar("A", ListedOffset, EpochEnd)
 
@@ -183,7 +180,7 @@ class LogOffsets:
             return dict.fromkeys(led, _UNKNOWN_END)
         asked = {partition: AskedEpoch(epochs[partition], self._leaders.epochs.get(partition, -1)) for partition in led}
         answers = await connection.call(OffsetForLeaderEpochRequest(asked), timeout=self._timeout)
-        return {partition: _UNKNOWN_END if end.error in _NOT_PERMITTED else end for partition, end in answers.items()}
+        return {partition: _UNKNOWN_END if end.error in NOT_PERMITTED else end for partition, end in answers.items()}
 
 
 def why_unknown(error: KzConsumerError, since: float | None = None) -> Why:

@@ -334,8 +334,7 @@ class BrokerFetcher:
         leaving = list(states)
         self._forget(leaving)
         for state in leaving:
-            if state.preferred is not None:
-                state.preferred = None  # the leader names it again, if it still wants it
+            state.preferred = None  # the leader names it again, if it still wants it
             state.pause(now())
         self._find_leader(state for state in leaving if state.open and not state.failed)
 

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 import anyio
-import msgspec
 from anyio.abc import TaskGroup
 
 from kzconsumer.brokers.leaders import Leaders
@@ -75,7 +74,7 @@ class FetcherManager:
         """It is fetched, or its leader, end offset or planned range is being looked up."""
         return (
             state in self._leader_finder
-            or any(state in fetcher for fetcher, _ in self._fetchers.values())
+            or self._fetcher_of(state) is not None
             or state in (self._endless.get(state.topic_partition), self._replays.get(state.topic_partition))
         )
 
@@ -84,11 +83,15 @@ class FetcherManager:
 
     def leader_of(self, state: PartitionFetchState) -> int | None:
         """Id of the broker that it is fetched from at the moment."""
-        return next((number for number, (fetcher, _) in self._fetchers.items() if state in fetcher), None)
+        return fetcher.broker.id if (fetcher := self._fetcher_of(state)) is not None else None
 
     def throttled(self, state: PartitionFetchState) -> bool:
         """A quota of its broker holds this member back."""
-        return any(state in fetcher and fetcher.throttled for fetcher, _ in self._fetchers.values())
+        return (fetcher := self._fetcher_of(state)) is not None and fetcher.throttled
+
+    def _fetcher_of(self, state: PartitionFetchState) -> BrokerFetcher | None:
+        fetcher, _ = self._fetchers.get(state.broker, (None, None))
+        return fetcher if fetcher is not None and state in fetcher else None
 
     def limit(self, per_second: int | None) -> None:
         """Set the rate limit, in bytes per second."""
@@ -192,8 +195,8 @@ class FetcherManager:
         answer."""
         epochs: dict[TopicPartition, int] = {}
         for partition, state in waiting.items():
-            if (plan := state.tracker.replay) is not None and plan.leader_epoch is not msgspec.UNSET:
-                epochs[partition] = plan.leader_epoch
+            if (plan := state.tracker.replay) is not None and plan.epoch_before_end >= 0:
+                epochs[partition] = plan.epoch_before_end
         try:
             found = await self._log_offsets.epoch_ends(epochs) if epochs else {}
         except KzConsumerError as error:

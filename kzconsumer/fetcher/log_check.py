@@ -1,7 +1,7 @@
 """Whether a leader's log still holds what was read before a position: asked before it is fetched from.
 
 A log that was cut off (an unclean election, a broker restored from a copy) and has grown past the position again would
-be read on without a word. The leader epoch of the last record before the position tells the difference (KIP-320).
+be read on without a log line. The leader epoch of the last record before the position tells the difference (KIP-320).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.brokers.protocol.error_codes import error_code
 from kzconsumer.brokers.protocol.fetch import Diverging
-from kzconsumer.brokers.protocol.leader_epochs import AskedEpoch, EpochEnd, OffsetForLeaderEpochRequest
+from kzconsumer.brokers.protocol.leader_epochs import NOT_PERMITTED, AskedEpoch, EpochEnd, OffsetForLeaderEpochRequest
 from kzconsumer.brokers.protocol.versions import OFFSET_FOR_LEADER_EPOCH
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.logs.logger import get_logger
@@ -23,10 +23,6 @@ log = get_logger("kzconsumer.fetcher")
 
 UNKNOWN_END: Final = -1
 """`Diverging.end_offset` of a log that has no epoch as large as the position's: where it differs is unknown."""
-_NOT_PERMITTED: Final = {
-    error_codes.TOPIC_AUTHORIZATION_FAILED: "Describe on the topic",
-    error_codes.CLUSTER_AUTHORIZATION_FAILED: "ClusterAction on the cluster (brokers before 2.3)",
-}
 
 
 async def find_divergence(
@@ -44,7 +40,7 @@ async def find_divergence(
     elsewhere, without = [], []
     for partition, state in asked.items():
         end = ends.get(partition)
-        if end is None or (end.error != error_codes.NONE and end.error not in _NOT_PERMITTED):
+        if end is None or (end.error != error_codes.NONE and end.error not in NOT_PERMITTED):
             elsewhere.append(state)
         elif end.error != error_codes.NONE:
             _report_unchecked(partition, end.error)
@@ -83,5 +79,5 @@ def _report_unchecked(partition: TopicPartition, error: int) -> None:
         "log not compared with the stored position",
         **partition._asdict(),
         reason=error_code(error).name,
-        needed=_NOT_PERMITTED[error],
+        needed=NOT_PERMITTED[error],
     )

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import msgspec
-
 from kzconsumer.errors import DestinationWentBackError, OffsetLostError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity, TopicPartition
@@ -173,14 +171,12 @@ class Adopter:
         """The range was published and not committed: only the commit is left."""
         old = adopted.tracker
         log.info("planned range already published", range=published._asdict())
-        plan = old.replay
-        led = plan.leader_epoch if plan is not None and plan.leader_epoch is not msgspec.UNSET else -1
         tracker = OffsetTracker(
             old.topic_partition,
             published.until,
             incarnation=published.incarnation,
             epoch=published.epoch,
-            leader_epoch=led,
+            leader_epoch=old.replay.epoch_before_end if old.replay is not None else -1,
         )
         tracker.written = published.first, published.until
         self._committer.replace(old, tracker)

@@ -1,4 +1,4 @@
-"""Of which leader epoch the records before a position are: with it, a log that was replaced is told from one that grew.
+"""The leader epoch of the records before a position, which distinguishes a log that was replaced from one that grew.
 
 An offset alone says nothing about a log that was cut off and has grown past it. Of two logs with the same epoch before
 an offset, all records before it are the same (KIP-101, KIP-320).

@@ -51,6 +51,11 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             raise ValueError(f"a plan until {self.until} without offset {left_out[-1][1] - 1}")
 
     @property
+    def epoch_before_end(self) -> int:
+        """The leader epoch of the last record before `until`; -1 if it is unknown."""
+        return self.leader_epoch if self.leader_epoch is not msgspec.UNSET else -1
+
+    @property
     def left_out(self) -> Spans:
         """The rejected offsets."""
         return offsets_in(self.rejected, self.first) if self.rejected else ()

@@ -131,8 +131,8 @@ def _led(part: RangeData, tracker: OffsetTracker) -> RangeData:
     if part.fetched:
         return part
     plan = tracker.replay
-    epoch = tracker.leader_epochs.before(part.until) if plan is None else plan.leader_epoch
-    return part if epoch is msgspec.UNSET else msgspec.structs.replace(part, leader_epoch=epoch)
+    epoch = tracker.leader_epochs.before(part.until) if plan is None else plan.epoch_before_end
+    return msgspec.structs.replace(part, leader_epoch=epoch)
 
 
 def follows(trackers: Iterable[OffsetTracker]) -> tuple[RangeIdentity, ...]:

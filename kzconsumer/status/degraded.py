@@ -50,8 +50,8 @@ def examination(report: Report) -> Examination:
     if report.unready is not None:
         return examined([], [report.unready])
     found = degraded(report)
-    told = {name for each in found for name in each.partitions}
-    unknown = total(each.progress for each in report.partitions if _name(each) not in told).unknown
+    named = {name for each in found for name in each.partitions}
+    unknown = total(each.progress for each in report.partitions if _name(each) not in named).unknown
     return examined(found, [f"lag unknown: {reasons(unknown)}"] if unknown else [])
 
 

@@ -11,12 +11,19 @@ from typing import ClassVar, Final, NamedTuple
 
 import msgspec
 
+from kzconsumer.brokers.protocol.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
 from kzconsumer.brokers.protocol.primitives import INT32, Reader
 from kzconsumer.brokers.protocol.versions import OFFSET_FOR_LEADER_EPOCH, encoding_of, response
 from kzconsumer.model import TopicPartition
 
 CONSUMERS_MAY_ASK: Final = 3
 """From this version on (Kafka 2.3) the right Describe on the topic is enough (KIP-320)."""
+
+NOT_PERMITTED: Final[Mapping[int, str]] = {
+    TOPIC_AUTHORIZATION_FAILED: "Describe on the topic",
+    CLUSTER_AUTHORIZATION_FAILED: "ClusterAction on the cluster (brokers before 2.3)",
+}
+"""Errors of a client that may not ask, and the right that it lacks."""
 
 
 class AskedEpoch(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from kzconsumer.durable_files import look_anew
+from kzconsumer.durable_files import refresh_directory
 from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files import fold_plan
@@ -49,7 +49,7 @@ class Ledger:
         """Raises DestinationWentBackError if one of them is not settled."""
         for part in ranges:
             if not self.has(name := range_name(part)):
-                look_anew(self._items.state)
+                refresh_directory(self._items.state)
                 if not self.has(name):
                     line = named(name).line
                     spans = [item.span for item, _ in self._items.folded_contents(line)]

@@ -26,7 +26,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from kzconsumer.durable_files import look_anew, make_directory, put_in_place, sync_directory, sync_file, write_new
+from kzconsumer.durable_files import (
+    make_directory,
+    put_in_place,
+    refresh_directory,
+    sync_directory,
+    sync_file,
+    write_new,
+)
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer_files.ledger import Ledger
@@ -171,7 +178,7 @@ class Publication:
             # answer that the entry is missing: that was true when it was asked before the files were staged. (An entry
             # that is folded has gone for longer than NFS remembers: later ranges had to be planned and published.)
             # tests/files/plain/test_nfs.py plays it.
-            look_anew(self._state)
+            refresh_directory(self._state)
             void = {name for name, *_ in decided if self._ledger.has(name)}
             for name in void:
                 (self._decisions / f"{name}.json").unlink(missing_ok=True)

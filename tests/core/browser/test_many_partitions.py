@@ -61,8 +61,8 @@ def cut_off(number: int) -> PartitionStatus:
 async def shown(chromium: Browser, partitions: Sequence[PartitionStatus]) -> AsyncIterator[Window]:
     at = f"127.0.0.1:{free_port()}"
     watched = observer(at)
-    told = msgspec.structs.replace(report(), partitions=list(partitions))
-    with mock.patch.object(watched, "report", return_value=told):
+    shown = msgspec.structs.replace(report(), partitions=list(partitions))
+    with mock.patch.object(watched, "report", return_value=shown):
         async with serving(watched), window(chromium) as desk:
             await desk.page.goto(f"http://{at}/status")
             await expect(desk.page.locator("#figures > div").first).to_be_visible()

@@ -11,7 +11,7 @@ from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.model import TopicPartition
 from kzconsumer.streams.turns import Turns
 from tests.support.simulated.broker_machine import TIGHT
-from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.group import SimulatedGroup, joined, simulated_group
 from tests.support.simulated.kafka_frames import FETCH, LIST_OFFSETS, METADATA
 from tests.support.simulated.member import Member
 from tests.support.simulated.partition_logs import PRODUCED_EVERY
@@ -22,15 +22,6 @@ LARGE = 1500
 """Bytes of a value, so that a burst is a response that is decoded after the next request is sent."""
 ROOMY = (("response_bytes", "128KiB"), ("max_bytes", "96KiB"))
 """Room in a response for one busy partition, in the queues for everything."""
-
-
-def joined(group: SimulatedGroup, pace: float = 0.0, partitions: int = 4) -> Member:
-    """The only member, which has read for a while."""
-    group.logs.grow("t", partitions)
-    member = group.join("a", {"t": 1}, pace, in_batches=True)
-    assert group.world.pass_time(10, lambda: len(member.owned) == partitions)
-    group.world.pass_time(3)
-    return member
 
 
 def just_before_records_are_produced(group: SimulatedGroup) -> None:

@@ -9,21 +9,12 @@ import pytest
 from kzconsumer.model import TopicPartition
 from tests.support.members import sessions_of
 from tests.support.simulated.broker_machine import TIGHT
-from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.group import SimulatedGroup, joined, simulated_group
 from tests.support.simulated.kafka_frames import FETCH
 from tests.support.simulated.member import Member
 
 FIRST = TopicPartition("t", 0)
 LARGE = 1500
-
-
-def joined(group: SimulatedGroup, pace: float = 0.0, partitions: int = 4) -> Member:
-    """The only member, which has read for a while."""
-    group.logs.grow("t", partitions)
-    member = group.join("a", {"t": 1}, pace, in_batches=True)
-    assert group.world.pass_time(10, lambda: len(member.owned) == partitions)
-    group.world.pass_time(3)
-    return member
 
 
 def read(member: Member) -> dict[TopicPartition, int]:

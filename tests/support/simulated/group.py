@@ -268,3 +268,12 @@ def simulated_group(seed: int, scene: Scene | None = None, **more: Any) -> Itera
         finally:
             group.end()
             structlog.configure(**logging)
+
+
+def joined(group: SimulatedGroup, pace: float = 0.0, partitions: int = 4) -> Member:
+    """The only member of a group, which has read `t` for a while."""
+    group.logs.grow("t", partitions)
+    member = group.join("a", {"t": 1}, pace, in_batches=True)
+    assert group.world.pass_time(10, lambda: len(member.owned) == partitions)
+    group.world.pass_time(3)
+    return member

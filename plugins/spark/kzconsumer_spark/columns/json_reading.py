@@ -1,13 +1,13 @@
 """Reads JSON of a schema with Spark's own parser, so that no value is changed.
 
 `from_json` takes the first document of a text and leaves the rest. It rounds decimals, makes `Infinity` of a number
-beyond the type, takes `"12:00"` for today at noon, and writes a number or a document anew for a text column, by way of
+beyond the type, takes `"12:00"` for today at noon, and rewrites a number or a document for a text column, by way of
 the nearest double. Here such a value is exact, or bad:
 
 - The text becomes the first element of an array whose second element has a random field. If another number of
   documents, or rubbish, is in the text, the array is not as expected.
 - Dates and times are read as text, and decimals with further digits. They are converted if that changes nothing.
-- A few records have text that may have been written anew, or an infinite number. Their text is parsed again with each
+- A few records have text that may have been rewritten, or an infinite number. Their text is parsed again with each
   number in quotes, behind a random mark.
 """
 
@@ -43,13 +43,14 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from kzconsumer_files.parquet.records import FIRST_MS, LAST_MS
 from kzconsumer_spark.columns.avro_types import Unsupported
 
 _CORRUPT: Final = "__kz_corrupt"
 _FIRST: Final = "__kz_json"
 _AGAIN: Final = "__kz_json_again"
 _VALUE: Final = "__kz_json_value"
-_SECONDS: Final = (-62135596800, 253402300799)  # the first and the last of the years 1 to 9999
+_SECONDS: Final = (FIRST_MS // 1000, LAST_MS // 1000)  # the first and the last of the years 1 to 9999
 _DIGITS: Final = 38
 _NOT_ONE: Final = "is not one JSON object alone"
 _INTEGER: Final = r"^-?[0-9]{1,12}$"

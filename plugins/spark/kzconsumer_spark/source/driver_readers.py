@@ -33,7 +33,7 @@ _LOOK_SECONDS: Final = 0.1
 
 
 class Reads(msgspec.Struct, frozen=True):
-    """What one reader subscribes to; `began` tells its process from a later one with the same id."""
+    """What one reader subscribes to; `began` distinguishes its process from a later one with the same id."""
 
     process: int
     began: str
