@@ -141,6 +141,8 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.now = BEGINNING
+        self.wall_ahead = 0.0
+        """Seconds by which the wall clock was set forward."""
         self.random = Random(seed)
         self.processes: list[Process] = []
         self._begun = 0
@@ -240,7 +242,7 @@ def clock_of(world: World) -> Iterator[None]:
     """The product's sessions use this world's clock and randomness: with the machine's, its load would cause faults."""
 
     def instant() -> Instant:
-        return Instant(world.now, world.now)
+        return Instant(world.now, world.now + world.wall_ahead)
 
     allow = StreamCursor._allow_more
 

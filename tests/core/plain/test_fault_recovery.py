@@ -1,0 +1,35 @@
+"""Members consume again after each fault, within the time that docs/faults.md promises."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.extent import seeds
+from tests.support.simulated.recovery import DOUBTFUL, EXPIRED, FAULTS, LOST, NO_SERVER, play
+from tests.support.simulated.scene import SESSION_TIMEOUT
+
+KEEPS_SESSION = LOST, NO_SERVER, DOUBTFUL
+"""Faults that have these events, and no session ends: partitions stay where they are."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_members_consume_again(fault: str) -> None:
+    for seed in seeds(1, 20):
+        played = play(seed, FAULTS[fault], FAULTS[fault].lasts)
+        assert played.wait <= FAULTS[fault].bound, f"seed {seed}"
+        assert EXPIRED not in played.logged or FAULTS[fault].event not in KEEPS_SESSION, f"seed {seed}"
+        assert not FAULTS[fault].event or FAULTS[fault].event in played.logged, f"seed {seed}: {sorted(played.logged)}"
+
+
+# An overloaded ZooKeeper may interrupt consumption, the others do.
+STOP = [name for name, fault in FAULTS.items() if fault.lasts >= SESSION_TIMEOUT and name != "ZooKeeper overloaded"]
+
+
+@pytest.mark.parametrize("fault", STOP)
+def test_waits_are_measured(fault: str) -> None:
+    """The control: counted from their beginning, faults that stop consumption are longer than each bound."""
+    assert play(0, FAULTS[fault], 0.0).wait > SESSION_TIMEOUT / 2
+
+
+def test_a_small_step_of_the_clock_is_not_noticed() -> None:
+    assert DOUBTFUL not in play(0, FAULTS["wall clock set by half a second"], 0.0).logged

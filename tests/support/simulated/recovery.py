@@ -1,0 +1,250 @@
+"""Every fault that a simulated group plays, and the longest time for which a record waits because of it.
+
+Two members with the default settings share four partitions, which get records all the time. Each record counts from
+when it is produced, or from the end of the fault if that is later, until a member hands it out for the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kzconsumer.model import TopicPartition
+from tests.support.simulated.ensemble import Connection
+from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.member import Handed, Member
+from tests.support.simulated.scene import SESSION_TIMEOUT
+
+FEED_EVERY = 0.1
+"""Seconds between two records of a partition."""
+DEFAULTS: dict[str, Any] = {
+    "fetch": (("request_timeout", "30s"), ("max_wait", "100ms")),
+    "looks": "30s",
+    "unowned_alarm": "60s",
+    "brokers": 2,
+}
+FIRST = TopicPartition("t", 0)
+
+Begin = Callable[[SimulatedGroup, list[Member]], object]
+
+
+@dataclass(frozen=True)
+class Fault:
+    begin: Begin
+    event: str
+    """What a member logs because of it, so that the fault is known to have happened; empty if nothing."""
+    bound: float
+    """Seconds that no record waits for longer: docs/faults.md has this number."""
+    lasts: float = 0.0
+    """Seconds from its beginning from which waits count; 0 if members should consume while it lasts."""
+    watched: float = 20.0
+    """Seconds more in which records are produced, and counted."""
+    moves_offsets: bool = False
+    """Stored offsets go back, so that the promises about them do not hold."""
+
+
+def no_server(seconds: float, *, read_only: bool = False) -> Begin:
+    """No ZooKeeper server has a quorum; connections break as well."""
+
+    def begin(group: SimulatedGroup, members: list[Member]) -> None:
+        def cut_off(cut_off: bool) -> None:
+            for server in group.ensemble.servers:
+                server.read_only = read_only and cut_off
+                server.set_cut_off(cut_off)
+
+        cut_off(True)
+        for member in members:
+            group.trouble(member, seconds)
+            group.network.cut(member.process, arrives=False)
+        group.world.after(seconds, lambda: cut_off(False))
+
+    return begin
+
+
+def refused(seconds: float, *, throttled: float = 0.0, quota: str | None = None) -> Begin:
+    def begin(group: SimulatedGroup, members: list[Member]) -> None:
+        group.ensemble.throttled, group.ensemble.quota = throttled, quota
+
+        def over() -> None:
+            group.ensemble.throttled, group.ensemble.quota = 0.0, None
+
+        for member in members:
+            group.trouble(member, seconds)
+        group.world.after(seconds, over)
+
+    return begin
+
+
+def restored(ago: float | None) -> Begin:
+    """From a copy of so many seconds ago; None: of before the group."""
+
+    def begin(group: SimulatedGroup, members: list[Member]) -> None:
+        for member in members:
+            group.trouble(member, 2 * SESSION_TIMEOUT)
+        ensemble = group.ensemble
+        copy = min(session.began for session in ensemble.sessions.values()) - 1
+        if ago is not None:
+            before = (group.world.now - ago) * 1000
+            copy = max(each.zxid for each in ensemble.log if each.time_ms <= before)
+        ensemble.restore(copy)
+
+    return begin
+
+
+def set_clock(seconds: float) -> Begin:
+    def begin(group: SimulatedGroup, _: list[Member]) -> None:
+        group.world.wall_ahead += seconds
+
+    return begin
+
+
+def suspend(seconds: float, *, everybody: bool) -> Begin:
+    def begin(group: SimulatedGroup, members: list[Member]) -> None:
+        for member in members if everybody else members[:1]:
+            group.freeze(member, seconds)
+
+    return begin
+
+
+def without_brokers(seconds: float) -> Begin:
+    """All connections to brokers break, and none can be opened."""
+
+    def begin(group: SimulatedGroup, members: list[Member]) -> None:
+        for member in members:
+            group.lose_brokers(member)
+            group.world.after(seconds, lambda member=member: group.find_brokers(member))  # type: ignore[misc]
+
+    return begin
+
+
+def cut_off_server(group: SimulatedGroup, members: list[Member]) -> None:
+    """The one that the first member is connected to."""
+    (connection,) = (
+        line.connection
+        for line in group.network.lines_of(members[0].process)
+        if isinstance(line.connection, Connection)
+    )
+    group.cut_off(group.ensemble.servers.index(connection.server), 2 * SESSION_TIMEOUT)
+
+
+def cut(group: SimulatedGroup, members: list[Member]) -> None:
+    for member in members:
+        group.network.cut(member.process, arrives=False)
+
+
+class Waits:
+    """How long records wait: `feed` produces them, and every first delivery is noted."""
+
+    def __init__(self, group: SimulatedGroup) -> None:
+        self._group = group
+        self._produced: dict[tuple[TopicPartition, int], float] = {}
+        self._handed: dict[tuple[TopicPartition, int], float] = {}
+        self._handed_out = group.promises.handed_out
+        group.promises.handed_out = self._note  # type: ignore[method-assign]
+        self.feeding = True
+        self._feed()
+
+    def longest(self, since: float) -> float:
+        """Seconds that a record of those fed so far waited, counted from `since` at the earliest."""
+        now = self._group.world.now
+        return max(
+            self._handed.get(which, now) - max(at, since)
+            for which, at in self._produced.items()
+            if self._handed.get(which, now) >= since
+        )
+
+    def left(self) -> int:
+        return len(self._produced.keys() - self._handed.keys())
+
+    def _feed(self) -> None:
+        if not self.feeding:
+            return
+        group = self._group
+        for partition in group.logs.partitions:
+            self._produced[partition, group.logs.end(partition)] = group.world.now
+            group.logs.grow_log(partition, 1)
+        group.world.after(FEED_EVERY, self._feed)
+
+    def _note(self, member: Member, partition: TopicPartition, offsets: range, key: bytes) -> Handed:
+        for offset in offsets:
+            self._handed.setdefault((partition, offset), self._group.world.now)
+        return self._handed_out(member, partition, offsets, key)
+
+
+class Played(NamedTuple):
+    wait: float
+    """Seconds that the record waited which waited longest."""
+    logged: frozenset[str]
+    """The events that members logged from the beginning of the fault on."""
+
+
+def play(seed: int, fault: Fault, since: float) -> Played:
+    """Waits count from `since` seconds after the beginning of the fault."""
+    with simulated_group(seed, **DEFAULTS) as group:
+        group.logs.grow("t", 4)
+        members = [group.join(name, {"t": 1}, 0.0, in_batches=False) for name in "ab"]
+        assert group.world.pass_time(20, lambda: [len(member.owned) for member in members] == [2, 2])
+        group.logs.stop()
+        waits = Waits(group)
+        group.world.pass_time(5 + group.world.random.random())
+        group.promises.watching = not fault.moves_offsets
+        began, logged = group.world.now, len(group.events)
+        fault.begin(group, members)
+        group.world.pass_time(fault.lasts + fault.watched)
+        waits.feeding = False
+        assert group.world.pass_time(60, lambda: not waits.left()), f"{waits.left()} records are not read"
+        group.check()
+        return Played(waits.longest(began + since), frozenset(event["event"] for event in group.events[logged:]))
+
+
+T = SESSION_TIMEOUT
+LOST, NO_SERVER, EXPIRED, DOUBTFUL = (
+    "connection lost",
+    "no ZooKeeper server answers",
+    "session expired",
+    "session doubtful",
+)
+RESTORED, POSTPONED, NO_LEADER = (
+    "ZooKeeper has lost transactions",
+    "request postponed by ZooKeeper",
+    "partition has no leader",
+)
+BROKER_LOST, UNREACHED = "broker lost", "no broker returned a leader"
+FAULTS = {
+    "connections broken": Fault(cut, LOST, 1),
+    "one ZooKeeper server cut off": Fault(cut_off_server, LOST, 1),
+    "no ZooKeeper server, 2 s": Fault(no_server(2.0), NO_SERVER, 1, lasts=2.0),
+    "no ZooKeeper server, 12 s": Fault(no_server(2 * T), EXPIRED, 1, lasts=2 * T),
+    "ZooKeeper read-only, 12 s": Fault(no_server(2 * T, read_only=True), EXPIRED, 2, lasts=2 * T),
+    "leader of ZooKeeper suspended": Fault(lambda group, _: group.stop_leader(0, T, 3.0), EXPIRED, 1, lasts=T + 3.0),
+    "session ended": Fault(lambda group, members: group.expire(members[0]), EXPIRED, 1),
+    "ZooKeeper restored, 2 s": Fault(restored(2.0), RESTORED, 6, moves_offsets=True),
+    "ZooKeeper restored, before the group": Fault(restored(None), RESTORED, 6, moves_offsets=True),
+    "ZooKeeper overloaded": Fault(refused(30.0, throttled=0.7), POSTPONED, 2, lasts=30.0),
+    "quota of ZooKeeper used up": Fault(refused(30.0, quota="/consumers"), POSTPONED, 1),
+    "packets of one member lost": Fault(lambda group, members: group.silence(members[0], 2 * T), EXPIRED, 8),
+    "member killed": Fault(lambda group, members: group.kill(members[0]), "", 8),
+    "leader moved": Fault(
+        lambda group, _: group.broker_faults.move_leader(FIRST, 0.0), "fetch refused, looking up leader", 1
+    ),
+    "no leader, 10 s": Fault(lambda group, _: group.broker_faults.move_leader(FIRST, 10.0), NO_LEADER, 2, lasts=10.0),
+    "broker stopped, others lead": Fault(lambda group, _: group.broker_faults.stop(0, 30.0), BROKER_LOST, 1),
+    "broker silent, 10 s": Fault(lambda group, _: group.broker_faults.silence(0, 10.0), "", 1, lasts=10.0),
+    "broker silent, 60 s": Fault(lambda group, _: group.broker_faults.silence(0, 60.0), BROKER_LOST, 1, lasts=60.0),
+    "no broker registered": Fault(lambda group, _: group.take_brokers(30.0), "no broker registered", 1),
+    "no broker reached, 10 s": Fault(without_brokers(10.0), UNREACHED, 2, lasts=10.0),
+    "no broker reached, 40 s": Fault(without_brokers(40.0), UNREACHED, 2, lasts=40.0),
+    "one member reaches no broker": Fault(
+        lambda group, members: group.lose_brokers(members[0]),
+        "left the group to members that can work",
+        150,
+        watched=180.0,
+    ),
+    "wall clock set forward by an hour": Fault(set_clock(3600.0), DOUBTFUL, 1),
+    "wall clock set back by an hour": Fault(set_clock(-3600.0), DOUBTFUL, 1),
+    "wall clock set by half a second": Fault(set_clock(-0.5), "", 1),
+    "all members suspended, 2 s": Fault(suspend(2.0, everybody=True), DOUBTFUL, 1, lasts=2.0),
+    "all members suspended, 5 min": Fault(suspend(300.0, everybody=True), EXPIRED, 1, lasts=300.0),
+    "one member suspended": Fault(suspend(2 * T, everybody=False), EXPIRED, 8),
+}
