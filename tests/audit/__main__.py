@@ -33,8 +33,10 @@ OF_THE_DECODER = (
     *("records_decode", "records_faults", "records_transactions", "records_foreign", "record_forms", "message"),
     *("records_checksum", "protocol_captured", "kafka_stream", "record_fuzz"),
 )
-GRACE = 60.0
-"""Seconds that the tests of a bug may take in addition to three times what they took without it."""
+GRACE = 10.0
+"""Seconds of processor time that the tests of a bug may take in addition to three times what they took without it."""
+WAIT = 120.0
+"""Seconds that they may take besides, waiting for something that the bug prevents or for a processor."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as folders:
         trees: SimpleQueue[Tree] = SimpleQueue()
         for _ in range(options.jobs):
-            trees.put(Tree(Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="audit-")))))
+            folder = Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="audit-")))
+            trees.put(folders.enter_context(Tree(folder)))
         reach = _recorded(trees, folders, options)
         judged = _all(sample, trees, reach, options)
     survivors = diffs(judged, ROOT)
@@ -116,7 +119,8 @@ def judge(tree: Tree, room: str, bug: Mutation, reach: Reach, budget: float) -> 
     if not tests:
         return Judged(room, bug, False, "no test reaches it", 0)
     with tree.planted(bug):
-        run = tree.run(tests, 3 * seconds + GRACE)
+        processor = 3 * seconds + GRACE
+        run = tree.run(tests, 2 * processor + WAIT, processor=processor)
     if run.outcome is Outcome.PASSED:
         return Judged(room, bug, False, f"{len(tests)} tests passed", len(tests))
     # A module that cannot be imported any more, or a decoder that cannot be compiled, is noticed, too.

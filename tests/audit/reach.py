@@ -70,7 +70,7 @@ def record(tree: Tree, folder: Path, tests: Sequence[str], jobs: int) -> Reach:
     """
     folder.mkdir(parents=True, exist_ok=True)
     options = ["-p", "tests.audit.recorder", *(["-n", str(jobs), "--dist", "loadscope"] if jobs > 1 else [])]
-    run = tree.run([*options, *tests], LIMIT, first_failure=False, variables={FOLDER: str(folder)})
+    run = tree.run_all([*options, *tests], LIMIT, {FOLDER: str(folder)})
     if run.outcome is Outcome.BROKEN or not any(folder.glob("*.json")):
         raise RuntimeError(run.output)
     return Reach(folder)

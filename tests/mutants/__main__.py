@@ -39,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as folders:
         trees: SimpleQueue[Tree] = SimpleQueue()
         for _ in range(min(options.jobs, len(chosen))):
-            trees.put(Tree(Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="mutants-")))))
+            folder = Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="mutants-")))
+            trees.put(folders.enter_context(Tree(folder)))
         if not options.unchecked and not _pass_unchanged(chosen, trees, options.limit):
             return 2
         results = _all(chosen, trees, options)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -19,15 +18,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 from tests.mutants.mutant import ROOT
+from tests.mutants.nursery import Nursery
 
 _IMPORTED = """
 import importlib, json, sys
 names = sys.argv[1:]
 print(json.dumps({name: importlib.import_module(name).__file__ for name in names}))
 """
+
+
+_OPTIONS = ("-q", "--no-header", "--tb=short", "-rfE")
 
 
 class Outcome(Enum):
@@ -57,11 +60,19 @@ class Bug(Protocol):
 class Tree:
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._nursery: Nursery | None = None
         self._environment = root / ".venv"
         self._python = self._environment / "bin" / "python"
         self._copy_files()
         self._make_environment()
         self._check_imports()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._nursery is not None:
+            self._nursery.close()
 
     @contextmanager
     def planted(self, bug: Bug) -> Iterator[None]:
@@ -74,45 +85,41 @@ class Tree:
         finally:
             self._write(file, source)
 
-    def run(
-        self,
-        tests: Sequence[str],
-        limit: float,
-        *,
-        first_failure: bool = True,
-        variables: Mapping[str, str] | None = None,
-    ) -> Run:
-        """Run these tests, up to the first failure if so told. One that takes longer than `limit` seconds has failed.
+    def run(self, tests: Sequence[str], limit: float, *, processor: float | None = None) -> Run:
+        """Run these tests up to the first failure. What takes longer than `limit` seconds has failed.
 
-        `variables` are added to those of the environment.
+        So has what takes longer than `processor` seconds of processor time: a busy loop, however loaded the machine is.
         """
-        command = [str(self._python), "-m", "pytest", "-q", "--no-header", "--tb=short", "-rfE"]
-        command += ["-x"] if first_failure else []
-        with subprocess.Popen(
-            [*command, *tests],
+        if self._nursery is None:
+            self._nursery = Nursery(self._python, self.root, self._variables())
+        ended, output = self._nursery.run([*_OPTIONS, "-x", *tests], limit, processor)
+        if ended.late:
+            or_busy = "" if processor is None else f", or {processor:.0f} of processor time"
+            return Run(Outcome.FAILED, [f"not finished after {limit:.0f} s{or_busy}"], output)
+        return _finished(ended.status, output)
+
+    def run_all(self, tests: Sequence[str], limit: float, variables: Mapping[str, str]) -> Run:
+        """Run these tests, whatever fails, with `variables` added to those of the environment."""
+        run = subprocess.run(
+            [self._python, "-m", "pytest", *_OPTIONS, *tests],
             cwd=self.root,
-            env=self._variables() | dict(variables or {}),
+            env=self._variables() | dict(variables),
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            start_new_session=True,
-        ) as pytest:
-            try:
-                output, _ = pytest.communicate(timeout=limit)
-            except subprocess.TimeoutExpired:
-                os.killpg(pytest.pid, signal.SIGKILL)
-                output, _ = pytest.communicate()
-                return Run(Outcome.FAILED, [f"not finished after {limit:.0f} s"], output)
-        outcome = {0: Outcome.PASSED, 1: Outcome.FAILED}.get(pytest.returncode, Outcome.BROKEN)
-        return Run(outcome, _failed(output), output)
+            timeout=limit,
+        )
+        return _finished(run.returncode, run.stdout)
 
     def _copy_files(self) -> None:
-        """Everything but what git ignores, as it is in the working tree, committed or not."""
+        """Everything but what git ignores, as it is in the working tree, committed or not; and the compiled decoder."""
         listed = subprocess.check_output(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, text=True
         )
-        for name in filter(None, listed.split("\0")):
+        compiled = [str(each.relative_to(ROOT)) for each in ROOT.glob("kzconsumer/records/_native*.so")]
+        for name in filter(None, [*listed.split("\0"), *compiled]):
             if (ROOT / name).exists():
                 target = self.root / name
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -153,12 +160,19 @@ class Tree:
         return kept | {
             "PATH": f"{self._python.parent}{os.pathsep}{os.environ['PATH']}",
             "VIRTUAL_ENV": str(self._environment),
+            "CFLAGS": "-O1",  # of a decoder with a bug, which is compiled again
         }
 
     def _write(self, file: Path, source: str) -> None:
         """Without its compiled file, which Python would use if the time in seconds and the size are the same."""
         file.write_text(source)
-        shutil.rmtree(file.parent / "__pycache__", ignore_errors=True)
+        for compiled in file.parent.glob(f"__pycache__/{file.stem}.*.pyc"):
+            compiled.unlink()
+
+
+def _finished(status: int, output: str) -> Run:
+    outcome = {0: Outcome.PASSED, 1: Outcome.FAILED}.get(status, Outcome.BROKEN)
+    return Run(outcome, _failed(output), output)
 
 
 def _failed(output: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -126,10 +127,15 @@ def test_the_interval_of_a_rate(caught: int, of: int, expected: tuple[float, flo
     assert interval(caught, of) == pytest.approx(expected, abs=0.001)
 
 
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    with Tree(tmp_path / "copy") as copy:
+        yield copy
+
+
 @pytest.mark.long
-def test_the_tests_of_a_line_judge_its_bugs(tmp_path: Path) -> None:
+def test_the_tests_of_a_line_judge_its_bugs(tree: Tree, tmp_path: Path) -> None:
     """In a copy of the tree, with the tests of one assignor."""
-    tree = Tree(tmp_path / "copy")
     reach = record(tree, tmp_path / "reach", ["tests/core/plain/test_assignor_range.py"], jobs=1)
     file = "kzconsumer/assignors/range.py"
     source = (ROOT / file).read_text()
@@ -146,6 +152,10 @@ def test_the_tests_of_a_line_judge_its_bugs(tmp_path: Path) -> None:
     survived = judge(tree, "assignors", harmless, reach, budget=60)
     assert not survived.caught
     assert "+" in diffs([survived], ROOT)
+
+    endless = Mutation(file, "none", "", bug.first, bug.last, len(source) - 1, "\n", "\nwhile True:\n    pass\n")
+    with tree.planted(endless):
+        assert tree.run(tests, 60, processor=0).failed == ["not finished after 60 s, or 0 of processor time"]
 
     (unreached, *_) = bugs_of(ROOT, "streams")
     assert judge(tree, "streams", unreached, reach, budget=60).by == "no test reaches it"
