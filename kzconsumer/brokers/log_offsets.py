@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 import anyio
 
+from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import (
@@ -16,7 +17,12 @@ from kzconsumer.brokers.protocol.error_codes import (
     broker_error,
 )
 from kzconsumer.brokers.protocol.leader_epochs import NOT_PERMITTED, AskedEpoch, EpochEnd, OffsetForLeaderEpochRequest
-from kzconsumer.brokers.protocol.list_offsets import ListedOffset, ListOffsetsRequest
+from kzconsumer.brokers.protocol.list_offsets import (
+    EARLIEST_LOCAL,
+    EARLIEST_LOCAL_VERSION,
+    ListedOffset,
+    ListOffsetsRequest,
+)
 from kzconsumer.brokers.protocol.versions import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from kzconsumer.errors import (
     BrokerError,
@@ -181,6 +187,24 @@ class LogOffsets:
         asked = {partition: AskedEpoch(epochs[partition], self._leaders.epochs.get(partition, -1)) for partition in led}
         answers = await connection.call(OffsetForLeaderEpochRequest(asked), timeout=self._timeout)
         return {partition: _UNKNOWN_END if end.error in NOT_PERMITTED else end for partition, end in answers.items()}
+
+
+async def local_start(
+    connection: BrokerConnection, partition: TopicPartition, isolation: int, timeout: float
+) -> int | None:
+    """Where the part of the log begins that the leader has on its own disks; None if the broker does not know.
+
+    Raises ConnectionLostError, BrokerError.
+    """
+    if connection.versions.choose(LIST_OFFSETS) < EARLIEST_LOCAL_VERSION:
+        return None
+    request = ListOffsetsRequest({partition: EARLIEST_LOCAL}, isolation)
+    answer = (await connection.call(request, timeout=timeout)).get(partition)
+    if answer is None:
+        raise ConnectionLostError(f"{connection.broker}: no answer")
+    if answer.error:
+        raise broker_error(answer.error, str(partition))
+    return answer.offset
 
 
 def why_unknown(error: KzConsumerError, since: float | None = None) -> Why:

@@ -3,10 +3,14 @@
 Holds the fetch states of the partitions that this broker leads. The FetcherManager starts it and hands it partitions;
 one whose leader is elsewhere goes back to the leader finder. The next request is on its way while the last response is
 decoded (`delivery`), unless that is small; a partition whose queue is full is left out of it, and delays no other.
+
+A partition of which the broker sends nothing though its log goes on (`empty_answers`) is asked for alone, by a second
+task on a connection of its own: the broker may hold that answer back for long, and the others do not wait for it.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 import anyio
@@ -14,6 +18,7 @@ import anyio.lowlevel
 import msgspec
 
 from kzconsumer.brokers.connection import BrokerConnection
+from kzconsumer.brokers.log_offsets import local_start
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import error_code
 from kzconsumer.brokers.protocol.fetch import (
@@ -55,6 +60,10 @@ PREFERRED_FOR = 300.0
 IDLE = 20.0
 # While a full queue keeps a partition out, the broker may hold an answer back only this long.
 IMPATIENT_MS = 10
+# Seconds between two looks whether a partition that is asked for alone has room again.
+PAUSE = 0.05
+# Seconds of empty answers after which they are logged. A remote read that is merely slow has ended by then.
+SILENCE = 5.0
 
 
 class BrokerFetcher:
@@ -87,6 +96,8 @@ class BrokerFetcher:
         self._find_leader = find_leader
         self._counters = counters.of_broker(broker.id)
         self._states: dict[TopicPartition, PartitionFetchState] = {}
+        self._alone: deque[PartitionFetchState] = deque()  # whose last answer was empty though the log goes on
+        self._silence = anyio.Event()  # there is one
         # Whose logs are to be compared with their positions, before they are fetched.
         self._unchecked: set[PartitionFetchState] = set()
         self._work = anyio.Event()
@@ -113,33 +124,39 @@ class BrokerFetcher:
 
     async def run(self) -> None:
         """Runs until cancelled. A connection that fails sends all partitions back to the leader finder."""
-        connection: BrokerConnection | None = None
         try:
-            while True:
-                await self._work.wait()
-                try:
-                    connection = None
-                    connection = await self._brokers.connection(self.broker, "fetch")
-                    try:
-                        await self._fetch_from(connection)
-                    finally:
-                        # An answer still in flight must not meet the next connection's requests.
-                        self._brokers.drop(connection)
-                except (ConnectionLostError, ProtocolError, BrokerError, UnsupportedVersionError) as error:
-                    if connection is not None and connection.ended_by_peer and self._asked_after > IDLE:
-                        self._asked_after = 0.0  # the broker has closed an idle connection, perhaps as we asked
-                        self.wake()
-                        continue
-                    reason = str(error)
-                    if connection is not None and connection.timed_out and not _mutes(connection):
-                        self._throttle.unanswered(self._throttle.patience(self._settings.request_timeout))
-                        reason += ": if a quota holds its answers back, the next will be smaller"
-                    if not isinstance(error, SecurityError):  # the pool logs those, once
-                        log.warning("broker lost", broker=self.broker.id, reason=reason)
-                    self._send_back(self._states.values())
-                    self._work = anyio.Event()
-        finally:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._fetch_alone)
+                await self._fetch_together()
+        finally:  # of both tasks: another fetcher begins at the positions that they leave
             self._send_back(self._states.values())
+
+    async def _fetch_together(self) -> None:
+        connection: BrokerConnection | None = None
+        while True:
+            await self._work.wait()
+            try:
+                connection = None
+                connection = await self._brokers.connection(self.broker, "fetch")
+                try:
+                    await self._fetch_from(connection)
+                finally:
+                    # An answer still in flight must not meet the next connection's requests.
+                    self._brokers.drop(connection)
+            except (ConnectionLostError, ProtocolError, BrokerError, UnsupportedVersionError) as error:
+                if connection is not None and connection.ended_by_peer and self._asked_after > IDLE:
+                    self._asked_after = 0.0  # the broker has closed an idle connection, perhaps as we asked
+                    self.wake()
+                    continue
+                reason = str(error)
+                if connection is not None and connection.timed_out and not _mutes(connection):
+                    self._throttle.unanswered(self._throttle.patience(self._settings.request_timeout))
+                    reason += ": if a quota holds its answers back, the next will be smaller"
+                if not isinstance(error, SecurityError):  # the pool logs those, once
+                    log.warning("broker lost", broker=self.broker.id, reason=reason)
+                self._work = anyio.Event()
+                # Not one whose records the other task is decoding. It wakes this one afterwards.
+                self._send_back(state for state in self._states.values() if not state.decoding)
 
     async def _fetch_from(self, connection: BrokerConnection) -> None:
         """Fetch until the connection is lost or worn out: the next one continues where this one ends."""
@@ -173,7 +190,8 @@ class BrokerFetcher:
                     await self._wait_for_work(time)
                 if reply is not None:
                     size = sum(position.max_bytes for position in asked.values())
-                    arrived = self._take(asked, self._accept(await reply, sent, size, _mutes(connection)))
+                    arrived = self._take(asked, *self._accept(await reply, sent, size, _mutes(connection)))
+                    self._answered = now()
                 if connection.worn_out:
                     await self._deliver(arrived)
                     self.wake()
@@ -185,21 +203,26 @@ class BrokerFetcher:
         """Seconds until the next request may go out, by our rate limit and the broker's quota."""
         return max(self._limit.wait(time), self._throttle.wait(time))
 
-    def _accept(self, response: FetchResponse, sent: float, asked: int, muted: bool) -> list[FetchedPartition]:
-        """The parts of a response. A function of its own: the caller's frame would keep the last response in memory."""
+    def _accept(
+        self, response: FetchResponse, sent: float, asked: int, muted: bool
+    ) -> tuple[list[FetchedPartition], bool]:
+        """The parts of a response, and whether a quota was exceeded.
+
+        A function of its own: the caller's frame would keep the last response in memory.
+        """
         self._counters.requests.add(now() - sent)
         if response.error:
             raise ProtocolError(f"{self.broker}: fetch refused: {error_code(response.error).name}")
         size = sum(len(part.records) for part in response.partitions)
-        self._answered = now()
-        self._limit.spend(self._answered, size)
+        time = now()
+        self._limit.spend(time, size)
         throttled = response.throttle_ms / 1000
         if throttled > 0:
             self._counters.throttled.add(throttled)
-        if self._throttle.answered(self._answered, throttled, size, asked, muted=muted):
+        if self._throttle.answered(time, throttled, size, asked, muted=muted):
             log.info("throttled by the broker", broker=self.broker.id, seconds=throttled)
         self._counters.bytes += size
-        return response.partitions
+        return response.partitions, throttled > 0
 
     def _next_positions(
         self, time: float, arrived: Sequence[Arrival]
@@ -214,28 +237,41 @@ class BrokerFetcher:
             if not state.open:
                 self._forget([state])
             elif state.preferred == self.broker.id and time >= state.preferred_until:
-                if all(each.state is not state for each in arrived):
+                if not state.decoding and all(each.state is not state for each in arrived):
                     self._send_back([state])
             elif state in self._unchecked:
                 pass  # added while others were asked about: records of another log would hide that it is one
             elif state.fetchable(time) and state.position is not None:
-                size = state.max_bytes
-                if size == self._settings.max_bytes:  # one that was raised is needed: a batch may be that large
-                    size = min(size, max(int(size / state.expansion), FEWEST_BYTES))
-                    size = min(size, self._throttle.most)
-                small = self._looking is not None or (state.end is not None and state.position >= state.end)
-                asked[partition] = FetchPosition(state.position, 1 if small else size, state.leader_epoch)
+                if not state.empty.behind:
+                    asked[partition] = self._wanted(state, state.position)
             else:
                 parked = parked or not state.has_room
         return asked, parked
 
-    def _take(self, asked: dict[TopicPartition, FetchPosition], fetched: list[FetchedPartition]) -> list[Arrival]:
+    def _wanted(self, state: PartitionFetchState, position: int) -> FetchPosition:
+        size = state.max_bytes
+        if size == self._settings.max_bytes:  # one that was raised is needed: a batch may be that large
+            size = min(size, max(int(size / state.expansion), FEWEST_BYTES))
+            size = min(size, self._throttle.most)
+        small = self._looking is not None or (state.end is not None and position >= state.end)
+        return FetchPosition(position, 1 if small else size, state.leader_epoch)
+
+    def _take(
+        self,
+        asked: dict[TopicPartition, FetchPosition],
+        fetched: list[FetchedPartition],
+        throttled: bool,
+        *,
+        alone: bool = False,
+    ) -> list[Arrival]:
         """Advance the positions by the framing of batches, so that the next request can go out before the decoding.
 
-        Not for a small response, which is decoded before the next request anyway.
+        Not for a small response, which is decoded before the next request anyway, nor for one to a request for a
+        partition `alone`: the other task asks for it again as soon as it has a new position.
         """
         arrived: list[Arrival] = []
-        small = sum(len(part.records) for part in fetched) < SMALL_RESPONSE
+        silent: dict[TopicPartition, FetchedPartition] = {}
+        small = alone or sum(len(part.records) for part in fetched) < SMALL_RESPONSE
         for part in fetched:
             state = self._states.get(part.topic_partition)
             position = asked.get(part.topic_partition)
@@ -263,6 +299,7 @@ class BrokerFetcher:
                 self._fail(state, unreadable(part.topic_partition, position.offset, error_code(part.error).name))
             elif outcome is FetchOutcome.OUT_OF_RANGE:
                 state.reset_due = True
+                state.empty.reset()  # if it was asked for alone: the other task looks for its next position
             elif state.end is not None and position.offset >= state.end and not state.verified:
                 state.verified = True  # and what has come is not wanted
                 state.high_watermark, state.high_watermark_at = readable_end(part, self._isolation), now()
@@ -278,14 +315,111 @@ class BrokerFetcher:
                         looked = msgspec.structs.replace(part, records=NOTHING)
                         arrived.append(Arrival(state, looked, position.offset))
                 elif size:
+                    state.empty.reset()
                     if not small:
                         state.position = scan_next_offset(part.records, position.offset)
                     # No whole batch, or a small response: decoding decides.
                     state.decoding = state.position == position.offset
                     state.queue.reserve(size, state.broker)
                     arrived.append(Arrival(state, part, position.offset))
+                elif position.offset < state.high_watermark:
+                    silent[part.topic_partition] = part
+                else:
+                    state.empty.reset()
+        if silent:
+            served = {part.topic_partition for part in fetched if part.records}
+            self._take_empty(asked, silent, served, throttled)
         self._move_back(state for state, _, _ in arrived)
         return arrived
+
+    def _take_empty(
+        self,
+        asked: dict[TopicPartition, FetchPosition],
+        silent: dict[TopicPartition, FetchedPartition],
+        served: set[TopicPartition],
+        throttled: bool,
+    ) -> None:
+        """Of `silent` the answers have no records, though the logs go on."""
+        for partition, position in asked.items():  # brokers fill responses in this order
+            if partition in served:
+                return  # there may have been no room for the rest
+            if (part := silent.get(partition)) is not None:
+                state, time = self._states[partition], now()
+                end = readable_end(part, self._isolation)
+                if not state.empty.behind:
+                    self._alone.append(state)
+                    self._silence.set()
+                state.empty.take(part, position.offset, state.end, end, self._settings, throttled=throttled, time=time)
+                if not state.empty.logged and time - state.empty.since >= SILENCE:
+                    state.empty.logged = True
+                    log.warning(
+                        "no records though the log goes on",
+                        **partition._asdict(),
+                        broker=self.broker.id,
+                        offset=position.offset,
+                        end=end,
+                        seconds=round(time - state.empty.since, 1),
+                    )
+
+    async def _fetch_alone(self) -> None:
+        """Ask for one silent partition after the other, each in a request of its own."""
+        while True:
+            if not self._alone:
+                self._silence = anyio.Event()
+                await self._silence.wait()
+            state = self._alone.popleft()
+            if not (state in self and state.empty.behind):
+                continue
+            time = now()
+            if (held := self._held_back(time)) > 0 or not state.fetchable(time) or state.position is None:
+                self._alone.append(state)
+                await anyio.sleep(max(held, PAUSE))
+                continue
+            try:
+                await self._ask_alone(state, state.position)
+            except (ConnectionLostError, ProtocolError, BrokerError, UnsupportedVersionError) as error:
+                if not isinstance(error, SecurityError):  # the pool logs those, once
+                    log.warning("broker lost", broker=self.broker.id, reason=str(error))
+                if state in self:
+                    self._send_back([state])
+            if not (state in self and state.empty.behind):
+                self.wake()
+            elif state not in self._alone:
+                self._alone.append(state)
+
+    async def _ask_alone(self, state: PartitionFetchState, position: int) -> None:
+        since, wait, timeout = state.empty.since, state.empty.max_wait, self._settings.request_timeout
+        asked = {state.topic_partition: self._wanted(state, position)}
+        most, least = self._throttle.most, 1
+        request = FetchRequest(int(wait * 1000), least, most, asked, self._isolation, self._rack)
+        arrived: list[Arrival] = []
+        connection = await self._brokers.connection(self.broker, "alone")
+        try:
+            sent = now()
+            response = await connection.send(request, timeout=self._throttle.patience(timeout) + wait)
+            size = sum(each.max_bytes for each in asked.values())
+            parts, throttled = self._accept(response, sent, size, _mutes(connection))
+            if not state.empty.behind or state.empty.since != since:
+                return  # it was sent back meanwhile: the other task may have asked as well
+            if throttled and not parts:
+                state.empty.interrupt()
+            arrived = self._take(asked, parts, throttled, alone=True)
+            await self._deliver(arrived)
+            if state.empty.behind and now() - sent < wait / 2:
+                state.pause(now())  # before a hole brokers may answer at once (`DelayedFetch`: on an older segment)
+        except BaseException:
+            self._brokers.drop(connection)  # an answer still in flight must not meet the next request
+            raise
+        finally:
+            take_back(arrived)
+        if state.empty.asks_where and (end := state.end) is not None:
+            control = await self._brokers.connection(self.broker, "control")
+            local = await local_start(control, state.topic_partition, self._isolation, timeout)
+            # A seek, another end or a lost broker may have come meanwhile: then nothing is proved.
+            same = state in self and (state.position, state.end) == (position, end) and state.empty.asks_where
+            if same and state.empty.prove_hole(local, self._settings, now()):
+                state.empty.reset()
+                state.pass_over(position, end)
 
     def _move_back(self, served: Iterable[PartitionFetchState]) -> None:
         """Ask for these last: brokers fill responses in the order of the request."""
@@ -341,6 +475,7 @@ class BrokerFetcher:
     def _forget(self, states: Iterable[PartitionFetchState]) -> None:
         queues = set()
         for state in states:
+            state.empty.reset()  # the next broker, or the same one again, is asked together with others first
             if state in self:
                 del self._states[state.topic_partition]
             queues.add(state.queue)

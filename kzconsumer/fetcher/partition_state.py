@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kzconsumer.brokers.protocol.fetch import Diverging
+from kzconsumer.fetcher.empty_answers import EmptyAnswers
 from kzconsumer.lag.fetched_times import FetchedTimes
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
@@ -52,6 +53,8 @@ class PartitionFetchState(msgspec.Struct, eq=False):
     """Bytes of memory per byte fetched, as last measured: that much less is asked for."""
     times: FetchedTimes = msgspec.field(default_factory=FetchedTimes)
     """Of the records that were fetched."""
+    empty: EmptyAnswers = msgspec.field(default_factory=EmptyAnswers)
+    """The answers without records since the last ones that came."""
     reset_due: bool = False
     stop: int | None = None
     """End offset of a bounded run."""

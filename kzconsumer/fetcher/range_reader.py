@@ -16,7 +16,7 @@ from anyio import to_thread
 
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.leaders import KnownBrokers, Leaders
-from kzconsumer.brokers.log_offsets import PAUSE, LogOffsets
+from kzconsumer.brokers.log_offsets import PAUSE, LogOffsets, local_start
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import broker_error, error_code
 from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS, FetchRequest, FetchResponse
@@ -26,18 +26,13 @@ from kzconsumer.brokers.protocol.leader_epochs import (
     EpochEnd,
     OffsetForLeaderEpochRequest,
 )
-from kzconsumer.brokers.protocol.list_offsets import (
-    EARLIEST,
-    EARLIEST_LOCAL,
-    EARLIEST_LOCAL_VERSION,
-    LATEST,
-    ListOffsetsRequest,
-)
+from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST
 from kzconsumer.brokers.protocol.metadata import MetadataRequest
-from kzconsumer.brokers.protocol.versions import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
+from kzconsumer.brokers.protocol.versions import OFFSET_FOR_LEADER_EPOCH
 from kzconsumer.brokers.security import load_security
 from kzconsumer.clock import now
 from kzconsumer.errors import (
+    BrokerError,
     BrokersUnreachableError,
     ConnectionLostError,
     NotFoundError,
@@ -207,24 +202,14 @@ class RangeReader:
 
     async def _tell_where(self, leader: Broker, account: RangeAccount) -> None:
         """Tell the account where the part of the log begins that the leader has on its own disks."""
-        partition = account.topic_partition
+        timeout = self._fetch.request_timeout
         try:
             connection = await self._brokers.connection(leader, "fetch")
-            if connection.versions.choose(LIST_OFFSETS) < EARLIEST_LOCAL_VERSION:
-                account.local_start(None, now())
-                return
-            request = ListOffsetsRequest({partition: EARLIEST_LOCAL}, self._isolation)
-            answer = (await connection.call(request, timeout=self._fetch.request_timeout)).get(partition)
-        except ConnectionLostError as error:
+            offset = await local_start(connection, account.topic_partition, self._isolation, timeout)
+        except (ConnectionLostError, BrokerError) as error:
             account.unanswered(error, now())
-            return
-        if answer is None or answer.error:
-            reason = (
-                broker_error(answer.error, str(partition)) if answer else ConnectionLostError(f"{leader}: no answer")
-            )
-            account.unanswered(reason, now())
         else:
-            account.local_start(answer.offset, now())
+            account.local_start(offset, now())
 
     async def any_record(self, topic: str, partition: int, first: int, until: int) -> bool:
         """Whether the log has a record in the range. Raises as `read`."""

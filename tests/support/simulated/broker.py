@@ -51,6 +51,9 @@ class SimulatedBroker:
         """Replicas that clients are sent to if they say where they are."""
         self.follows: dict[TopicPartition, int] = {}
         """Partitions of others that it serves, up to an offset."""
+        self.remote: dict[TopicPartition, tuple[int, float]] = {}
+        """Partitions in tiered storage: up to which offset, and how many seconds a read takes. As in 3.6 and 3.7 it
+        is given up when `max_wait` of the fetch ends, and of several in one fetch only the first is read."""
         self._sent: deque[tuple[float, int]] = deque()
         self.connections: dict[BrokerConnection, None] = {}
         self.requests: Counter[int] = Counter()
@@ -86,6 +89,11 @@ class SimulatedBroker:
             return (rate - self.quota) / self.quota * WINDOW
         self._sent.append((now, size))
         return 0.0
+
+    def may_send_nothing(self, partition: TopicPartition) -> bool:
+        """Although its log goes on."""
+        log = self.logs.logs.get(partition)
+        return partition in self.remote or (log is not None and log.hole[0] < log.hole[1])
 
     def _look(self) -> None:
         """Something has changed that requests may wait for."""
@@ -178,8 +186,24 @@ class BrokerConnection:
             case _:
                 fetch = frames.fetch(body)
                 waits_until = self.broker.world.now + fetch.max_wait
+                reading = self._reads_remotely(fetch)
+                if reading is not None:
+                    waits_until = min(waits_until, self.broker.world.now + self.broker.remote[reading][1])
                 self.broker.world.at(waits_until, self.serve)
-                return partial(self._fetch, fetch, waits_until)
+                return partial(self._fetch, fetch, waits_until, reading)
+
+    def _reads_remotely(self, request: Fetch) -> TopicPartition | None:
+        """The partition of which the fetch waits for a remote read."""
+        remote = self.broker.remote
+        found = (each for each in request.partitions if self._is_remote(each))
+        return next((each.partition for each in found if each.partition in remote), None)
+
+    def _is_in_hole(self, asked: FetchedFrom) -> bool:
+        log = self.broker.logs.logs.get(asked.partition)
+        return log is not None and log.hole[0] <= asked.offset < log.hole[1]
+
+    def _is_remote(self, asked: FetchedFrom) -> bool:
+        return asked.offset < self.broker.remote.get(asked.partition, (0, 0.0))[0]
 
     def _describe(self, topics: list[str]) -> bytes:
         logs = self.broker.logs
@@ -219,13 +243,21 @@ class BrokerConnection:
             answers[partition] = (error, *((-1, -1) if error or log is None else log.end_of(epoch)))
         return frames.epochs_end(answers)
 
-    def _fetch(self, request: Fetch, waits_until: float) -> bytes | None:
+    def _fetch(self, request: Fetch, waits_until: float, reading: TopicPartition | None) -> bytes | None:
+        if reading is not None and self.broker.world.now < waits_until:
+            return None
         parts: list[Part] = []
         left = request.max_bytes
         for asked in request.partitions:
-            parts.append(self._read(asked, left, first=left == request.max_bytes, rack=request.rack))
+            part = self._read(asked, left, first=left == request.max_bytes, rack=request.rack)
+            if self._is_remote(asked) and (
+                asked.partition != reading or request.max_wait < self.broker.remote[reading][1]
+            ):
+                part = part._replace(records=b"")
+            parts.append(part)
             left = max(left - len(parts[-1].records), 0)
         enough = request.max_bytes - left >= request.min_bytes or any(p.error or p.preferred >= 0 for p in parts)
+        enough = enough or any(map(self._is_in_hole, request.partitions))  # the log's end is in a later segment
         if enough or not parts or self.broker.world.now >= waits_until:
             if throttled := self.broker.throttles(request.max_bytes - left):
                 self._muted_until = self.broker.world.now + throttled

@@ -75,6 +75,17 @@ class BrokerFaults:
         self._promises.gone(partition, offset)
         self._logs.retain(partition, offset)
 
+    def move_to_remote(self, partition: TopicPartition, takes: float) -> None:
+        """What the log has now is in tiered storage, of which a read takes so many seconds."""
+        for broker in self._brokers:
+            broker.remote[partition] = (self._logs.end(partition), takes)
+
+    def compact_end(self, partition: TopicPartition, offset: int) -> int:
+        """Compaction removes everything from this offset on, read or not. Returns where exactly."""
+        first = self._logs.compact_end(partition, offset)
+        self._promises.compacted(partition, first, self._logs.end(partition))
+        return first
+
     def recreate(self, topic: str, partitions: int, after: float) -> None:
         """Delete the topic, and make it again, empty, after this time."""
         gone = self._logs.of(topic)

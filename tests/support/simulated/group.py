@@ -55,9 +55,17 @@ class SimulatedGroup:
 
     # -- what the caller does
 
-    def join(self, name: str, subscription: Subscription, pace: float, *, in_batches: bool) -> Member:
+    def join(
+        self,
+        name: str,
+        subscription: Subscription,
+        pace: float,
+        *,
+        in_batches: bool,
+        stop_at: Mapping[TopicPartition, int] | None = None,
+    ) -> Member:
         process = self.world.process(name)
-        member = Member(self.promises, name, process, subscription, pace, in_batches)
+        member = Member(self.promises, name, process, subscription, pace, in_batches, stop_at)
         self.members.append(member)
         if self._no_leader_until > self.world.now:
             self.trouble(member, self._no_leader_until - self.world.now)

@@ -62,6 +62,8 @@ class Member(RebalanceListener):
     subscription: Subscription
     pace: float
     in_batches: bool
+    stop_at: Mapping[TopicPartition, int] | None = None
+    """Where partitions end."""
     stopping: anyio.Event = field(default_factory=anyio.Event)
     connector: ConsumerConnector | None = None
     owned: set[TopicPartition] = field(default_factory=set)
@@ -134,7 +136,10 @@ class Member(RebalanceListener):
             self.sought[partition] = offset
 
     async def run(self, settings: Settings) -> None:
-        async with kzconsumer.connect(settings, listener=self) as self.connector, anyio.create_task_group() as tasks:
+        async with (
+            kzconsumer.connect(settings, listener=self, stop_at=self.stop_at) as self.connector,
+            anyio.create_task_group() as tasks,
+        ):
             tasks.start_soon(self._consume, self.connector, tasks)
             await self.stopping.wait()
             await self.connector.leave()

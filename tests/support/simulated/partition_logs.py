@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from functools import cache
 
@@ -41,6 +41,8 @@ class PartitionLog:
         self._keys: list[tuple[int, bytes | None]] = [(0, key)]  # from which offset on
         self._first: list[int] = []  # the first offset of each batch
         self._batches: list[bytes] = []
+        self.hole = (0, 0)
+        """From where to where it has no records."""
 
     def append(self, records: int, size: int) -> None:
         """Records with values of this many bytes."""
@@ -95,14 +97,24 @@ class PartitionLog:
             gone = len(self._first)
         del self._first[:gone], self._batches[:gone]
 
+    def compact_end(self, offset: int) -> int:
+        """Compaction leaves no batch from this offset on up to the end. Returns where the hole begins."""
+        keep = bisect_left(self._first, offset)
+        self.hole = (self._first[keep] if keep < len(self._first) else self.end, self.end)
+        del self._first[keep:], self._batches[keep:]
+        return self.hole[0]
+
     @property
     def size(self) -> int:
         return sum(map(len, self._batches))
 
     def read(self, offset: int, most: int, *, at_least_one: bool) -> bytes:
         """The bytes from the batch with this offset on: the last batch is cut off, and the first one is never."""
-        at = bisect_right(self._first, offset) - 1
-        if offset >= self.end or at < 0:
+        if self.hole[0] <= offset < self.hole[1]:
+            at = bisect_left(self._first, self.hole[1])  # the next batch
+        else:
+            at = bisect_right(self._first, offset) - 1
+        if offset >= self.end or not 0 <= at < len(self._first):
             return b""
         first = self._batches[at]
         if len(first) > most:
@@ -200,6 +212,10 @@ class PartitionLogs:
         """Delete what is before this offset."""
         self.logs[partition].delete_before(offset)
         self._change()
+
+    def compact_end(self, partition: TopicPartition, offset: int) -> int:
+        """See `PartitionLog`."""
+        return self.logs[partition].compact_end(offset)
 
     def cut_off(self, partition: TopicPartition, offset: int) -> int:
         """An unclean election: the new leader's log ends there. Returns where exactly."""

@@ -83,6 +83,10 @@ class Promises:
         if self.reset == LARGEST:
             self._overtaken.add(partition)
 
+    def compacted(self, partition: TopicPartition, first: int, until: int) -> None:
+        """Compaction has removed these: they need not be read."""
+        self._finished.setdefault(partition, set()).update(range(first, until))
+
     @property
     def read(self) -> list[tuple[TopicPartition, int]]:
         """The partitions that have been read, and the offset behind the last record that was processed."""

@@ -56,7 +56,8 @@ class Turns:
     def __init__(self, brokers: Iterable[SimulatedBroker], promises: Promises) -> None:
         self._promises = promises
         self._turns: WeakKeyDictionary[Peer, dict[TopicPartition, Turn]] = WeakKeyDictionary()
-        for broker in brokers:
+        self._brokers = list(brokers)
+        for broker in self._brokers:
             broker.answered.append(self._answered)
         self._chunks: WeakKeyDictionary[StreamCursor, Chunk] = WeakKeyDictionary()
         self._passed: WeakKeyDictionary[StreamCursor, dict[OffsetTracker, Passed]] = WeakKeyDictionary()
@@ -112,7 +113,9 @@ class Turns:
             turn = turns[partition]
             if self._state(member, held, partition) != turn.state:
                 del turns[partition]
-            elif partition in member.connector.paused:
+            elif partition in member.connector.paused or any(
+                each.may_send_nothing(partition) for each in self._brokers
+            ):
                 turn.asked = now
             elif turn.requests > 1 and turn.state[1] in threads and now - turn.asked > PATIENCE:
                 self._promises.violated(f"{member.name} asks for others and not for {partition}")
