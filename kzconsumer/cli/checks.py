@@ -6,6 +6,7 @@ A fault only prevents the checks that depend on the same keys.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import combinations
 from typing import Any
 
 from kzconsumer.brokers.security import load_security
@@ -78,10 +79,10 @@ def _readable(layers: Layers) -> tuple[Settings, set[str], list[str]]:
     for name, table in layers.tables.items():
         part = dict(_STAND_INS.get(name, {}))
         left = dict(table) if isinstance(table, Mapping) else {}
-        for _ in range(2):  # some keys are valid only beside others
-            for key in list(left):
-                if _reads({name: part | {key: left[key]}}):
-                    part[key] = left.pop(key)
+        for _ in range(2):  # some keys are valid only beside others, some two only together
+            for keys in [*combinations(left, 1), *combinations(left, 2)]:
+                if left.keys() >= set(keys) and _reads({name: part | {key: left[key] for key in keys}}):
+                    part |= {key: left.pop(key) for key in keys}
         faulty.update(f"{name}.{key}" for key in left)
         if isinstance(table, Mapping) and _reads({name: part}):
             kept[name] = part

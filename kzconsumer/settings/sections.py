@@ -200,6 +200,8 @@ class FetchSettings(Table, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.on_corrupt == "quarantine" and self.quarantine is None:
             raise ValueError('on_corrupt = "quarantine" needs the key quarantine, a directory')
+        if self.on_corrupt != "quarantine" and self.quarantine is not None:
+            raise ValueError('quarantine goes with on_corrupt = "quarantine": nothing would be written there')
 
 
 class BatchSettings(Table, frozen=True, kw_only=True):
@@ -219,7 +221,10 @@ class BatchSettings(Table, frozen=True, kw_only=True):
 
 
 class SinkSettings(Table, frozen=True, kw_only=True):
-    """`[sink]`: where records go. The daemon requires it; an application that iterates streams has none."""
+    """`[sink]`: where records go. The daemon requires it; an application that iterates streams has none.
+
+    `quarantine` may be given without its policy: `sink verify` looks there for ranges of former runs.
+    """
 
     plugin: PluginName
     options: Mapping[str, object] = msgspec.field(default_factory=dict)
@@ -243,6 +248,11 @@ class RejectedSettings(Table, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.keeps and self.topic is None and self.directory is None:
             raise ValueError('"dead-letter" needs the key topic, or directory')
+        for key in ("topic", "directory"):
+            if not self.keeps and getattr(self, key) is not None:
+                raise ValueError(
+                    f'{key} goes with "dead-letter", as policy or of a class: nothing would be written there'
+                )
 
     @property
     def keeps(self) -> bool:

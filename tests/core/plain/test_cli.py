@@ -211,15 +211,26 @@ ZOOKEEPER_AND_GROUP = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n
             '[brokers]\nsecurity_protocol = "no"\ntls = { ca = "/not/there" }\n',
             ["[subscription] topics", "[sink] options", "[brokers] security_protocol"],
         ),
+        # Two keys of which neither is valid alone, beside one that is not valid.
+        (
+            '[rejected]\npolicy = "dead-letter"\ntopic = "t"\nfile_bytes = "no"\n[brokers]\n'
+            'security_protocol = "SASL_SSL"\nsasl = { mechanism = "GSSAPI" }\n[subscription]\ntopics = { a = 1 }\n'
+            '[sink]\nplugin = "no"\n',
+            ["[rejected] file_bytes", "[sink] plugin", "[rejected] topic"],
+        ),
+        (
+            '[rejected]\ndirectory = "/x"\n[fetch]\nquarantine = "/x"\n[subscription]\ntopics = { a = 1 }\n',
+            ["[rejected]: directory", "[fetch]: quarantine", "[sink] plugin"],
+        ),
     ],
-    ids=["both subscriptions", "no subscription", "log", "files", "unreadable"],
+    ids=["both subscriptions", "no subscription", "log", "files", "unreadable", "two together", "nothing goes there"],
 )
 def test_a_fault_hides_no_other(file: Path, tables: str, output: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kzconsumer.logs.journal.SOCKET", file / "no journal")
     file.write_text(ZOOKEEPER_AND_GROUP + tables)
     with pytest.raises(ConfigError) as caught:
         checked(layers_of(file), check_sink)
-    found = [re.findall(r"\[[\w.]+\] \w+", line)[0] for line in caught.value.faults]
+    found = [re.findall(r"\[[\w.]+\]:? \w+", line)[0] for line in caught.value.faults]
     assert found == output
 
 

@@ -272,8 +272,9 @@ def reference(*, optional: bool) -> dict[str, Any]:
 
 
 def test_the_reference_has_every_key_and_no_other() -> None:
-    assert names_in(reference(optional=True)) == keys_of(Settings)
-    Settings.from_dict(reference(optional=True))
+    whole = reference(optional=True)
+    assert names_in(whole) == keys_of(Settings)
+    Settings.from_dict(whole | {"fetch": whole["fetch"] | {"on_corrupt": "quarantine"}})
 
 
 def test_the_reference_shows_the_defaults() -> None:
@@ -293,6 +294,18 @@ def test_a_quarantine_needs_a_directory(table: str, key: str) -> None:
     wanted = tables(**{table: {key: "quarantine", **plugin}})
     assert faults(wanted) == [f'group.toml: [{table}]: {key} = "quarantine" needs the key quarantine, a directory']
     Settings.from_dict(tables(**{table: {key: "quarantine", "quarantine": "aside", **plugin}}))
+
+
+def test_a_directory_without_its_policy_would_stay_empty() -> None:
+    assert faults(tables(fetch={"quarantine": "aside"})) == [
+        'group.toml: [fetch]: quarantine goes with on_corrupt = "quarantine": nothing would be written there'
+    ]
+    for key in ("topic", "directory"):
+        why = 'goes with "dead-letter", as policy or of a class: nothing would be written there'
+        of_no_class = {key: "aside", "classes": {"odd": "skip"}}
+        assert faults(tables(rejected=of_no_class)) == [f"group.toml: [rejected]: {key} {why}"]
+        Settings.from_dict(tables(rejected={key: "aside", "classes": {"odd": "dead-letter"}}))
+    Settings.from_dict(tables(sink={"plugin": "jsonlines", "quarantine": "aside"}))  # sink verify looks there
 
 
 def test_the_least_batch_is_not_more_than_the_largest() -> None:

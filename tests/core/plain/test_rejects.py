@@ -159,7 +159,7 @@ def test_invalid_settings() -> None:
             configured(table)
         assert fault in str(raised.value)
     with pytest.raises(ConfigError, match="directory: cannot be given together with topic"):
-        check_rejected(configured({"topic": "t", "directory": "d"}))
+        check_rejected(configured({"policy": "dead-letter", "topic": "t", "directory": "d"}))
     kerberos = {"security_protocol": "SASL_SSL", "sasl": {"mechanism": "GSSAPI"}}
     with pytest.raises(ConfigError, match="topic: confluent-kafka as PyPI has it knows no Kerberos: use directory"):
         check_rejected(configured({"policy": "dead-letter", "topic": "letters"}, brokers=kerberos))

@@ -1,13 +1,16 @@
-"""Packages of Iceberg catalogs are looked for before a catalog is asked."""
+"""What an Iceberg catalog needs is looked for before it is asked."""
 
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 
 from kzconsumer.errors import ConfigError
 from kzconsumer_spark.daemon.destination import require_usable
+from kzconsumer_spark.iceberg import log
+from kzconsumer_spark.iceberg.drivers import SUPPORTED
 from kzconsumer_spark.pipe.messages import ToIceberg
 
 SQLITE = {"type": "sql", "uri": "sqlite:////lake.db"}
@@ -25,6 +28,7 @@ SQLITE = {"type": "sql", "uri": "sqlite:////lake.db"}
         ({"type": "hive", "uri": "thrift://h:9083"}, "thrift", 'needs thrift: pip install "pyiceberg[hive]"'),
         ({"type": "rest", "uri": "http://h"}, "sqlalchemy", None),
         (SQLITE, "thrift", None),
+        ({"py-catalog-impl": "module.Catalog"}, "sqlalchemy", None),
     ],
 )
 def test_a_missing_package_is_a_fault_of_the_settings(
@@ -33,9 +37,35 @@ def test_a_missing_package_is_a_fault_of_the_settings(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else object())
     to = ToIceberg(table="lake.orders", catalog="lake", catalog_options=options)
     if fault is None:
-        require_usable(to)
+        require_usable(to, {})
         return
     with pytest.raises(ConfigError) as caught:
-        require_usable(to)
+        require_usable(to, {})
     assert str(caught.value).startswith("[sink.options] catalog: lake, of type ")
     assert str(caught.value).endswith(fault)
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (
+            {"type": "sql"},
+            "a-b is without uri: use catalog_options, the variable PYICEBERG_CATALOG__A_B__URI or ~/.pyiceberg.yaml",
+        ),
+        ({"warehouse": "file:///lake"}, "a-b is without uri: use catalog_options,"),
+        ({"uri": "jdbc:postgresql://h/d"}, "a-b: type is missing, and its uri does not say it: one of rest, sql, hive"),
+        ({"type": "Glue"}, 'a-b is of type "glue": supported are rest, sql, hive'),
+        ({"type": "in-memory", "warehouse": "file:///lake"}, 'a-b is of type "in-memory": supported are'),
+    ],
+)
+def test_a_catalog_that_is_not_configured_or_not_supported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: dict[str, str], fault: str
+) -> None:
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    with pytest.raises(ConfigError) as caught:
+        require_usable(ToIceberg(table="lake.orders", catalog="a-b", catalog_options=options), {})
+    assert str(caught.value).startswith(f"[sink.options] catalog: {fault}")
+
+
+def test_supported_catalogs_are_those_of_the_table() -> None:
+    assert {f"{kind.capitalize()}Catalog" for kind in SUPPORTED} == set(log._CATALOGS)

@@ -17,6 +17,8 @@ import pytest
 from kzconsumer.errors import ConfigError
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import SinkContext
+from kzconsumer_spark.columns.avro_types import Unsupported
+from kzconsumer_spark.columns.ddl import require_types
 from kzconsumer_spark.columns.schemas import check_files
 from kzconsumer_spark.daemon.destination_options import FilesOptions, read_options
 from kzconsumer_spark.daemon.directories import make_directories
@@ -77,6 +79,7 @@ FUNCTION = {"destination": "function", "function": "a:b"}
         (JDBC | {"url": "jdbc:postgresql://u:secret@h/d"}, "url holds a user: use user, and password_file"),
         (JDBC | {"url": "jdbc:postgresql://h/d?password=secret"}, "url: the parameter password is not supported"),
         (JDBC | {"table": "a.b.c"}, 'table is not "name" or "schema.name"'),
+        (JDBC | {"unique_key": ["id", "id"]}, "unique_key names a column twice"),
         (JDBC | {"write_options": {"Password": "secret"}}, "write_options.Password cannot be set here"),
         (JDBC | {"conf": {"spark.speculation": "true"}}, "conf.spark.speculation cannot be set here"),
         ({"destination": "function", "function": "a:b", "path": "x"}, "path does not go with"),
@@ -549,5 +552,30 @@ def test_a_type_that_json_is_not_read_as_is_found_without_spark(tmp_path: Path, 
     ddl = "id BIGINT, `char` STRING, name varchar (5)"
     (tmp_path / "orders.ddl").write_text(ddl)
     schema = f"file:{tmp_path / 'orders.ddl'}" if of_file else ddl
-    with pytest.raises(ValueError, match=r"^value.schema: JSON is not read as varchar \(5\); use STRING$"):
+    fault = r"^value.schema: column name is VARCHAR\(5\), which JSON is not read as; use STRING$"
+    with pytest.raises(ValueError, match=fault):
         check_files(read_options(PARQUET | {"value": {"format": "json", "schema": schema}}).columns)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "fault"),
+    [
+        ("a INT, b STRUCT<c: ARRAY<MAP<STRING, TIME(3)>>>", "column b.c is TIME(3), which JSON is not read as"),
+        ("a INT, b STRUCT<c: INT, C: INT>", "columns b.c and b.C are one to Spark, which ignores case"),
+        ("id INT, `ID` INT", "columns id and ID are one to Spark, which ignores case"),
+        ("a INTERVAL DAY TO SECOND NOT NULL", "column a is INTERVAL DAY TO SECOND, which JSON is not read as"),
+        ("a STRIN", "column a is STRIN, which JSON is not read as"),
+        ("a STRING COMMENT 'was VARCHAR(5), a INT' -- CHAR(3)", None),
+        ("a STRUCT<x: INT>, b STRUCT<X: STRING COLLATE UTF8_LCASE, y STRUCT<>>", None),
+        ("a VARCHAR(5) ?", None),  # Spark's own parser says what is wrong
+        ("a", None),
+        ("", None),
+    ],
+)
+def test_columns_of_a_schema_are_checked_without_spark(ddl: str, fault: str | None) -> None:
+    if fault is None:
+        require_types(ddl)
+        return
+    with pytest.raises(Unsupported) as caught:
+        require_types(ddl)
+    assert str(caught.value).removesuffix("; use STRING") == fault

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -111,6 +113,76 @@ def test_jars_that_are_missing(tmp_path: Path) -> None:
     assert caught.value.faults == tuple(
         f"[sink.options] conf.spark.jars: {jar} does not exist" for jar in ("/no/b.jar", "file:///no/c.jar")
     )
+
+
+def jar(path: Path, *classes: str) -> str:
+    with zipfile.ZipFile(path, "w") as made:
+        for name in classes:
+            made.writestr(name, b"")
+    return str(path)
+
+
+POSTGRES = "org/postgresql/Driver.class"
+
+
+def checked_database(url: str = "jdbc:postgresql://h/d", conf: Mapping[str, str] | None = None, **of: str) -> None:
+    options = {"destination": "jdbc", "url": url, "table": "t", "user": "u", **of}
+    SparkSink({**options, "conf": conf or {}}, CONTEXT).check()
+
+
+@pytest.fixture
+def jars_of_pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Empty. Only where PySpark is looked for is another one; its modules are those that there are."""
+    importlib.import_module("kzconsumer_spark.jdbc.table")
+    jars = tmp_path / "found" / "pyspark" / "jars"
+    jars.mkdir(parents=True)
+    (jars.parent / "__init__.py").touch()
+    (jars.parent / "version.py").write_text('__version__: str = "4.3.0"\n')
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)
+    monkeypatch.syspath_prepend(tmp_path / "found")
+    return jars
+
+
+def test_postgresqls_driver_is_looked_for_in_the_jars_that_spark_will_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jars_of_pyspark: Path
+) -> None:
+    driver, other = jar(tmp_path / "a b.jar", POSTGRES), jar(tmp_path / "other.jar", "org/x/Driver.class")
+    (tmp_path / "broken.jar").write_bytes(b"no archive")
+    good = [
+        {"spark.jars": driver},
+        {"spark.jars": f"{other}, {(tmp_path / 'a b.jar').as_uri()}"},
+        {"spark.driver.extraClassPath": f"{other}:{tmp_path}/*"},
+        # Only Spark knows what these have.
+        {"spark.jars.packages": "org.example:all-drivers:1.0"},
+        {"spark.jars": f"{other},https://h/x.jar"},
+    ]
+    for conf in good:
+        checked_database(conf=conf)
+    for conf in ({}, {"spark.jars": f"{other},{tmp_path}/broken.jar"}, {"spark.driver.extraClassPath": str(tmp_path)}):
+        with pytest.raises(ConfigError) as caught:
+            checked_database(conf=conf)
+        (fault,) = caught.value.faults
+        assert fault.startswith("[sink.options] conf: Spark has no org.postgresql.Driver: name PostgreSQL's driver by")
+    jar(jars_of_pyspark / "own-name.jar", POSTGRES)
+    checked_database()
+    (jars_of_pyspark / "own-name.jar").unlink()
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    checked_database()
+
+
+def test_a_password_or_certificate_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = {"spark.jars": jar(tmp_path / "driver.jar", POSTGRES)}
+    monkeypatch.delenv("NO_PASSWORD", raising=False)
+    where = r"^\[sink\.options\]"
+    with pytest.raises(ConfigError, match=rf"{where} password_env: the environment has no such variable"):
+        checked_database(conf=conf, password_env="NO_PASSWORD")
+    with pytest.raises(ConfigError, match=rf"{where} password_file: cannot be read: No such file"):
+        checked_database(conf=conf, password_file=str(tmp_path / "none"))
+    url = f"jdbc:postgresql://h/d?sslmode=verify-full&sslrootcert={tmp_path}/ca.pem"
+    with pytest.raises(ConfigError, match=rf"{where} url: sslrootcert: {tmp_path}/ca.pem is not a file"):
+        checked_database(url, conf)
+    (tmp_path / "ca.pem").touch()
+    checked_database(url, conf)
 
 
 def test_yarn_without_the_files_of_hadoop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

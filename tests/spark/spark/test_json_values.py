@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from kzconsumer.errors import ConfigError
+from kzconsumer_spark.columns.avro_types import Unsupported
+from kzconsumer_spark.columns.ddl import READ, require_types
+from kzconsumer_spark.columns.json_reading import require_readable
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.pipe.column_options import Columns, FieldOptions
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
@@ -180,3 +188,37 @@ def test_a_schema_that_json_is_not_read_as_is_a_fault_of_the_settings(
     with pytest.raises(ConfigError) as caught:
         Shaping(spark, Columns(value=FieldOptions(format="json", schema=ddl)), SCHEMA)
     assert str(caught.value) == f"[sink.options] schema: {fault}"
+
+
+@pytest.mark.parametrize("around", ["{}", "a0 ARRAY<STRUCT<of: MAP<STRING, STRUCT<{}>>>>"])
+def test_a_schema_is_read_without_spark_as_spark_reads_it(spark: SparkSession, around: str) -> None:
+    """The same column and type, or none, for every type that this Spark knows."""
+    sizes = {"char": "(3)", "varchar": "( 4 )", "decimal": "(10, 2)", "dec": "(3)", "numeric": ""}
+    words = "interval year to month|interval day to second|interval|void|time|time(3)|string collate utf8_lcase"
+    names = [*(f"{name}{size}" for name, size in sizes.items()), *words.split("|"), *sorted(READ)]
+    texts = [f"a {name}" for name in names] + [
+        "a INT NOT NULL COMMENT 'was VARCHAR(5), `b` INT', b STRING -- CHAR(3)\n, /* c VOID, */ d DATE",
+        "`a b` INT, `A B` STRING",
+        "a INT, b STRUCT<c: INT, d STRUCT<>, C: MAP<STRING, CHAR(2)>>",
+        "a STRUCT<x: INT>, b STRUCT<X: INT>",
+        "`a``b` TIME, type INT, map MAP<STRING, ARRAY<STRUCT<not: INT>>>",
+    ]
+    understood = 0
+    for text in texts:
+        whole = around.format(text)
+        try:
+            parsed = StructType.fromDDL(whole)
+        except PySparkException:
+            continue
+        understood += 1
+        assert _refused(partial(require_types, whole)) == _refused(partial(require_readable, parsed)), whole
+    assert understood >= len(texts) - 5
+    assert _refused(partial(require_types, "a VARCHAR(5) ?")) is None, "Spark's own parser says what is wrong"
+
+
+def _refused(check: Callable[[], None]) -> str | None:
+    try:
+        check()
+    except Unsupported as error:
+        return re.sub(r"( is \w+)[^,]*", r"\1", str(error))  # Spark adds sizes and units that were not given
+    return None

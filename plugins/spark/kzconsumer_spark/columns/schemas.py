@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from kzconsumer_spark.columns.avro_decoder import AvroSchema
 from kzconsumer_spark.columns.avro_types import Unsupported
+from kzconsumer_spark.columns.ddl import require_types
 from kzconsumer_spark.columns.protobuf_decoder import ProtobufDecoder
 from kzconsumer_spark.pipe.column_options import FILE, Columns, FieldOptions
 
@@ -24,9 +24,6 @@ _NEEDS = {
     "confluent-avro": ("fastavro", "avro"),
     "protobuf": ("google.protobuf", "protobuf"),
 }
-
-#: The worker refuses other types; these are common.
-_NOT_READ = re.compile(r"\b(VAR)?CHAR\s*\(\s*\d+\s*\)", re.IGNORECASE)
 
 
 def check_files(columns: Columns) -> None:
@@ -48,8 +45,8 @@ def _check(options: FieldOptions) -> None:
         _require(*_NEEDS[options.format], what)
         if tuple(map(int, metadata.version("pyspark").split(".")[:2])) < (4, 1):
             raise Unsupported(f"{what} needs Spark 4.1 or later; {metadata.version('pyspark')} is installed")
-    if options.format == "json" and (refused := _NOT_READ.search(ddl(options))):
-        raise Unsupported(f"JSON is not read as {refused[0]}; use STRING")
+    if options.format == "json":
+        require_types(ddl(options))
     if options.schema is None or not options.schema.startswith(FILE):
         return
     if options.format == "protobuf":

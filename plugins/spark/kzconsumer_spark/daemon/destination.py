@@ -5,7 +5,7 @@ The destination of the same kind in the worker writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -62,9 +62,9 @@ class ClaimedDestination(Protocol):
         ...
 
 
-def require_usable(to: To) -> None:
-    """Raises ConfigError if the directory of files or of a Delta table cannot be written, or a catalog's driver is
-    missing. Makes nothing."""
+def require_usable(to: To, conf: Mapping[str, str]) -> None:
+    """Raises ConfigError if the directory of files or of a Delta table cannot be written, if a catalog is not known or
+    its packages are missing, or if the password or the driver of a database is missing. Makes nothing."""
     match to:
         case ToFiles() | ToDelta():
             require_place(to.path)
@@ -72,6 +72,12 @@ def require_usable(to: To) -> None:
             from kzconsumer_spark.iceberg.drivers import require_drivers  # pyiceberg is an extra
 
             require_drivers(to)
+        case ToJdbc():
+            from kzconsumer_spark.jdbc.database import require_secrets  # psycopg is an extra
+            from kzconsumer_spark.jdbc.driver import require_driver
+
+            require_secrets(to)
+            require_driver(conf)
 
 
 def claimed_destination(to: To) -> ClaimedDestination:

@@ -207,6 +207,8 @@ class JdbcOptions(SparkOptions, frozen=True, kw_only=True):
                 raise ValueError(f"url: the parameter {name} is not supported, only sslmode and sslrootcert are")
         if not re.fullmatch(r"[^.\"\x00]+(\.[^.\"\x00]+)?", self.table):
             raise ValueError('table is not "name" or "schema.name"')
+        if len(set(self.unique_key)) < len(self.unique_key):
+            raise ValueError("unique_key names a column twice")
         _refuse(self.write_options, {"url", "dbtable", "user", "password", "driver", "stringtype", "truncate"})
 
     @property

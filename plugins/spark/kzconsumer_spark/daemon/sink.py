@@ -97,7 +97,7 @@ class SparkSink:
         """See `kzconsumer.sinks.interface.Checkable`. Raises PluginError without Java or PySpark, ConfigError."""
         worker_environment(self._options.conf)
         require_conf(self._options.master, self._options.conf)
-        require_usable(self._options.to)
+        require_usable(self._options.to, self._options.conf)
 
     def __repr__(self) -> str:
         return f"SparkSink({self._options.destination}, {self._workers}, next batch {self._next_batch})"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qsl, urlsplit
 
 import psycopg
 from psycopg.sql import SQL, Composed, Identifier
@@ -48,6 +50,14 @@ def password(to: ToJdbc) -> str | None:
     if faults:
         raise ConfigError(faults)
     return None if found is None else found.decode()
+
+
+def require_secrets(to: ToJdbc) -> None:
+    """Raises ConfigError if the password cannot be read, or a certificate that the URL names."""
+    password(to)
+    for name, path in parse_qsl(urlsplit(to.url.removeprefix("jdbc:")).query):
+        if name == "sslrootcert" and not Path(path).is_file():
+            raise ConfigError([f"[sink.options] url: sslrootcert: {path} is not a file"])
 
 
 @contextmanager

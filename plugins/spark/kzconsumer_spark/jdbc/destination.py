@@ -18,6 +18,7 @@ from kzconsumer.model import OffsetRange
 from kzconsumer_files.writer import Written
 from kzconsumer_spark.jdbc.database import Connection
 from kzconsumer_spark.jdbc.database import password as read_password
+from kzconsumer_spark.jdbc.driver import DRIVER, MISSING
 from kzconsumer_spark.jdbc.table import JdbcTable
 from kzconsumer_spark.pipe.messages import SpooledRange, ToJdbc
 from kzconsumer_spark.ranges.batch import SparkBatch
@@ -26,7 +27,6 @@ from kzconsumer_spark.ranges.screen import Limits, Screen
 from kzconsumer_spark.ranges.tags import RANGE_COLUMNS, STAGED_ROW, AsTheyCame, Shaping, require_all, tag_of, tagged
 from kzconsumer_spark.ranges.text_formats import TIMES
 
-DRIVER: Final = "org.postgresql.Driver"
 _TYPES: Final[dict[type[types.DataType], str]] = {
     types.StringType: "text",
     types.BinaryType: "bytea",
@@ -178,9 +178,4 @@ def _require_driver(session: SparkSession) -> None:
     try:
         jvm.org.apache.spark.util.Utils.classForName(DRIVER, True, True)
     except Exception as error:
-        raise ConfigError(
-            [
-                f'[sink.options] conf: Spark has no {DRIVER}: name PostgreSQL\'s driver by conf."spark.jars" (the path'
-                ' of its jar) or conf."spark.jars.packages" ("org.postgresql:postgresql:42.7.4")'
-            ]
-        ) from error
+        raise ConfigError([MISSING]) from error
