@@ -146,6 +146,15 @@ def range_name(part: AnyRange) -> str:
     return named_after(part.topic, lambda topic: _range_name(topic, part), _LONGEST_RANGE)
 
 
+def range_names(part: AnyRange) -> tuple[str, ...]:
+    """The names that a range may have where no file system limits them: `range_name`, after the whole one.
+
+    Object stores, and logs of tables, had whole names of long topics before topics were shortened. Writers use
+    `range_name`, and go on with what has the other.
+    """
+    return tuple(dict.fromkeys((_range_name(part.topic, part), range_name(part))))
+
+
 def _range_name(topic: str, part: AnyRange) -> str:
     return f"{topic}+{part.partition}+{part.incarnation:x}.{part.epoch}+{part.first:020d}+{part.until:020d}"
 
@@ -163,6 +172,11 @@ def data_file(part: AnyRange, extension: str = "parquet", number: int = 0) -> st
 def scoped_file(part: AnyRange, scope: str) -> str:
     """The name of a file about a range of one group."""
     return named_after(part.topic, lambda topic: f"{scope}+{_range_name(topic, part)}")
+
+
+def scoped_files(part: AnyRange, scope: str) -> tuple[str, ...]:
+    """All names that such a file may have: see `range_names`."""
+    return tuple(dict.fromkeys((f"{scope}+{_range_name(part.topic, part)}", scoped_file(part, scope))))
 
 
 def unique_file(part: AnyRange, attempt: str, number: int) -> str:

@@ -1,12 +1,14 @@
 """Which ranges of a target in an object store are settled: published, or set aside permanently.
 
-An entry is an object, and entries are not folded. Calls block, and raise OSError.
+An entry is an object, and entries are not folded. A range, and so its line, may have two names (`names.range_names`).
+Calls block, and raise OSError.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable
+from itertools import chain
 
 import msgspec
 
@@ -14,7 +16,7 @@ from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files import fold_plan
 from kzconsumer_files.fold_plan import Span
-from kzconsumer_files.names import LedgerEntry, NotOurs, named, parsed, range_name
+from kzconsumer_files.names import AnyRange, LedgerEntry, NotOurs, named, parsed, range_names
 from kzconsumer_files.object_store import ObjectStore
 from kzconsumer_files.overlap import Overlap, require_apart
 
@@ -28,16 +30,17 @@ class ObjectLedger:
         self._spans: dict[str, list[Span]] = {}  # of settled ranges, by line; those without a gap are one
         self._listed: dict[str, str] = {}  # by line, the last of their names
 
-    def has(self, name: str) -> bool:
+    def has(self, part: AnyRange) -> bool:
         """Whether the range is settled. Once true, it stays true."""
-        return self._store.exists(self._entry(name))
+        return any(self._store.exists(self._entry(name)) for name in range_names(part))
 
-    def read(self, name: str) -> LedgerEntry | None:
+    def read(self, part: AnyRange) -> LedgerEntry | None:
         """The entry of a range; None if it is not settled. Raises NotOurs if it cannot be decoded."""
-        return read_entry(self._store, self._entry(name))
+        found = (read_entry(self._store, self._entry(name)) for name in range_names(part))
+        return next((each for each in found if each is not None), None)
 
     def enter(self, name: str, entry: LedgerEntry) -> None:
-        """Settle a range, unless it is settled."""
+        """Settle a range under one of its names, unless it is settled under that."""
         self._store.create(self._entry(name), msgspec.json.encode(entry))
 
     def objects(self) -> list[str]:
@@ -52,24 +55,24 @@ class ObjectLedger:
         `follows` has at most one range of a line. Raises DestinationWentBackError if it is not settled.
         """
         ahead = [each for each in map(parsed, decided) if each is not None]
-        before = {named(range_name(each)).line: each for each in follows}
+        before = {_lines(each): each for each in follows}
         found = {}
         for part in parts:
-            line = named(range_name(part)).line
-            settled = self._settled(line)
-            if (followed := before.get(line)) is not None:
+            lines = _lines(part)
+            settled = sorted(chain(*map(self._settled, lines)))
+            if (followed := before.get(lines)) is not None:
                 self._require(followed, settled)
             try:
-                require_apart(part, [each.span for each in ahead if each.line == line])
+                require_apart(part, [each.span for each in ahead if each.line in lines])
                 other = next((each for each in settled if each.first < part.until and part.first < each.until), None)
-                if other is not None and not self.has(range_name(part)):
+                if other is not None and not self.has(part):
                     raise Overlap(part, other, settled[-1].until)
             except Overlap as error:
                 found[part] = error
         return found
 
     def _require(self, part: RangeIdentity, settled: list[Span]) -> None:
-        if not fold_plan.is_within([Span(part.first, part.until)], settled) and not self.has(range_name(part)):
+        if not fold_plan.is_within([Span(part.first, part.until)], settled) and not self.has(part):
             raise DestinationWentBackError(part, settled[-1].until if settled else None)
 
     def _settled(self, line: str) -> list[Span]:
@@ -99,6 +102,10 @@ class ObjectLedger:
     def _entry(self, name: str) -> str:
         line, (first, until) = named(name)
         return f"{self._place}/{line}/{first:020d}+{until:020d}.json"
+
+
+def _lines(part: AnyRange) -> tuple[str, ...]:
+    return tuple(named(name).line for name in range_names(part))
 
 
 def read_entry(store: ObjectStore, name: str) -> LedgerEntry | None:

@@ -36,6 +36,7 @@ from kzconsumer_files.names import (
     aside_entry,
     ledger_entry,
     range_name,
+    range_names,
     staged_file,
 )
 from kzconsumer_files.object_ledger import ObjectLedger, read_entry
@@ -80,7 +81,7 @@ class ObjectTarget(MarkedPlace):
 
     def has(self, part: AnyRange) -> bool:
         """Whether the ledger has the range: published, or set aside."""
-        return self._ledger.has(range_name(part))
+        return self._ledger.has(part)
 
     def missing(self, ranges: Sequence[_Range]) -> list[_Range]:
         """As `Target.missing`."""
@@ -92,7 +93,7 @@ class ObjectTarget(MarkedPlace):
 
     def require_published(self, part: AnyRange) -> LedgerEntry:
         """The entry of a settled range. Raises KeptAside."""
-        entry = self._ledger.read(range_name(part))
+        entry = self._ledger.read(part)
         if entry is None:
             raise FileNotFoundError(f"{self._store}: {range_name(part)} is not in the ledger")
         if entry.kept_aside:
@@ -114,7 +115,8 @@ class ObjectTarget(MarkedPlace):
     def ledger(self) -> Contents:
         """Raises NotOurs if an entry cannot be decoded."""
         found = self._all(self._read, self._ledger.objects())
-        return Contents([entry for entry in found if entry is not None], [])
+        entries = [entry for entry in found if entry is not None]
+        return Contents(sorted(entries, key=lambda entry: range_names(entry.identity)[0]), [])
 
     def entries(self) -> list[LedgerEntry]:
         return self.ledger().entries
@@ -156,7 +158,7 @@ class ObjectTarget(MarkedPlace):
         require_lease()
         blocked |= self._finish([entry.identity for entry in entries])
         entries = [entry for entry in entries if entry.range not in blocked]
-        settled = self._all(lambda entry: self._ledger.read(range_name(entry.identity)), entries)
+        settled = self._all(lambda entry: self._ledger.read(entry.identity), entries)
         ours = [found is not None and found.attempt == name for found in settled]
         self._all(self._remove_staged, [entry for entry, is_ours in zip(entries, ours, strict=True) if not is_ours])
         for entry, found in zip(entries, settled, strict=True):
@@ -214,31 +216,36 @@ class ObjectTarget(MarkedPlace):
 
     def _finish(self, parts: Sequence[AnyRange]) -> dict[OffsetRange, OSError]:
         """Carry out the decisions for these ranges; returns those that cannot be, with the reason. Raises OSError."""
-        reasons = self._all(self._finish_one, [range_name(part) for part in parts])
+        reasons = self._all(self._finish_one, parts)
         return {_range(part): each for part, each in zip(parts, reasons, strict=True) if each is not None}
 
-    def _finish_one(self, name: str) -> OSError | None:
+    def _finish_one(self, part: AnyRange) -> OSError | None:
         try:
-            # Read before the ledger is: a decision that was there while the range was not settled cannot be void.
-            entry = self._read(_decision(name))
-            if entry is None:
-                return None
-            if not self._ledger.has(name):
-                self._reveal(name, entry)
-            self._remove_staged(entry)
-            self._store.remove([_decision(name)])
+            # A decision of an earlier version comes first for every process: one that was made beside it is void.
+            for name in range_names(part):
+                self._finish_decision(part, name)
         except StoreUnavailable:
             raise  # says nothing about this range
         except OSError as error:
             return error
         return None
 
+    def _finish_decision(self, part: AnyRange, name: str) -> None:
+        # Read before the ledger is: a decision that was there while the range was not settled cannot be void.
+        entry = self._read(_decision(name))
+        if entry is None:
+            return
+        if not self._ledger.has(part):
+            self._reveal(name, entry)
+        self._remove_staged(entry)
+        self._store.remove([_decision(name)])
+
     def _reveal(self, name: str, entry: LedgerEntry) -> None:
         try:
             for number, file in enumerate(entry.files):
                 self._copy(_staged(entry, number), file)
         except FileNotFoundError as error:
-            if self._ledger.has(name):
+            if self._ledger.has(entry.identity):
                 return
             way_out = f"stop the group, remove the objects that {_decision(name)} names, then it, and start the group"
             raise FileNotFoundError(f"{error}: staged objects are gone, perhaps expired: {way_out}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from itertools import takewhile
 from pathlib import Path
 from typing import Protocol
@@ -43,7 +44,9 @@ class StateDirectory:
     def read(self, name: str) -> bytes | None:
         try:
             return (self._path / name).read_bytes()
-        except FileNotFoundError:
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENAMETOOLONG):
+                raise
             return None
 
     def create(self, name: str, data: bytes) -> bool:

@@ -31,7 +31,7 @@ from kzconsumer_files.object_target import ObjectTarget
 from kzconsumer_files.overlap import Overlap
 from kzconsumer_files.parquet.sink import ParquetSink
 from kzconsumer_files.private_directory import PrivateDirectory, local_attempts
-from kzconsumer_files.publication import NotPublished, StagedRange
+from kzconsumer_files.publication import KeptAside, NotPublished, StagedRange
 from kzconsumer_files.segments.sink import SegmentsSink
 from kzconsumer_sandbox.servers.ports import HOST, free_port
 from kzconsumer_spark.pipe.messages import SpooledRange
@@ -118,9 +118,16 @@ def target_in(store: ObjectStore, monkeypatch: pytest.MonkeyPatch, scratch: Path
     return target
 
 
-def spooled(number: int, first: int = 0, until: int = 3) -> SpooledRange:
+def spooled(number: int, first: int = 0, until: int = 3, topic: str = "t") -> SpooledRange:
     return SpooledRange(
-        topic="t", partition=number, first=first, until=until, incarnation=1, epoch=0, records=until - first, file=None
+        topic=topic,
+        partition=number,
+        first=first,
+        until=until,
+        incarnation=1,
+        epoch=0,
+        records=until - first,
+        file=None,
     )
 
 
@@ -363,6 +370,49 @@ def test_a_decided_range_is_published_by_the_next_process(
     assert sorted(other.visible()) == [f"day=1/{data_file(spooled(0))}", f"day=a%2Fb é/{data_file(spooled(0))}"]
     assert [each.rows for each in files(other, "parquet", True).ranges] == [2]
     assert one.publish([staged(attempt, spooled(0), "again", "day=1", "day=a%2Fb é")], attempt, free) == 1
+
+
+@EACH_BY_NIGHT
+def test_ranges_of_long_topics_that_an_earlier_version_has_written_are_settled(
+    server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had the whole topic in the keys of a store."""
+    earlier, target, other = (target_in(server, monkeypatch, tmp_path / name) for name in "abc")
+    parts = [spooled(0, first, first + 3, "t" * 210) for first in range(0, 21, 3)]
+
+    def publish(by: ObjectTarget, part: SpooledRange, *follows: SpooledRange, lease: Callable[[], None] = free) -> int:
+        attempt = PrivateDirectory(by.attempts).path / "1"
+        attempt.mkdir()
+        return by.publish([staged(attempt, part, "x", "")], attempt, lease, [identity_of(each) for each in follows])
+
+    def lost() -> None:
+        if next(looks):
+            raise TimeoutError
+
+    looks = iter([False, True])
+    with monkeypatch.context() as before:
+        before.setattr("kzconsumer_files.names.named_after", lambda topic, name, most=0: name(topic))
+        assert publish(earlier, parts[0]) == publish(earlier, parts[1], parts[0]) == 1
+        assert earlier.set_aside(identity_of(parts[2]), 3)
+        with pytest.raises(TimeoutError):
+            publish(earlier, parts[3], lease=lost)
+    with pytest.raises(Overlap):
+        publish(target, spooled(0, 10, 14, parts[0].topic))
+    assert target.missing(parts) == parts[4:], "what it decided for is published"
+    assert [target.has(each) for each in parts] == [True] * 4 + [False] * 3
+    with pytest.raises(KeptAside):
+        target.require_published(parts[2])
+    assert publish(target, parts[0]) == publish(target, parts[3]) == 0
+    assert publish(target, parts[4], parts[3]) == publish(target, parts[5], parts[4]) == 1
+    assert publish(other, parts[6], parts[1]) == 1
+    for first in (1, 10, 16):
+        with pytest.raises(Overlap):
+            publish(other, spooled(0, first, first + 3, parts[0].topic))
+    with pytest.raises(DestinationWentBackError, match="offsets 21 to 24 were written and committed"):
+        publish(other, spooled(0, 24, 27, parts[0].topic), spooled(0, 21, 24, parts[0].topic))
+    assert [each.identity.first for each in files(other, "parquet", True).ranges] == [0, 3, 9, 12, 15, 18]
+    assert [each.rows for each in files(other, "parquet", True).ranges] == [1] * 6
+    assert not [name for name in server.objects() if "/publishing/" in name or "/attempts/" in name]
 
 
 async def test_what_is_known_of_published_ranges_does_not_grow(server: ObjectStore) -> None:

@@ -25,7 +25,7 @@ from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Sink
 from kzconsumer_files.layout import Misfit
-from kzconsumer_files.names import NotOurs, Owner
+from kzconsumer_files.names import NotOurs, Owner, range_names
 from kzconsumer_files.publication import KeptAside
 from kzconsumer_files.target import Target
 from kzconsumer_spark.delta.holdings import held
@@ -224,6 +224,21 @@ def test_a_range_set_aside_while_the_table_is_created(writer: Writer[DeltaTarget
     assert rows(out) == (offsets(0, 0, 10) if when == "after" else offsets(1, 0, 3))
     assert writer.target.has([part.identity]) == ([part.identity] if when == "after" else [])
     assert claimed(out).set_aside(part.identity, 10) is (when != "after")
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_range_of_a_long_topic_that_an_earlier_version_has_set_aside(
+    writer: Writer[DeltaTarget], out: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """Its name has the whole topic, or a short one."""
+    part = range_data("t" * 220, 0, 0, 10)
+    assert writer.publish(writer.stage(range_data("t", 1, 0, 3))) == 1
+    with monkeypatch.context() as before:
+        before.setattr("kzconsumer_spark.ranges.positions.range_names", lambda part: range_names(part)[place:][:1])
+        assert claimed(out).set_aside(part.identity, 10)
+    assert writer.target.has([part.identity]) == []
+    with pytest.raises(KeptAside):
+        writer.publish(writer.stage(part))
 
 
 def test_ranges_without_records_are_known_too(writer: Writer[DeltaTarget], out: Path) -> None:

@@ -26,7 +26,7 @@ from kzconsumer.errors import ConfigError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import RangeData, Sink
 from kzconsumer_files.layout import Misfit
-from kzconsumer_files.names import NotOurs, Owner
+from kzconsumer_files.names import NotOurs, Owner, range_names
 from kzconsumer_files.publication import KeptAside, StagedRange
 from kzconsumer_spark.daemon.destination import claim, claimed_destination
 from kzconsumer_spark.daemon.spool import write_spool
@@ -176,6 +176,20 @@ def test_a_range_set_aside_is_not_published_by_a_late_writer(writer: Writer[Iceb
     found = held(writer.target.to, True)
     assert sorted(each.identity[1::4] for each in found.ranges) == [(0, 12), (1, 5)]
     assert found.leftovers == ("t-0[0..10) was set aside by a member that could not write it: it is never written",)
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_range_of_a_long_topic_that_an_earlier_version_has_set_aside(
+    writer: Writer[IcebergTarget], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """Its name has the whole topic, or a short one."""
+    part = range_data("t" * 220, 0, 0, 10)
+    with monkeypatch.context() as before:
+        before.setattr("kzconsumer_spark.ranges.positions.range_names", lambda part: range_names(part)[place:][:1])
+        assert claimed(tmp_path).set_aside(part.identity, 10)
+    assert writer.target.has([part.identity]) == []
+    with pytest.raises(KeptAside):
+        writer.publish(writer.stage(part))
 
 
 def test_ranges_without_records_are_known_too(writer: Writer[IcebergTarget], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pyiceberg.catalog import load_catalog
 
 from kzconsumer.sinks.interface import Sink
 from kzconsumer_files.names import NotOurs
+from kzconsumer_files.publication import KeptAside
 from kzconsumer_spark.delta.holdings import held as held_by_delta
 from kzconsumer_spark.delta.target import DeltaTarget
 from kzconsumer_spark.iceberg.holdings import held as held_by_iceberg
@@ -158,6 +159,24 @@ def test_a_table_in_a_store_is_verified(store: ObjectStore, tmp_path: Path, kind
     found = held_by_delta(target.to, True) if isinstance(target, DeltaTarget) else held_by_iceberg(target.to, True)
     assert [each.rows for each in found.ranges if each.records_in] == [3, 2]
     assert not [each for each in found.ranges if each.faults]
+
+
+@EACH_BY_NIGHT
+def test_ranges_of_long_topics_that_an_earlier_version_settled_before_there_was_a_table(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had the whole topic in the keys of a store."""
+    aside, empty = range_data("t" * 220, 0, 0, 3), range_data("t" * 220, 1, 0, 3, [])
+    target = delta(store)
+    writer = Writer(target, tmp_path / "scratch")
+    with monkeypatch.context() as before:
+        before.setattr("kzconsumer_files.names.named_after", lambda topic, name, most=0: name(topic))
+        assert target.set_aside(aside.identity, 3)
+        assert writer.publish(writer.stage(empty)) == 0
+    assert target.has([aside.identity, empty.identity]) == [empty.identity]
+    with pytest.raises(KeptAside):
+        writer.publish(writer.stage(aside, range_data("t", 2, 0, 3)))
+    assert len(delta_rows(store)) == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)

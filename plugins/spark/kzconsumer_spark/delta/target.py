@@ -28,6 +28,7 @@ from kzconsumer_files.names import (
     range_name,
     scope,
     scoped_file,
+    scoped_files,
     unique_file,
 )
 from kzconsumer_files.publication import KeptAside, StagedRange
@@ -40,6 +41,9 @@ from kzconsumer_spark.ranges.positions import Positions
 
 _MARKER: Final = "delta.json"
 _TRIES: Final = 100
+# Directories of files that say something of a range before there is a table: it was set aside, or has no rows.
+_ASIDE: Final = "aside"
+_EMPTY: Final = "empty"
 _Range = TypeVar("_Range", bound=AnyRange)
 
 
@@ -108,7 +112,7 @@ class DeltaTarget:
         """By an entry of the log. Without a table a file records it, which the table's creator reads."""
         table = self.open()
         if table is None:
-            self._state.create(self._aside_file(part), b"")
+            self._state.create(self._mark(_ASIDE, part), b"")
             table = self.open()
         if table is None:
             return True
@@ -160,7 +164,7 @@ class DeltaTarget:
         if table is None:
             # No table and no rows: readers see nothing of these ranges, but a claim asks for the last one.
             for each in staged:
-                self._state.create(self._empty_file(each.part), b"")
+                self._state.create(self._mark(_EMPTY, each.part), b"")
             return 0
         self._log.require_simple(table, self._to.partition_by)
         if columns is not None:
@@ -227,21 +231,20 @@ class DeltaTarget:
     def _is_aside(self, table: DeltaTable | None, part: AnyRange) -> bool:
         """Whether the range is set aside. Its file no longer counts once a later range is published."""
         if table is None or not self._positions(table).reaches(part):
-            return self._state.read(self._aside_file(part)) is not None
+            return self._is_marked(_ASIDE, part)
         return self._positions(table).is_aside(part)
 
     def _is_open(self, table: DeltaTable, part: AnyRange) -> bool:
         return not self._positions(table).reaches(part) and not self._is_aside(table, part)
 
     def _is_empty(self, part: AnyRange) -> bool:
-        return self._state.read(self._empty_file(part)) is not None
+        return self._is_marked(_EMPTY, part)
 
-    def _aside_file(self, part: AnyRange) -> str:
-        return f"aside/{scoped_file(part, self._to.scope)}"
+    def _mark(self, kind: str, part: AnyRange) -> str:
+        return f"{kind}/{scoped_file(part, self._to.scope)}"
 
-    def _empty_file(self, part: AnyRange) -> str:
-        """Record that a range without rows was published before there was a table."""
-        return f"empty/{scoped_file(part, self._to.scope)}"
+    def _is_marked(self, kind: str, part: AnyRange) -> bool:
+        return any(self._state.read(f"{kind}/{name}") is not None for name in scoped_files(part, self._to.scope))
 
     def _require_not_aside(self, table: DeltaTable | None, ranges: Sequence[AnyRange]) -> None:
         for part in ranges:

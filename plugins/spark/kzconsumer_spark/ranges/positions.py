@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
-from kzconsumer_files.names import AnyRange, partition_name, range_name
+from kzconsumer_files.names import AnyRange, partition_name, range_names
 
 
 class Overtaken(Exception):
@@ -30,7 +30,7 @@ class Positions(NamedTuple):
         return (self.version(self.application(part)) or 0) >= part.until
 
     def is_aside(self, part: AnyRange) -> bool:
-        return self.version(self.aside_application(part)) is not None
+        return any(self.version(each) is not None for each in self._aside_applications(part))
 
     def require_behind(self, ranges: Iterable[AnyRange]) -> None:
         """Raises Overtaken for a range that begins below the end of its partition and ends above it."""
@@ -57,9 +57,10 @@ class Positions(NamedTuple):
     def application(self, part: AnyRange) -> str:
         return partition_name(part, self.scope)
 
-    def aside_application(self, part: AnyRange) -> str:
-        return f"{self.scope}+{range_name(part)}+aside"
+    def _aside_applications(self, part: AnyRange) -> list[str]:
+        """The first is that which is written: names of applications have no limit."""
+        return [f"{self.scope}+{name}+aside" for name in range_names(part)]
 
     def settled(self, part: AnyRange) -> dict[str, int]:
         """The versions that set a range aside."""
-        return {self.application(part): part.until, self.aside_application(part): part.until}
+        return {self.application(part): part.until, self._aside_applications(part)[0]: part.until}
