@@ -6,8 +6,10 @@ brokers outlive it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from contextlib import aclosing
+from typing import Final
 
 import anyio
 
@@ -17,6 +19,7 @@ from kzconsumer.brokers.log_offsets import LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
+from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.errors import CoordinatorError, KzConsumerError, NotFoundError, SessionExpiredError, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
@@ -62,6 +65,8 @@ from kzconsumer.zookeeper.watches import Watches
 
 log = get_logger("kzconsumer")
 
+_LOST: Final = "partitions were lost"
+
 
 class Member:
     """`run` it once; it ends in order when `leaving` is set.
@@ -102,6 +107,7 @@ class Member:
         """Seconds that leaving waits for acknowledgements of what is handed out."""
         self.left_uncommitted = False
         """Whether the final commit failed: what was processed since the previous one will be redelivered."""
+        self._stopping_since = math.inf
 
         group = settings.group
         paths = GroupPaths(group.id)
@@ -208,6 +214,7 @@ class Member:
                 if self._end_offsets is not None:
                     tasks.start_soon(self._finish, self._end_offsets)
                 await self._leaving.wait()
+                self._stopping_since = min(self._stopping_since, now())
                 tasks.cancel_scope.cancel()  # fetching and rebalancing end before the final commit
             for cursor in self._cursors.values():
                 cursor.close()
@@ -215,7 +222,7 @@ class Member:
                 await self._claims.settle(self.patience)
             await self._final_commit()
         except* SessionExpiredError:
-            if any(at.committed is not None and at.committed < at.processed for at in self.owned.positions()):
+            if self._leaves_uncommitted():
                 self._log_uncommitted("session expired")
             await self._claims.lose_all()
             raise
@@ -282,7 +289,8 @@ class Member:
         self._reconfigured = anyio.Event()
 
     def stop_fetching(self) -> None:
-        """Ask the brokers for nothing more; what is queued may still be taken."""
+        """Ask the brokers for nothing more: a stop has begun. What is queued may still be taken."""
+        self._stopping_since = min(self._stopping_since, now())
         self._fetching.cancel()
 
     async def _fetch(self) -> None:
@@ -337,7 +345,7 @@ class Member:
         try:
             with anyio.fail_after(patience):
                 await self.owned.commit()
-                reason = None
+                reason = _LOST if self._lost_work else None
         except TimeoutError:
             reason = "no answer from ZooKeeper"
         except (SessionExpiredError, CoordinatorError, ZooKeeperError) as error:
@@ -345,6 +353,23 @@ class Member:
         finally:
             if reason is not None:
                 self._log_uncommitted(reason)
+
+    @property
+    def _lost_work(self) -> bool:
+        """Whether partitions were lost during the stop before their work was committed.
+
+        Servers announce the end of a session by its owner nodes: each claim may be lost before the session is. There is
+        nothing left to commit then, and no commit fails.
+        """
+        return self.committer.lost_work_at >= self._stopping_since
+
+    def _leaves_uncommitted(self) -> bool:
+        """At the end of the session. During a stop what is in hand counts, too: the sink is closed, and may have it."""
+        stopping = now() >= self._stopping_since
+        return self._lost_work or any(
+            at.committed is not None and at.committed < (at.consumed if stopping else at.processed)
+            for at in self.owned.positions()
+        )
 
     def _log_uncommitted(self, reason: object) -> None:
         self.left_uncommitted = True

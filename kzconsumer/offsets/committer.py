@@ -7,6 +7,7 @@ them. A commit never waits for work to end. A write that finds a claim lost clos
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
@@ -59,6 +60,8 @@ class Committer:
         self._positions: dict[OffsetTracker, _Position] = {}
         self._one_at_a_time = anyio.Lock()
         self._stored_again = now()
+        self.lost_work_at = -math.inf
+        """When a claim was lost last of which more was handed out than is stored (`kzconsumer.clock`)."""
 
     def open(self, tracker: OffsetTracker, committed: Committed) -> None:
         self._positions[tracker] = _Position(committed)
@@ -197,6 +200,9 @@ class Committer:
     def lose(self, tracker: OffsetTracker, reason: str) -> None:
         """The claim is no longer ours: close it, and write nothing more of it."""
         log.warning("partition lost", **tracker.topic_partition._asdict(), reason=reason)
+        stored = self.committed(tracker)
+        if stored is not None and stored < tracker.consumed:
+            self.lost_work_at = now()
         self.forget(tracker)
         tracker.close()
         self._notify(f"lost {tracker.topic_partition}")

@@ -199,6 +199,24 @@ def stops_with_records_to_commit(group: SimulatedGroup) -> None:
     group.world.pass_time(10.0)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_stop_that_loses_its_partitions_first_reports_what_was_not_committed(seed: int) -> None:
+    """Servers announce the end of a session by its owner nodes: nothing is left to commit, and no commit fails."""
+    with simulated_group(seed) as group:
+        group.logs.grow("t", 2)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        group.world.pass_time(3.5)
+        group.logs.burst(10)
+        group.world.pass_time(0.1)
+        group.freeze(member, 2 * SESSION_TIMEOUT)
+        group.world.pass_time(2 * SESSION_TIMEOUT - 0.001)
+        group.leave(member)
+        group.world.pass_time(1.0)
+        lost = [event["event"] for event in group.events].index("partition lost")
+        (failed,) = (event for event in group.events[lost:] if event["event"].startswith("final commit failed"))
+        assert failed["reason"] == "partitions were lost"
+
+
 def test_a_stop_without_zookeeper_redelivers_what_was_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     with simulated_group(1) as group:
 

@@ -22,7 +22,7 @@ from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.extent import seeds
-from tests.support.members import reader, settings
+from tests.support.members import Daemon, reader, settings
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
 from tests.support.servers import Servers
@@ -46,6 +46,7 @@ MARGIN = 1.0
 """Seconds that a busy machine needs to begin and to notice."""
 
 FILLED: set[tuple[str, str]] = set()
+NOT_COMMITTED = "final commit failed: records since the previous commit will be redelivered"
 MOMENTS = ("starting", "registered", "rebalancing", "flowing", "writing")
 
 
@@ -105,11 +106,17 @@ async def test_a_stop_at_any_moment_is_exact_and_in_time(
                 await until(lambda: member.out.stat().st_size > size, 10)  # it has 0.1 s to go then
             stopped = await terminated(member, DEADLINE + MARGIN)
             assert await left_behind(cluster.connect, unique, topic) == []
-            assert await stored(cluster.connect, unique, topic) == stopped.written
+            assert await stored(cluster.connect, unique, topic) == stopped.written or held_up(member)
     began = b'"event"' in member.err.read_bytes()
-    assert stopped.status == 0 or (moment == "starting" and not began and stopped.status == -signal.SIGTERM)
+    too_early = moment == "starting" and not began and stopped.status == -signal.SIGTERM
+    assert stopped.status == 0 or too_early or held_up(member)
     assert "Traceback" not in member.err.read_text()
     lasting["with ZooKeeper"].append(stopped.seconds)
+
+
+def held_up(member: Daemon) -> bool:
+    """Whether a busy machine suspended it for longer than a session: what is true then has a test of its own."""
+    return bool(member.events("session expired") or member.events("partition lost"))
 
 
 def taken(stopped: Stopped) -> Counter[tuple[int, int]]:
@@ -162,12 +169,40 @@ async def test_a_stop_without_zookeeper_is_in_time_and_reports_what_was_not_done
     assert all(have <= written for have, written in zip(committed, stopped.written, strict=True))
     # Not the deadline: the rest of the lease, a reconnect, a second for the last commit, and as much to close.
     assert stopped.seconds < DEADLINE / 2
-    complaints = member.events("final commit failed: records since the previous commit will be redelivered")
+    complaints = member.events(NOT_COMMITTED)
     assert (stopped.status, len(complaints)) in ((0, 0), (1, 1))
     # What the stopped process could not know: the server may still execute its commit when it resumes.
     assert committed == stopped.written or stopped.status == 1
     assert "Traceback" not in member.err.read_text()
     lasting["without"].append(stopped.seconds)
+
+
+async def test_a_stop_while_the_session_ends_reports_what_was_not_committed(
+    cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    """The machine is suspended while a batch is written, as it stops. The end of the session may show as the loss of
+    each partition before that: then no commit fails, since there is nothing left to commit.
+    """
+    topic = "stops"
+    await filled(cluster, topic)
+    with stoppable(tmp_path, cluster.connect, unique, topic) as member:
+        await until(lambda: member.out.stat().st_size, 30)
+        size = member.out.stat().st_size
+        await until(lambda: member.out.stat().st_size > size, 10)
+        member.signal(signal.SIGTERM)
+        await until(lambda: member.events("stopping"), 10)
+        member.signal(signal.SIGSTOP)
+        async with session(cluster.connect) as other:
+            with anyio.fail_after(4 * T):
+                while await other.children(f"/consumers/{unique}/ids"):
+                    await anyio.sleep(0.02)
+        member.signal(signal.SIGCONT)
+        stopped = Stopped(member, await member.ended(DEADLINE), 0.0)
+    complaints = member.events(NOT_COMMITTED)
+    committed = await stored(cluster.connect, unique, topic)
+    assert all(have <= written for have, written in zip(committed, stopped.written, strict=True))
+    assert (committed == stopped.written) == (not complaints)
+    assert (stopped.status, len(complaints)) in ((0, 0), (1, 1))
 
 
 async def test_a_stop_after_the_session_expired_reports_what_was_not_committed(
@@ -192,4 +227,4 @@ async def test_a_stop_after_the_session_expired_reports_what_was_not_committed(
     assert sum(committed) < sum(stopped.written)
     assert all(have <= written for have, written in zip(committed, stopped.written, strict=True))
     assert stopped.status == 1
-    assert len(member.events("final commit failed: records since the previous commit will be redelivered")) == 1
+    assert len(member.events(NOT_COMMITTED)) == 1
