@@ -242,6 +242,9 @@ class Sessions:
         if self.member is not None:
             self.member.committer.require_room(offsets)
 
+    async def record_contents(self, figures: Mapping[OffsetTracker, tuple[int, str]]) -> Collection[OffsetTracker]:
+        return await self.member.committer.record_contents(figures) if self.member is not None else ()
+
     async def message(self, partition: TopicPartition, offset: int) -> Message | None:
         return await self._present().message(partition, offset)
 

@@ -116,6 +116,20 @@ class Committer:
             if (plan := self._plan_of(tracker)) is not None:
                 _without(plan, spans)
 
+    async def record_contents(self, figures: Mapping[OffsetTracker, tuple[int, str]]) -> set[OffsetTracker]:
+        """Record in the plans of these claims the number of records that were read, and their checksum.
+
+        Returns and raises as `record_step`.
+        """
+
+        def read(tracker: OffsetTracker, plan: Plan) -> Plan:
+            records, checksum = figures[tracker]
+            return msgspec.structs.replace(plan, records=records, checksum=checksum)
+
+        async with self._one_at_a_time:
+            await self._amend(figures, read)
+            return {tracker for tracker in figures if (plan := self._plan_of(tracker)) and read(tracker, plan) == plan}
+
     async def _amend(self, trackers: Collection[OffsetTracker], change: Callable[[OffsetTracker, Plan], Plan]) -> None:
         """Store changed plans of these claims, as far as they have any."""
         await self._settle(trackers)

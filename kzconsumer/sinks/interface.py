@@ -6,18 +6,19 @@ it checks the options, without side effects outside the process; entering the si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, runtime_checkable
 
 import msgspec
 
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
-from kzconsumer.records.forms import Records
-from kzconsumer.registry.offset_list import Spans
+from kzconsumer.records.contents import Contents
+from kzconsumer.records.forms import Records, Unfetched
+from kzconsumer.registry.offset_list import Spans, spans_of
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.steps import Steps
 from kzconsumer.streams.message import Message
@@ -40,6 +41,8 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     For a sink that wants "ranges", `fetched` is False and there are no records: the sink fetches them. No record of the
     range is of a later epoch than `leader_epoch` (KIP-101), -1 if that is unknown, as it is where records are fetched.
+    `left_out` are rejected records of the range: the sink fetches them, since they belong to what `Batch.found` is
+    told, and does not write them.
     """
 
     topic: str
@@ -51,6 +54,7 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     epoch: int
     raw: tuple[memoryview, ...] | None = None
     leader_epoch: int = -1
+    left_out: Spans = ()
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -87,12 +91,20 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if not offsets:
             return self
         pieces = tuple(rest for piece in self.pieces for rest in piece.without(offsets))
-        return msgspec.structs.replace(self, pieces=pieces)
+        # Of those, the log may have lost some, which cannot be fetched.
+        unfetched = [piece for piece in self.pieces if isinstance(piece, Unfetched)]
+        cut = ((max(at.first, first), min(at.until, until)) for at in unfetched for first, until in offsets)
+        left_out = spans_of((), (*self.left_out, *(span for span in cut if span[0] < span[1])))
+        return msgspec.structs.replace(self, pieces=pieces, left_out=left_out)
 
     def between(self, first: int, until: int) -> RangeData:
         """Those of its records with `first <= offset < until`."""
         pieces = (piece.between(first, until) for piece in self.pieces)
-        return msgspec.structs.replace(self, pieces=tuple(piece for piece in pieces if len(piece)))
+        return msgspec.structs.replace(self, pieces=tuple(piece for piece in pieces if len(piece)), left_out=())
+
+
+Found: TypeAlias = Callable[[Mapping[TopicPartition, Contents]], Awaitable[None]]
+"""See `Batch`."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -102,12 +114,19 @@ class Batch(msgspec.Struct, frozen=True):
     may still be writing it. `steps` records which steps of a write are done; it is set if the ranges are planned.
     `follows` names what a replayable destination must have before it takes these ranges: of each partition the last
     range that was written and is known, of the same incarnation and epoch.
+
+    `found` is set, too, if the ranges are planned. A sink that fetches for itself calls it with what it has read of
+    them, once it has read all, and before it publishes anything. When it returns, the plans have number and checksum.
+    If a replay finds other records than the member that planned the range, that is logged, or with `[offsets] reset`
+    "fail" raises RangeChangedError. Raises StepNotRecordedError if the partitions are lost, ZooKeeperError. Then
+    `write` must raise, too.
     """
 
     ranges: tuple[RangeData, ...]
     is_replay: bool = False
     steps: Steps | None = None
     follows: tuple[RangeIdentity, ...] = ()
+    found: Found | None = None
 
     @property
     def records(self) -> int:
@@ -170,14 +189,14 @@ class Sink(Protocol):
 
     `wants = "raw"` asks for bytes instead of columns ("columns"). A sink of bytes also gets ranges without bytes (`raw`
     is empty), which the log no longer has. `wants = "ranges"` is for a sink that fetches for itself: the member only
-    looks where the logs end. Its records are not counted, so `[batch] max_records` counts offsets, `max_bytes` nothing,
-    and it is not noticed if the log has changed when a range is replayed. `start_limit` is how many seconds entering
-    the sink may take, if that is more than 15 minutes. `batch_bytes` limits batches like `[batch] max_bytes`, of which
-    the smaller counts: a sink that gains nothing from large batches saves memory. With `due_records` records a batch is
-    due at once; while another one is written, it grows up to `[batch] max_records`. `range_lost(part)` is called during
-    `write` when one range of the batch is lost, which another member may write. `last_batch`, a mapping, is added to
-    the log line of each batch. `status`, a mapping of JSON values, is shown on the status pages; texts that begin with
-    http: or https: are links.
+    looks where the logs end. Its records are not counted, so `[batch] max_records` counts offsets, `max_bytes` nothing.
+    That a log has changed when a range is replayed is noticed if the sink calls `Batch.found`. `start_limit` is how
+    many seconds entering the sink may take, if that is more than 15 minutes. `batch_bytes` limits batches like `[batch]
+    max_bytes`, of which the smaller counts: a sink that gains nothing from large batches saves memory. With
+    `due_records` records a batch is due at once; while another one is written, it grows up to `[batch] max_records`.
+    `range_lost(part)` is called during `write` when one range of the batch is lost, which another member may write.
+    `last_batch`, a mapping, is added to the log line of each batch. `status`, a mapping of JSON values, is shown on the
+    status pages; texts that begin with http: or https: are links.
 
     A sink is **replayable** when publishing a range is atomic, the first publication wins and nothing is deleted, so
     that a range written twice, also by two members at once, is there once. It declares this by `fingerprint` and `has`

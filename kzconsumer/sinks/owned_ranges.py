@@ -46,6 +46,13 @@ class OwnedRanges(Protocol):
         """Raises ValueError if these records are too many for `record_rejected`. Stores nothing."""
         ...
 
+    async def record_contents(self, figures: Mapping[OffsetTracker, tuple[int, str]]) -> Collection[OffsetTracker]:
+        """Store in the plans of these claims the number of records that were read, and their checksum.
+
+        Returns and raises as `plan`.
+        """
+        ...
+
     async def message(self, partition: TopicPartition, offset: int) -> Message | None:
         """Fetch one record; None if the log does not have it. Raises KzConsumerError."""
         ...

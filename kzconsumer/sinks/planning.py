@@ -5,28 +5,23 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import NamedTuple
 
 import msgspec
-from crc32c import crc32c
 
 from kzconsumer.errors import RangeChangedError, SessionExpiredError, SinkError
 from kzconsumer.logs.logger import get_logger
-from kzconsumer.model import RangeIdentity
+from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.records.contents import Contents, contents_of
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.registry.offset_list import Spans
 from kzconsumer.sinks.destination import SinkDestination
-from kzconsumer.sinks.interface import Batch, RangeData
+from kzconsumer.sinks.interface import Batch, Found, RangeData
 from kzconsumer.sinks.owned_ranges import OwnedRanges
-from kzconsumer.sinks.steps import Steps
-
-if TYPE_CHECKING:
-    import pyarrow as pa  # loaded for replayable sinks
+from kzconsumer.sinks.steps import StepNotRecordedError, Steps
 
 log = get_logger("kzconsumer.sink")
-
-_NULL = -1  # in place of a length: a null key differs from an empty one
 
 
 class RangePlans:
@@ -53,15 +48,18 @@ class RangePlans:
         if batch.is_replay:
             plan = trackers[0].replay
             assert plan is not None
-            changed = _changed(batch.ranges[0], plan)
-            if changed is not None and self._refuses_loss:
-                raise RangeChangedError(f'{changed}. Set [offsets] reset = "smallest" to continue with these')
-            if changed is not None:
-                part = batch.ranges[0]
-                log.error("planned range has changed in the log", **part.range._asdict(), reason=changed)
+            part = batch.ranges[0]
+            assert (part.first, part.until) == (plan.first, plan.until), f"{part.range} is not what was planned"
+            self._compare(part.range, _Figures(plan.records, plan.checksum), _figures(part))
             ranges = tuple(_led(part.without(plan.left_out), trackers[0]) for part in batch.ranges)
-            steps = self.steps(trackers, plan.done)
-            return msgspec.structs.replace(batch, ranges=ranges, steps=steps, follows=follows(trackers)), trackers
+            again = msgspec.structs.replace(
+                batch,
+                ranges=ranges,
+                steps=self.steps(trackers, plan.done),
+                follows=follows(trackers),
+                found=self._found(dict(zip(trackers, ranges, strict=True))),
+            )
+            return again, trackers
         parts = dict(zip(trackers, batch.ranges, strict=True))
         try:
             ours = await self._owned.plan(
@@ -71,7 +69,8 @@ class RangePlans:
             ours = ()  # reported by `sessions`; the claims are gone
         parts = {tracker: part for tracker, part in parts.items() if tracker in ours or not part.records}
         kept = {tracker: _led(part, tracker) for tracker, part in parts.items()}
-        return Batch(tuple(kept.values()), steps=self.steps(kept, ()), follows=follows(kept)), list(kept)
+        steps, found = self.steps(kept, ()), self._found(kept)
+        return Batch(tuple(kept.values()), steps=steps, follows=follows(kept), found=found), list(kept)
 
     async def end(self, batch: Batch, trackers: list[OffsetTracker]) -> None:
         """The batch is written, and committed unless the session expired."""
@@ -109,6 +108,48 @@ class RangePlans:
 
         return Steps(done, record)
 
+    def _found(self, parts: Mapping[OffsetTracker, RangeData]) -> Found:
+        """Completes the plans of these claims, of ranges that the sink fetches."""
+        plans = {tracker: tracker.replay for tracker in parts}
+        known = {tracker: _Figures(plan.records, plan.checksum) for tracker, plan in plans.items() if plan is not None}
+
+        async def found(contents: Mapping[TopicPartition, Contents]) -> None:
+            # Who writes the range next must know what this member is about to publish, as of a range that was planned
+            # with its checksum. Nothing is published before this is stored, so a plan without a checksum says that
+            # nothing of the range was published by its member, and whatever the log has now may be written. Two members
+            # may be here at once: the former owner, who does not know yet that its claim is lost, and the next one,
+            # who replays. The claim record takes one of them: the write of the former owner fails with its claim, or
+            # was before the claim of the next one, who finds it in the plan and compares. If log compaction ran
+            # between their reads, the next owner reports it, or refuses; it cannot find the difference later, since the
+            # destination has the range of the one that published first.
+            here = {each: contents[each.topic_partition] for each in parts if each.topic_partition in contents}
+            now = {tracker: _Figures(each.records, each.checksum) for tracker, each in here.items()}
+            for tracker, figures in now.items():
+                if tracker in known:
+                    self._compare(parts[tracker].range, known[tracker], figures)
+            try:
+                ours = await self._owned.record_contents(now)
+            except SessionExpiredError:
+                ours = ()  # reported by `sessions`; the claims are gone
+            if now and not ours:
+                raise StepNotRecordedError("what was read is not recorded: the partitions of the batch are lost")
+            known.update(now)  # another attempt of this member reads again
+
+        return found
+
+    def _compare(self, part: OffsetRange, planned: _Figures, found: _Figures) -> None:
+        """Logs that the records of a range are not those that were planned, or raises RangeChangedError."""
+        if found == planned or not (found.checksum and planned.checksum):
+            return
+        changed = (
+            f"{part.topic_partition}: offsets {part.first} to {part.until} were planned with {planned.records} records "
+            f"(checksum {planned.checksum}) and not committed; "
+            f"the log holds {found.records} there now (checksum {found.checksum})"
+        )
+        if self._refuses_loss:
+            raise RangeChangedError(f'{changed}. Set [offsets] reset = "smallest" to continue with these')
+        log.error("planned range has changed in the log", **part._asdict(), reason=changed)
+
     def _plan(self, tracker: OffsetTracker, part: RangeData) -> Plan:
         led = tracker.leader_epochs.before(part.until)
         return Plan(
@@ -116,8 +157,7 @@ class RangePlans:
             first=part.first,
             until=part.until,
             offset_version=-1,  # set by the committer
-            records=part.records,
-            checksum=_checksum(part),
+            **_figures(part)._asdict(),
             incarnation=f"{part.incarnation:#x}",
             epoch=part.epoch,
             isolation=self._isolation,
@@ -144,49 +184,12 @@ def follows(trackers: Iterable[OffsetTracker]) -> tuple[RangeIdentity, ...]:
     )
 
 
-def _changed(part: RangeData, plan: Plan) -> str | None:
-    """How the records of a replay differ from those that were planned; None if they are the same."""
-    assert (part.first, part.until) == (plan.first, plan.until), f"{part.range} is not what was planned"
-    found = part.records, _checksum(part)
-    if found == (plan.records, plan.checksum) or not (found[1] and plan.checksum):
-        return None
-    return (
-        f"{part.topic_partition}: offsets {plan.first} to {plan.until} were planned with {plan.records} records "
-        f"(checksum {plan.checksum}) and not committed; the log holds {found[0]} there now (checksum {found[1]})"
-    )
+class _Figures(NamedTuple):
+    """Of a range, as a plan has them: `checksum` is empty if the records are not at hand."""
+
+    records: int
+    checksum: str
 
 
-def _checksum(part: RangeData) -> str:
-    """Empty if the records are not at hand."""
-    return checksum(part.batches) if part.fetched else ""
-
-
-def checksum(batches: Iterable[pa.RecordBatch]) -> str:
-    """Of offsets, keys and values in offset order, however they are divided into batches: 40 hexadecimal digits."""
-    import pyarrow.compute as pc
-
-    offsets = 0
-    lengths = {"key": 0, "value": 0}
-    contents = {"key": 0, "value": 0}
-    for batch in batches:
-        offsets = crc32c(_numbers(batch.column("offset"), 8), offsets)
-        for name in lengths:
-            column = batch.column(name)
-            _, ends_buffer, data = column.buffers()
-            if ends_buffer is None or len(column) == 0:
-                continue
-            lengths[name] = crc32c(
-                _numbers(pc.binary_length(cast("pa.BinaryArray", column)).fill_null(_NULL), 4), lengths[name]
-            )
-            if data is not None:
-                ends = memoryview(ends_buffer).cast("B").cast("i")
-                begin, end = ends[column.offset], ends[column.offset + len(column)]
-                contents[name] = crc32c(memoryview(data)[begin:end], contents[name])
-    return "".join(f"{crc:08x}" for crc in (offsets, *lengths.values(), *contents.values()))
-
-
-def _numbers(column: pa.Array[Any], size: int) -> memoryview:
-    """The bytes of a column of numbers of `size` bytes."""
-    _, data = column.buffers()
-    begin = size * column.offset
-    return memoryview(data if data is not None else b"")[begin : begin + size * len(column)]
+def _figures(part: RangeData) -> _Figures:
+    return _Figures(part.records, contents_of(part.batches).checksum if part.fetched else "")

@@ -88,7 +88,7 @@ class BatchWriter:
             log.warning("batch failed, writing its ranges one by one", reason=str(error))
             for claim, part in work.parts.items():
                 follows = tuple(each for each in batch.follows if each.topic_partition == part.topic_partition)
-                alone = Batch((part,), batch.is_replay, self._steps_of(claim, batch), follows)
+                alone = Batch((part,), batch.is_replay, self._steps_of(claim, batch), follows, batch.found)
                 await self._write_alone(alone, claim, self._quarantine)
             return False
 

@@ -35,6 +35,9 @@ class Owned:
 
     def require_room(self, offsets: Mapping[OffsetTracker, Spans]) -> None: ...
 
+    async def record_contents(self, figures: Mapping[OffsetTracker, tuple[int, str]]) -> Collection[OffsetTracker]:
+        return list(figures)
+
     async def message(self, partition: TopicPartition, offset: int) -> Message | None:
         raise AssertionError("the records are at hand")
 

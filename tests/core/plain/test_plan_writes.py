@@ -50,7 +50,7 @@ class Step(NamedTuple):
 
 STEPS = st.builds(
     Step,
-    st.sampled_from(["plan", "plan", "record", "reject", "work", "hole", "commit"]),
+    st.sampled_from(["plan", "plan", "record", "reject", "read", "work", "hole", "commit"]),
     st.frozensets(st.integers(0, 2), min_size=1),
     st.none() | st.floats(0.0, 0.02),
     st.sampled_from([None, None, "reply lost", "request lost", "offset moved", "taken over", "taken over meanwhile"]),
@@ -106,6 +106,8 @@ class Writer:
                 await self._record_step([t for t in open_ones if t.topic_partition in self.in_flight])
             elif step.what == "reject":
                 await self._reject([t for t in open_ones if t.topic_partition in self.in_flight])
+            elif step.what == "read":
+                await self._read([t for t in open_ones if t.topic_partition in self.in_flight])
             elif step.what == "hole":  # offsets without records are not planned; their commit moves the mark alone
                 for tracker in (t for t in open_ones if t.topic_partition not in self.in_flight):
                     tracker.hand_over(tracker.processed + 3)
@@ -169,6 +171,16 @@ class Writer:
             assert plan.id == self.in_flight[tracker.topic_partition].id
             found = {offset for first, until in plan.left_out for offset in range(first, until)}
             assert known <= found, f"{known - found} of {tracker.topic_partition} are believed to be recorded"
+
+    async def _read(self, trackers: Sequence[OffsetTracker]) -> None:
+        """Of ranges that the sink fetches, what it has read."""
+        self.planned += 1
+        figures = self.planned, f"{self.planned:x}"
+        for tracker in await self.committer.record_contents(dict.fromkeys(trackers, figures)):
+            plan = self._record(tracker.topic_partition).plan
+            assert plan is not None
+            assert plan.id == self.in_flight[tracker.topic_partition].id
+            assert (plan.records, plan.checksum) == figures, f"{tracker.topic_partition} is believed to be recorded"
 
     def _fault(self, fault: str | None, partition: TopicPartition) -> None:
         if fault in ("reply lost", "request lost"):

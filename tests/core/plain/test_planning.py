@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 
 import msgspec
@@ -11,10 +12,11 @@ from structlog.testing import capture_logs
 from kzconsumer.errors import RangeChangedError, SessionExpiredError
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.records.contents import contents_of
 from kzconsumer.records.forms import Unfetched
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.sinks.interface import Batch, RangeData
-from kzconsumer.sinks.planning import RangePlans, checksum
+from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.steps import MOST_STEPS, StepNotRecordedError, check_step
 from tests.support.owned_ranges import Nothing, Owned
 from tests.support.plans import plan_of
@@ -35,6 +37,7 @@ class Member(Owned):
         self.plans: dict[OffsetTracker, Plan] = {}
         self.steps: list[tuple[set[OffsetTracker], str]] = []
         self.resumed: list[OffsetTracker] = []
+        self.contents: list[Mapping[OffsetTracker, tuple[int, str]]] = []
         self.lost = lost
         self.planning = RangePlans(self, Destination(), "read_committed", refuses_loss=refuses_loss)
 
@@ -49,6 +52,12 @@ class Member(Owned):
             raise self.error
         self.steps.append((set(claims), step))
         return [tracker for tracker in claims if tracker not in self.lost]
+
+    async def record_contents(self, figures: Mapping[OffsetTracker, tuple[int, str]]) -> Collection[OffsetTracker]:
+        if self.error is not None:
+            raise self.error
+        self.contents.append(figures)
+        return [tracker for tracker in figures if tracker not in self.lost]
 
     async def resume_after_replay(self, claim: OffsetTracker) -> None:
         if self.error is not None:
@@ -73,7 +82,7 @@ async def test_the_content_of_a_plan() -> None:
         until=9,
         offset_version=-1,
         records=6,
-        checksum=checksum(part.batches),
+        checksum=contents_of(part.batches).checksum,
         incarnation="0x2a",
         epoch=0,
         isolation="read_committed",
@@ -111,7 +120,8 @@ async def test_nothing_is_written_after_the_session_has_ended() -> None:
 
 
 def planned(part: RangeData) -> Plan:
-    more = {"offset_version": 4, "records": part.records, "checksum": checksum(part.batches), "fingerprint": "9f3c"}
+    found = contents_of(part.batches)
+    more = {"offset_version": 4, "records": found.records, "checksum": found.checksum, "fingerprint": "9f3c"}
     return plan_of(part.first, part.until, **more)
 
 
@@ -138,6 +148,75 @@ async def test_of_a_range_that_the_sink_fetches_only_offsets_are_planned_and_com
     for replayed, replay in ((part, planned(counted)), (counted, plan)):
         batch, _ = await member.planning.begin(Batch((replayed,), is_replay=True), [tracker(0, 3, replay)])
         assert batch.ranges == (replayed,)
+
+
+def unfetched(partition: int, first: int, until: int) -> RangeData:
+    part = range_data("orders", partition, first, until)
+    return msgspec.structs.replace(part, pieces=(Unfetched(first, until),))
+
+
+SIX = contents_of(range_data("orders", 0, 3, 9).batches)
+FIVE = contents_of(range_data("orders", 0, 4, 9).batches)
+
+
+async def test_a_plan_gets_number_and_checksum_of_what_the_sink_has_fetched() -> None:
+    """As they are planned where the records are at hand. A member that has lost all of them publishes nothing."""
+    one, two = tracker(0, 3), tracker(1, 0)
+    member = Member()
+    batch, _ = await member.planning.begin(Batch((unfetched(0, 3, 9), unfetched(1, 0, 2))), [one, two])
+    assert batch.found is not None
+    await batch.found({one.topic_partition: SIX})
+    assert member.contents == [{one: (6, SIX.checksum)}]
+    member.lost = [one]
+    await batch.found({one.topic_partition: SIX, two.topic_partition: FIVE})
+    with pytest.raises(StepNotRecordedError, match="the partitions of the batch are lost"):
+        await batch.found({one.topic_partition: SIX})
+    member.error = SessionExpiredError("over")
+    with pytest.raises(StepNotRecordedError):
+        await batch.found({two.topic_partition: FIVE})
+
+
+@pytest.mark.parametrize("is_replay", [True, False], ids=["next owner", "next attempt"])
+@pytest.mark.parametrize("refuses_loss", [True, False], ids=["refused", "reported"])
+async def test_records_that_differ_when_the_sink_fetches_them_again(*, is_replay: bool, refuses_loss: bool) -> None:
+    """They are compared before they are stored in the plan."""
+    member = Member(refuses_loss=refuses_loss)
+    claim = tracker(0, 3, planned(range_data("orders", 0, 3, 9)) if is_replay else None)
+    batch, _ = await member.planning.begin(Batch((unfetched(0, 3, 9),), is_replay=is_replay), [claim])
+    assert batch.found is not None
+    with capture_logs() as logs:
+        await batch.found({claim.topic_partition: SIX})
+    assert logs == []
+    reason = f"planned with 6 records (checksum {SIX.checksum}) and not committed; the log holds 5 there now"
+    if refuses_loss:
+        with pytest.raises(RangeChangedError, match=re.escape(reason)):
+            await batch.found({claim.topic_partition: FIVE})
+        assert member.contents == [{claim: (6, SIX.checksum)}]
+        return
+    with capture_logs() as logs:
+        await batch.found({claim.topic_partition: FIVE})
+        await batch.found({claim.topic_partition: FIVE})
+    (said,) = logs  # the plan has the new ones then
+    assert (said["event"], reason in said["reason"]) == ("planned range has changed in the log", True)
+    assert member.contents[1:] == [{claim: (5, FIVE.checksum)}] * 2
+
+
+async def test_a_plan_without_checksum_says_that_nothing_was_published() -> None:
+    claim = tracker(0, 3, plan_of(3, 9, checksum="", records=6))
+    batch, _ = await Member(refuses_loss=True).planning.begin(Batch((unfetched(0, 3, 9),), is_replay=True), [claim])
+    assert batch.found is not None
+    with capture_logs() as logs:
+        await batch.found({claim.topic_partition: FIVE})
+    assert logs == []
+
+
+def test_rejected_records_stay_a_part_of_what_the_sink_fetches() -> None:
+    """Unless the log has lost them."""
+    part = msgspec.structs.replace(unfetched(0, 0, 10), pieces=(Unfetched(2, 6), Unfetched(6, 10)))
+    rest = part.without(((1, 3), (5, 7))).without(((9, 10),))
+    assert [(each.first, each.until) for each in rest.pieces if isinstance(each, Unfetched)] == [(3, 5), (7, 9)]
+    assert (rest.left_out, rest.records) == (((2, 3), (5, 7), (9, 10)), 4)
+    assert range_data("orders", 0, 0, 9).without(((1, 3),)).left_out == ()
 
 
 async def test_a_range_that_the_sink_fetches_has_the_leader_epoch_of_its_plan() -> None:

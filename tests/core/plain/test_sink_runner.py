@@ -15,10 +15,11 @@ from structlog.testing import capture_logs
 from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, OffsetLostError, SessionExpiredError, SinkError, ZooKeeperError
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.records.contents import contents_of
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch
-from kzconsumer.sinks.planning import RangePlans, checksum
+from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
@@ -492,7 +493,7 @@ async def test_a_replayable_sink_receives_planned_ranges() -> None:
 def replay_of(part: Chunk) -> OffsetTracker:
     """The claim whose plan is just this chunk, not committed yet."""
     batch = part.records.columns()
-    plan = plan_of(part.first, part.until, records=batch.num_rows, checksum=checksum([batch]))
+    plan = plan_of(part.first, part.until, records=batch.num_rows, checksum=contents_of([batch]).checksum)
     return OffsetTracker(part.tracker.topic_partition, part.first, replay=plan)
 
 
