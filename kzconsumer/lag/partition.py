@@ -94,16 +94,28 @@ class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
         return self.why is not None and self.why.reason == "topic gone"
 
 
-def partition_lag(facts: PartitionFacts, now: float, wall: float, growth: LogGrowth | None = None) -> PartitionLag:
-    """`now` is of the clock of the readings, `wall` in seconds since 1970. `growth`: if no timestamp is known."""
+def partition_lag(
+    facts: PartitionFacts,
+    now: float,
+    wall: float,
+    growth: LogGrowth | None = None,
+    *,
+    fresh_for: float = FRESH,
+    stale_after: float = STALE,
+) -> PartitionLag:
+    """`now` is of the clock of the readings, `wall` in seconds since 1970. `growth`: if no timestamp is known.
+
+    A view without room for the age of a reading (metrics) sets `fresh_for` and `stale_after` to 0: then the end of an
+    earlier reading only says what the lag is at least.
+    """
     end, start = facts.end, facts.start
     age = None if end is None else max(0.0, now - end.at)
-    fresh = age is not None and age <= FRESH
+    fresh = age is not None and age <= fresh_for
     stale = facts.silent or (Why("reading too old", end.at) if end is not None else Why("not read yet"))
-    if isinstance(facts.position, Why):
-        return _without_position(facts, facts.position, age, empty=fresh and _is_empty(facts))
     if facts.silent is not None and facts.silent.reason == "topic gone":
         return _unknown(facts, facts.silent, age)
+    if isinstance(facts.position, Why):
+        return _without_position(facts, facts.position, age, empty=fresh and _is_empty(facts))
     lost = None if start is None else max(0, start.value - facts.position)
     first = facts.position + (lost or 0)
     if facts.until is not None and first >= facts.until and end is None:
@@ -114,7 +126,7 @@ def partition_lag(facts: PartitionFacts, now: float, wall: float, growth: LogGro
         return _unknown(facts, Why("offset after the log's end") if fresh else stale, age, lost=lost)
     bound = end.value - first
     left = bound if facts.until is None else max(0, min(bound, facts.until - first))
-    known = fresh or (bound > 0 and age <= STALE)
+    known = fresh or (bound > 0 and age <= stale_after)
     # A log's end does not go back: what was behind the last known end still is.
     done = fresh or (facts.until is not None and first >= facts.until)
     behind = True if left else False if done else None

@@ -25,8 +25,9 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
     """The largest known age; None if none is known. A lower bound if `unknown_seconds` is not empty."""
     unknown_seconds: dict[Reason, int]
     """Partitions without a known age, by reason."""
-    lost: int
-    """Offsets deleted from the logs before they were processed."""
+    lost: int | None
+    """Offsets deleted from the logs before they were processed, as far as the logs' starts are known. None if none is
+    known to be, and the start of one log is unknown."""
     gone: int
     age: float | None
     """Of the oldest reading in `known`, in seconds."""
@@ -55,10 +56,21 @@ def total(rows: Iterable[PartitionLag]) -> Total:
         unknown_seconds=dict(
             Counter(each.why_seconds.reason for each in present if each.why_seconds is not None).most_common()
         ),
-        lost=sum(each.lost or 0 for each in present),
+        lost=_lost(present),
         gone=len(every) - len(present),
         age=max((each.age for each in present if each.lag is not None and each.age is not None), default=None),
     )
+
+
+def _lost(present: list[PartitionLag]) -> int | None:
+    """Where nothing was committed, nothing can be lost."""
+    known = sum(each.lost or 0 for each in present)
+    asked = all(each.lost is not None or _has_no_position(each) for each in present)
+    return known if known or asked else None
+
+
+def _has_no_position(each: PartitionLag) -> bool:
+    return each.why is not None and each.why.reason == "never committed"
 
 
 def lag_text(found: Total) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kzconsumer.figures import plural
-from kzconsumer.lag.findings import Examination, Finding, FindingId, examined, finding, of_partitions
+from kzconsumer.figures import plural, some
+from kzconsumer.lag.findings import MOST_NAMES, Examination, Finding, FindingId, examined, finding, of_partitions
 from kzconsumer.lag.partition import FRESH
 from kzconsumer.lag.totals import reasons, total
 from kzconsumer.status.judgement import Judgement
@@ -35,6 +35,7 @@ def degraded(report: Report) -> list[Finding]:
         return []
     return [
         *_failing(report),
+        *_missing(report),
         *_stalled(report),
         *_blocked(report),
         *_lost(report),
@@ -61,6 +62,12 @@ def _failing(report: Report) -> Iterator[Finding]:
     if report.unreadable:
         text = "a node of the group is unreadable, so nothing can be assigned: the log names it"
         yield finding("not_readable", report.group, text)
+
+
+def _missing(report: Report) -> Iterator[Finding]:
+    if report.missing:
+        topics = f"{plural(len(report.missing), 'topic')} not found: {some(report.missing, MOST_NAMES)}"
+        yield finding("topic_missing", report.group, f"{topics} (the member waits for it)")
 
 
 def _stalled(report: Report) -> Iterator[Finding]:

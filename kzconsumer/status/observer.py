@@ -15,6 +15,7 @@ import anyio
 from kzconsumer.brokers.log_offsets import why_unknown
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
+from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.lag.fetched_times import FetchedTimes
 from kzconsumer.lag.partition import Measured, Why
 from kzconsumer.lag.totals import Total, total
@@ -22,6 +23,7 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.position import Position
 from kzconsumer.registry.ownership import blocked_by
+from kzconsumer.registry.registration import has_wildcard
 from kzconsumer.sessions import Sessions
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.batch_status import BatchCounters, BatchStatus
@@ -212,6 +214,7 @@ class Observer:
             partitions=partitions,
             blocked=self._blocked(),
             unreadable=self.counters.rebalances.last == "unreadable",
+            missing=_missing(snapshot, me),
             commit_failure=self.counters.commits.failure or (sessions.postponed if sessions is not None else None),
             queues=[
                 Queue(topic, thread, *cursor.queue.filled)
@@ -235,6 +238,14 @@ class Observer:
         if self._lease.held:
             return "held"
         return "doubtful" if self._lease.safe_until else "none"
+
+
+def _missing(snapshot: GroupSnapshot | None, member: str | None) -> tuple[str, ...]:
+    """A pattern may match nothing: only what is subscribed to by name can be missing."""
+    registration = snapshot.members.get(member) if snapshot is not None and member is not None else None
+    if snapshot is None or registration is None or has_wildcard(registration):
+        return ()
+    return tuple(sorted(set(registration.subscription).difference(snapshot.topics)))
 
 
 def _batch(status: BatchStatus) -> SinkBatch:

@@ -141,6 +141,8 @@ class Report(msgspec.Struct, frozen=True):
     """Those that have ended, the latest last."""
     sink: Mapping[str, object]
     """What the sink shows of itself."""
+    missing: tuple[str, ...] = ()
+    """Topics that this member subscribes to by name, and the last rebalance did not find."""
     session_reason: str | None = None
     """Why no ZooKeeper server is connected; None if one is."""
 

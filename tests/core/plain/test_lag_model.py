@@ -103,6 +103,22 @@ def test_an_offset_after_the_end_is_unknown() -> None:
 def test_a_topic_that_is_gone_is_not_behind() -> None:
     found = of(silent=Why("topic gone"))
     assert (found.gone, found.lag, found.at_least, found.behind) == (True, None, 0, None)
+    assert of(silent=Why("topic gone"), position=Why("offset unreadable")).gone
+
+
+def test_what_was_lost_is_unknown_without_the_start_of_a_log() -> None:
+    never = row(lag=None, at_least=0, lost=None, why=Why("never committed"))
+    unread = row(lag=None, at_least=0, lost=None, why=Why("no leader"))
+    lost = [total(rows).lost for rows in ([row(lost=0), never], [row(lost=0), unread], [row(lost=7), unread], [])]
+    assert lost == [0, None, 7, 0]
+
+
+def test_an_earlier_reading_is_a_lower_bound_where_its_age_is_not_shown() -> None:
+    facts = PartitionFacts(topic="t", partition=0, position=5, end=end(20, 1.0), silent=Why("no leader"))
+    assert partition_lag(facts, NOW, WALL).lag == 15
+    found = partition_lag(facts, NOW, WALL, fresh_for=0.0, stale_after=0.0)
+    assert (found.lag, found.at_least, found.behind, reason(found.why)) == (None, 15, True, "no leader")
+    assert partition_lag(facts, NOW - 1.0, WALL, fresh_for=0.0, stale_after=0.0).lag == 15
 
 
 @pytest.mark.parametrize(

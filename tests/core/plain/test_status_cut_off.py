@@ -57,6 +57,20 @@ def test_a_caught_up_member_without_brokers_does_not_stay_healthy(lose: Callable
         assert "unknown" in report.state
 
 
+def test_a_member_whose_topic_was_deleted_is_not_healthy() -> None:
+    """It owns nothing and waits. That its lag is 0 says nothing; `groups describe` names the topic, too."""
+    with observed() as at:
+        at.group.logs.delete("t")
+        *_, report = at.reports(60)
+        assert report.partitions == []
+        assert [(each.id, each.text) for each in degraded(report)] == [
+            ("topic_missing", "1 topic not found: t (the member waits for it)")
+        ]
+        at.group.logs.grow("t", 2)
+        *_, report = at.reports(60)
+        assert (degraded(report), len(report.partitions)) == ([], 2)
+
+
 def test_it_is_known_again_when_the_brokers_are_back() -> None:
     with observed() as at:
         at.group.lose_brokers(at.member)

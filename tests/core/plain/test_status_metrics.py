@@ -193,6 +193,32 @@ def test_rules_and_dashboard_use_existing_metrics() -> None:
     assert unknown == set()
 
 
+#: Metrics that the dashboard leaves out, and why.
+LEFT_OUT = {
+    "build_info": "no figure",
+    "member_info": "no figure",
+    "bytes": "fetch_bytes is shown",
+    "generation": "rebalances are shown",
+    "max_fetch_lag_records": "partition_lag_records of kind fetched is shown",
+    "partition_end_offset": "records per second are shown",
+    "partition_judgement": "findings are shown",
+    "partition_offset": "records per second are shown",
+    "partition_paused": "stalled partitions are shown with their reason",
+    "partition_standing_seconds": "stalled partitions are shown",
+    "queue_chunks": "queue_bytes is shown",
+}
+
+
+def test_every_metric_is_in_the_dashboard_or_left_out_for_a_reason_and_on_the_page() -> None:
+    page = (MONITORING.parent / "docs" / "monitoring.md").read_text()
+    reported = {re.sub(r"^kzconsumer_|_(bucket|count|sum|total)$", "", name) for name in names_reported()}
+    of_board = "".join(text for file, text in expressions() if file == "dashboard.json")
+    shown = {name for name in reported if re.search(rf"kzconsumer_{name}(_bucket|_sum|_total)?\b", of_board)}
+    assert shown | LEFT_OUT.keys() == reported
+    assert shown & LEFT_OUT.keys() == set()
+    assert {name for name in reported if not re.search(rf"`{name}(_total)?`", page)} == set()
+
+
 def test_the_page_gives_existing_metrics_for_the_beans_of_the_original() -> None:
     page = (MONITORING.parent / "docs" / "monitoring.md").read_text()
     rows = re.findall(r"(?m)^\| `[A-Z][^|]+\| (`[^|]+) \|$", page)

@@ -16,12 +16,13 @@ from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
 from kzconsumer.registry.run_record import GroupRun, TopicEnds, encode_group_run
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer_tools.groups.advice import ADVICE
-from kzconsumer_tools.groups.diagnosis import Symptom, examine, examined, lasting, not_asked, verify
+from kzconsumer_tools.groups.diagnosis import Symptom, examine, examined, lasting, not_asked, verified, verify
 from kzconsumer_tools.groups.lag import LogRange
 from kzconsumer_tools.groups.leftovers import deletion, leftovers, removal, restoration
 from kzconsumer_tools.groups.members_present import members_present
 from kzconsumer_tools.groups.nodes import GroupNodes
 from kzconsumer_tools.node_changes import SavedNode
+from kzconsumer_tools.tables.groups_repair import verified_table
 from tests.core.plain.test_troubleshooting import PAGE, anchors
 from tests.tools.plain.test_group_description import MIXED, ORIGINAL, OURS, THEIRS, group, node, ours, topic
 
@@ -116,6 +117,16 @@ def test_with_an_unreadable_registration_no_assignment_is_computed() -> None:
     poisoned = msgspec.structs.replace(nodes, registrations={**nodes.registrations, "g_c": node("t1", THEIRS)})
     assert kinds(examine(poisoned, {}, ASSIGNORS)) == [("unreadable_registration", "ids/g_c")]
     assert kinds(verify(poisoned)) == [("unreadable_registration", "ids/g_c")]
+
+
+def test_that_every_one_of_no_partitions_has_an_owner_proves_nothing() -> None:
+    """All members have died, or their topic was deleted."""
+    nodes = two_members(RANGE, "range", "range")
+    dead = msgspec.structs.replace(nodes, registrations={}, owners={})
+    without = msgspec.structs.replace(nodes, topics={}, owners={})
+    unread = msgspec.structs.replace(dead, registrations={"g_c": node("t1", THEIRS)})
+    assert [verified(each).rebalanced for each in (nodes, dead, without, unread)] == [True, None, None, False]
+    assert "Nothing to verify" in verified_table(verified(dead))
 
 
 def test_members_and_owners_that_are_present() -> None:

@@ -20,8 +20,10 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
+from kzconsumer.lag.partition import Why
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
+from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.sections import StatusSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.status.judgement import WINDOW
@@ -156,6 +158,24 @@ def test_rules_and_dashboard_use_existing_metrics_and_the_page_lists_them() -> N
     assert {name for name in known if f"`{name.removeprefix('kzconsumer_')}`" not in page} == set()
 
 
+#: Metrics that the dashboard leaves out, and why.
+LEFT_OUT = {
+    "exporter_read_timestamp_seconds": "exporter_up follows from it",
+    "group_lag_records": "group_lag_records_at_least and the unknown partitions are shown",
+    "group_lag_seconds": "group_lag_seconds_at_least and the unknown partitions are shown",
+    "group_partition_judgement": "the worst one of a group is its status, which is shown",
+    "group_partition_lag_seconds": "the group's is shown",
+    "group_partition_owner": "partitions without owner are shown",
+}
+
+
+def test_every_metric_is_in_the_dashboard_or_left_out_for_a_reason() -> None:
+    board = (MONITORING / "exporter-dashboard.json").read_text()
+    reported = {metric.name.removeprefix("kzconsumer_") for metric in exported(*busy_group())}
+    shown = {name for name in reported if re.search(rf"kzconsumer_{name}\b", board)}
+    assert (shown | LEFT_OUT.keys(), shown & LEFT_OUT.keys()) == (reported, set())
+
+
 def test_a_deleted_topic_and_retention_are_no_lag() -> None:
     """One offset that is left over, and a log that is empty now: the group is not behind, and the exporter says so."""
     nodes = group({}, {}, stored(p0=(5, 0.0), p1=(0, 0.0)) | {"old/0": node("3")})
@@ -171,6 +191,30 @@ def test_a_deleted_topic_and_retention_are_no_lag() -> None:
     assert samples["kzconsumer_group_lag_records", "g"] == 0
     assert samples["kzconsumer_group_unreadable", "closed"] == 1
     assert burrow.status("c", "g", seen, whole=True)["totallag"] == 0
+
+
+def test_the_age_of_what_waits_is_known_while_its_leader_is_away() -> None:
+    """By the timestamp that was read before. Of a topic that was deleted meanwhile nothing is kept."""
+    histories, here = Histories(INTERVAL), group_of_nodes(group({}, {}, stored(p0=(5, 0.0))))
+    written = {(P[0], 7): 0.0}
+    histories.look({"g": here}, {P[0]: LogRange(7, 9)}, written, 30.0)
+    assert histories.age_unknown({"g": here}, {P[0]: Why("no leader")}) == {(P[0], 7)}
+    seen = histories.look({"g": here}, {P[0]: Why("no leader")}, written, 60.0)["g"].total
+    assert (seen.lag, seen.at_least, seen.seconds, seen.lost) == (None, 2, 60.0, 2)
+    gone = msgspec.structs.replace(here, partitions=(msgspec.structs.replace(here.partitions[0], gone=True),))
+    assert histories.look({"g": gone}, {}, {}, 90.0)["g"].total.gone == 1
+    again = histories.look({"g": here}, {P[0]: Why("no leader")}, {}, 120.0)["g"].total
+    assert (again.lag, again.at_least, again.lost) == (None, 0, None)
+
+
+def test_what_is_left_of_a_deleted_topic_without_an_offset_is_no_partition() -> None:
+    """A member of ours removes its offsets, not its claim records."""
+    nodes = group({"m": ours(old=1)}, {}, {})
+    nodes = msgspec.structs.replace(nodes, claims={GroupPaths("g").claim_record(TopicPartition("old", 0)): node("{}")})
+    seen = follow((nodes, {}))
+    assert (seen.partitions, seen.total.lag) == ((), 0)
+    unreadable = group({}, {}, {"old/0": node("x")})
+    assert follow((unreadable, {})).total.gone == 1
 
 
 def test_a_group_that_has_committed_nothing_is_not_ok() -> None:

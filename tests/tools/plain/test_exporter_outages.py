@@ -141,13 +141,18 @@ def test_brokers_that_hang(hanging: list[int]) -> None:
         assert lags(cluster.reading()) == {END - STORED: 12}
         for number in hanging:
             cluster.brokers[number].set_silent(True)
-        lost = sum(leader in hanging for leader in cluster.logs.leaders.values())
+        cluster.world.pass_time(300.0)
+        standing = cluster.samples("group_stalled_partitions")
+        assert standing == {("a",): 12, ("b",): 12}
+        lost, behind = sum(leader in hanging for leader in cluster.logs.leaders.values()), END - STORED
         for _ in range(10):
             assert lags(cluster.reading()) == {END - STORED: 12 - lost, None: lost}
             assert cluster.samples("exporter_complete") == {(): 0.0}
             assert cluster.samples("group_lag_records") == {}
+            assert cluster.samples("group_lag_records_at_least") == {("a",): 12 * behind, ("b",): 12 * behind}
             why = "brokers unreachable"
             assert cluster.samples("group_unknown_partitions") == {("a", why): lost, ("b", why): lost}
+        assert cluster.samples("group_stalled_partitions") == standing, "a log does not get shorter"
         for number in hanging:
             cluster.brokers[number].set_silent(False)
         assert lags(cluster.reading()) == {END - STORED: 12}

@@ -223,7 +223,8 @@ def test_an_unhealthy_daemon_comes_first_with_its_findings() -> None:
 
 def test_the_sum_over_daemons_says_what_is_unknown() -> None:
     cut_off = feed(total={"at_least": 7, "unknown": {"no leader": 2}})
-    assert "lag at least 1,211 (2 partitions unknown)" in drawn([feed(), cut_off])[0]
+    assert "lag at least 1,211 (2 unknown)" in drawn([feed(), cut_off])[0]
+    assert "lag unknown (2 unknown)" in drawn([feed(total={"at_least": 0, "unknown": {"no leader": 2}})])[0]
     assert "lag 2,408 " in drawn([feed(), feed()])[0]
 
 

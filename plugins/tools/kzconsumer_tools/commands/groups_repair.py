@@ -25,7 +25,7 @@ from kzconsumer_tools.commands.cluster_option import (
     required_group,
 )
 from kzconsumer_tools.commands.execute_option import add_execute_and_undo, read_file, write_undo
-from kzconsumer_tools.groups.diagnosis import Examined, examined, lasting, verified, verify
+from kzconsumer_tools.groups.diagnosis import Examined, examined, lasting, verified
 from kzconsumer_tools.groups.leftovers import RepairResult, deletion, leftovers, removal, repair_result, restoration
 from kzconsumer_tools.groups.members_present import require_no_members
 from kzconsumer_tools.node_changes import SavedNode, read_nodes, undo_file
@@ -43,7 +43,8 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "verify",
         help="whether every partition has a registered owner, as kafka.tools.VerifyConsumerRebalance",
         description="Check that every partition of every subscribed topic has an owner that is a registered thread, "
-        "as kafka.tools.VerifyConsumerRebalance does; exit status 3 if not. Changes nothing.",
+        "as kafka.tools.VerifyConsumerRebalance does; exit status 3 if not, 4 if no member subscribes to a partition "
+        "that exists. Changes nothing.",
         examples=("orders", "orders --context prod"),
     )
     doctor = actions.add_parser(
@@ -90,8 +91,9 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
 def run_verify(arguments: argparse.Namespace) -> int:
     at = cluster_option(arguments)
     group = required_group(arguments, at)
-    result = verified(group, verify(ask(at.nodes, group)))
-    return show(arguments, result, verified_table, 0 if result.rebalanced else EXIT_UNHEALTHY)
+    result = verified(ask(at.nodes, group))
+    status = {True: 0, False: EXIT_UNHEALTHY, None: EXIT_NOT_EXAMINED}[result.rebalanced]
+    return show(arguments, result, verified_table, status)
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:

@@ -193,7 +193,8 @@ class Exporter:
         self._written = {key: at for key, at in self._written.items() if key in unknown}
         self._asked = {key: at for key, at in self._asked.items() if key in unknown}
         known = {key for key, at in self._written.items() if isinstance(at, float)}
-        wanted = sorted(unknown.difference(known), key=lambda key: (self._asked.get(key, 0.0), key))
+        askable = {key for key in unknown.difference(known) if isinstance(logs.get(key[0]), LogRange)}
+        wanted = sorted(askable, key=lambda key: (self._asked.get(key, 0.0), key))
         positions = dict(wanted[:PARTITIONS_OF_REQUEST])
         if not positions:
             return

@@ -39,7 +39,11 @@ def _of_groups(make: Families, exporter: Exporter, reading: Reading) -> Iterator
     for name, about, value in (
         ("members", "Registered members", lambda group, _: group.members),
         ("lag_records", f"Sum over the partitions{exact}", lambda _, sums: sums.lag),
-        ("lag_records_at_least", "Sum over the partitions whose lag is known", lambda _, sums: sums.at_least),
+        (
+            "lag_records_at_least",
+            "Sum of the lags, and of what unknown ones cannot be below",
+            lambda _, sums: sums.at_least,
+        ),
         (
             "lag_seconds",
             f"Age of the oldest record that is next{exact}",

@@ -54,7 +54,10 @@ def group_of_nodes(nodes: GroupNodes) -> ReadGroup:
     unreadable = {each.path for each in known.findings if each.kind == "unreadable_offset"}
     rows = []
     for each in described_partitions(nodes, known):
-        path = GroupPaths(nodes.group).offset(TopicPartition(each.topic, each.partition))
+        place = TopicPartition(each.topic, each.partition)
+        if known.gone(place) and place not in known.offsets:
+            continue  # a claim record, or an owner, of what does not exist: there is no offset that could be left over
+        path = GroupPaths(nodes.group).offset(place)
         committed = nodes.offsets[path].stat.mtime / 1000 if each.stored is not None else None
         rows.append(
             ReadPartition(
@@ -65,7 +68,7 @@ def group_of_nodes(nodes: GroupNodes) -> ReadGroup:
                 each.stored,
                 committed,
                 path in unreadable,
-                gone=known.gone(TopicPartition(each.topic, each.partition)),
+                gone=known.gone(place),
             )
         )
     return ReadGroup(len(known.members), tuple(rows), known.existing)
@@ -146,11 +149,13 @@ class Histories:
         """
         for partition, log in logs.items():
             if isinstance(log, LogRange):
-                self._of_logs.setdefault(partition, _LogHistory()).saw(log.end, now)
+                self._of_logs.setdefault(partition, _LogHistory()).saw(log, now)
         present = {(name, each.place) for name, group in groups.items() for each in group.partitions}
         present.update(key for key in self._of_groups if key[0] in unread)
         self._of_groups = {key: history for key, history in self._of_groups.items() if key in present}
         places = {partition for _, partition in present}
+        # A topic that comes back has another log.
+        places -= {each.place for group in groups.values() for each in group.partitions if each.gone}
         self._of_logs = {partition: history for partition, history in self._of_logs.items() if partition in places}
         seen = {}
         for name, group in groups.items():
@@ -163,10 +168,10 @@ class Histories:
         found = set()
         for group in groups.values():
             for each in group.partitions:
-                log = logs.get(each.place)
-                if isinstance(log, LogRange) and each.stored is not None and each.stored < log.end:
-                    first = max(each.stored, log.start)
-                    history = self._of_logs.get(each.place)
+                history, log = self._of_logs.get(each.place), logs.get(each.place)
+                known = log if isinstance(log, LogRange) else history.last if history is not None else None
+                if known is not None and each.stored is not None and each.stored < known.end:
+                    first = max(each.stored, known.start)
                     if history is None or history.growth.reached(first) is None:
                         found.add((each.place, first))
         return found
@@ -180,23 +185,24 @@ class Histories:
         now: float,
     ) -> SeenPartition:
         partition, stored = each.place, each.stored
-        log, growth = logs.get(partition), (self._of_logs.get(partition) or _LogHistory())
+        log, known = logs.get(partition), (self._of_logs.get(partition) or _LogHistory())
         position: int | Why = Why("offset unreadable" if each.unreadable else "never committed")
         time: int | Why | None = None
         if stored is not None:
             position = stored
-            at = written.get((partition, max(stored, log.start) if isinstance(log, LogRange) else stored))
+            at = written.get((partition, stored if known.last is None else max(stored, known.last.start)))
             time = round(1000 * at) if isinstance(at, float) else at
+        # Without an answer the last one still says what the lag is at least, so what was behind goes on being it.
         facts = PartitionFacts(
             topic=each.topic,
             partition=each.partition,
             position=position,
-            start=Measured(log.start, now) if isinstance(log, LogRange) else None,
-            end=Measured(log.end, now) if isinstance(log, LogRange) else None,
+            start=Measured(known.last.start, known.at) if known.last is not None else None,
+            end=Measured(known.last.end, known.at) if known.last is not None else None,
             silent=Why("topic gone") if each.gone else log if isinstance(log, Why) else None,
             written=time,
         )
-        found = partition_lag(facts, now, now, growth.growth)
+        found = partition_lag(facts, now, now, known.growth, fresh_for=0.0, stale_after=0.0)
         history = self._of_groups.setdefault((group, partition), _CommitHistory(now))
         if stored is not None:
             history.saw(each.committed, stored, found.lag, now)
@@ -213,7 +219,7 @@ class Histories:
             unreadable=each.unreadable,
             found=found,
             standing=None if found.behind is None else history.progress.standing(found.behind, now),
-            judgement=judge(history.commits, found.lag, now, growth.ends, self._alone),
+            judgement=judge(history.commits, found.lag, now, known.ends, self._alone),
             commits=tuple(history.commits),
             seen=tuple(history.seen),
             client=each.client,
@@ -224,10 +230,14 @@ class _LogHistory:
     def __init__(self) -> None:
         self.growth = LogGrowth()
         self.ends: deque[int] = deque(maxlen=WINDOW)
+        self.last: LogRange | None = None
+        """What the leader answered last, at the time `at`."""
+        self.at = 0.0
 
-    def saw(self, end: int, now: float) -> None:
-        self.growth.saw(end, now)
-        self.ends.append(end)
+    def saw(self, log: LogRange, now: float) -> None:
+        self.growth.saw(log.end, now)
+        self.ends.append(log.end)
+        self.last, self.at = log, now
 
 
 class _CommitHistory:

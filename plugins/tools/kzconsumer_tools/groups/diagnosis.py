@@ -56,15 +56,18 @@ class Examined(msgspec.Struct, frozen=True):
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """The result of `verify`: a narrower question than that of `doctor`."""
+    """The result of `verify`: a narrower question than that of `doctor`. `rebalanced` is None if no partition needs an
+    owner, since no member subscribes to one that exists: that every one of none has an owner proves nothing."""
 
     group: str
-    rebalanced: bool
+    rebalanced: bool | None
     findings: tuple[Problem, ...]
 
 
-def verified(group: str, symptoms: Sequence[Symptom]) -> Verified:
-    return Verified(group, not symptoms, examined(group, symptoms).findings)
+def verified(nodes: GroupNodes) -> Verified:
+    known, symptoms = facts(nodes), verify(nodes)
+    wanted = any(each.topic in _subscribed(known) for each in known.existing)
+    return Verified(nodes.group, not symptoms if symptoms or wanted else None, examined(nodes.group, symptoms).findings)
 
 
 def examined(group: str, symptoms: Sequence[Symptom], not_asked: Sequence[str] = ()) -> Examined:

@@ -62,8 +62,8 @@ class GroupLag(msgspec.Struct, frozen=True):
     """`lag` and `seconds` are exact: the sum and the largest; None if those of one partition are unknown. What is known
     gives `lag_at_least` and `seconds_at_least`. `unknown` and `unknown_seconds`: number of partitions by reason.
 
-    `lost`: offsets deleted from the logs before they were read. `gone`: offsets of partitions that do not exist, which
-    are no part of the lag. `at`: when the ends of the logs were read.
+    `lost`: offsets deleted from the logs before they were read, None if that is not known. `gone`: offsets of
+    partitions that do not exist, which are no part of the lag. `at`: when the ends of the logs were read.
     """
 
     group: str
@@ -74,7 +74,7 @@ class GroupLag(msgspec.Struct, frozen=True):
     seconds: float | None
     seconds_at_least: float | None
     unknown_seconds: Mapping[Reason, int]
-    lost: int
+    lost: int | None
     gone: int
     partitions: tuple[LagRow, ...]
 

@@ -26,6 +26,8 @@ def verified_table(group: Verified) -> str:
     result = f"Not rebalanced: {plural(len(group.findings), 'finding')}."
     if group.rebalanced:
         result = "Rebalanced: every partition has an owner that is a registered thread."
+    elif group.rebalanced is None:
+        result = "Nothing to verify: no member subscribes to a partition that exists."
     return "\n".join([*problems(group.findings, _SHOWN), f"group {group.group}: {result}"])
 
 

@@ -135,7 +135,7 @@ def _together(daemons: Sequence[DaemonFeed]) -> Text:
     return _line(
         how_many,
         f"{sum(now.get('owned', 0) for now in reached)} partitions",
-        f"lag {_lag_of_all(reached)}",
+        _lag_of_all(reached),
         rate(_sum(reached, "rate")),
         f"stalled {sum(now.get('stalled', 0) for now in reached)}",
         style="bold",
@@ -145,7 +145,9 @@ def _together(daemons: Sequence[DaemonFeed]) -> Text:
 def _lag_of_all(reached: Sequence[Mapping[str, Any]]) -> str:
     at_least = sum(now["total"]["at_least"] for now in reached)
     unknown = sum(sum(now["total"]["unknown"].values()) for now in reached)
-    return f"at least {count(at_least)} ({plural(unknown, 'partition')} unknown)" if unknown else count(at_least)
+    if not unknown:
+        return f"lag {count(at_least)}"
+    return f"lag {f'at least {count(at_least)}' if at_least else 'unknown'} ({unknown:,} unknown)"
 
 
 def _sum(reached: Sequence[Mapping[str, Any]], name: str) -> Any:
