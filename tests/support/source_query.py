@@ -1,6 +1,7 @@
 """Streaming queries of `GroupSource`, whose rows are files by batch; also a program that runs one.
 
-`python -m tests.support.source_query FOLDER ZOOKEEPER NAME HELD` hangs in batch HELD, once its file is there.
+`python -m tests.support.source_query FOLDER ZOOKEEPER NAME HELD [OPTION=VALUE ...]` hangs in batch HELD, once its file
+is there. Without options a batch has up to 600 records.
 """
 
 from __future__ import annotations
@@ -111,14 +112,15 @@ def reader_processes(session: SparkSession) -> list[int]:
 
 
 def main() -> None:
-    folder, connect, name, held = Path(sys.argv[1]), *sys.argv[2:]
+    folder, (connect, name, held, *given) = Path(sys.argv[1]), sys.argv[2:]
+    options = dict(each.split("=", 1) for each in given) or {"maxRecordsPerBatch": "600"}
 
     def hang(number: int) -> None:
         while number == int(held):
             time.sleep(1)
 
     with spark_session(folder / "scratch") as session:
-        query = start(source(session, connect, name, maxRecordsPerBatch="600"), folder, Written(folder, hang))
+        query = start(source(session, connect, name, **options), folder, Written(folder, hang))
         assert not wait_until(lambda: not query.isActive, 10 * LIMIT)
 
 

@@ -26,6 +26,7 @@ from kzconsumer.errors import (
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.records.forms import NO_RECORDS, Unfetched
+from kzconsumer.rejected.letter_topic import producer_security
 from kzconsumer.settings.settings import Settings
 from kzconsumer_spark.daemon.spool import unspooled
 from kzconsumer_spark.executors.access import BrokerAccess
@@ -103,6 +104,12 @@ def test_a_task_connects_with_the_secrets_of_the_member_where_their_files_are_no
     assert security.certificate_given
     assert security.sasl is not None
     assert next(security.sasl.begin("h")) == f"\0u\0{PASSWORD}".encode()
+    with arrived.access.settings() as brokers:
+        producer = producer_security(brokers)
+        assert producer["sasl.password"] == PASSWORD
+        assert Path(str(producer["ssl.key.location"])).read_bytes().startswith(b"-----BEGIN")
+        assert Path(str(producer["ssl.key.location"])).parent.stat().st_mode & 0o077 == 0
+    assert not Path(str(producer["ssl.key.location"])).exists()
     assert (repr(part), repr(access)) == ("RangePart(t-0[1..2))", "BrokerAccess(broker 1 (h:9092))")
 
 

@@ -6,13 +6,15 @@ alone, which Spark neither shows nor logs; no `repr` has them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
 import msgspec
 
+from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.security import Security, load_security
 from kzconsumer.errors import ConfigError, SecurityError
 from kzconsumer.model import Broker
@@ -40,8 +42,9 @@ class BrokerAccess:
     def __repr__(self) -> str:
         return f"BrokerAccess({', '.join(map(str, self.brokers))})"
 
-    def security(self) -> Security:
-        """From a directory that exists meanwhile, and that other users cannot read. Raises ConfigError."""
+    @contextmanager
+    def settings(self) -> Iterator[BrokersSettings]:
+        """The member's, with files that exist meanwhile, in a directory that other users cannot read."""
         with TemporaryDirectory(prefix="kzconsumer-") as directory:
             files: dict[str, str] = {}
             for name, content in self._secrets.items():
@@ -59,7 +62,32 @@ class BrokerAccess:
                 password_env=None,
                 token_command=(),
             )
-            return load_security(msgspec.structs.replace(self._settings, tls=tls, sasl=sasl), self._source)
+            yield msgspec.structs.replace(self._settings, tls=tls, sasl=sasl)
+
+    def security(self) -> Security:
+        """Raises ConfigError."""
+        with self.settings() as settings:
+            return load_security(settings, self._source)
+
+    @asynccontextmanager
+    async def connections(self) -> AsyncIterator[Brokers]:
+        """Raises ConfigError."""
+        security = self.security()
+        timeout = self.fetch.request_timeout
+        async with Brokers(client_id=self.client, timeout=timeout, security=lambda: security) as brokers:
+            yield brokers
+
+
+class KnownBrokers:
+    """The brokers that were known when the batch was planned; any of them knows the others."""
+
+    unusable: Final[Mapping[int, str]] = {}
+
+    def __init__(self, brokers: Sequence[Broker]) -> None:
+        self._brokers = brokers
+
+    async def brokers(self) -> Sequence[Broker]:
+        return self._brokers
 
 
 def _secrets(settings: BrokersSettings, source: str) -> Mapping[str, bytes]:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cache
-from typing import Final
 
 import anyio
 import pyarrow as pa
 from anyio.from_thread import start_blocking_portal
 from pyspark import TaskContext
 
-from kzconsumer.brokers.pool import Brokers
 from kzconsumer.errors import BrokerError, BrokersUnreachableError, ConnectionLostError
 from kzconsumer.fetcher.range_reader import RangeReader
-from kzconsumer.model import Broker, OffsetRange, TopicPartition
+from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer_files.parquet.records import spark_columns, without_time
-from kzconsumer_spark.executors.access import BrokerAccess
+from kzconsumer_spark.executors.access import BrokerAccess, KnownBrokers
 from kzconsumer_spark.executors.timestamps import MOST_NAMED, NotStorableError, TaskPolicy
 
 _Found = AsyncGenerator[tuple[TopicPartition, pa.RecordBatch]]
@@ -26,18 +24,6 @@ _Found = AsyncGenerator[tuple[TopicPartition, pa.RecordBatch]]
 
 class BrokersOutageError(Exception):
     """Brokers did not answer, or none led the partition: the same fetch may succeed later."""
-
-
-class _Known:
-    """The brokers that were known when the batch was planned; any of them knows the others."""
-
-    unusable: Final[Mapping[int, str]] = {}
-
-    def __init__(self, brokers: Sequence[Broker]) -> None:
-        self._brokers = brokers
-
-    async def brokers(self) -> Sequence[Broker]:
-        return self._brokers
 
 
 def fetched(
@@ -59,7 +45,7 @@ def fetched(
             while len(named) < MOST_NAMED and (batch := portal.call(_following, found)) is not None:
                 bad = without_time(batch)
                 if bad and policy is not None:
-                    batch = policy.settle(batch, bad)
+                    batch = policy.settle(batch, bad, access)
                 else:
                     named += bad
                 if not named and batch.num_rows:
@@ -104,11 +90,9 @@ async def _log_starts(partitions: Collection[TopicPartition], access: BrokerAcce
 async def _reader(
     access: BrokerAccess, epochs: Mapping[TopicPartition, int] | None = None
 ) -> AsyncIterator[RangeReader]:
-    security = access.security()
-    timeout = access.fetch.request_timeout
-    async with Brokers(client_id=access.client, timeout=timeout, security=lambda: security) as brokers:
+    async with access.connections() as brokers:
         try:
-            yield RangeReader(access.fetch, _Known(access.brokers), brokers, access.ids, epochs)
+            yield RangeReader(access.fetch, KnownBrokers(access.brokers), brokers, access.ids, epochs)
         except (BrokersUnreachableError, ConnectionLostError, BrokerError) as error:
             if brokers.refused or (isinstance(error, BrokerError) and not error.refresh_metadata):
                 raise

@@ -9,10 +9,10 @@ from typing import Final
 import msgspec
 
 from kzconsumer.errors import ConfigError
+from kzconsumer.rejected.rejects import check_rejected
 from kzconsumer.settings.layers import Origin
 from kzconsumer.settings.settings import Settings, layers_of
 from kzconsumer.settings.tables import nearest
-from kzconsumer_files.parquet.records import UNSTORABLE
 from kzconsumer_spark.executors.timestamps import TaskPolicy
 from kzconsumer_spark.source.bounds import START, UNTIL, Bounds, read_bounds
 
@@ -123,6 +123,7 @@ def _settings(config: str | None, options: Mapping[str, str]) -> Settings:
     }
     settings = Settings.of(msgspec.structs.replace(layers, origins=origins))
     settings.require_subscription()
+    check_rejected(settings)
     return settings
 
 
@@ -146,8 +147,6 @@ def _unsupported(settings: Settings) -> list[str]:
         faults.append('[fetch] on_corrupt: must be "fail", since tasks fetch the records')
     if settings.brokers.sasl.mechanism == "GSSAPI":
         faults.append("[brokers.sasl] mechanism: tasks have no Kerberos tickets: use another listener and mechanism")
-    if settings.rejected.of(UNSTORABLE) == "dead-letter" and settings.rejected.directory is None:
-        faults.append("[rejected] topic: tasks write dead letters to a directory alone: give one that executors have")
     if settings.fetch.rate_limit is not None:
         faults.append("[fetch] rate_limit: cannot be used, since tasks fetch the records")
     return faults

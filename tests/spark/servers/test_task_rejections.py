@@ -1,0 +1,90 @@
+"""What a task of the source does with records that Spark cannot hold, by each policy. A task is a call of `fetched`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kzconsumer.errors import DeadLetterError, RecordRejectedError
+from kzconsumer.model import OffsetRange
+from kzconsumer.settings.sections import RejectedSettings
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_spark.executors.access import BrokerAccess
+from kzconsumer_spark.executors.fetching import fetched
+from kzconsumer_spark.executors.timestamps import TaskPolicy
+from tests.spark.servers.test_executor_errors import access
+from tests.support.dead_letters import read_letters
+from tests.support.extent import only_nightly
+from tests.support.producing import Sent, produce
+from tests.support.secured import SCRAM_PASSWORD, Secured
+
+pytestmark = pytest.mark.timeout(120)
+NANOSECONDS = 1_700_000_000_000_000_000
+RECORDS, BAD = 1000, {613, 614, 999}
+LEFT = [n for n in range(RECORDS) if n not in BAD]
+REASON = "timestamp is outside of the years 1 to 9999"
+
+
+async def poisoned(cluster: Cluster, topic: str) -> None:
+    await create_topic(cluster.connect, topic, 1)
+    sent = [Sent(0, b"k", b"%d" % n, timestamp=NANOSECONDS if n in BAD else None) for n in range(RECORDS)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, sent)
+
+
+async def read(of: str, given: BrokerAccess, **rejected: object) -> list[int]:
+    policy = TaskPolicy(rejected=RejectedSettings(**rejected), group="readers")  # type: ignore[arg-type]
+
+    def task() -> list[int]:
+        batches = fetched(OffsetRange(of, 0, 0, RECORDS), given, policy=policy)
+        return [offset for batch in batches for offset in batch["offset"].to_pylist()]
+
+    return await anyio.to_thread.run_sync(task)
+
+
+async def test_each_policy_is_carried_out(
+    cluster: Cluster, unique: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    await poisoned(cluster, unique)
+    given, aside = access(cluster, 30), f"{unique}-letters"
+    with pytest.raises(RecordRejectedError) as caught:
+        await read(unique, given)
+    assert str(caught.value).startswith(f"{unique}-0 at offset 613 was rejected as unstorable: {REASON}")
+    assert await read(unique, given, policy="fail", classes={"unstorable": "skip"}) == LEFT
+    assert f"kzconsumer: rejected, skip: {unique}-0 at offset 613 to 614, 999: {REASON}" in capfd.readouterr().err
+
+    assert await read(unique, given, policy="dead-letter", directory=str(tmp_path)) == LEFT
+    lines = [json.loads(line) for file in tmp_path.glob("*.jsonl") for line in file.read_text().splitlines()]
+    found = [(line["offset"], line["timestamp"], line["key"], line["value"], line["error_class"]) for line in lines]
+    assert sorted(found) == [(n, NANOSECONDS, "k", str(n), "unstorable") for n in sorted(BAD)]
+
+    with pytest.raises(DeadLetterError, match=f"topic {aside}: "):
+        await read(unique, access(cluster, 1), policy="dead-letter", topic=aside)
+    await create_topic(cluster.connect, aside, 1)
+    assert await read(unique, given, policy="dead-letter", topic=aside) == LEFT
+    letters = read_letters(cluster.bootstrap, aside, len(BAD))
+    assert sorted((each.original_offset, each.key, each.value) for each in letters) == [
+        (n, b"k", b"%d" % n) for n in sorted(BAD)
+    ]
+    of_the_first = dict(letters[0].headers)
+    assert of_the_first["kafka_dlt-original-consumer-group"] == b"readers"
+    assert of_the_first["kafka_dlt-exception-fqcn"] == b"unstorable"
+
+
+@only_nightly  # test_executor_access has the settings that a producer gets
+async def test_dead_letters_are_written_with_the_password_of_the_member(secured: Secured, unique: str) -> None:
+    """Its file is gone by then, as on an executor."""
+    cluster, aside = secured.cluster_of("3.9.1"), f"{unique}-letters"
+    await poisoned(cluster, unique)
+    await create_topic(cluster.connect, aside, 1)
+    password = secured.file(f"{unique}-password", SCRAM_PASSWORD + "\n")
+    table = secured.table(cluster, "SASL_SSL", "SCRAM-SHA-512", sasl={"password_file": password})
+    given = access(cluster, 30, table)
+    Path(password).unlink()
+    assert await read(unique, given, policy="dead-letter", topic=aside) == LEFT
+    letters = await asyncio.to_thread(read_letters, cluster.bootstrap, aside, len(BAD))
+    assert {each.original_offset for each in letters} == BAD
