@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from kzconsumer.brokers.leaders import KnownBrokers
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.errors import BrokersUnreachableError, KzConsumerError, UnsupportedVersionError
 from kzconsumer.registry.topics import TopicRegistry
 
 
-async def bootstrap(topics: TopicRegistry, brokers: Brokers) -> str:
+async def bootstrap(known: KnownBrokers, brokers: Brokers) -> str:
     """The brokers' addresses as librdkafka expects them. Raises KzConsumerError when none of them keeps headers."""
-    found = await topics.brokers()
+    found = await known.brokers()
     for broker in found:
         connection = await brokers.connection(broker)
         if not connection.versions.keep_headers:

@@ -10,8 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from kzconsumer.errors import RecordsRejectedError
-from kzconsumer.sinks.interface import Batch, Rejected
+from kzconsumer.sinks.interface import Batch, RecordsRejectedError, Rejected
 
 DIRECTORY = "KZCONSUMER_TEST_DIRECTORY"
 

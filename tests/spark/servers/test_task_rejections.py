@@ -41,7 +41,7 @@ async def read(of: str, given: BrokerAccess, **rejected: object) -> list[int]:
 
     def task() -> list[int]:
         batches = fetched(OffsetRange(of, 0, 0, RECORDS), given, policy=policy)
-        return [offset for batch in batches for offset in batch["offset"].to_pylist()]
+        return [int(offset.as_py()) for batch in batches for offset in batch["offset"]]
 
     return await anyio.to_thread.run_sync(task)
 

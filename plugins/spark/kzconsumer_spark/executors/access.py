@@ -78,7 +78,7 @@ class BrokerAccess:
             yield brokers
 
 
-class KnownBrokers:
+class PlannedBrokers:
     """The brokers that were known when the batch was planned; any of them knows the others."""
 
     unusable: Final[Mapping[int, str]] = {}

@@ -16,7 +16,7 @@ from kzconsumer.errors import BrokerError, BrokersUnreachableError, ConnectionLo
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer_files.parquet.records import spark_columns, without_time
-from kzconsumer_spark.executors.access import BrokerAccess, KnownBrokers
+from kzconsumer_spark.executors.access import BrokerAccess, PlannedBrokers
 from kzconsumer_spark.executors.timestamps import MOST_NAMED, NotStorableError, TaskPolicy
 
 _Found = AsyncGenerator[tuple[TopicPartition, pa.RecordBatch]]
@@ -92,7 +92,7 @@ async def _reader(
 ) -> AsyncIterator[RangeReader]:
     async with access.connections() as brokers:
         try:
-            yield RangeReader(access.fetch, KnownBrokers(access.brokers), brokers, access.ids, epochs)
+            yield RangeReader(access.fetch, PlannedBrokers(access.brokers), brokers, access.ids, epochs)
         except (BrokersUnreachableError, ConnectionLostError, BrokerError) as error:
             if brokers.refused or (isinstance(error, BrokerError) and not error.refresh_metadata):
                 raise

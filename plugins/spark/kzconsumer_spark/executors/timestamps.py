@@ -33,7 +33,7 @@ from kzconsumer.rejected.rejects import LetterBox
 from kzconsumer.settings.sections import RejectedSettings
 from kzconsumer.sinks.interface import Rejected
 from kzconsumer_files.parquet.records import NO_TIME, UNSTORABLE
-from kzconsumer_spark.executors.access import BrokerAccess, KnownBrokers
+from kzconsumer_spark.executors.access import BrokerAccess, PlannedBrokers
 
 MOST_NAMED: Final = 1000
 """Records by which one task fails; the others are named by the next one."""
@@ -101,7 +101,7 @@ class TaskPolicy(msgspec.Struct, frozen=True, kw_only=True):
             return
         require_extra(f"{socket.gethostname()}: [rejected] topic", "dead-letter", "confluent_kafka")
         async with access.connections() as brokers:
-            addresses = partial(bootstrap, KnownBrokers(access.brokers), brokers)
+            addresses = partial(bootstrap, PlannedBrokers(access.brokers), brokers)
             with (
                 access.settings() as settings,
                 closing(LetterTopic(topic, settings, self.group, timeout, addresses)) as letters,
