@@ -18,7 +18,7 @@ QUICK := $(wildcard tests/*/plain)
 # Test processes and the hundreds of programs that they start share compiled modules, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo dist docs quick test nightly thorough collect test-install test-spark-versions test-admin test-systemd fuzz chaos-stop chaos-spark chaos-spark-control chaos-source soak simulate interop mutants audit-tests audit lint bench bench-group bench-scale bench-spark lock
+.PHONY: help demo dist docs quick test nightly thorough collect test-install test-spark-versions test-admin test-systemd fuzz chaos-stop chaos-spark chaos-spark-control chaos-source soak simulate interop mutants audit-tests audit lint bench bench-group bench-scale bench-spark lock lock-jars
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3 with venv; brings a Java if there is none)"
@@ -50,6 +50,7 @@ help:
 	@echo "make bench-scale  a hundred members starting together"
 	@echo "make bench-spark  from a broker into Parquet, beside Spark's own Kafka source (10 minutes; on a cluster, with a spool and with executors that fetch: $(BIN)/python -m tests.bench.spark --part cluster)"
 	@echo "make lock   write requirements.lock with the newest releases"
+	@echo "make lock-jars  write the lists of jars of the sandbox and the tests, with hashes of what the repository serves"
 
 demo: $(DEMO)/.ready
 	$(DEMO)/bin/kzconsumer demo
@@ -154,6 +155,9 @@ lock: $(READY)
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-header \
 		--group dev pyproject.toml --output-file requirements.lock
+
+lock-jars: $(READY)
+	$(BIN)/python -m tests.support.jar_lists
 
 SOURCES := requirements.lock pyproject.toml hatch_build.py $(wildcard plugins/*/pyproject.toml kzconsumer/records/native/*)
 NEW_ENVIRONMENT = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kzconsumer needs Python 3.11 or newer: make PYTHON=python3.11 ...")' \

@@ -23,7 +23,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from kzconsumer.logs import setup
-from kzconsumer_sandbox.servers.versions import NEWEST
+from kzconsumer_sandbox.servers.jars import NEWEST
 from tests.bench.group_events import BODY, EVENTS, KINDS, ORIGINAL, OURS, PARTITIONS, SESSION_TIMEOUT, measure
 from tests.bench.report import Spread
 from tests.support.original import NEWEST_ORIGINAL

@@ -16,13 +16,13 @@ import uuid
 from pathlib import Path
 from typing import NamedTuple
 
-from kzconsumer_sandbox.servers.jars import classpath, find_java, resolve_jars
-from kzconsumer_sandbox.servers.versions import NEWEST, Artifact, JarSet, kafka_version
+from kzconsumer_sandbox.servers.jars import NEWEST, classpath, find_java, kafka_version, resolve_jars
 from tests.bench.source import Source
 from tests.bench.stopwatch import Measurement
+from tests.support.jars import SETS, fetched
 
 JAVA, SCALA = NEWEST.number, "1.1.1"
-_TOOLS = JarSet("tools-" + JAVA, (Artifact("org.apache.kafka", "kafka-tools", JAVA),), 60)
+_TOOLS = f"tools-{JAVA}"
 _HEAP = "-Xmx512m"
 _FEW = 1000
 
@@ -39,15 +39,13 @@ class _Run(NamedTuple):
 
 def fetch_jars() -> None:
     """Downloads what the tools need, unless this user already has it. Blocks."""
-    java = find_java()
-    for jars in (NEWEST.jars, _TOOLS, kafka_version(SCALA).jars):
-        resolve_jars(jars, java)
+    for jars in (NEWEST.jars, SETS[_TOOLS], kafka_version(SCALA).jars):
+        resolve_jars(jars)
 
 
 def read_java(source: Source) -> Measurement:
     """`org.apache.kafka.tools.ConsumerPerformance`, without the time of its group's first rebalance."""
-    java = find_java()
-    jars = f"{classpath(resolve_jars(NEWEST.jars, java))}:{classpath(resolve_jars(_TOOLS, java))}"
+    jars = f"{classpath(resolve_jars(NEWEST.jars))}:{classpath(fetched(_TOOLS))}"
     tool = [jars, "org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", source.bootstrap]
 
     def run(records: int) -> _Run:
@@ -60,7 +58,7 @@ def read_java(source: Source) -> Measurement:
 
 def read_scala(source: Source) -> Measurement:
     """`kafka.tools.ConsumerPerformance` with one stream of the original consumer."""
-    jars = classpath(resolve_jars(kafka_version(SCALA).jars, find_java()))
+    jars = classpath(resolve_jars(kafka_version(SCALA).jars))
     tool = [jars, "kafka.tools.ConsumerPerformance", "--zookeeper", source.zookeeper, "--threads", "1"]
 
     def run(records: int) -> _Run:

@@ -35,13 +35,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from kzconsumer.logs import setup
-from kzconsumer_sandbox.servers.jars import find_java, resolve_jars
 from kzconsumer_sandbox.servers.sandbox import Sandbox
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.bench.process_tree import processor_seconds
 from tests.bench.spark_report import Report, Run, Section, section, table
 from tests.bench.spark_sides import Round, Side, on_cluster, ours, source, theirs
 from tests.bench.spark_source import JARS
+from tests.support.jars import fetched
 from tests.support.spark_cluster import spark_cluster
 
 BROKER = "3.9.1"
@@ -84,7 +84,7 @@ def main() -> int:
 
 
 async def _run(args: argparse.Namespace) -> Report:
-    await anyio.to_thread.run_sync(lambda: resolve_jars(JARS, find_java()))
+    await anyio.to_thread.run_sync(lambda: fetched(JARS))
     sections = []
     console = Console(stderr=True)
     sides = {"local": 4, "source": 3, "cluster": 2}[args.part]

@@ -20,9 +20,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kzconsumer_sandbox.servers.jars import find_java, resolve_jars
 from kzconsumer_spark.daemon.worker_process import java_environment
 from tests.bench.spark_source import JARS, Read
+from tests.support.jars import fetched
 from tests.support.spark_cluster import SparkCluster
 
 COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
@@ -246,8 +246,7 @@ def source(folder: Path, zookeeper: str, topic: str, tables: str) -> Iterator[So
 @contextmanager
 def theirs(folder: Path, bootstrap: str) -> Iterator[Theirs]:
     folder.mkdir()
-    java = find_java()
-    jars = ",".join(sorted(map(str, resolve_jars(JARS, java).glob("*.jar"))))
+    jars = ",".join(sorted(map(str, fetched(JARS).glob("*.jar"))))
     (folder / "scratch").mkdir()
     with (folder / "log").open("wb") as output:
         command = ["-m", "tests.bench.spark_source", str(folder / "scratch"), jars]

@@ -14,23 +14,12 @@ from typing import BinaryIO
 import msgspec
 from pyspark.sql import SparkSession
 
-from kzconsumer_sandbox.servers.versions import Artifact, JarSet
 from kzconsumer_spark.pipe.messages import Start, ToFunction
 from kzconsumer_spark.pipe.spark_settings import settings
 from kzconsumer_spark.worker.pipes import take_pipes
 
-#: The combination that runs on Spark 4.3: the newest published versions. Spark has their other dependencies.
-JARS = JarSet(
-    "spark-kafka-source",
-    (
-        Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
-        Artifact("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
-        Artifact("org.apache.kafka", "kafka-clients", "3.9.1"),
-        Artifact("org.apache.commons", "commons-pool2", "2.12.0"),
-    ),
-    4,
-    transitive=False,
-)
+#: The set of jars of Spark's own source.
+JARS = "spark-kafka-source"
 
 
 class Read(msgspec.Struct, frozen=True):

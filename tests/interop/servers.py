@@ -15,8 +15,7 @@ from anyio import to_thread
 from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.configuration import QUICK_START
-from kzconsumer_sandbox.servers.jars import cache_folder, find_java, resolve_jars
-from kzconsumer_sandbox.servers.versions import NEWEST, kafka_version
+from kzconsumer_sandbox.servers.jars import NEWEST, cache_folder, find_java, kafka_version, resolve_jars
 from tests.interop.committed import committed
 from tests.interop.evidence import Span
 from tests.interop.schedule import OF_ZOOKEEPER, Fault, What
@@ -110,11 +109,11 @@ class InteropServers:
 async def interop_servers(folder: Path) -> AsyncIterator[InteropServers]:
     """Running; killed at the end. To be entered in the main thread, with which the servers end."""
     java = find_java()
-    jars = resolve_jars(VERSION.jars, java)
+    jars = resolve_jars(VERSION.jars)
     archives = cache_folder() / "class-archives"
     archives.mkdir(parents=True, exist_ok=True)
     tuning = (*QUICK_START, *(ClassArchive(archives, VERSION.number, java, jars).loading() or ()))
-    with ensemble(folder, java, resolve_jars(NEWEST.jars, java)) as three:
+    with ensemble(folder, java, resolve_jars(NEWEST.jars)) as three:
         cluster = Cluster(
             three.connect, VERSION, folder, java, jars, chroot=CHROOT, brokers=BROKERS, heap="160m", config=CONFIG,
             tuning=tuning,

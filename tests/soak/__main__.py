@@ -28,9 +28,8 @@ from rich.table import Table
 
 from kzconsumer.logs import setup
 from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.jars import find_java, resolve_jars
+from kzconsumer_sandbox.servers.jars import NEWEST, find_java, resolve_jars
 from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_sandbox.servers.versions import NEWEST
 from tests.soak.group import SoakGroup, With, Without, Written
 from tests.soak.process import Held
 from tests.support import chaos
@@ -80,7 +79,7 @@ async def main(sinks: Sequence[str], minutes: float, rate: int, batch: int, ever
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # and everything that was started ends
     with tempfile.TemporaryDirectory(prefix="kzconsumer-soak-") as folder, ExitStack() as stack:
-        java, jars = find_java(), resolve_jars(NEWEST.jars, find_java())
+        java, jars = find_java(), resolve_jars(NEWEST.jars)
         three = stack.enter_context(ensemble(Path(folder, "ensemble"), java, jars))
         # The broker's session outlives every fault: the members' behaviour is tested, not the brokers'.
         config = {"zookeeper.session.timeout.ms": 30_000}

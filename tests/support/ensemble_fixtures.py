@@ -7,15 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.jars import resolve_jars
-from kzconsumer_sandbox.servers.versions import NEWEST
+from kzconsumer_sandbox.servers.jars import NEWEST, resolve_jars
 from tests.support.ensemble import Ensemble, ensemble
 from tests.support.servers import Servers
 
 
 @pytest.fixture(scope="module")
 def running(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    with ensemble(tmp_path_factory.mktemp("ensemble"), servers.java, resolve_jars(NEWEST.jars, servers.java)) as three:
+    with ensemble(tmp_path_factory.mktemp("ensemble"), servers.java, resolve_jars(NEWEST.jars)) as three:
         yield three
 
 
@@ -41,7 +40,7 @@ def cluster_of_three(
         NEWEST,
         tmp_path_factory.mktemp("cluster-of-three"),
         servers.java,
-        resolve_jars(NEWEST.jars, servers.java),
+        resolve_jars(NEWEST.jars),
         chroot="/lease",
         heap="192m",
         config={"zookeeper.session.timeout.ms": 30_000},

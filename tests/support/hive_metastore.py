@@ -12,24 +12,13 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from kzconsumer_sandbox.servers.jars import classpath, find_ivy, find_java, resolve_jars
+from kzconsumer_sandbox.servers.jars import classpath, find_java
 from kzconsumer_sandbox.servers.ports import HOST
-from kzconsumer_sandbox.servers.versions import Artifact, JarSet
+from tests.support.jars import fetched, spark_jars
 from tests.support.java_program import JavaProgram
 from tests.support.py4j_gateway import SERVER, gateway_of
 
-_HIVE = "org.apache.hive"
-_OLD = JarSet(
-    "hive-2.3.9",
-    (
-        Artifact(_HIVE, "hive-metastore", "2.3.9"),
-        Artifact(f"{_HIVE}.shims", "hive-shims-common", "2.3.9"),
-        Artifact(f"{_HIVE}.shims", "hive-shims-0.23", "2.3.9"),
-        Artifact("org.apache.thrift", "libthrift", "0.9.3"),
-    ),
-    4,
-    transitive=False,
-)
+_OLD = "hive-2.3.9"
 _DIE = """
 import json, os, signal, sys
 from hive_metastore.ttypes import CheckLockRequest, LockState
@@ -67,8 +56,8 @@ def hive_metastore(folder: Path, *, lock: int = 5, compares: bool = True) -> Ite
     properties = "".join(each.format(name, escape(value)) for name, value in settings.items())
     (folder / "hive-site.xml").write_text(f"<configuration>{properties}</configuration>")
     java = find_java()
-    first = [] if compares else [classpath(resolve_jars(_OLD, java))]
-    places = ":".join([str(folder), *first, classpath(find_ivy().parent)])
+    first = [] if compares else [classpath(fetched(_OLD))]
+    places = ":".join([str(folder), *first, classpath(spark_jars())])
     options = [
         "-Xmx192m",
         "-XX:+UseSerialGC",

@@ -13,10 +13,9 @@ import pytest
 
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.configuration import QUICK_START
-from kzconsumer_sandbox.servers.jars import resolve_jars
+from kzconsumer_sandbox.servers.jars import NEWEST, resolve_jars
 from kzconsumer_sandbox.servers.ports import HOST, free_port
 from kzconsumer_sandbox.servers.server_process import ServerProcess
-from kzconsumer_sandbox.servers.versions import NEWEST
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.programs import KADMIN, KINIT, KRB5KDC, give_up, need
 from tests.support.servers import Servers
@@ -118,7 +117,7 @@ class KerberosZooKeeper(ZooKeeperServer):
     """Clients that do not authenticate get no answer."""
 
     def __init__(self, folder: Path, servers: Servers, realm: Realm) -> None:
-        super().__init__(folder, servers.java, resolve_jars(NEWEST.jars, servers.java))
+        super().__init__(folder, servers.java, resolve_jars(NEWEST.jars))
         self._realm = realm
 
     def command(self) -> list[str]:

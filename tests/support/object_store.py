@@ -22,10 +22,9 @@ from urllib.request import Request, urlopen
 
 from pyarrow import fs
 
-from kzconsumer_sandbox.servers.jars import find_ivy, find_java, resolve_jars
 from kzconsumer_sandbox.servers.ports import HOST, free_port
 from kzconsumer_sandbox.servers.server_process import ServerProcess
-from kzconsumer_sandbox.servers.versions import Artifact, JarSet
+from tests.support.jars import fetched, hadoop_version, spark_jars
 from tests.support.programs import AZURITE, FAKE_GCS_SERVER, need
 
 Conditions: TypeAlias = Literal["all", "probes", "none", "lost", "late"]
@@ -268,20 +267,10 @@ def _front(folder: Path, server: str, conditions: Conditions, token: str) -> _Se
 
 def client_jars() -> str:
     """In the form of `spark.jars`."""
-    jars = find_ivy().parent  # all of Spark's
-    (hadoop,) = (each.stem.removeprefix("hadoop-client-api-") for each in jars.glob("hadoop-client-api-*.jar"))
-    java = find_java()
-    module = JarSet("hadoop-aws", (Artifact("org.apache.hadoop", "hadoop-aws", hadoop),), 1, transitive=False)
-    client = JarSet(
-        "s3-client",
-        (
-            *(Artifact(_AMAZON, name, _CLIENT) for name in ("s3", "s3-transfer-manager", "sts")),
-            Artifact("software.amazon.s3.analyticsaccelerator", "analyticsaccelerator-s3", "1.3.1"),
-        ),
-        50,
-    )
+    jars = spark_jars()
     there = {_module(each) for each in jars.glob("*.jar")}
-    found = [each for jar_set in (module, client) for each in sorted(resolve_jars(jar_set, java).glob("*.jar"))]
+    sets = f"hadoop-aws-{hadoop_version()}", "s3-client"
+    found = [each for name in sets for each in sorted(fetched(name).glob("*.jar"))]
     return ",".join(str(each) for each in found if _module(each) not in there)
 
 

@@ -13,11 +13,10 @@ from typing import IO, Any
 import msgspec
 import pyarrow as pa
 
-from kzconsumer_sandbox.servers.jars import cache_folder, find_java, resolve_jars
-from kzconsumer_sandbox.servers.versions import Artifact, JarSet
+from kzconsumer_sandbox.servers.jars import cache_folder
 from kzconsumer_spark.daemon.worker_process import worker_environment
+from tests.support.jars import fetched
 
-_DELTA, _CATALOG, _ICEBERG = "4.4.0", "0.6.0", "1.12.0"
 _LOCAL = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.memory": "1g"} | {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
@@ -56,17 +55,7 @@ def pyspark(version: str) -> Path:
 
 def table_formats(spark: str) -> str:
     """The jars with which Spark `spark` (such as 4.1) reads Delta and Iceberg tables, for `spark.jars`."""
-    kernel = (Artifact("io.delta", f"delta-kernel-{name}", _DELTA) for name in ("api", "defaults", "unitycatalog"))
-    unity = (Artifact("io.unitycatalog", f"unitycatalog-{name}", _CATALOG) for name in ("client", "hadoop"))
-    artifacts = (
-        Artifact("io.delta", f"delta-spark_{spark}_2.13", _DELTA),
-        Artifact("io.delta", "delta-storage", _DELTA),
-        *kernel,
-        *unity,
-        Artifact("org.apache.iceberg", f"iceberg-spark-runtime-{spark}_2.13", _ICEBERG),
-        Artifact("org.xerial", "sqlite-jdbc", "3.49.1.0"),
-    )
-    folder = resolve_jars(JarSet(f"table-formats-{spark}", artifacts, len(artifacts), transitive=False), find_java())
+    folder = fetched(f"table-formats-{spark}")
     return ",".join(str(each) for each in sorted(folder.glob("*.jar")))
 
 

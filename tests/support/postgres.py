@@ -24,12 +24,11 @@ import psycopg
 import pytest
 
 import kzconsumer_sandbox.servers.die_with_parent as die_with_parent
-from kzconsumer_sandbox.servers.jars import find_java, resolve_jars
 from kzconsumer_sandbox.servers.ports import HOST, free_port
-from kzconsumer_sandbox.servers.versions import Artifact, JarSet
+from tests.support.jars import fetched
 from tests.support.programs import INITDB, need
 
-_DRIVER = JarSet("postgresql-42.7.4", (Artifact("org.postgresql", "postgresql", "42.7.4"),), 2)
+_DRIVER = "postgresql-42.7.4"
 _START_SECONDS = 30.0
 #: In what the JDBC driver sends for COMMIT, and psycopg does not.
 JDBC_COMMIT = b"COMMIT\0\0\0B"
@@ -119,7 +118,7 @@ def postgres(**further: object) -> Iterator[Postgres]:
 
 def driver_jar() -> Path:
     """The JDBC driver, from Maven's repository through the sandbox's cache of jars."""
-    (jar,) = resolve_jars(_DRIVER, find_java()).glob("postgresql-*.jar")
+    (jar,) = fetched(_DRIVER).glob("postgresql-*.jar")
     return jar
 
 

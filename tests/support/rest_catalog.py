@@ -8,23 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kzconsumer_sandbox.servers.jars import classpath, find_ivy, find_java, resolve_jars
+from kzconsumer_sandbox.servers.jars import classpath, find_java
 from kzconsumer_sandbox.servers.ports import HOST, free_port
 from kzconsumer_sandbox.servers.server_process import ServerProcess
-from kzconsumer_sandbox.servers.versions import Artifact, JarSet
+from tests.support.jars import fetched, spark_jars
 
-_ICEBERG, _JETTY, _REVISION = "org.apache.iceberg", "org.eclipse.jetty", "1.10.1"
-_JARS = JarSet(
-    f"iceberg-rest-{_REVISION}",
-    (
-        Artifact(_ICEBERG, "iceberg-open-api", _REVISION, "test-fixtures"),
-        Artifact(_ICEBERG, "iceberg-core", _REVISION),
-        Artifact(_ICEBERG, "iceberg-core", _REVISION, "tests"),
-        Artifact(_JETTY, "jetty-servlet", "11.0.26"),
-        Artifact("org.xerial", "sqlite-jdbc", "3.49.1.0"),
-    ),
-    30,
-)
+_ICEBERG, _REVISION = "org.apache.iceberg", "1.10.1"
+_JARS = f"iceberg-rest-{_REVISION}"
 
 
 class _RestCatalog(ServerProcess):
@@ -41,7 +31,7 @@ class _RestCatalog(ServerProcess):
         }
         java = find_java()
         # Hadoop's classes and a log come from PySpark; ours go first.
-        places = [classpath(resolve_jars(_JARS, java)), classpath(find_ivy().parent)]
+        places = [classpath(fetched(_JARS)), classpath(spark_jars())]
         output = [f"{name}={value}" for name, value in settings.items()]
         program = ["-Xmx128m", "-cp", os.pathsep.join(places), f"{_ICEBERG}.rest.RESTCatalogServer"]
         return ["/usr/bin/env", *output, str(java), *program]

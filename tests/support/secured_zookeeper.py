@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kzconsumer_sandbox.servers.configuration import as_text
-from kzconsumer_sandbox.servers.jars import resolve_jars
+from kzconsumer_sandbox.servers.jars import NEWEST, resolve_jars
 from kzconsumer_sandbox.servers.ports import HOST, free_port
-from kzconsumer_sandbox.servers.versions import NEWEST
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.secured import STORE_PASSWORD, Secured
 from tests.support.servers import Servers
@@ -24,7 +23,7 @@ class SecuredZooKeeper(ZooKeeperServer):
     """`port` is the plain one, `secure_port` speaks TLS; SASL and the scheme digest are known on both."""
 
     def __init__(self, folder: Path, servers: Servers, secured: Secured, *, sasl_required: bool = False) -> None:
-        super().__init__(folder, servers.java, resolve_jars(NEWEST.jars, servers.java))
+        super().__init__(folder, servers.java, resolve_jars(NEWEST.jars))
         self.secure_port = free_port()
         self._secured = secured
         self._sasl_required = sasl_required

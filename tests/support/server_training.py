@@ -14,8 +14,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.configuration import QUICK_START
+from kzconsumer_sandbox.servers.jars import KafkaVersion
 from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_sandbox.servers.versions import KafkaVersion
 from tests.support.class_archive import writing
 from tests.support.producing import Sent, compatibility, produce
 

@@ -13,10 +13,10 @@ import anyio.to_thread
 
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.configuration import LOG4J, QUICK_START
-from kzconsumer_sandbox.servers.jars import classpath, find_java, resolve_jars
-from kzconsumer_sandbox.servers.versions import NEWEST, Artifact, JarSet, kafka_version
+from kzconsumer_sandbox.servers.jars import NEWEST, classpath, find_java, kafka_version, resolve_jars
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.class_archive import ClassArchive
+from tests.support.jars import fetched
 from tests.support.kafka_tools import KafkaTools
 from tests.support.py4j_gateway import SERVER, with_py4j
 from tests.support.server_training import train_broker
@@ -52,7 +52,7 @@ class Servers:
 
     def own_zookeeper(self, name: str) -> ZooKeeperServer:
         """Another ZooKeeper, which may be stopped and broken."""
-        server = ZooKeeperServer(self.folder / name, self.java, resolve_jars(NEWEST.jars, self.java))
+        server = ZooKeeperServer(self.folder / name, self.java, resolve_jars(NEWEST.jars))
         self._running.append(server)
         server.start()
         server.wait_ready()
@@ -98,7 +98,7 @@ class Servers:
             kind,
             self.folder / name,
             self.java,
-            resolve_jars(kind.jars, self.java),
+            resolve_jars(kind.jars),
             chroot=f"/{name}",
             brokers=brokers,
             heap=heap,
@@ -115,11 +115,9 @@ class Servers:
     def java_command(self, version: str, main_class: str, *args: str) -> list[str]:
         """The command that runs a tool of that Kafka version; those with the original consumer end with 1.1.1."""
         kind = kafka_version(version)
-        jars = classpath(resolve_jars(kind.jars, self.java))
+        jars = classpath(resolve_jars(kind.jars))
         if not kind.zookeeper:  # the tools of Kafka 4 are not among the broker's jars
-            apart = (Artifact("org.apache.kafka", "kafka-tools", version),)
-            tools = JarSet(f"kafka-tools-{version}", apart, 1, transitive=False)
-            jars += f":{classpath(resolve_jars(tools, self.java))}"
+            jars += f":{classpath(fetched(f'kafka-tools-{version}'))}"
         log4j = self.folder / "tools-log4j.properties"
         log4j.write_text(LOG4J.replace("INFO", "WARN"))
         quiet = [f"-Dlog4j.configuration=file:{log4j}", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
@@ -137,13 +135,13 @@ class Servers:
 
     def _archive(self, version: str) -> ClassArchive | None:
         if self._archives is not None and version not in self._archived:
-            jars = resolve_jars(kafka_version(version).jars, self.java)
+            jars = resolve_jars(kafka_version(version).jars)
             self._archived[version] = ClassArchive(self._archives, version, self.java, jars)
         return self._archived.get(version)
 
     def _train(self, version: str, archive: Path) -> None:
         kind = kafka_version(version)
-        jars = resolve_jars(kind.jars, self.java)
+        jars = resolve_jars(kind.jars)
         train_broker(self.zookeeper.connect, kind, self.folder / f"training-{version}", self.java, jars, archive)
 
     def kill(self) -> None:

@@ -11,9 +11,8 @@ from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST_LOCAL, ListOffsetsRequest
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.jars import classpath, resolve_jars
+from kzconsumer_sandbox.servers.jars import NEWEST, classpath, resolve_jars
 from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_sandbox.servers.versions import NEWEST
 from tests.support.producing import Sent, produce
 from tests.support.programs import JAVAC, need
 from tests.support.servers import Servers
@@ -33,7 +32,7 @@ class Tiered:
     def __init__(self, servers: Servers, quota: int | None = None) -> None:
         """`quota`: bytes of tiered storage that the broker reads in a second."""
         javac = need(JAVAC)
-        jars = resolve_jars(NEWEST.jars, servers.java)
+        jars = resolve_jars(NEWEST.jars)
         classes = servers.folder / "slow-storage"
         subprocess.run([javac, "-cp", classpath(jars), "-d", classes, _SOURCE], check=True)
         self._folder = servers.folder / f"tiers-{quota}"

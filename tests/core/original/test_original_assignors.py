@@ -27,8 +27,7 @@ from kzconsumer.registry.registration import STATIC, Registration, encode_regist
 from kzconsumer.settings.topic_filter import WHITE_LIST
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.configuration import QUICK_START
-from kzconsumer_sandbox.servers.jars import classpath, resolve_jars
-from kzconsumer_sandbox.servers.versions import kafka_version
+from kzconsumer_sandbox.servers.jars import classpath, kafka_version, resolve_jars
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session
 
@@ -59,7 +58,7 @@ class Original(NamedTuple):
 
 @contextmanager
 def original(servers: Servers, version: str, connect: str) -> Iterator[Original]:
-    folder = resolve_jars(kafka_version(version).jars, servers.java)
+    folder = resolve_jars(kafka_version(version).jars)
     (jar,) = (Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar")
     port, token, process = launch_gateway(
         classpath=classpath(folder),

@@ -1,4 +1,4 @@
-"""The first message within five minutes of the first command of README.md; `make test-install` runs it."""
+"""The first message within 90 seconds of the first command of README.md; `make test-install` runs it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _END = "kzconsumer sandbox down >/dev/null 2>&1 || true"
 
 @pytest.mark.skipif(not WHOLE, reason="installs everything: make test-install")
 @pytest.mark.timeout(900)
-def test_the_first_message_comes_within_five_minutes(tmp_path: Path) -> None:
+def test_the_first_message_comes_within_90_seconds(tmp_path: Path) -> None:
     """The commands of README.md in a fresh clone, with an empty home: nothing is installed or cached.
 
-    Where they end, a program can import the package.
+    Where they end, a program can import the package. Two processors without other work are assumed.
     """
     section = re.split(r"^## ", (ROOT / "README.md").read_text(), flags=re.MULTILINE)[1]
     assert section.startswith("First message\n")
@@ -54,4 +54,7 @@ def test_the_first_message_comes_within_five_minutes(tmp_path: Path) -> None:
         assert shell.wait() == 0, (tmp_path / "err").read_text()[-3000:]
     print(f"{seconds:.0f} s from the first command of README.md to the first message {first.decode().rstrip()}")
     assert first.startswith(b'> {"id"')
-    assert seconds < 300
+    environment = sum(each.lstat().st_size for each in (clone / ".venv").rglob("*")) >> 20
+    print(f"{environment} MB in the environment")
+    assert seconds < 90
+    assert environment < 260

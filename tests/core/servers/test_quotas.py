@@ -9,9 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.jars import resolve_jars
+from kzconsumer_sandbox.servers.jars import kafka_version, resolve_jars
 from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_sandbox.servers.versions import kafka_version
 from tests.support.consuming import member, take
 from tests.support.members import sessions_of
 from tests.support.producing import Sent, produce
@@ -58,7 +57,7 @@ def racks(servers: Servers) -> Iterator[Cluster]:
         kind,
         servers.folder / "racks",
         servers.java,
-        resolve_jars(kind.jars, servers.java),
+        resolve_jars(kind.jars),
         chroot="/racks",
         brokers=2,
         heap="192m",

@@ -12,8 +12,7 @@ from typing import Final, TypeAlias
 import pytest
 
 from kzconsumer.records.decode import decode
-from kzconsumer_sandbox.servers.jars import classpath, find_java, resolve_jars
-from kzconsumer_sandbox.servers.versions import NEWEST
+from kzconsumer_sandbox.servers.jars import NEWEST, classpath, find_java, resolve_jars
 from tests.fuzz.record_sets import mutate_inside
 from tests.support import odd_record_sets
 from tests.support.chunks import messages
@@ -52,7 +51,7 @@ def java() -> Callable[[Sequence[bytes]], list[Lines]]:
         "-Xmx256m",
         "-XX:TieredStopAtLevel=1",
         "-cp",
-        classpath(resolve_jars(NEWEST.jars, program)),
+        classpath(resolve_jars(NEWEST.jars)),
     ]
 
     def read(sets: Sequence[bytes]) -> list[Lines]:

@@ -16,10 +16,9 @@ from structlog.testing import capture_logs
 from kzconsumer import clock
 from kzconsumer.errors import ConnectionLostError, NoNodeError, SessionExpiredError
 from kzconsumer.zookeeper.session import ConnectString, Create, FormerSession, SessionState, ZooKeeperSession
-from kzconsumer_sandbox.servers.jars import resolve_jars
+from kzconsumer_sandbox.servers.jars import NEWEST, resolve_jars
 from kzconsumer_sandbox.servers.ports import free_port
 from kzconsumer_sandbox.servers.readiness import _four_letters
-from kzconsumer_sandbox.servers.versions import NEWEST
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.ensemble import EnsembleServer
 from tests.support.processes import wait_until
@@ -445,7 +444,7 @@ async def test_a_session_survives_a_restart_of_the_server(servers: Servers) -> N
 
 async def test_a_server_without_quorum_is_reported_and_not_taken_for_a_tls_port(servers: Servers, unique: str) -> None:
     """One server of three: it listens, and closes every connection that requests a session."""
-    jars = resolve_jars(NEWEST.jars, servers.java)
+    jars = resolve_jars(NEWEST.jars)
     alone, *others = (EnsembleServer(number, servers.folder / unique, servers.java, jars) for number in (1, 2, 3))
     alone.reached = {other: other.quorum_port for other in others}
     alone.start()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -14,57 +11,27 @@ import pytest
 from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers import ports
 from kzconsumer_sandbox.servers.configuration import as_text, broker_properties, java_flags, zookeeper_properties
-from kzconsumer_sandbox.servers.jars import cache_folder, find_ivy, find_java, ivy_module, resolve_jars
+from kzconsumer_sandbox.servers.jars import (
+    NEWEST,
+    VERSIONS,
+    cache_folder,
+    find_java,
+    kafka_version,
+    resolve_jars,
+)
 from kzconsumer_sandbox.servers.ports import Ports, free_port, ports_outside
 from kzconsumer_sandbox.servers.quorum import new_cluster_id
 from kzconsumer_sandbox.servers.readiness import read_metadata
 from kzconsumer_sandbox.servers.state_file import SandboxState, StateFile, default_path
 from kzconsumer_sandbox.servers.topics import assignment, deal, topic_config
-from kzconsumer_sandbox.servers.versions import NEWEST, VERSIONS, Artifact, JarSet, kafka_version
 
 
 def test_versions() -> None:
     assert list(VERSIONS) == ["0.8.2.2", "0.9.0.1", "0.10.2.2", "1.1.1", "2.8.2", "3.9.1", "4.2.0"]
     assert kafka_version("0.8.2.2").chroot == "/k0822"
-    assert str(NEWEST.jars.artifacts[0]) == "org.apache.kafka:kafka_2.13:3.9.1"
+    assert "org.apache.kafka:kafka_2.13:3.9.1" in {each.coordinates for each in NEWEST.jars.jars}
     with pytest.raises(SandboxError, match=r"no Kafka '4\.0\.0' in the sandbox; the versions are 0\.8\.2\.2, "):
         kafka_version("4.0.0")
-
-
-@pytest.mark.parametrize("text", ["", "a:b", "a::c", "a:b:c:d"])
-def test_invalid_artifacts(text: str) -> None:
-    with pytest.raises(ValueError, match="is not <organisation>"):
-        Artifact.parse(text)
-
-
-def test_the_ivy_module_names_every_artifact() -> None:
-    jars = JarSet("both", (Artifact("g", "a&b", "1"), Artifact("g", "c", "2")), 2, transitive=False)
-    dependencies = list(ElementTree.fromstring(ivy_module(jars)).iter("dependency"))
-    assert [(each.get("org"), each.get("name"), each.get("rev")) for each in dependencies] == [
-        ("g", "a&b", "1"),
-        ("g", "c", "2"),
-    ]
-    assert {each.get("transitive") for each in dependencies} == {"false"}
-
-
-def test_the_ivy_module_names_each_jar_of_a_module_once_one_has_a_classifier() -> None:
-    jars = JarSet("one", (Artifact("g", "a", "1"), Artifact("g", "a", "1", "tests"), Artifact("g", "b", "1")), 3)
-    one, other = ElementTree.fromstring(ivy_module(jars)).iter("dependency")
-    classifier = "{http://ant.apache.org/ivy/maven}classifier"
-    assert [(each.get("name"), each.get(classifier)) for each in one] == [("a", None), ("a", "tests")]
-    assert list(other) == []
-
-
-def test_ivy_is_found_without_importing_pyspark() -> None:
-    check = "import sys, kzconsumer_sandbox.servers.jars as jars; jars.find_ivy(); sys.exit('pyspark' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
-
-
-def test_a_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find_ivy().is_file()
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SandboxError, match=r"pip install pyspark"):
-        find_ivy()
 
 
 @pytest.mark.parametrize(
@@ -186,7 +153,7 @@ def test_a_place_that_cannot_be_written_is_reported_with_another_one(
     file.touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(file / "cache"))
     with pytest.raises(SandboxError, match=r"file/cache/kzconsumer/jars \(Not a directory\): set XDG_CACHE_HOME to"):
-        resolve_jars(NEWEST.jars, Path("/no/java/needed"))
+        resolve_jars(NEWEST.jars)
     place = StateFile(file / "state.json")
     with pytest.raises(SandboxError, match=r"state\.json \(File exists\): give --state FILE"), place.hold():
         pass

@@ -12,12 +12,11 @@ from confluent_kafka import Consumer, TopicPartition
 from kzconsumer.errors import NodeExistsError
 from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.jars import resolve_jars
+from kzconsumer_sandbox.servers.jars import NEWEST, resolve_jars
+from kzconsumer_sandbox.servers.jars import VERSIONS as ALL
 from kzconsumer_sandbox.servers.readiness import known_brokers, zookeeper_serves
 from kzconsumer_sandbox.servers.sandbox import start_server
 from kzconsumer_sandbox.servers.topics import add_partitions, create_topic
-from kzconsumer_sandbox.servers.versions import NEWEST
-from kzconsumer_sandbox.servers.versions import VERSIONS as ALL
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.extent import extent
 from tests.support.producing import Sent, compatibility, produce
@@ -60,7 +59,7 @@ async def test_partitions_are_added(cluster_of: Callable[[str], Cluster], versio
 async def test_the_answer_of_another_server_on_its_port_is_not_its_own(servers: Servers, tmp_path: Path) -> None:
     """Two sandboxes that start at once may choose the same port."""
     port = servers.zookeeper.port
-    late = ZooKeeperServer(tmp_path, servers.java, resolve_jars(NEWEST.jars, servers.java), port=port)
+    late = ZooKeeperServer(tmp_path, servers.java, resolve_jars(NEWEST.jars), port=port)
     try:
         with pytest.raises(SandboxError, match=r"^zookeeper: another program has taken its port; start again"):
             await start_server(late)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer_sandbox.servers.jars import resolve_jars
-from kzconsumer_sandbox.servers.versions import kafka_version
+from kzconsumer_sandbox.servers.jars import kafka_version, resolve_jars
 from kzconsumer_tools.original_config import KEYS
 from tests.support.servers import Servers
 
@@ -28,7 +27,7 @@ _KEY = re.compile(r"[a-z]+(\.[a-z]+)+")
 
 @pytest.mark.parametrize("version", ["0.8.2.2", "0.10.2.2", "1.1.1"])
 def test_the_keys_are_those_of_the_classes(servers: Servers, version: str) -> None:
-    folder = Path(resolve_jars(kafka_version(version).jars, servers.java))
+    folder = Path(resolve_jars(kafka_version(version).jars))
     (jar,) = [path for path in folder.iterdir() if "kafka_2" in path.name]
     with zipfile.ZipFile(jar) as classes:
         files = [name for name in classes.namelist() if name.startswith(CLASSES) and name.endswith(".class")]

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.jars import resolve_jars
 from kzconsumer_spark.daemon.worker_process import java_environment
 from tests.bench.spark_source import JARS
 from tests.core.servers.test_offset_storage import fill
 from tests.support.command_line import CommandLine
 from tests.support.consuming import member, take
 from tests.support.extent import only_nightly
+from tests.support.jars import fetched
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
 
@@ -71,7 +71,7 @@ async def test_spark_continues_at_the_next_record(
     )
     assert exported.status == 0, exported
     assert sum(json.loads(exported.out)[unique].values()) == 17
-    jars = ",".join(sorted(map(str, resolve_jars(JARS, servers.java).glob("*.jar"))))
+    jars = ",".join(sorted(map(str, fetched(JARS).glob("*.jar"))))
 
     async def spark(offsets: str) -> list[int]:
         words = [sys.executable, "-c", READ, str(tmp_path), jars, cluster.bootstrap, unique, offsets]
@@ -88,7 +88,7 @@ async def test_a_group_continues_at_the_next_record(
 ) -> None:
     """The commands of docs/spark-source.md, beside a checkpoint of Spark's own source that has read all there was."""
     await fill(cluster, unique, 20, 2)
-    jars = ",".join(sorted(map(str, resolve_jars(JARS, servers.java).glob("*.jar"))))
+    jars = ",".join(sorted(map(str, fetched(JARS).glob("*.jar"))))
     await run(tmp_path, sys.executable, "-c", STREAM, str(tmp_path / "scratch"), jars, cluster.bootstrap, unique)
     later = [Sent(n % 2, None, b"%d" % n) for n in range(20, 30)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, later)

@@ -38,10 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
     from kzconsumer.cli.progress import progress
     from kzconsumer.logs import setup
     from kzconsumer_sandbox.demo.run import run_demo
+    from kzconsumer_sandbox.servers.jars import NEWEST
     from kzconsumer_sandbox.servers.sandbox import prepare
-    from kzconsumer_sandbox.servers.versions import NEWEST
 
     setup.configure("error", "auto")
-    with progress("Kafka's jars, found and loaded") as fetched:
+    with progress("fetching Kafka's jars (kB)") as fetched:
         prepare(NEWEST, fetched)
     return run_demo(arguments.records, as_json=arguments.output == "json", keep=arguments.keep)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from kzconsumer.cli.parser import whole_number
 from kzconsumer.settings.values import read_topic
+from kzconsumer_sandbox.servers.jars import NEWEST, VERSIONS
 from kzconsumer_sandbox.servers.state_file import default_path
-from kzconsumer_sandbox.servers.versions import NEWEST, VERSIONS
 
 _PORT = whole_number("a port", 0, 65535)
 _POSITIVE = whole_number("a whole number, at least 1", 1)

@@ -20,9 +20,9 @@ from kzconsumer.errors import MultiFailedError, NodeExistsError
 from kzconsumer.figures import plural
 from kzconsumer_sandbox.commands.sandbox_text import AFTER, described, shell_variables
 from kzconsumer_sandbox.errors import SandboxError
+from kzconsumer_sandbox.servers.jars import NEWEST, kafka_version
 from kzconsumer_sandbox.servers.readiness import find_faults
 from kzconsumer_sandbox.servers.state_file import SandboxState, ServerState, StateFile, default_path
-from kzconsumer_sandbox.servers.versions import NEWEST, kafka_version
 
 NOT_RUNNING = 3
 _END_LIMIT = 5.0

@@ -12,11 +12,11 @@ import anyio
 from kzconsumer.cli.progress import progress
 from kzconsumer_sandbox.commands.sandbox_text import described, next_steps
 from kzconsumer_sandbox.errors import SandboxError
+from kzconsumer_sandbox.servers.jars import kafka_version
 from kzconsumer_sandbox.servers.ports import BROKER_PORT, ZOOKEEPER_PORT, Ports
 from kzconsumer_sandbox.servers.sandbox import prepare
 from kzconsumer_sandbox.servers.state_file import SandboxState, StateFile
 from kzconsumer_sandbox.servers.supervisor import READY, supervise
-from kzconsumer_sandbox.servers.versions import kafka_version
 
 
 def up(place: StateFile, args: argparse.Namespace) -> int:
@@ -28,7 +28,7 @@ def up(place: StateFile, args: argparse.Namespace) -> int:
         what = f"Kafka {known.kafka_version}, process {known.pid}" if known else "starting"
         raise SandboxError(f"a sandbox is running already ({what}); `kzconsumer sandbox down` stops it")
     ports = Ports.chosen(args.zookeeper_port, args.port, args.brokers)
-    with progress("Kafka's jars, found and loaded") as fetched:
+    with progress("fetching Kafka's jars (kB)") as fetched:
         prepare(version, fetched)
     if args.foreground:
         run = partial(supervise, kraft=args.kraft)

@@ -16,12 +16,11 @@ from kzconsumer_sandbox.servers.configuration import (
     broker_properties,
     java_flags,
 )
-from kzconsumer_sandbox.servers.jars import classpath
+from kzconsumer_sandbox.servers.jars import KafkaVersion, classpath
 from kzconsumer_sandbox.servers.ports import HOST, free_port
 from kzconsumer_sandbox.servers.quorum import Quorum
 from kzconsumer_sandbox.servers.readiness import ephemeral_nodes, known_brokers, listens
 from kzconsumer_sandbox.servers.server_process import START_LIMIT, ServerProcess
-from kzconsumer_sandbox.servers.versions import KafkaVersion
 
 
 class BrokerServer(ServerProcess):

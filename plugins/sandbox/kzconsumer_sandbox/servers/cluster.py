@@ -9,10 +9,10 @@ from pathlib import Path
 from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.broker_server import BrokerServer
 from kzconsumer_sandbox.servers.configuration import QUICK_START
+from kzconsumer_sandbox.servers.jars import KafkaVersion
 from kzconsumer_sandbox.servers.quorum import new_quorum
 from kzconsumer_sandbox.servers.readiness import known_brokers
 from kzconsumer_sandbox.servers.server_process import START_LIMIT
-from kzconsumer_sandbox.servers.versions import KafkaVersion
 
 
 class Cluster:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from kzconsumer_sandbox.servers.jars import KafkaVersion
 from kzconsumer_sandbox.servers.ports import HOST
-from kzconsumer_sandbox.servers.versions import KafkaVersion
 
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Flags for a server that runs for seconds; leave out the second one for measurements."""

@@ -1,31 +1,137 @@
-"""Jars from Maven's public repository, resolved by PySpark's Ivy, in `$XDG_CACHE_HOME/kzconsumer/jars/<set>/`.
+"""The Kafka versions of the sandbox, their jars and their Java.
 
-The default of `$XDG_CACHE_HOME` is `~/.cache`. A set's directory is complete or does not exist.
+A set of jars is a fixed list with sizes and hashes (`jars.toml`). What is missing of it is fetched from a Maven
+repository into `$XDG_CACHE_HOME/kzconsumer/jars/<set>-<digest>/`, where the default of `$XDG_CACHE_HOME` is `~/.cache`.
+A file that ends in `.jar` there is complete and has the right hash; what is not yet complete ends in `.part`.
+
+ZooKeeper (3.8.4) is always from the jars of the newest version that has one: it serves all broker versions, each in its
+own chroot.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import importlib
-import importlib.util
 import os
+import queue
 import shutil
-import subprocess
-import tempfile
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import ssl
+import threading
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from xml.sax.saxutils import quoteattr
+from typing import Any
+
+import msgspec
+import requests
+from requests.adapters import HTTPAdapter
 
 from kzconsumer_sandbox.errors import SandboxError
-from kzconsumer_sandbox.servers.trust_store import trust_flags
-from kzconsumer_sandbox.servers.versions import JarSet
 
 Progress = Callable[[int, int], None]
-"""Called with the steps of a download that are done, and the total."""
+"""Called with the kilobytes of a download that are there, and the total."""
 
-_CONTENTS = "contents.txt"
+_AT_ONCE = 8
+_TIMEOUT = 30.0  # seconds without a byte
+_PAUSES = (1.0, 3.0, 9.0)  # seconds before each further attempt
+_PIECE = 64 << 10
+_UPDATE = 0.2
+_PARTIAL_CONTENT, _REFUSED, _TOO_MANY, _BROKEN = 206, 400, 429, 500
+_AS_STORED = {"Accept-Encoding": "identity"}
+
+
+class Jar(msgspec.Struct, frozen=True):
+    """One file in a Maven repository: `organisation:name:revision`, with `:classifier` if it has one."""
+
+    coordinates: str
+    size: int
+    sha256: str
+
+    @property
+    def file(self) -> str:
+        return "-".join(self.coordinates.split(":")[1:]) + ".jar"
+
+    @property
+    def path(self) -> str:
+        organisation, name, revision, *_ = self.coordinates.split(":")
+        return f"{organisation.replace('.', '/')}/{name}/{revision}/{self.file}"
+
+
+class JarSet(msgspec.Struct, frozen=True):
+    """The jars of one directory."""
+
+    name: str
+    jars: tuple[Jar, ...]
+
+    @property
+    def folder(self) -> str:
+        """Another one for another list: two versions of this package do not take each other's away."""
+        listed = "".join(f"{each.file} {each.sha256}\n" for each in self.jars)
+        return f"{self.name}-{hashlib.sha256(listed.encode()).hexdigest()[:8]}"
+
+
+def read_jar_sets(file: Path) -> dict[str, JarSet]:
+    """The sets of a list, by name."""
+
+    def jar(line: str) -> Jar:
+        coordinates, size, sha256 = line.split()
+        return Jar(coordinates, int(size), sha256)
+
+    tables = tomllib.loads(file.read_text())
+    return {name: JarSet(name, tuple(map(jar, table["jars"]))) for name, table in tables.items()}
+
+
+class KafkaVersion(msgspec.Struct, frozen=True):
+    """One broker version and its peculiarities.
+
+    `listeners`: configured by `listeners` (0.9 and later) instead of `host.name` and `port`.
+    `idle_metadata`: its Metadata response has brokers before the first topic exists (0.9 and later).
+    `transactions`: has transactions and the group's first-rebalance delay (0.11 and later).
+    `zookeeper`: can keep the cluster's state in ZooKeeper (up to 3.9). `kraft`: can do without. With both it can leave
+    ZooKeeper.
+    """
+
+    jars: JarSet
+    listeners: bool = True
+    idle_metadata: bool = True
+    transactions: bool = True
+    zookeeper: bool = True
+    kraft: bool = False
+
+    @property
+    def number(self) -> str:
+        return self.jars.name
+
+    @property
+    def chroot(self) -> str:
+        """The default chroot of a cluster of this version: `/k0822` for 0.8.2.2."""
+        return "/k" + self.number.replace(".", "")
+
+
+_SETS = read_jar_sets(Path(__file__).with_suffix(".toml"))
+VERSIONS = {
+    version.number: version
+    for version in (
+        KafkaVersion(_SETS["0.8.2.2"], listeners=False, idle_metadata=False, transactions=False),
+        KafkaVersion(_SETS["0.9.0.1"], transactions=False),
+        KafkaVersion(_SETS["0.10.2.2"], transactions=False),
+        KafkaVersion(_SETS["1.1.1"]),
+        KafkaVersion(_SETS["2.8.2"]),
+        KafkaVersion(_SETS["3.9.1"], kraft=True),
+        KafkaVersion(_SETS["4.2.0"], zookeeper=False, kraft=True),
+    )
+}
+NEWEST = VERSIONS["3.9.1"]
+
+
+def kafka_version(number: str) -> KafkaVersion:
+    """Raises SandboxError, with the known versions, for an unknown one."""
+    try:
+        return VERSIONS[number]
+    except KeyError:
+        raise SandboxError(f"no Kafka {number!r} in the sandbox; the versions are {', '.join(VERSIONS)}") from None
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -34,19 +140,22 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(base, "kzconsumer")
 
 
-def resolve_jars(jars: JarSet, java: Path, progress: Progress | None = None) -> Path:
-    """The directory with the set's jars, downloaded if necessary. Blocks, possibly for a minute.
+def resolve_jars(jars: JarSet, progress: Progress | None = None) -> Path:
+    """The directory with the set's jars; those that are missing are fetched first. Blocks, possibly for a minute.
 
-    Raises SandboxError if Ivy is not installed, the directory cannot be written or the repository cannot be reached.
+    Raises SandboxError if the directory cannot be written, or a jar cannot be fetched. What was fetched is kept.
     """
-    cache = cache_folder()
-    folder = cache / "jars" / jars.name
-    if _is_whole(folder, jars):
+    cache = cache_folder() / "jars"
+    folder = cache / jars.folder
+    if not _missing(folder, jars):
         return folder
-    ivy = find_ivy()
-    with _alone(cache / "jars" / ".lock"):
-        if not _is_whole(folder, jars):  # another process may have downloaded it meanwhile
-            _fetch(jars, folder, java, ivy, cache / "ivy", progress)
+    with _alone(cache / ".lock"):
+        try:
+            if missing := _missing(folder, jars):  # another process may have fetched it meanwhile
+                folder.mkdir(exist_ok=True)
+                _Fetch(folder, missing).run(progress)
+        except OSError as error:
+            raise _unwritable(folder, error) from None
     return folder
 
 
@@ -55,97 +164,177 @@ def classpath(folder: Path) -> str:
     return str(folder / "*")
 
 
-def find_ivy() -> Path:
-    """Ivy's jar inside the installed PySpark, which is not imported. Raises SandboxError without PySpark."""
-    found = importlib.util.find_spec("pyspark")
-    for place in (found.submodule_search_locations or ()) if found else ():
-        for jar in sorted(Path(place, "jars").glob("ivy-*.jar"), reverse=True):
-            return jar
-    raise SandboxError("the sandbox downloads its servers with the Ivy of PySpark: pip install pyspark")
-
-
-def ivy_module(jars: JarSet) -> str:
-    """The ivy.xml for the set's artifacts and, if it is transitive, their run-time dependencies."""
-    conf, transitive = ("default", "true") if jars.transitive else ("master", "false")
-    classifiers: dict[tuple[str, str, str], list[str]] = {}
-    for each in jars.artifacts:
-        classifiers.setdefault((each.organisation, each.name, each.revision), []).append(each.classifier)
-    dependencies = "".join(
-        f"<dependency org={quoteattr(organisation)} name={quoteattr(name)} rev={quoteattr(revision)}"
-        f' conf="default->{conf}" transitive="{transitive}">{_artifacts(name, wanted)}</dependency>'
-        for (organisation, name, revision), wanted in classifiers.items()
-    )
-    return (
-        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
-        '<info organisation="kzconsumer" module="sandbox"/>'
-        '<configurations><conf name="default"/></configurations>'
-        f"<dependencies>{dependencies}</dependencies></ivy-module>"
-    )
-
-
-def _artifacts(name: str, classifiers: Sequence[str]) -> str:
-    """What is wanted of a module; Ivy takes all of it unless one is named."""
-    if not any(classifiers):
-        return ""
-    attributes = (f" m:classifier={quoteattr(each)}" if each else "" for each in classifiers)
-    return "".join(f'<artifact name={quoteattr(name)} type="jar"{each}/>' for each in attributes)
-
-
-def _is_whole(folder: Path, jars: JarSet) -> bool:
+def _missing(folder: Path, jars: JarSet) -> list[Jar]:
+    """Those that are not there, or were cut off: tools that clean caches take single files."""
     try:
-        return (folder / _CONTENTS).read_text() == _contents(jars)
+        sizes = {each.name: each.stat().st_size for each in os.scandir(folder)}
     except OSError:
-        return False
+        sizes = {}
+    return [each for each in jars.jars if sizes.get(each.file) != each.size]
 
 
-def _contents(jars: JarSet) -> str:
-    return "".join(f"{artifact}\n" for artifact in jars.artifacts)
+def repositories() -> dict[str, str]:
+    """Name and URL of each Maven repository, in the order in which they are asked.
+
+    Those of the user's settings for jgo (`[repositories]`) come first, then Maven's public one, `central`, unless the
+    settings give that name another URL.
+    """
+    from jgo.config import GlobalSettings
+    from jgo.maven import MavenContext
+
+    own: dict[str, str] = dict(GlobalSettings.load().repositories)
+    public: dict[str, str] = dict(MavenContext().remote_repos)
+    return own | {name: url for name, url in public.items() if name not in own}
 
 
-def _fetch(jars: JarSet, folder: Path, java: Path, ivy: Path, ivy_cache: Path, progress: Progress | None) -> None:
-    with tempfile.TemporaryDirectory(prefix=f".{jars.name}-", dir=folder.parent) as scratch:
-        module = Path(scratch, "ivy.xml")
-        module.write_text(ivy_module(jars))
-        new = Path(scratch, "jars")
-        new.mkdir()
-        command = [str(java), *trust_flags(java, Path(scratch)), "-jar", str(ivy)]
-        command += ["-cache", str(ivy_cache), "-ivy", str(module), "-confs", "default"]
-        command += ["-types", "jar", "bundle", "-retrieve", f"{new}/[artifact]-[revision](-[classifier]).[ext]"]
-        _run_ivy(command, jars, progress)
-        (new / _CONTENTS).write_text(_contents(jars))
-        if folder.exists():  # with other artifacts, from before a change of the set
-            shutil.rmtree(folder)
-        new.rename(folder)
+class _RefusedError(Exception):
+    """A repository's answer that another attempt does not change, as a sentence."""
 
 
-def _run_ivy(command: list[str], jars: JarSet, progress: Progress | None) -> None:
-    last: deque[str] = deque(maxlen=30)
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as ivy:
+class _StoppedError(Exception):
+    """Another download has failed, or the caller was interrupted."""
+
+
+class _Fetch:
+    """Downloads into a directory, several at once. One use."""
+
+    def __init__(self, folder: Path, jars: Iterable[Jar]) -> None:
+        self._folder = folder
+        self._left = sorted(jars, key=lambda jar: jar.size)  # the largest begins first
+        self._total = sum(jar.size for jar in self._left)
+        self._there = dict.fromkeys(self._left, 0)
+        """Bytes of each; every entry is written by one thread."""
+        self._ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        """An item for each jar: None once it is there."""
+        self._stop = threading.Event()
+        self._repositories = repositories()
+        # Connections are kept, and proxies come from the environment (https_proxy, no_proxy).
+        self._session = requests.Session()
+        self._session.mount("https://", _Trusting(pool_maxsize=_AT_ONCE))
+
+    def run(self, progress: Progress | None) -> None:
+        """Threads that wait for a server do not delay Ctrl-C: they are daemons, and write nothing once told to stop."""
+        left = len(self._left)
+        for _ in range(min(_AT_ONCE, left)):
+            threading.Thread(target=self._work, daemon=True).start()
         try:
-            for done, line in _steps(ivy):
-                last.append(line)
+            while left:
+                with suppress(queue.Empty):
+                    if error := self._ended.get(timeout=_UPDATE):
+                        raise error
+                    left -= 1
                 if progress:
-                    progress(min(done, 2 * jars.modules), 2 * jars.modules)
-        except BaseException:
-            ivy.kill()
-            raise
-    if ivy.returncode != 0:
-        faults = "\n".join(line for line in last if line.strip())
-        raise SandboxError(f"cannot fetch the jars of {jars.name} from Maven's public repository:\n{faults}")
-    if progress:
-        progress(2 * jars.modules, 2 * jars.modules)
+                    progress(sum(self._there.values()) >> 10, self._total >> 10)
+        finally:
+            self._stop.set()
+
+    def _work(self) -> None:
+        while not self._stop.is_set():
+            try:
+                jar = self._left.pop()
+            except IndexError:
+                return
+            try:
+                self._fetch(jar)
+            except Exception as error:
+                self._ended.put(error)
+            else:
+                self._ended.put(None)
+
+    def _fetch(self, jar: Jar) -> None:
+        """Raises SandboxError, with each repository's reason."""
+        faults = []
+        for name, url in self._repositories.items():
+            source = f"{url.rstrip('/')}/{jar.path}"
+            try:
+                self._fetch_patiently(jar, source)
+                return
+            except _RefusedError as error:
+                faults.append(f"{name}, {source}: {error}")
+        raise SandboxError(
+            "cannot fetch a jar of the sandbox; what was fetched before is kept, so try again to continue."
+            " A proxy is named by https_proxy, a certificate authority by SSL_CERT_FILE, a repository of your own by"
+            " [repositories] in ~/.config/jgo.conf\n" + "\n".join(faults)
+        )
+
+    def _fetch_patiently(self, jar: Jar, source: str) -> None:
+        reason = ""
+        for pause in (0.0, *_PAUSES):
+            if self._stop.wait(pause):
+                raise _StoppedError
+            try:
+                self._download(jar, source)
+                return
+            except requests.RequestException as error:
+                reason = str(error)
+                if "CERTIFICATE_VERIFY_FAILED" in reason:  # of OpenSSL, which other errors of TLS lack
+                    raise _RefusedError(reason) from None
+        raise _RefusedError(reason)
+
+    def _download(self, jar: Jar, source: str) -> None:
+        """Continues where an earlier attempt, or an earlier process, was interrupted."""
+        part = self._folder / f"{jar.file}.part"
+        with part.open("ab") as file:
+            have = file.tell()
+            if have >= jar.size:
+                have = file.truncate(0)
+            continued = have > 0
+            resumed = {"Range": f"bytes={have}-"} if have else {}
+            with self._session.get(source, headers=_AS_STORED | resumed, stream=True, timeout=_TIMEOUT) as answer:
+                if answer.status_code >= _REFUSED:
+                    reason = f"HTTP status {answer.status_code} ({answer.reason})"
+                    again = answer.status_code >= _BROKEN or answer.status_code == _TOO_MANY
+                    raise requests.HTTPError(reason) if again else _RefusedError(reason)
+                if have and answer.status_code != _PARTIAL_CONTENT:  # the server always sends it whole
+                    have = file.truncate(0)
+                self._there[jar] = have
+                for piece in answer.iter_content(_PIECE):
+                    if self._stop.is_set():
+                        raise _StoppedError
+                    file.write(piece)
+                    self._there[jar] += len(piece)
+                    if self._there[jar] > jar.size:
+                        break
+            file.flush()
+            os.fsync(file.fileno())
+        if self._there[jar] < jar.size:
+            raise requests.ConnectionError(f"the connection broke after {self._there[jar]} of {jar.size} bytes")
+        with part.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != jar.sha256:
+            part.unlink()
+            if continued:  # of another repository's file, perhaps
+                return self._download(jar, source)
+            raise _RefusedError(f"not the file that is expected: its SHA-256 is {found}, not {jar.sha256}")
+        part.rename(self._folder / jar.file)
+        return None
 
 
-def _steps(ivy: subprocess.Popen[str]) -> Iterator[tuple[int, str]]:
-    """The number of modules found and jars downloaded so far, and the line."""
-    assert ivy.stdout is not None
-    done = 0
-    for line in ivy.stdout:
-        text = line.rstrip()
-        done += text.startswith(("\tfound ", "downloading "))
-        yield done, text
+class _Trusting(HTTPAdapter):
+    """Also trusts what OpenSSL trusts here, which SSL_CERT_FILE and SSL_CERT_DIR change.
+
+    OpenSSL finds a file in a directory by the hash in its name. Directories without these names count, too.
+    """
+
+    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+        super().init_poolmanager(*arguments, **options, ssl_context=self._context())
+
+    def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
+        return super().proxy_manager_for(proxy, **options, ssl_context=self._context())
+
+    @staticmethod
+    def _context() -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        directory = os.environ.get("SSL_CERT_DIR")
+        if directory and os.path.isdir(directory):
+            for file in Path(directory).iterdir():
+                with suppress(OSError):  # SSLError, too: not a certificate
+                    context.load_verify_locations(file)
+        return context
+
+
+def _unwritable(folder: Path, error: OSError) -> SandboxError:
+    return SandboxError(f"cannot keep the jars in {folder} ({error.strerror}): set XDG_CACHE_HOME to another directory")
 
 
 @contextmanager
@@ -155,8 +344,7 @@ def _alone(lock: Path) -> Iterator[None]:
         lock.parent.mkdir(parents=True, exist_ok=True)
         file = lock.open("w")
     except OSError as error:
-        place = f"{lock.parent} ({error.strerror})"
-        raise SandboxError(f"cannot keep the jars in {place}: set XDG_CACHE_HOME to another directory") from None
+        raise _unwritable(lock.parent, error) from None
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

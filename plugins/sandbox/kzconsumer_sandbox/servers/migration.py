@@ -17,11 +17,10 @@ from kzconsumer.registry.paths import CLUSTER_ID
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.jars import resolve_jars
+from kzconsumer_sandbox.servers.jars import NEWEST, kafka_version, resolve_jars
 from kzconsumer_sandbox.servers.quorum import ControllerServer, new_quorum
 from kzconsumer_sandbox.servers.sandbox import start_server, stop_server
 from kzconsumer_sandbox.servers.server_process import START_LIMIT
-from kzconsumer_sandbox.servers.versions import NEWEST, kafka_version
 
 COPIED = "Completed migration of metadata from ZooKeeper to KRaft"
 CONTROLLER = 3000
@@ -50,7 +49,7 @@ class Migration:
             cluster_id = decode_cluster_id((await zookeeper.get(CLUSTER_ID)).data)
         self._quorum = new_quorum(CONTROLLER, cluster_id)
         zookeeper_too = {"zookeeper.connect": self._cluster.connect, "zookeeper.metadata.migration.enable": "true"}
-        jars = resolve_jars(NEWEST.jars, self._java)
+        jars = resolve_jars(NEWEST.jars)
         self.controller = ControllerServer(self._quorum, self._folder, self._java, jars, zookeeper_too)
         await start_server(self.controller)
         await self._restart_brokers(migrating=True)
@@ -71,7 +70,7 @@ class Migration:
     async def upgrade(self) -> None:
         """Kafka 4, which has no ZooKeeper mode."""
         version = kafka_version("4.2.0")
-        jars = resolve_jars(version.jars, self._java)
+        jars = resolve_jars(version.jars)
         await self._restart_controller(jars)
         self._cluster.version = version.number
         for broker in self._cluster.brokers.values():

@@ -12,18 +12,17 @@ import anyio.to_thread
 from kzconsumer_sandbox.servers.broker_server import BrokerServer
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.configuration import QUICK_START
-from kzconsumer_sandbox.servers.jars import Progress, find_java, resolve_jars
+from kzconsumer_sandbox.servers.jars import NEWEST, KafkaVersion, Progress, find_java, kafka_version, resolve_jars
 from kzconsumer_sandbox.servers.ports import Ports
 from kzconsumer_sandbox.servers.server_process import ServerProcess
-from kzconsumer_sandbox.servers.versions import NEWEST, KafkaVersion, kafka_version
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 
 
 def prepare(version: KafkaVersion, progress: Progress | None = None) -> None:
     """Find Java and fetch the jars that a sandbox of that version needs. Blocks. Raises SandboxError."""
-    java = find_java()
+    find_java()
     for jars in dict.fromkeys((NEWEST.jars, version.jars)):
-        resolve_jars(jars, java, progress)
+        resolve_jars(jars, progress)
 
 
 class Sandbox:
@@ -59,14 +58,14 @@ class Sandbox:
         """Returns when every broker knows all brokers. Raises SandboxError."""
         await anyio.to_thread.run_sync(prepare, self._version)
         java = find_java()
-        jars = resolve_jars(NEWEST.jars, java)
+        jars = resolve_jars(NEWEST.jars)
         self.zookeeper = ZooKeeperServer(self.folder / "zookeeper", java, jars, port=self._ports.zookeeper)
         self.cluster = Cluster(
             self.zookeeper.connect,
             self._version,
             self.folder,
             java,
-            resolve_jars(self._version.jars, java),
+            resolve_jars(self._version.jars),
             chroot="",
             ports=self._ports.brokers,
             heap=self._heap,
