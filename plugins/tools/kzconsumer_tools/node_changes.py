@@ -1,7 +1,7 @@
 """Changes of single nodes, and files of nodes that undo them.
 
 A file has a JSON object on each line: `path`, and the content as `data` or, if it is not text, as `base64`; `data` null
-stands for no node.
+stands for no node. A stored offset may have `topic` and `leader_epoch` as well (`offsets.origin`).
 """
 
 from __future__ import annotations
@@ -40,12 +40,16 @@ class SavedNode(msgspec.Struct, frozen=True):
 
     path: str
     data: bytes | None
+    topic: str = ""
+    leader_epoch: int = -1
 
 
 class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     path: str
     data: str | msgspec.UnsetType | None = msgspec.UNSET
     base64: str | msgspec.UnsetType = msgspec.UNSET
+    topic: str = ""
+    leader_epoch: int = -1
 
 
 def undo_file(changes: Iterable[Change]) -> bytes:
@@ -65,7 +69,7 @@ def read_nodes(content: bytes) -> list[SavedNode]:
             continue
         try:
             line = msgspec.json.decode(text, type=_Line)
-            node = SavedNode(line.path, _data(line))
+            node = SavedNode(line.path, _data(line), line.topic, line.leader_epoch)
         except (msgspec.DecodeError, ValueError) as error:
             raise ValueError(f"line {number}: not a node: {error}") from None
         if found.setdefault(node.path, node) != node:
@@ -77,7 +81,7 @@ def _line(node: SavedNode) -> _Line:
     if node.data is None:
         return _Line(node.path, data=None)
     try:
-        return _Line(node.path, data=node.data.decode())
+        return _Line(node.path, data=node.data.decode(), topic=node.topic, leader_epoch=node.leader_epoch)
     except UnicodeDecodeError:
         return _Line(node.path, base64=base64.b64encode(node.data).decode())
 

@@ -191,8 +191,8 @@ def test_offsets_round_trip_through_their_file(group: str, offsets: dict[TopicPa
     """Nodes may hold anything; Kafka's own formats hold numbers, and CSV cannot express a missing offset."""
     at = GroupPaths(group)
 
-    def paths(some: dict[TopicPartition, bytes]) -> list[tuple[str, bytes]]:
-        return [(at.offset(partition), data) for partition, data in some.items()]
+    def paths(some: dict[TopicPartition, bytes]) -> list[SavedNode]:
+        return [SavedNode(at.offset(partition), data) for partition, data in some.items()]
 
     read = read_offsets(write_offsets("nodes", paths(offsets)))
     assert read.format == "nodes"

@@ -12,6 +12,7 @@ from kzconsumer.registry.claim_record import ClaimRecord, Plan, encode_claim_rec
 from kzconsumer.zookeeper.operations import Node, Stat
 from kzconsumer_tools.groups.lag import LogRange
 from kzconsumer_tools.groups.nodes import GroupNodes, KnownTopic, facts
+from kzconsumer_tools.node_changes import SavedNode
 from kzconsumer_tools.offsets.files import read_offsets, write_offsets
 from kzconsumer_tools.offsets.moved import Block, Side, block, in_use, known_blocks, moved, to_resolve
 
@@ -126,13 +127,13 @@ def test_every_reason_has_a_way_out(to: Side) -> None:
 def test_spark_gets_only_offsets() -> None:
     """There -1 would be the end of the log."""
     paths = [
-        ("/consumers/g/offsets/t/0", b"3"),
-        ("/consumers/g/offsets/t/1", b"-1"),
-        ("/consumers/g/offsets/u/2", b"0"),
+        SavedNode("/consumers/g/offsets/t/0", b"3"),
+        SavedNode("/consumers/g/offsets/t/1", b"-1"),
+        SavedNode("/consumers/g/offsets/u/2", b"0"),
     ]
     assert write_offsets("spark", paths) == b'{"t":{"0":3},"u":{"2":0}}\n'
     with pytest.raises(ValueError, match="is not an offset"):
-        write_offsets("spark", [("/consumers/g/offsets/t/0", b"x")])
+        write_offsets("spark", [SavedNode("/consumers/g/offsets/t/0", b"x")])
     read = read_offsets(write_offsets("spark", paths))
     assert (read.format, [(each.partition, each.data) for each in read.offsets]) == (
         "spark",

@@ -17,6 +17,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from kzconsumer.errors import GroupInUseError, NotDoneError
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record, encode_claim_record
+from kzconsumer.registry.nodes import decode_topic_id
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.sections import BrokersSettings, ZooKeeperSettings
 from kzconsumer.zookeeper.session import ZooKeeperSession
@@ -77,6 +78,11 @@ async def put(zookeeper: ZooKeeperSession, path: str, data: bytes) -> None:
 async def store(zookeeper: ZooKeeperSession, group: str, topic: str, offsets: Mapping[int, bytes]) -> None:
     for number, data in offsets.items():
         await put(zookeeper, f"/consumers/{group}/offsets/{topic}/{number}", data)
+
+
+async def topic_in_files(zookeeper: ZooKeeperSession, topic: str) -> str:
+    node = await zookeeper.get(f"/brokers/topics/{topic}")
+    return decode_topic_id(node.data) or f"{node.stat.czxid:#x}"
 
 
 async def contents(zookeeper: ZooKeeperSession, path: str) -> dict[str, bytes]:
@@ -322,7 +328,8 @@ async def test_export_import_and_clone(
     await store(zookeeper, unique, "gone", {0: b"8"})
     exported = await kzconsumer("offsets", "export", unique, "--topic", topic)
     root = f"/consumers/{unique}/offsets/{topic}"
-    assert (exported.status, exported.out) == (0, f"{root}/0:3\n{root}/1:9\n{root}/2:-1\n")
+    of = await topic_in_files(zookeeper, topic)
+    assert (exported.status, exported.out) == (0, f"{root}/0:3:{of}\n{root}/1:9:{of}\n{root}/2:-1\n")
     csv = await kzconsumer("offsets", "export", unique, "--format", "csv", "--output-file", "csv", "--topic", topic)
     assert (csv.status, (folder / "csv").read_text()) == (0, f"{topic},0,3\n{topic},1,9\n")
     twice = await kzconsumer("offsets", "export", unique, "--output-file", "csv")

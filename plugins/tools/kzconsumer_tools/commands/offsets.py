@@ -17,7 +17,6 @@ import msgspec
 
 from kzconsumer.errors import NotDoneError
 from kzconsumer.model import TopicPartition
-from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_tools.commands.answer import ask, printable_lines, show
 from kzconsumer_tools.commands.cluster_option import (
     ClusterOption,
@@ -34,8 +33,7 @@ from kzconsumer_tools.commands.reset_options import add_reset_options, chosen_re
 from kzconsumer_tools.commands.topic_option import add_topics, chosen_topics
 from kzconsumer_tools.offsets.coordinator_changes import SavedCoordinatorOffset, read_undo
 from kzconsumer_tools.offsets.files import SavedOffset, read_offsets, write_offsets
-from kzconsumer_tools.offsets.stored import group_offsets, offsets_of_0_7, stored_offsets
-from kzconsumer_tools.paths import partition_of_0_7
+from kzconsumer_tools.offsets.stored import group_offsets
 from kzconsumer_tools.tables.offsets import changes_table, show_table
 
 if TYPE_CHECKING:
@@ -81,9 +79,9 @@ def _add_export(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
     export = actions.add_parser(
         "export",
         help="write stored offsets to a file, as Kafka's own tools do, for Spark, or as nodes",
-        description="Write the stored offsets of a group: as kafka.tools.ExportZkOffsets does (zookeeper), as "
-        "kafka-consumer-groups.sh --export does (csv), the nodes as they are (nodes), or as the option "
-        "startingOffsets of Spark's Kafka source (spark), which wants one for every partition.",
+        description="Write the stored offsets of a group: as kafka.tools.ExportZkOffsets does, with topic and leader "
+        "epoch after the offset (zookeeper), as kafka-consumer-groups.sh --export does (csv), the nodes as they are "
+        "(nodes), or as the option startingOffsets of Spark's Kafka source (spark), which wants every partition.",
         examples=(
             "orders > offsets.txt",
             "orders --format csv --output-file offsets.csv",
@@ -158,16 +156,11 @@ def run_show(arguments: argparse.Namespace) -> int:
 
 
 def run_export(arguments: argparse.Namespace) -> int:
-    from kzconsumer_tools.offsets.prepare import within
+    from kzconsumer_tools.offsets.prepare import prepare_export
 
     at = cluster_option(arguments)
     group, scope = required_group(arguments, at), chosen_topics(arguments.topic)
-    nodes = ask(at.nodes, group)
-    saved = [(GroupPaths(group).offset(p), data) for p, data in stored_offsets(nodes).items() if within(p, scope)]
-    for path, data in offsets_of_0_7(nodes).items():
-        left = partition_of_0_7(path)
-        if within(TopicPartition(left.topic, left.number), scope):
-            saved.append((path, data))
+    saved = prepare_export(ask(at.nodes, group), arguments.format, scope)
     try:
         content = write_offsets(arguments.format, saved)
     except ValueError as error:

@@ -91,7 +91,7 @@ async def import_offsets(
     prepared = []
     for name in sorted({each.group or group or "" for each in saved}):
         nodes = await access.nodes(name)
-        offsets = {each.partition: each.data for each in saved if (each.group or group) == name}
+        offsets = {each.partition: each for each in saved if (each.group or group) == name}
         prepared.append(await prepare_import(access, nodes, offsets, verbatim=verbatim))
     return prepared
 

@@ -30,6 +30,8 @@ from kzconsumer_tools.consume.lines import render
 from kzconsumer_tools.consume.places import ENDLESS, Place, offset_at, ranges
 from kzconsumer_tools.consume.record_filter import RecordFilter
 from kzconsumer_tools.groups.cluster_access import read_nodes
+from kzconsumer_tools.groups.nodes import GroupNodes
+from kzconsumer_tools.offsets.origin import origin_of
 from kzconsumer_tools.offsets.prepare import Scope, by_topic, choose
 from kzconsumer_tools.offsets.stored import stored_offsets
 
@@ -185,7 +187,7 @@ async def _without_group(settings: Settings, printer: Printer, wanted: Wanted, s
     """Nothing is joined or stored."""
     stored: dict[TopicPartition, int] = {}
     if wanted.begin.group is not None:
-        stored = _readable(stored_offsets(await read_nodes(settings, wanted.begin.group)))
+        stored = _readable(await read_nodes(settings, wanted.begin.group))
     if wanted.count is not None and wanted.count <= FEW and wanted.filter == RecordFilter():
         settings = msgspec.structs.replace(settings, fetch=msgspec.structs.replace(settings.fetch, max_bytes=LITTLE))
     async with range_reader(settings) as reader:
@@ -224,10 +226,14 @@ async def _offsets(
     return {each: offset_at(place, each, log, times, stored) for each, log in logs.items()}
 
 
-def _readable(stored: Mapping[TopicPartition, bytes]) -> dict[TopicPartition, int]:
-    """Raises NotDoneError for an unreadable offset; partitions with the original's "no offset stored" are left out."""
+def _readable(nodes: GroupNodes) -> dict[TopicPartition, int]:
+    """Raises NotDoneError for an unreadable offset; partitions with the original's "no offset stored" are left out, and
+    those whose offset is of an earlier topic of that name."""
     found: dict[TopicPartition, int] = {}
-    for partition, data in stored.items():
+    for partition, data in stored_offsets(nodes).items():
+        topic = nodes.topics.get(partition.topic)
+        if topic is not None and origin_of(nodes, partition).differs(topic):
+            continue
         try:
             offset = decode_offset(data)
         except ValueError as error:

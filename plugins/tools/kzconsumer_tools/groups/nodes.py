@@ -10,7 +10,7 @@ import msgspec
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.registry.claim_record import decode_claim_record
-from kzconsumer.registry.nodes import decode_offset, decode_topic
+from kzconsumer.registry.nodes import decode_offset, decode_topic, decode_topic_id
 from kzconsumer.registry.ownership import Blocked, BlockedBy, blocked_by, owning_member
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.registration import Registration, decode_registration, streams_by_topic
@@ -50,12 +50,14 @@ _WRONG_OWNERS: Mapping[OwnerKind, tuple[FindingKind, str]] = {
 class KnownTopic(msgspec.Struct, frozen=True):
     """A topic that exists. `partitions` ascend; `fault`: why they cannot be read from the topic's node.
 
-    `incarnation`: None if brokers report another topic than those of that name that the group has consumed.
+    `incarnation`: None if brokers report another topic than those of that name that the group has consumed. `id`: in
+    base64, empty if the topic has none.
     """
 
     partitions: tuple[int, ...]
     incarnation: int | None
     fault: str = ""
+    id: str = ""
 
 
 class GroupNodes(msgspec.Struct, frozen=True):
@@ -147,7 +149,7 @@ def topics_in(nodes: GroupNodes) -> set[str]:
 
 def topic_of_node(node: Node) -> KnownTopic:
     try:
-        return KnownTopic(decode_topic(node.data), node.stat.czxid)
+        return KnownTopic(decode_topic(node.data), node.stat.czxid, id=decode_topic_id(node.data))
     except ValueError as error:
         return KnownTopic((), node.stat.czxid, str(error))
 

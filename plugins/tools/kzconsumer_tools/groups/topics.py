@@ -92,7 +92,7 @@ class BrokerTopics:
             known = self._identities(group)
             incarnations = await together([known.known(name, self._described[name].id) for name in there])
         return {
-            name: KnownTopic(tuple(sorted(self._described[name].partitions)), incarnation)
+            name: KnownTopic(tuple(sorted(self._described[name].partitions)), incarnation, id=self._described[name].id)
             for name, incarnation in zip(there, incarnations, strict=True)
         }
 

@@ -1,7 +1,8 @@
 """Changes of stored offsets that an operator asks for: from the nodes as read to the nodes as written.
 
 A change raises the partition's reset epoch and clears its plan, so that a replayable sink treats what follows as new
-ranges (kzconsumer/README.md, "Plans").
+ranges (kzconsumer/README.md, "Plans"). An offset that comes from elsewhere keeps its leader epoch; one that an operator
+chooses has none: the log is then as the operator has seen it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ from typing import Literal
 import msgspec
 
 from kzconsumer.model import TopicPartition
-from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record, encode_claim_record
+from kzconsumer.registry.claim_record import (
+    CLAIM_RECORD_VERSION,
+    ClaimRecord,
+    StoredPosition,
+    decode_claim_record,
+    encode_claim_record,
+)
 from kzconsumer.registry.nodes import decode_offset, encode_offset
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Node
@@ -92,13 +99,14 @@ class ChangedOffsets(msgspec.Struct, frozen=True):
 
 class OffsetChange(msgspec.Struct, frozen=True):
     """One partition: its offset node becomes `after` (None: no node). `asked` is the offset before it was clamped,
-    `note` why it is the log's end."""
+    `note` why it is the log's end. `leader_epoch`: of the last record before the new offset; -1: unknown."""
 
     nodes: PartitionNodes
     after: bytes | None
     asked: int | None = None
     log: LogRange | None = None
     note: str = ""
+    leader_epoch: int = -1
 
     @property
     def changes(self) -> bool:
@@ -110,17 +118,26 @@ class OffsetChange(msgspec.Struct, frozen=True):
         record = self.nodes.claim
         return before != self.after or (record is not None and (record.plan is not None or _marked(record) is not None))
 
-    def changed(self, group: GroupPaths) -> list[Change]:
-        """The nodes that change together: the offset first, then the claim record if there is one."""
+    def changed(self, group: GroupPaths, incarnation: int | None = None) -> list[Change]:
+        """The nodes that change together: the offset first, then the claim record if there is one.
+
+        `incarnation`: of the topic; if it is known, a record is made where a leader epoch needs one.
+        """
         if not self.changes:
             return []
         partition = self.nodes.partition
         offset = Change(group.offset(partition), self.nodes.offset, self.after)
+        new = offset_in(self.after) if self.after is not None else None
+        known = new is not None and self.leader_epoch >= 0
+        position = StoredPosition(new, self.leader_epoch) if new is not None and known else msgspec.UNSET
         record = self.nodes.claim
+        if record is not None:
+            record = msgspec.structs.replace(record, epoch=record.epoch + 1, plan=None, position=position)
+        elif known and incarnation is not None:
+            record = ClaimRecord(CLAIM_RECORD_VERSION, "", f"{incarnation:#x}", position=position)
         if record is None:
             return [offset]
-        raised = encode_claim_record(msgspec.structs.replace(record, epoch=record.epoch + 1, plan=None))
-        return [offset, Change(group.claim_record(partition), self.nodes.record, raised)]
+        return [offset, Change(group.claim_record(partition), self.nodes.record, encode_claim_record(record))]
 
     def described(self) -> DescribedChange:
         record, new = self.nodes.claim, offset_in(self.after) if self.after is not None else None
@@ -222,12 +239,15 @@ def reset(nodes: PartitionNodes, to: Reset, log: LogRange, at_time: int | None =
     return to_offset(nodes, asked, log, note)
 
 
-def to_offset(nodes: PartitionNodes, asked: int, log: LogRange, note: str = "") -> OffsetChange:
-    """The change to the nearest offset in the log; if the offset stays, so does the exact content of its node."""
+def to_offset(nodes: PartitionNodes, asked: int, log: LogRange, note: str = "", leader_epoch: int = -1) -> OffsetChange:
+    """The change to the nearest offset in the log; if the offset stays, so does the exact content of its node.
+
+    `leader_epoch`: of the last record before `asked`; -1: unknown.
+    """
     new = log.clamp(asked)
     same = nodes.offset is not None and nodes.stored == new
     after = nodes.offset.data if same and nodes.offset is not None else encode_offset(new)
-    return OffsetChange(nodes, after, asked, log, note)
+    return OffsetChange(nodes, after, asked, log, note, leader_epoch if new == asked else -1)
 
 
 def _marked(record: ClaimRecord) -> int | None:

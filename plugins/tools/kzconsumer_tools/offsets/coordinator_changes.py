@@ -1,6 +1,7 @@
 """Changes of offsets that the brokers store, and their undo files.
 
-A file has a JSON object on each line: `group`, `topic`, `partition`, `offset` (null: there was none) and `metadata`.
+A file has a JSON object on each line: `group`, `topic`, `partition`, `offset` (null: there was none), `metadata` and
+`leader_epoch` (that of the last record before the offset).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class CoordinatorChange(msgspec.Struct, frozen=True):
         return described_change(self.partition, old, new, None, None, changes=self.changes, epoch=None)
 
 
-class SavedCoordinatorOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SavedCoordinatorOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A line of the file."""
 
     group: str
@@ -40,6 +41,7 @@ class SavedCoordinatorOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=
     partition: int
     offset: int | None
     metadata: str = ""
+    leader_epoch: int = -1
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -47,13 +49,15 @@ class SavedCoordinatorOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=
 
     @property
     def stored(self) -> WithBrokers | None:
-        return WithBrokers.read(self.offset, self.metadata) if self.offset is not None else None
+        return WithBrokers.read(self.offset, self.metadata, self.leader_epoch) if self.offset is not None else None
 
 
 def undo_file(group: str, changes: Iterable[CoordinatorChange]) -> bytes:
     """The coordinator's present offsets, of the partitions that change."""
     lines = [
-        SavedCoordinatorOffset(group, *change.partition, change.before.offset, change.before.metadata)
+        SavedCoordinatorOffset(
+            group, *change.partition, change.before.offset, change.before.metadata, change.before.leader_epoch
+        )
         if change.before is not None
         else SavedCoordinatorOffset(group, *change.partition, None)
         for change in changes

@@ -4,6 +4,9 @@
 `topic,partition,offset` or `group,topic,partition,offset` (`kafka-consumer-groups.sh --export`); and nodes
 (`node_changes`), the only format for invalid content and for missing nodes. Spark's is the JSON of `startingOffsets`
 and of its checkpoints (`org.apache.spark.sql.kafka010.JsonUtils`, 4.0): `{"orders":{"0":13}}`.
+
+The first one and nodes also have the topic and the leader epoch of an offset (`origin`), the first one as
+`...:<offset>:<topic>:<epoch>`. `kafka.tools.ImportZkOffsets` ignores them. Kafka's tools read no CSV with more columns.
 """
 
 from __future__ import annotations
@@ -20,12 +23,14 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.settings.values import read_topic
 from kzconsumer_tools.node_changes import SavedNode, read_nodes, write_nodes
+from kzconsumer_tools.offsets.origin import UNKNOWN, Origin
 from kzconsumer_tools.paths import partition_of
 
 FileFormat = Literal["zookeeper", "csv", "nodes", "spark"]
 
 _OFFSET_PATH_OF_0_7 = re.compile(r"/consumers/[^/]+/offsets/[^/]+/[0-9]+-[0-9]+")
 _OFFSET_PATH = re.compile(r"/consumers/(?P<group>[^/]+)/offsets/(?P<topic>[^/]+)/(?P<partition>[0-9]+)")
+_LINE = re.compile(r"(?P<path>.*/[^/:]*):(?P<offset>[^/:]*)(:(?P<topic>[\w-]+)(:(?P<epoch>[0-9]+))?)?", re.ASCII)
 
 
 class SavedOffset(msgspec.Struct, frozen=True):
@@ -34,6 +39,7 @@ class SavedOffset(msgspec.Struct, frozen=True):
     group: str | None
     partition: TopicPartition
     data: bytes | None
+    origin: Origin = UNKNOWN
 
 
 class OffsetFile(msgspec.Struct, frozen=True):
@@ -59,20 +65,20 @@ def read_offsets(content: bytes) -> OffsetFile:
         except UnicodeDecodeError as error:
             raise ValueError(f"not UTF-8 text (byte {error.start})") from None
         saved = list(_zookeeper_lines(text) if kind == "zookeeper" else _csv_lines(text))
-    seen: dict[tuple[str | None, TopicPartition], bytes | None] = {}
+    seen: dict[tuple[str | None, TopicPartition], SavedOffset] = {}
     for each in saved:
-        if seen.setdefault((each.group, each.partition), each.data) != each.data:
-            raise ValueError(f"{each.partition} appears twice, with different offsets")
+        if seen.setdefault((each.group, each.partition), each) != each:
+            raise ValueError(f"{each.partition} appears twice, with different offsets, topics or leader epochs")
     return OffsetFile(kind, tuple(dict.fromkeys(saved)))
 
 
-def write_offsets(format: FileFormat, offsets: Iterable[tuple[str, bytes]]) -> bytes:
-    """`offsets`: path and content of each node. Raises ValueError for content that CSV and Spark's JSON cannot hold."""
+def write_offsets(format: FileFormat, offsets: Iterable[SavedNode]) -> bytes:
+    """Raises ValueError for content that CSV and Spark's JSON cannot hold."""
     if format == "nodes":
-        return write_nodes(SavedNode(path, data) for path, data in offsets)
+        return write_nodes(offsets)
     if format == "zookeeper":
-        return b"".join(path.encode() + b":" + data + b"\n" for path, data in offsets)
-    found = {partition_of(path): decode_offset(data) for path, data in offsets}
+        return b"".join(map(_line, offsets))
+    found = {partition_of(each.path): decode_offset(each.data or b"-1") for each in offsets}
     numbers = {partition: stored for partition, stored in found.items() if stored is not None}  # -1 means none
     if format == "spark":
         topics: dict[str, dict[str, int]] = {}
@@ -82,6 +88,15 @@ def write_offsets(format: FileFormat, offsets: Iterable[tuple[str, bytes]]) -> b
     rows = io.StringIO()
     csv.writer(rows, lineterminator="\n").writerows((*partition, stored) for partition, stored in numbers.items())
     return rows.getvalue().encode()
+
+
+def _line(node: SavedNode) -> bytes:
+    line = node.path.encode() + b":" + (node.data or b"-1")
+    if node.topic:
+        line += b":" + node.topic.encode()
+        if node.leader_epoch >= 0:
+            line += b":%d" % node.leader_epoch
+    return line + b"\n"
 
 
 def _of_spark(content: bytes) -> list[SavedOffset]:
@@ -104,7 +119,8 @@ def _of_node(node: SavedNode) -> SavedOffset:
     if match is None:
         _refuse_0_7(node.path)
         raise ValueError(f"{node.path} is not a stored offset; `kzconsumer groups restore` reads files of other nodes")
-    return SavedOffset(match["group"], TopicPartition(match["topic"], int(match["partition"])), node.data)
+    partition = TopicPartition(match["topic"], int(match["partition"]))
+    return SavedOffset(match["group"], partition, node.data, Origin(node.topic, node.leader_epoch))
 
 
 def _refuse_0_7(path: str) -> None:
@@ -116,13 +132,16 @@ def _zookeeper_lines(text: str) -> Iterator[SavedOffset]:
     for number, line in enumerate(text.split("\n"), 1):
         if not (line := line.rstrip("\r")).strip():
             continue
-        path, _, offset = line.rpartition(":")
-        match = _OFFSET_PATH.fullmatch(path)
-        if match is None:
-            _refuse_0_7(path)
-            raise ValueError(f"line {number}: not /consumers/<group>/offsets/<topic>/<partition>:<offset>")
+        parts = _LINE.fullmatch(line)
+        match = _OFFSET_PATH.fullmatch(parts["path"]) if parts is not None else None
+        if parts is None or match is None:
+            _refuse_0_7(parts["path"] if parts is not None else "")
+            raise ValueError(
+                f"line {number}: not /consumers/<group>/offsets/<topic>/<partition>:<offset>[:<topic>[:<leader epoch>]]"
+            )
         partition = TopicPartition(match["topic"], int(match["partition"]))
-        yield SavedOffset(match["group"], partition, _offset(offset, number))
+        origin = Origin(parts["topic"] or "", int(parts["epoch"] or -1))
+        yield SavedOffset(match["group"], partition, _offset(parts["offset"], number), origin)
 
 
 def _csv_lines(text: str) -> Iterator[SavedOffset]:

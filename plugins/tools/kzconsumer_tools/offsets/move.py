@@ -44,7 +44,8 @@ class _Sides(NamedTuple):
     """What was read. `namesake`: the group in ZooKeeper with the Kafka group's name, whose members may store there.
 
     `members`: of the Kafka group, None with brokers of 0.8. `blocks` has all partitions of the scope, `logs` those that
-    exist, `offsets` what can be moved. `later`: in how many the brokers have a later offset of the group in ZooKeeper.
+    exist, `offsets` what can be moved, `epochs` the leader epochs of the last records before them. `later`: in how many
+    the brokers have a later offset of the group in ZooKeeper.
     """
 
     nodes: GroupNodes
@@ -55,6 +56,7 @@ class _Sides(NamedTuple):
     blocks: Mapping[TopicPartition, Block | None]
     logs: Mapping[TopicPartition, LogRange]
     offsets: Mapping[TopicPartition, int]
+    epochs: Mapping[TopicPartition, int]
     later: int
 
 
@@ -75,10 +77,16 @@ async def prepare_move(access: ClusterAccess, asked: Asked) -> Move:
     offsets = sides.offsets
     changes: OffsetChanges | CoordinatorChanges
     if asked.to == "kafka":
-        of_brokers = [_to_brokers(sides.namesake, each, at, sides.kafka.get(each)) for each, at in offsets.items()]
+        of_brokers = [
+            _to_brokers(sides.namesake, each, at, sides.epochs.get(each, -1), sides.kafka.get(each))
+            for each, at in offsets.items()
+        ]
         changes = CoordinatorChanges(sides.namesake, of_brokers)
     else:
-        of_nodes = [to_offset(nodes_at(sides.nodes, each), at, sides.logs[each]) for each, at in offsets.items()]
+        of_nodes = [
+            to_offset(nodes_at(sides.nodes, each), at, sides.logs[each], leader_epoch=sides.epochs.get(each, -1))
+            for each, at in offsets.items()
+        ]
         changes = OffsetChanges(sides.nodes, of_nodes)
     described = dict(zip(offsets, (change.described() for change in changes.changes), strict=True))
     partitions = tuple(
@@ -157,7 +165,17 @@ async def _read(access: ClusterAccess, asked: Asked) -> _Sides:
         later = sum((own.get(each) or 0) > (stored.get(each) or 0) for each in chosen)
     blocks = {each: block(each, source.get(each), logs.get(each), known) for each in chosen}
     offsets = {each: at for each in chosen if (at := source.get(each)) is not None and blocks[each] is None}
-    return _Sides(nodes, namesake, members, stored, kafka, blocks, logs, offsets, later)
+    with_brokers = view.brokers if asked.to == "kafka" else kafka
+    epochs = {each: _epoch_before(nodes, with_brokers.get(each), each, at) for each, at in offsets.items()}
+    return _Sides(nodes, namesake, members, stored, kafka, blocks, logs, offsets, epochs, later)
+
+
+def _epoch_before(nodes: GroupNodes, brokers: WithBrokers | None, partition: TopicPartition, offset: int) -> int:
+    """The leader epoch of the last record before the offset, which is stored with the brokers or in ZooKeeper."""
+    if brokers is not None and brokers.offset == offset and brokers.leader_epoch >= 0:
+        return brokers.leader_epoch
+    record = nodes_at(nodes, partition).claim
+    return record.leader_epoch_before(offset) if record is not None else -1
 
 
 def _nothing_to_move(asked: Asked) -> NotFoundError:
@@ -169,12 +187,12 @@ def _nothing_to_move(asked: Asked) -> NotFoundError:
 
 
 def _to_brokers(
-    namesake: GroupNodes, partition: TopicPartition, offset: int, before: WithBrokers | None
+    namesake: GroupNodes, partition: TopicPartition, offset: int, leader_epoch: int, before: WithBrokers | None
 ) -> CoordinatorChange:
     """The offset with the reset epoch of the group of that name in ZooKeeper, whose members may read it, too."""
     claim = nodes_at(namesake, partition).claim
     epoch = claim.epoch if claim else None
-    after = WithBrokers(offset, epoch)
+    after = WithBrokers(offset, epoch, leader_epoch=leader_epoch)
     if before is not None and before.offset == offset and not before.before(epoch or 0):
         after = before  # the effective offset is the same, whatever stands beside it
     return CoordinatorChange(partition, before, after)

@@ -11,16 +11,21 @@ from typing import NamedTuple
 
 from kzconsumer.errors import NotDoneError, NotFoundError
 from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_tools import node_changes
 from kzconsumer_tools.groups.apply import apply_changes, make_parents
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
 from kzconsumer_tools.groups.members_present import members_present, require_no_members
 from kzconsumer_tools.groups.nodes import GroupNodes
+from kzconsumer_tools.node_changes import SavedNode
 from kzconsumer_tools.offsets import coordinator_changes
 from kzconsumer_tools.offsets.changes import OffsetChange, PartitionNodes, Reset, offset_in, reset, to_offset
 from kzconsumer_tools.offsets.coordinator_changes import NO_OFFSET, CoordinatorChange
-from kzconsumer_tools.offsets.stored import stored_offsets
+from kzconsumer_tools.offsets.files import FileFormat, SavedOffset
+from kzconsumer_tools.offsets.origin import origin_of, require_present_topics
+from kzconsumer_tools.offsets.stored import offsets_of_0_7, stored_offsets
+from kzconsumer_tools.paths import partition_of_0_7
 
 Scope = Mapping[str, Collection[int] | None]
 """Topic -> the chosen partitions, None for all of them."""
@@ -36,15 +41,24 @@ class OffsetChanges(NamedTuple):
 
     def undo_file(self) -> bytes:
         """The present content of the offset nodes; claim records are not restored: epochs only grow."""
-        group = GroupPaths(self.nodes.group)
-        return node_changes.undo_file(change.changed(group)[0] for change in self.changes if change.changes)
+        return node_changes.write_nodes(
+            saved_node(self.nodes, change.nodes.partition, offset.data if (offset := change.nodes.offset) else None)
+            for change in self.changes
+            if change.changes
+        )
 
     async def apply(self, access: ClusterAccess) -> None:
         """Raises GroupInUseError or NotDoneError, as `apply_changes`."""
         group = GroupPaths(self.nodes.group)
-        units = [changed for change in self.changes if (changed := change.changed(group))]
         topics = {change.nodes.partition.topic for change in self.changes if change.changes}
         await access.identify(self.nodes.group, sorted(topics))
+        known = await (await access.topics()).found(sorted(topics), self.nodes.group)
+        incarnations = {name: topic.incarnation for name, topic in known.items()}
+        units = [
+            changed
+            for change in self.changes
+            if (changed := change.changed(group, incarnations.get(change.nodes.partition.topic)))
+        ]
         await make_parents(access.session, [change for unit in units for change in unit])
         await apply_changes(access.session, group, units, topics=topics)
 
@@ -78,12 +92,24 @@ class CoordinatorChanges(NamedTuple):
                 f"{where} and {len(refused) - 1} more were not stored: {why}; {len(after) - len(refused)} were"
             )
         present = await coordinator.stored(after)
-        if wrong := [where for where, offset in sorted(after.items()) if present.get(where) != offset]:
+        if wrong := [where for where, offset in sorted(after.items()) if not _is_stored(offset, present.get(where))]:
             raise NotDoneError(
                 f"the brokers have {present.get(wrong[0])} for {wrong[0]}: another client stores offsets of the group"
             )
         if (reason := members_present(await access.nodes(group))) is not None:
             raise NotDoneError(f"group {group} {reason}; it joined meanwhile and may have begun at the earlier offsets")
+
+
+def _is_stored(wanted: WithBrokers | None, present: WithBrokers | None) -> bool:
+    """Brokers before 2.1 do not keep leader epochs."""
+    without = present is not None and wanted is not None and present.leader_epoch < 0
+    return (wanted._replace(leader_epoch=-1) if without and wanted is not None else wanted) == present
+
+
+def saved_node(nodes: GroupNodes, partition: TopicPartition, data: bytes | None) -> SavedNode:
+    """A stored offset for a file, with what is known of its log."""
+    origin = origin_of(nodes, partition)
+    return SavedNode(GroupPaths(nodes.group).offset(partition), data, origin.topic, origin.leader_epoch)
 
 
 def within(partition: TopicPartition, scope: Scope | None) -> bool:
@@ -138,15 +164,28 @@ async def prepare_reset(
 
 
 async def prepare_import(
-    access: ClusterAccess, nodes: GroupNodes, saved: Mapping[TopicPartition, bytes | None], *, verbatim: bool
+    access: ClusterAccess,
+    nodes: GroupNodes,
+    saved: Mapping[TopicPartition, SavedOffset],
+    *,
+    verbatim: bool,
+    way_out: str = "to use the numbers all the same, remove the topics and leader epochs from the file",
 ) -> OffsetChanges:
     """The offsets of a file. `verbatim`: restore nodes as they were; otherwise offsets are moved into the log.
 
-    Raises NotFoundError if none of the partitions exists.
+    Raises NotFoundError if none of the partitions exists, NotDoneError with the `way_out` for offsets of other topics.
     """
+    topics = await (await access.topics()).found(sorted({each.topic for each in saved}), nodes.group)
+    require_present_topics({each: at.origin for each, at in saved.items()}, topics, way_out)
+    epochs = {each: at.origin.leader_epoch for each, at in saved.items()}
     if verbatim:
-        return OffsetChanges(nodes, [OffsetChange(nodes_at(nodes, each), data) for each, data in sorted(saved.items())])
-    offsets = {each: offset_in(data) for each, data in saved.items() if data is not None}
+        restored = [
+            OffsetChange(nodes_at(nodes, each), at.data, leader_epoch=epochs[each])
+            for each, at in sorted(saved.items())
+        ]
+        return OffsetChanges(nodes, restored)
+    contents = {each: at.data for each, at in saved.items() if at.data is not None}
+    offsets = {each: offset_in(data) for each, data in contents.items()}
     existing = await access.partitions(sorted({each.topic for each in offsets}))
     left_out = sorted(each for each in offsets if each.partition not in existing.get(each.topic, ()))
     if offsets and len(left_out) == len(offsets):
@@ -154,28 +193,51 @@ async def prepare_import(
     there = {each: offset for each, offset in offsets.items() if each not in left_out}
     logs = await access.logs([each for each, offset in there.items() if offset is not None])
     changes = [
-        to_offset(nodes_at(nodes, each), offset, logs[each])
+        to_offset(nodes_at(nodes, each), offset, logs[each], leader_epoch=epochs[each])
         if offset is not None
-        else OffsetChange(nodes_at(nodes, each), saved[each])
+        else OffsetChange(nodes_at(nodes, each), contents[each])
         for each, offset in sorted(there.items())
     ]
     return OffsetChanges(nodes, changes, tuple(map(str, left_out)))
 
 
+def prepare_export(nodes: GroupNodes, format: FileFormat, scope: Scope | None) -> list[SavedNode]:
+    """The stored offsets of a group for a file, also those that a consumer of Kafka 0.7 has left.
+
+    Raises NotDoneError for offsets of an earlier topic if the format does not say of which topic they are.
+    """
+    stored = {each: data for each, data in stored_offsets(nodes).items() if within(each, scope)}
+    if format in ("csv", "spark"):
+        require_present_topics({each: origin_of(nodes, each) for each in stored}, nodes.topics, _reset_hint(nodes))
+    saved = [saved_node(nodes, each, data) for each, data in stored.items()]
+    for path, data in offsets_of_0_7(nodes).items():
+        left = partition_of_0_7(path)
+        if within(TopicPartition(left.topic, left.number), scope):
+            saved.append(SavedNode(path, data))
+    return saved
+
+
+def _reset_hint(nodes: GroupNodes) -> str:
+    return f"`kzconsumer offsets reset {nodes.group}` sets where to begin, --topic leaves topics out"
+
+
 async def prepare_clone(
     access: ClusterAccess, source: GroupNodes, target: GroupNodes, scope: Scope | None
 ) -> OffsetChanges:
-    """The stored offsets of one group for another one. Raises NotFoundError if there are none."""
-    chosen: dict[TopicPartition, bytes | None] = {
-        each: data
+    """The stored offsets of one group for another one, with their leader epochs.
+
+    Raises NotFoundError if there are none, NotDoneError for offsets of an earlier topic of that name.
+    """
+    chosen = {
+        each: SavedOffset(None, each, data, origin_of(source, each))
         for each, data in stored_offsets(source).items()
         if offset_in(data) is not None and within(each, scope)
     }
     existing = await access.partitions(sorted({each.topic for each in chosen}))
-    chosen = {each: data for each, data in chosen.items() if each.partition in existing.get(each.topic, ())}
+    chosen = {each: at for each, at in chosen.items() if each.partition in existing.get(each.topic, ())}
     if not chosen:
         raise NotFoundError(f"group {source.group} has no stored offset of a chosen partition that exists")
-    return await prepare_import(access, target, chosen, verbatim=False)
+    return await prepare_import(access, target, chosen, verbatim=False, way_out=_reset_hint(source))
 
 
 def nodes_at(nodes: GroupNodes, partition: TopicPartition) -> PartitionNodes:

@@ -9,10 +9,10 @@ import msgspec
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import Authority, Storage, WithBrokers
-from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_tools.groups.nodes import GroupNodes
 from kzconsumer_tools.offsets.changes import offset_in
+from kzconsumer_tools.offsets.origin import record_of
 from kzconsumer_tools.paths import partition_of, partition_of_0_7
 
 
@@ -81,7 +81,7 @@ def effective_offsets(
     """Where a member starts, for every partition with an offset in either storage."""
     found = {}
     for partition in sorted(zookeeper.keys() | brokers.keys()):
-        record = _record(nodes, partition)
+        record = record_of(nodes, partition)
         authority = Authority.seen(storage, record.fingerprint if record is not None else "")
         at = authority.begin(
             zookeeper.get(partition), brokers.get(partition), record.epoch if record is not None else 0
@@ -108,7 +108,7 @@ def group_offsets(
 def _stored(
     nodes: GroupNodes, partition: TopicPartition, stored: int | None, zookeeper: int | None, brokers: WithBrokers | None
 ) -> StoredOffset:
-    record = _record(nodes, partition)
+    record = record_of(nodes, partition)
     node = nodes.offsets.get(GroupPaths(nodes.group).offset(partition))
     written = datetime.fromtimestamp(node.stat.mtime / 1000, UTC) if node is not None else None
     return StoredOffset(
@@ -121,12 +121,3 @@ def _stored(
         epoch=record.epoch if record is not None else None,
         plan=(record.plan.first, record.plan.until) if record is not None and record.plan is not None else None,
     )
-
-
-def _record(nodes: GroupNodes, partition: TopicPartition) -> ClaimRecord | None:
-    """None if there is none, or only one of an unknown format."""
-    claim = nodes.claims.get(GroupPaths(nodes.group).claim_record(partition))
-    try:
-        return decode_claim_record(claim.data) if claim is not None else None
-    except ValueError:
-        return None

@@ -1,0 +1,237 @@
+"""A stored offset is copied with what it refers to: the topic, and the leader epoch of the record before it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+
+from kzconsumer.errors import NotDoneError
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.offsets.authority import WithBrokers
+from kzconsumer.registry.claim_record import ClaimRecord, StoredPosition, decode_claim_record, encode_claim_record
+from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.ownership import Claimed
+from kzconsumer.registry.paths import GroupPaths, topic
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer_tools.commands.offsets_apply import import_offsets
+from kzconsumer_tools.offsets.changes import Reset
+from kzconsumer_tools.offsets.coordinator_changes import read_undo
+from kzconsumer_tools.offsets.files import FileFormat, SavedOffset, read_offsets, write_offsets
+from kzconsumer_tools.offsets.move import Asked, apply_move, prepare_move
+from kzconsumer_tools.offsets.origin import Origin
+from kzconsumer_tools.offsets.prepare import OffsetChanges, prepare_clone, prepare_export, prepare_reset
+from tests.support.cluster_in_memory import Cluster
+from tests.support.simulated.clients import Clients
+
+GROUP = GroupPaths("orders")
+PLACE = TopicPartition("orders", 0)
+ID = "Zm9vYmFyYmF6cXV4MTIzNA"
+Script = Callable[[Cluster], Awaitable[None]]
+
+
+def play(script: Script, topic_id: str = "") -> None:
+    """Group `orders` has stored offset 6; the last record before it was of leader epoch 5."""
+
+    async def run(session: ZooKeeperSession) -> None:
+        cluster = Cluster(session)
+        await create_topic(session, topic_id)
+        record = ClaimRecord(1, "range", f"{await incarnation(session):#x}", position=StoredPosition(6, 5))
+        await put(session, GROUP.offset(PLACE), b"6")
+        await put(session, GROUP.claim_record(PLACE), encode_claim_record(record))
+        await script(cluster)
+
+    Clients().play(run)
+
+
+async def create_topic(session: ZooKeeperSession, topic_id: str = "") -> None:
+    content = {"partitions": {"0": [1]}, **({"topic_id": topic_id} if topic_id else {})}
+    await session.ensure(topic("orders").rpartition("/")[0])
+    await session.create(topic("orders"), msgspec.json.encode(content))
+
+
+async def recreate_topic(cluster: Cluster) -> None:
+    await cluster.session.delete(topic("orders"), -1)
+    await create_topic(cluster.session)
+
+
+async def incarnation(session: ZooKeeperSession) -> int:
+    stat = await session.exists(topic("orders"))
+    assert stat is not None
+    return stat.czxid
+
+
+async def put(session: ZooKeeperSession, path: str, data: bytes) -> None:
+    await session.ensure(path)
+    await session.set(path, data, -1)
+
+
+async def position(cluster: Cluster, group: str) -> tuple[int | None, int]:
+    """The stored offset, and the leader epoch before it, as a claim finds them."""
+    paths = GroupPaths(group)
+    owners = OwnerRegistry(cluster.session, paths, "range")
+    await owners.prepare(["orders"])
+    claimed = await owners.claim(PLACE, ConsumerThreadId("c", 0), await incarnation(cluster.session))
+    assert isinstance(claimed, Claimed)
+    assert await owners.release(claimed.fence)
+    return claimed.stored, claimed.record.leader_epoch_before(claimed.stored)
+
+
+async def exported(cluster: Cluster, format: FileFormat, group: str = "orders") -> bytes:
+    return write_offsets(format, prepare_export(await cluster.nodes(group), format, None))
+
+
+async def imported(cluster: Cluster, content: bytes, group: str) -> None:
+    file = read_offsets(content)
+    saved = [msgspec.structs.replace(each, group=group) for each in file.offsets]
+    (changes,) = await import_offsets(saved, group, file.format == "nodes", cluster)
+    await changes.apply(cluster)
+
+
+@pytest.mark.parametrize("format", ["zookeeper", "nodes"])
+@pytest.mark.parametrize("topic_id", ["", ID])
+def test_an_export_and_its_import(format: FileFormat, topic_id: str) -> None:
+    async def script(cluster: Cluster) -> None:
+        await imported(cluster, await exported(cluster, format), "new")
+        assert await position(cluster, "new") == (6, 5)
+        assert await position(cluster, "orders") == (6, 5)
+
+    play(script, topic_id)
+
+
+def test_kafkas_own_formats_have_offsets_only() -> None:
+    async def script(cluster: Cluster) -> None:
+        for format in ("csv", "spark"):
+            await imported(cluster, await exported(cluster, format), format)
+            assert await position(cluster, format) == (6, -1)
+
+    play(script)
+
+
+def test_files_of_before_can_be_read() -> None:
+    async def script(cluster: Cluster) -> None:
+        for content in (
+            b"/consumers/orders/offsets/orders/0:4\n",
+            b'{"path":"/consumers/orders/offsets/orders/0","data":"4"}\n',
+        ):
+            await imported(cluster, content, "orders")
+            assert await position(cluster, "orders") == (4, -1)
+
+    play(script)
+
+
+def test_a_clone() -> None:
+    async def script(cluster: Cluster) -> None:
+        changes = await prepare_clone(cluster, await cluster.nodes("orders"), await cluster.nodes("new"), None)
+        await changes.apply(cluster)
+        assert await position(cluster, "new") == (6, 5)
+
+    play(script)
+
+
+def test_an_offset_that_is_moved_into_the_log_has_no_epoch() -> None:
+    async def script(cluster: Cluster) -> None:
+        content = (await exported(cluster, "zookeeper")).replace(b":6:", b":60:")
+        await imported(cluster, content, "new")
+        assert await position(cluster, "new") == (10, -1)
+
+    play(script)
+
+
+def test_a_reset_and_its_undo() -> None:
+    """The offset that an operator chooses is one of the log as it is now."""
+
+    async def script(cluster: Cluster) -> None:
+        nodes = await cluster.nodes("orders")
+        changes = OffsetChanges(nodes, await prepare_reset(cluster, nodes, [PLACE], Reset("offset", 2)))
+        undo = changes.undo_file()
+        await changes.apply(cluster)
+        node = await cluster.session.get(GROUP.claim_record(PLACE))
+        assert decode_claim_record(node.data).position is msgspec.UNSET
+        await imported(cluster, undo, "orders")
+        assert await position(cluster, "orders") == (6, 5)
+
+    play(script)
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+@pytest.mark.parametrize("format", ["zookeeper", "nodes"])
+def test_offsets_of_an_earlier_topic_are_not_imported(format: FileFormat, claimed: bool) -> None:
+    """They would be taken for offsets of the new topic, of which the records before them would never be read."""
+
+    async def script(cluster: Cluster) -> None:
+        if not claimed:  # by a member of ours
+            await cluster.session.delete(GROUP.claim_record(PLACE), -1)
+        before = await exported(cluster, format)
+        await recreate_topic(cluster)
+        for content in (before, await exported(cluster, format)):
+            with pytest.raises(NotDoneError, match=r"1 offset \(orders-0\) of another topic .* remove the topics"):
+                await imported(cluster, content, "new")
+        assert await cluster.session.find(GroupPaths("new").offset(PLACE)) is None
+
+    play(script)
+
+
+def test_offsets_of_an_earlier_topic_are_neither_cloned_nor_written_for_kafkas_tools() -> None:
+    async def script(cluster: Cluster) -> None:
+        await recreate_topic(cluster)
+        source = await cluster.nodes("orders")
+        with pytest.raises(NotDoneError, match="`kzconsumer offsets reset orders` sets where to begin"):
+            await prepare_clone(cluster, source, await cluster.nodes("new"), None)
+        for format in ("csv", "spark"):
+            with pytest.raises(NotDoneError, match="`kzconsumer offsets reset orders` sets where to begin"):
+                await exported(cluster, format)
+        await put(cluster.session, GROUP.offset(PLACE), b"2")  # by a member that reads the new topic
+        assert b"orders,0,2" in await exported(cluster, "csv")
+        await imported(cluster, await exported(cluster, "zookeeper"), "new")
+        assert await position(cluster, "new") == (2, -1)
+
+    play(script)
+
+
+@pytest.mark.parametrize("keeps_epochs", [True, False])
+def test_a_move_to_the_brokers_and_back(keeps_epochs: bool) -> None:
+    async def script(cluster: Cluster) -> None:
+        cluster.keeps_epochs = keeps_epochs
+        to_kafka = Asked("orders", "new", "kafka", None, None)
+        move = await prepare_move(cluster, to_kafka)
+        await apply_move(cluster, to_kafka, move)
+        led = 5 if keeps_epochs else -1
+        assert cluster.has["new"] == {PLACE: WithBrokers(6, None, leader_epoch=led)}
+
+        cluster.has["new"][PLACE] = WithBrokers(8, None, leader_epoch=7)
+        back = Asked("orders", "new", "zookeeper", None, None)
+        move = await prepare_move(cluster, back)
+        undo = move.changes.undo_file()
+        await apply_move(cluster, back, move)
+        assert await position(cluster, "orders") == (8, 7)
+        await imported(cluster, undo, "orders")
+        assert await position(cluster, "orders") == (6, 5)
+
+    play(script)
+
+
+def test_an_undo_file_of_the_brokers_offsets() -> None:
+    async def script(cluster: Cluster) -> None:
+        cluster.has["new"] = {PLACE: WithBrokers(3, None, leader_epoch=4)}
+        move = await prepare_move(cluster, Asked("orders", "new", "kafka", None, None))
+        saved = read_undo(move.changes.undo_file())
+        assert saved is not None
+        assert [each.stored for each in saved] == [WithBrokers(3, None, leader_epoch=4)]
+
+    play(script)
+
+
+def test_the_forms() -> None:
+    line = b"/consumers/a:b/offsets/orders/1:24"
+    for text, origin in (
+        (b"", Origin()),
+        (b":0x1a", Origin("0x1a")),
+        (b":0x1a:5", Origin("0x1a", 5)),
+        (b":%s:0" % ID.encode(), Origin(ID, 0)),
+    ):
+        assert read_offsets(line + text).offsets == (SavedOffset("a:b", TopicPartition("orders", 1), b"24", origin),)
+    for text in (b":", b":0x1a:", b":0x1a:x", b":0x1a:5:6", b":a b"):
+        with pytest.raises(ValueError, match="line 1: not /consumers/"):
+            read_offsets(line + text)
