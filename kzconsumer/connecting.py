@@ -2,6 +2,7 @@
 
 As RFC 8305 (Happy Eyeballs): an address that drops packets, as over a broken IPv6 route, delays a connection by a
 quarter of a second, and does not prevent it. Names are looked up for every connection: an address may change.
+Connections, and sockets that listen, belong to one process: children that it forks do not have them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from itertools import chain, zip_longest
 from typing import Any, Final, NamedTuple, TypeAlias
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import anyio
 
@@ -24,21 +25,30 @@ NO_ANSWER: Final = "no answer"
 
 # By their protocols, which a transport gives up when it is closed; not all transports can be referred to weakly.
 _connected = WeakKeyDictionary[asyncio.BaseProtocol, asyncio.BaseTransport]()
+_listening = WeakSet[socket.socket]()
 
 
 def _leave_to_the_parent() -> None:
     """A forked child has its parent's sockets. What it would write or read there is the parent's: a `CloseSession`, as
-    its event loop ends, would close the parent's session. So in the child they lead nowhere.
+    its event loop ends, would close the parent's session. So in the child they lead nowhere. A child that outlives its
+    parent would also keep the port at which the parent listened.
     """
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for transport in list(_connected.values()):
-        connected = transport.get_extra_info("socket")
-        if connected is not None and (descriptor := connected.fileno()) >= 0:
+    connected = [transport.get_extra_info("socket") for transport in list(_connected.values())]
+    for each in (*connected, *_listening):
+        if each is not None and (descriptor := each.fileno()) >= 0:
             os.dup2(nowhere, descriptor, inheritable=False)
     os.close(nowhere)
 
 
 os.register_at_fork(after_in_child=_leave_to_the_parent)
+
+
+def listen(listening: socket.socket) -> None:
+    """Listen at its address, in this process alone. Raises OSError."""
+    listening.listen()
+    _listening.add(listening)
+
 
 _Address: TypeAlias = tuple[Any, ...]
 

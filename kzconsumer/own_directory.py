@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from pathlib import Path
+
+
+def own_directory(program: str, below: str | None = None) -> Path:
+    """Make `kzconsumer-<program>-<uid>` in a directory, by default the system's temporary one, and return it.
+
+    Raises as `make_own_directory`.
+    """
+    path = Path(below or tempfile.gettempdir()).absolute() / f"kzconsumer-{program}-{os.getuid()}"
+    make_own_directory(path)
+    return path
 
 
 def make_own_directory(path: Path) -> None:

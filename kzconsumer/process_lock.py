@@ -8,13 +8,17 @@ the file releases them; so the files that this process has locked are known here
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import threading
+import time
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 _File = tuple[int, int]
 """Device and inode."""
+
+_LOOK: Final = 0.02
 
 _held: dict[_File, int] = {}  # and the process that holds it: a forked child has a copy of this, and no lock
 _guard = threading.Lock()
@@ -54,6 +58,14 @@ class ProcessLock:
             file = status.st_dev, status.st_ino
             _held[file] = os.getpid()
             return cls(descriptor, file)
+
+    @classmethod
+    def wait(cls, path: Path, seconds: float = math.inf) -> Self | None:
+        """As `take`, for so many seconds. Blocks."""
+        until = time.monotonic() + seconds
+        while (lock := cls.take(path)) is None and time.monotonic() < until:
+            time.sleep(_LOOK)
+        return lock
 
     def release(self) -> None:
         """In a forked child this closes the child's descriptor, and releases nothing."""

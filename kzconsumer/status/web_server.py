@@ -19,6 +19,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from kzconsumer import connecting
 from kzconsumer.errors import CannotListenError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.settings.values import host_and_port
@@ -146,7 +147,7 @@ def _tcp(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(where)
-        listening.listen()
+        connecting.listen(listening)
     except OSError:
         listening.close()
         raise
@@ -161,7 +162,7 @@ def _unix(path: str) -> socket.socket:
             os.unlink(path)
         listening.bind(path)
         os.chmod(path, 0o660)
-        listening.listen()
+        connecting.listen(listening)
     except OSError:
         listening.close()
         raise

@@ -40,6 +40,9 @@ def test_what_the_member_writes_to_is_a_volume_of_its_user() -> None:
     (working,) = re.findall(r'^VOLUME \["(.+)"\]$', DOCKERFILE, re.MULTILINE)
     (user,) = re.findall(r"useradd --system --uid (\d+)", DOCKERFILE)
     assert {working, "/tmp"} <= set(MOUNTS)
+    # Only in memory it has the sticky bit, without which `own_directory` refuses what is below it.
+    (temporary,) = (each for each in POD["volumes"] if each["name"] == MOUNTS["/tmp"]["name"])
+    assert temporary["emptyDir"]["medium"] == "Memory"
     assert POD["securityContext"]["runAsUser"] == POD["securityContext"]["fsGroup"] == int(user)
 
 

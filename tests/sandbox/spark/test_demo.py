@@ -23,7 +23,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def left(folder: Path) -> list[object]:
-    return [*processes_in(folder), *folder.glob("kzconsumer-demo-*")]
+    return [*processes_in(folder), *folder.rglob("kzconsumer-demo-*")]
 
 
 @pytest.mark.timeout(420)

@@ -75,7 +75,9 @@ def test_a_second_reader_is_refused_by_name_until_the_first_has_left(folder: Pat
     readers.enter(LIMIT)  # waits for it
     other.wait()
     readers.leave()
-    assert len(list(folder.iterdir())) == 1  # of the group "other"
+    (ours,) = folder.iterdir()
+    assert ours.stat().st_mode & 0o777 == 0o700
+    assert len(list(ours.iterdir())) == 1  # of the group "other"
 
 
 def test_a_reader_that_was_killed_is_none(folder: Path) -> None:

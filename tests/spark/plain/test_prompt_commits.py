@@ -40,7 +40,8 @@ async def test_an_end_reaches_the_process_that_it_names() -> None:
 async def test_without_a_place_for_a_socket_nothing_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(prompt_commits, "_place", lambda: str(tmp_path / "missing"))
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(prompt_commits, "_place", lambda: str(tmp_path / "file"))
     async with committed_ends(lambda end: None) as path:
         assert path == ""
     assert "no socket for PromptCommits" in caplog.text

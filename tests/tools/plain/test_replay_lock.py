@@ -31,7 +31,18 @@ def test_other_users_cannot_hold_the_lock(folder: Path) -> None:
     before = os.umask(0)
     try:
         with alone("c", "g"):
-            (lock,) = folder.iterdir()
+            (ours,) = folder.iterdir()
+            assert ours.stat().st_mode & 0o777 == 0o700
+            (lock,) = ours.iterdir()
             assert lock.stat().st_mode & 0o777 == 0o600
     finally:
         os.umask(before)
+
+
+def test_without_a_directory_of_its_own_nothing_is_replayed(folder: Path) -> None:
+    folder.chmod(0o777)  # as a volume of Kubernetes: any user could put another directory in its place
+    refused = pytest.raises(
+        NotDoneError, match=r"no lock against other replays: .* may be changed by every user: .*TMPDIR"
+    )
+    with refused, alone("c", "g"):
+        pass

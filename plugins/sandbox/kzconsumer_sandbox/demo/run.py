@@ -18,10 +18,12 @@ from rich.console import Console
 
 from kzconsumer.clock import now
 from kzconsumer.errors import sole_cause
+from kzconsumer.own_directory import own_directory
 from kzconsumer_sandbox.demo.members import kill, wait_gone
 from kzconsumer_sandbox.demo.scenario import TAKEOVER_GOAL, Scenario
 from kzconsumer_sandbox.demo.screen import open_screen
 from kzconsumer_sandbox.demo.verdict import Figures, judge, notes, verdict_table
+from kzconsumer_sandbox.errors import SandboxError
 
 FOLDER_PREFIX = "kzconsumer-demo-"
 # Seconds for the Spark of a killed member to exit.
@@ -31,7 +33,10 @@ _ORPHAN_LIMIT = 10.0
 def run_demo(messages: int, *, as_json: bool, keep: bool) -> int:
     """Returns the exit status. Raises KzConsumerError if the demo cannot be completed."""
     began = now()
-    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX)).resolve()
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=own_directory("sandbox"))).resolve()
+    except OSError as error:
+        raise SandboxError(str(error)) from None
     demo = _Demo(folder, messages)
     stays = keep
     try:

@@ -10,7 +10,6 @@ own chroot.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib
 import os
@@ -28,6 +27,7 @@ import msgspec
 import requests
 from requests.adapters import HTTPAdapter
 
+from kzconsumer.process_lock import ProcessLock
 from kzconsumer_sandbox.errors import SandboxError
 
 Progress = Callable[[int, int], None]
@@ -342,12 +342,14 @@ def _alone(lock: Path) -> Iterator[None]:
     """Lock out other processes; the lock ends with the process. Raises SandboxError if it cannot be created."""
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        file = lock.open("w")
+        held = ProcessLock.wait(lock)
     except OSError as error:
         raise _unwritable(lock.parent, error) from None
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    assert held is not None
+    try:
         yield
+    finally:
+        held.release()
 
 
 NOT_FOUND = (

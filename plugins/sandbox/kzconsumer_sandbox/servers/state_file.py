@@ -5,16 +5,15 @@ Only the supervisor writes the file; the command line reads it, and removes a st
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
+from kzconsumer.process_lock import ProcessLock
 from kzconsumer_sandbox.errors import SandboxError
 
 FOLDER_PREFIX = "kzconsumer-sandbox-"
@@ -72,17 +71,16 @@ class StateFile:
             return None
 
     def running(self) -> bool:
-        """Whether the supervisor is alive: its lock ends with its process."""
+        """Whether the supervisor is alive: its lock ends with its process. Raises SandboxError if it is another's."""
         try:
-            file = self._lock.open("rb")
-        except FileNotFoundError:
+            lock = ProcessLock.take(self._lock, create=False)
+        except (FileNotFoundError, NotADirectoryError):
             return False
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-            return False
+        except OSError as error:
+            raise SandboxError(f"cannot lock {self._lock} ({error.strerror}): give --state FILE") from None
+        if lock is not None:
+            lock.release()
+        return lock is None
 
     def remove_stale(self) -> bool:
         """Remove what a killed supervisor left; False if there was nothing. Raises as `hold`."""
@@ -107,21 +105,16 @@ class StateFile:
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = self._lock.open("wb")
+            lock = ProcessLock.wait(self._lock, 0.5)  # `running` may hold it for a moment
         except OSError as error:
             raise SandboxError(f"cannot write {self.path} ({error.strerror}): give --state FILE") from None
-        with file:
-            deadline = time.monotonic() + 0.5
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:  # `running` may hold it for a moment
-                    if time.monotonic() > deadline:
-                        raise SandboxError(f"a sandbox is running already, see {self.path}") from None
-                    time.sleep(0.02)
+        if lock is None:
+            raise SandboxError(f"a sandbox is running already, see {self.path}")
+        try:
             self._remove_left_over()
             yield
+        finally:
+            lock.release()
 
     def _remove_left_over(self) -> None:
         state = self.read()

@@ -20,6 +20,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
+from kzconsumer.own_directory import own_directory
 from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.broker_server import BrokerServer
 from kzconsumer_sandbox.servers.jars import find_java
@@ -42,7 +43,10 @@ async def supervise(
     """
     failure: SandboxError | None = None
     with place.hold():
-        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+        try:
+            folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=own_directory("sandbox")))
+        except OSError as error:
+            raise SandboxError(str(error)) from None
         starting = SandboxState(os.getpid(), version, str(folder))
         place.write(starting)
         try:

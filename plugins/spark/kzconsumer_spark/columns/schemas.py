@@ -9,7 +9,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-import tempfile
 from importlib import metadata
 from pathlib import Path
 
@@ -86,14 +85,13 @@ def _compiled(path: Path) -> bytes:
             " protoc --include_imports --descriptor_set_out=FILE makes"
         )
     path.stat()
-    with tempfile.NamedTemporaryFile(suffix=".desc") as out:
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{path.parent}", "--include_imports"]
-        command += [f"--descriptor_set_out={out.name}", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            said = [line for line in done.stderr.splitlines() if line.strip()]
-            raise Unsupported(f"{path.name} cannot be compiled: {said[0] if said else 'protoc failed'}")
-        return Path(out.name).read_bytes()
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{path.parent}", "--include_imports"]
+    command += ["--descriptor_set_out=/dev/stdout", str(path)]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode != 0:
+        said = (line for line in done.stderr.decode(errors="replace").splitlines() if path.name in line)
+        raise Unsupported(f"{path.name} cannot be compiled: {next(said, 'protoc failed')}")
+    return done.stdout
 
 
 def _path(schema: str) -> Path:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.own_directory import make_own_directory
+from kzconsumer.own_directory import own_directory
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_spark.daemon.options import WHERE, SparkOptions, local_path
 from kzconsumer_spark.daemon.spool_place import SpoolPlace, is_object_store
@@ -60,9 +59,8 @@ def _spool(options: SparkOptions, where: str) -> tuple[SpoolPlace, Callable[[], 
 
 
 def _private(option: str, path: str) -> PrivateDirectory:
-    parent = Path(path).absolute() / f"kzconsumer-spark-{os.getuid()}"
     try:
-        make_own_directory(parent)
+        parent = own_directory("spark", path)
         sweep(parent)
         return PrivateDirectory(parent)
     except OSError as error:

@@ -6,10 +6,10 @@ alone, which Spark neither shows nor logs; no `repr` has them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import msgspec
@@ -44,13 +44,15 @@ class BrokerAccess:
 
     @contextmanager
     def settings(self) -> Iterator[BrokersSettings]:
-        """The member's, with files that exist meanwhile, in a directory that other users cannot read."""
-        with TemporaryDirectory(prefix="kzconsumer-") as directory:
+        """The member's, with files in memory that exist meanwhile, and that only this process can open."""
+        with ExitStack() as open_files:
             files: dict[str, str] = {}
             for name, content in self._secrets.items():
-                place = Path(directory, name)
-                place.write_bytes(content)
-                files[name] = str(place)
+                file = open_files.enter_context(os.fdopen(os.memfd_create(name), "wb"))
+                os.fchmod(file.fileno(), 0o600)
+                file.write(content)
+                file.flush()
+                files[name] = f"/proc/self/fd/{file.fileno()}"
             tls = msgspec.structs.replace(
                 self._settings.tls,
                 **{name: files.get(name) for name in (*_FILES, "key_password_file")},

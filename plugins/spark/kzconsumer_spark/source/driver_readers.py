@@ -11,10 +11,8 @@ no more.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +22,8 @@ from typing import Final
 import msgspec
 
 from kzconsumer.errors import ConfigError
+from kzconsumer.own_directory import own_directory
+from kzconsumer.process_lock import ProcessLock
 from kzconsumer.settings.sections import SubscriptionSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.topic_filter import TopicFilter
@@ -59,12 +59,16 @@ class DriverReaders:
     """The readers of the settings' group in the driver that is the parent of this process."""
 
     def __init__(self, settings: Settings) -> None:
+        """Raises ConfigError if there is no directory that only this user can change."""
         wanted, driver = settings.subscription, os.getppid()
         self._group = settings.group.id
         self._reads = Reads(os.getpid(), _began(os.getpid()), tuple(wanted.topics), wanted.include, wanted.exclude)
         name = msgspec.json.encode([settings.zookeeper.connect, self._group, driver, _began(driver)])
         digest = hashlib.blake2b(name, digest_size=12).hexdigest()
-        self._path = Path(tempfile.gettempdir()) / f"kzconsumer-readers-{os.getuid()}-{digest}"
+        try:
+            self._path = own_directory("spark") / f"readers-{digest}"
+        except OSError as error:
+            raise ConfigError([f"{WHERE}: {error}"]) from error
 
     def enter(self, patience: float) -> None:
         """Register this reader. Waits up to `patience` seconds for one that is leaving, as after `query.stop()`.
@@ -95,7 +99,8 @@ class DriverReaders:
     @contextmanager
     def _others(self) -> Iterator[list[Reads]]:
         """The readers of other processes, to be changed in the block. The file goes with the last one."""
-        descriptor = self._locked()
+        lock = self._locked()
+        descriptor = lock.descriptor
         try:
             lines = os.pread(descriptor, os.fstat(descriptor).st_size, 0).splitlines()
             readers = [msgspec.json.decode(line, type=Reads) for line in lines]
@@ -107,15 +112,15 @@ class DriverReaders:
             if not readers:
                 self._path.unlink(missing_ok=True)
         finally:
-            os.close(descriptor)
+            lock.release()
 
-    def _locked(self) -> int:
+    def _locked(self) -> ProcessLock:
         while True:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.fstat(descriptor).st_nlink:
-                return descriptor
-            os.close(descriptor)  # its last reader has removed it meanwhile
+            lock = ProcessLock.wait(self._path)
+            assert lock is not None
+            if os.fstat(lock.descriptor).st_nlink:
+                return lock
+            lock.release()  # its last reader has removed it meanwhile
 
 
 def _began(process: int) -> str:

@@ -27,11 +27,12 @@ from pyspark.sql.streaming.listener import (
 )
 
 from kzconsumer.logs.logger import get_logger
+from kzconsumer.own_directory import own_directory
 
 _KEY: Final = "socket"
 _SECONDS: Final = 5.0
-_LONGEST: Final = 80
-"""Bytes of the directory in which the socket's own is made."""
+_LONGEST: Final = 60
+"""Bytes of the directory in which ours is made."""
 _log = get_logger("kzconsumer.spark")
 
 
@@ -88,7 +89,7 @@ async def committed_ends(take: Callable[[dict[str, Any]], None]) -> AsyncIterato
 
     async with AsyncExitStack() as stack:
         try:
-            directory = stack.enter_context(TemporaryDirectory(prefix="kzconsumer-", dir=_place()))
+            directory = stack.enter_context(TemporaryDirectory(prefix="", dir=own_directory("spark", _place())))
             path = str(Path(directory, "commits"))
             listener = await stack.enter_async_context(await anyio.create_unix_listener(path))
         except OSError as error:

@@ -6,11 +6,8 @@ It can be stopped at any moment and started again: ranges in the target's ledger
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import Protocol
 
 import anyio
@@ -21,6 +18,7 @@ from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, NotDoneError, SinkError
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.own_directory import own_directory
 from kzconsumer.process_lock import ProcessLock
 from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.registry.offset_list import spans_of
@@ -62,8 +60,11 @@ def safe_until() -> float:
 def alone(cluster: str, group: str) -> Iterator[float]:
     """Lock out other replays of the group on this machine; yields the time. Raises NotDoneError if there is one."""
     name = hashlib.blake2b(msgspec.json.encode([cluster, group]), digest_size=8).hexdigest()
-    path = Path(tempfile.gettempdir()) / f"kzconsumer-replay-{os.getuid()}-{name}.lock"
-    lock = ProcessLock.take(path)
+    try:
+        path = own_directory("tools") / f"replay-{name}.lock"
+        lock = ProcessLock.take(path)
+    except OSError as error:
+        raise NotDoneError(f"no lock against other replays: {error}") from error
     if lock is None:
         raise NotDoneError(f"another replay of group {group} is running on this machine ({path} is locked)")
     try:
