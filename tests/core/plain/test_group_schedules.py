@@ -18,6 +18,9 @@ from tests.support.simulated.scene import SESSION_TIMEOUT
 
 KINDS_HERE = [kind for kind in KINDS if kind not in ("plan", "published plan", "other")]
 """Plans are of replayable sinks, which this group has none of (test_plan_machine)."""
+LOST = ("reply lost", "request lost")
+SYSTEM_ERROR = -1
+"""Of a server that could not execute a request, and does not say why."""
 
 
 def violations_of_a_release_in_the_middle_of_a_lot() -> list[str]:
@@ -262,25 +265,74 @@ def test_eager_members_release_everything_before_they_claim() -> None:
         assert not first.lost
 
 
-@pytest.mark.parametrize("executed", [True, False])
-@pytest.mark.parametrize("kind", KINDS_HERE)
-def test_a_reply_that_is_lost_is_found_out_about(kind: Kind, executed: bool) -> None:
-    """Each kind of write in turn, and the first three of it: the group comes to rest as if nothing had happened."""
-    for nth in (1,) if kind == "registration" else (1, 2, 3):
-        with simulated_group(nth) as group:
-            group.logs.grow("t", 6)
-            members = [group.join("a", {"t": 2}, 0.005, in_batches=False)]
-            group.network.losing[members[0].process] = loss = Loss(executed, kind, nth)
-            group.world.pass_time(4)
-            members.append(group.join("b", {"t": 1}, 0.005, in_batches=False))
-            group.world.pass_time(4)
-            claim_records_change(group, members[0])
-            group.leave(members[1])
-            group.world.pass_time(8)
-            members.append(group.join("c", {"t": 3}, 0.005, in_batches=False))
-            group.world.pass_time(8)
-            assert loss.nth <= 0, "no such write was made"
-            group.come_to_rest(30, 3)
+@pytest.mark.parametrize(
+    ("kind", "fate", "nth"),
+    [
+        *((kind, fate, nth) for kind in KINDS_HERE if kind != "registration" for fate in LOST for nth in (1, 2)),
+        *((kind, "reply lost", 3) for kind in KINDS_HERE if kind != "registration"),
+        *(("registration", fate, 1) for fate in LOST),
+        # A member whose registration, first containers or first offsets are refused like that ends with the error.
+        *((kind, "refused", nth) for kind in ("claim", "release", "change of thread") for nth in (1, 2)),
+        ("commit", "refused", 7),
+    ],
+)
+def test_a_write_that_fails_is_found_out_about(kind: Kind, fate: str, nth: int) -> None:
+    """Everybody soon has its share, and the group comes to rest as if nothing had happened."""
+    with simulated_group(nth) as group:
+        group.logs.grow("t", 6)
+        members = [group.join("a", {"t": 2}, 0.005, in_batches=False)]
+        group.network.losing[members[0].process] = loss = failure(fate, kind, nth)
+        group.world.pass_time(4)
+        members.append(group.join("b", {"t": 1}, 0.005, in_batches=False))
+        group.world.pass_time(4)
+        assert [len(member.owned) for member in members] == [4, 2]
+        claim_records_change(group, members[0])
+        group.leave(members[1])
+        group.world.pass_time(8)
+        members.append(group.join("c", {"t": 3}, 0.005, in_batches=False))
+        group.world.pass_time(8)
+        assert loss.nth <= 0, "no such write was made"
+        group.come_to_rest(30, 3)
+
+
+@pytest.mark.parametrize("fate", [*LOST, "refused"])
+def test_a_seek_whose_store_fails_is_stored_by_a_later_commit(fate: str) -> None:
+    """In the second epoch of the partitions: their topic was made again."""
+    with simulated_group(1) as group:
+        group.logs.grow("t", 6)
+        member = group.join("a", {"t": 1}, 0.005, in_batches=False)
+        group.world.pass_time(4)
+        group.broker_faults.recreate("t", 6, 0.0)
+        group.world.pass_time(6)
+        assert len(member.owned) == 6
+        for nth, partition in enumerate(sorted(member.owned)[:3], 1):
+            group.network.losing[member.process] = failure(fate, "commit", nth)
+            group.seek(member, partition, group.logs.end(partition) // 2)
+            group.world.pass_time(2)
+        group.come_to_rest(30, 3)
+
+
+def test_pauses_among_messages_that_are_acknowledged_later_and_out_of_order() -> None:
+    """Nothing is committed before it is acknowledged, and the rest of what was fetched goes on behind what is taken."""
+    with simulated_group(1) as group:
+        group.logs.grow("t", 3)
+        group.logs.burst(60)
+        member = group.join("a", {"t": 1}, 0.4, in_batches=False, explicit=True)
+        for number in range(30):
+            group.world.pass_time(0.7)
+            group.pause(member, group.logs.partitions[number % 3])
+            group.world.pass_time(0.3)
+            group.resume(member)
+        group.check()
+        other = group.join("b", {"t": 1}, 0.4, in_batches=False, explicit=True)
+        group.world.pass_time(5)
+        group.check()
+        group.leave(other)
+        group.come_to_rest(30, 3)
+
+
+def failure(fate: str, kind: Kind, nth: int) -> Loss:
+    return Loss(fate == "reply lost", kind, nth, SYSTEM_ERROR if fate == "refused" else 0)
 
 
 def claim_records_change(group: SimulatedGroup, member: Member) -> None:

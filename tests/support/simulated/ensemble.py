@@ -285,6 +285,10 @@ class Connection:
                 self._greeted = True
                 self._greet(frames.handshake(frame))
 
+    def refuse(self, data: bytes, code: int) -> None:
+        """Answer a request with an error instead of executing it."""
+        self._later(0, frames.reply(frames.request(data[4:]).xid, self.server.tree.zxid, code))
+
     def close(self) -> None:
         """The server closes it."""
         if self.open:

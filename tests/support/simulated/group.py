@@ -28,6 +28,7 @@ from tests.support.simulated.product import product_in
 from tests.support.simulated.promises import Promises
 from tests.support.simulated.rest import unsettled
 from tests.support.simulated.scene import SESSION_TIMEOUT, Scene, settings_of
+from tests.support.simulated.strays import Strays
 from tests.support.simulated.turns import Turns
 from tests.support.simulated.virtual_time import Process, World
 
@@ -47,6 +48,7 @@ class SimulatedGroup:
         self.members: list[Member] = []
         self.promises = Promises(self.ensemble, self.network, self.logs, self.members, scene.reset)
         self.turns = Turns(self.brokers, self.promises)
+        self.strays = Strays(self.promises)
         self.broker_faults = BrokerFaults(self.world, self.logs, self.brokers, self.promises)
         self.events: list[Mapping[str, Any]] = []
         """The members' log events; `member` names the member."""
@@ -63,9 +65,10 @@ class SimulatedGroup:
         *,
         in_batches: bool,
         stop_at: Mapping[TopicPartition, int] | None = None,
+        explicit: bool = False,
     ) -> Member:
         process = self.world.process(name)
-        member = Member(self.promises, name, process, subscription, pace, in_batches, stop_at)
+        member = Member(self.promises, name, process, subscription, pace, in_batches, stop_at, explicit)
         self.members.append(member)
         if self._no_leader_until > self.world.now:
             self.trouble(member, self._no_leader_until - self.world.now)

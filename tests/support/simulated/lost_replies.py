@@ -1,4 +1,4 @@
-"""Which of a member's writes to ZooKeeper loses its reply: any, or the n-th of a kind, known by its paths."""
+"""Which of a member's writes to ZooKeeper fails: any, or the n-th of a kind, known by its paths."""
 
 from __future__ import annotations
 
@@ -22,11 +22,15 @@ _DEPTH = 6
 
 @dataclass
 class Loss:
-    """The reply to the n-th write of a kind, or of any kind, is lost; the write is executed or not."""
+    """The reply to the n-th write of a kind, or of any kind, is lost; the write is executed or not.
+
+    With `refusal` it is not executed and the server answers with this error, which says nothing about the nodes.
+    """
 
     executed: bool
     kind: Kind | None = None
     nth: int = 1
+    refusal: int = 0
 
     def strikes(self, operations: Sequence[Operation]) -> bool:
         """Whether it is this write."""

@@ -14,16 +14,19 @@ import anyio
 from anyio.abc import TaskGroup
 
 import kzconsumer
-from kzconsumer.consumer import ConsumerConnector
+from kzconsumer.consumer import Acknowledge, ConsumerConnector
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.group.listener import RebalanceListener
 from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.records._native import Message
 from kzconsumer.settings.settings import Settings
 from kzconsumer.streams.kafka_stream import KafkaStream
 from tests.support.members import sessions_of
 from tests.support.simulated.virtual_time import Process
 
 GROUP = "g"
+
+AT_ONCE = 3
 
 Subscription = Mapping[str, int] | int
 """Topic -> streams, or the streams of a list of all topics."""
@@ -52,6 +55,10 @@ class Handed:
     key: bytes = b""
 
 
+Taken = tuple[TopicPartition, range, Handed]
+"""A partition's offsets in an application's hands."""
+
+
 @dataclass(eq=False)
 class Member(RebalanceListener):
     """One application: what its listener was called with, and how it processes records."""
@@ -64,6 +71,8 @@ class Member(RebalanceListener):
     in_batches: bool
     stop_at: Mapping[TopicPartition, int] | None = None
     """Where partitions end."""
+    explicit: bool = False
+    """It acknowledges messages out of order, while it has taken `AT_ONCE` of each stream."""
     stopping: anyio.Event = field(default_factory=anyio.Event)
     connector: ConsumerConnector | None = None
     owned: set[TopicPartition] = field(default_factory=set)
@@ -136,10 +145,9 @@ class Member(RebalanceListener):
             self.sought[partition] = offset
 
     async def run(self, settings: Settings) -> None:
-        async with (
-            kzconsumer.connect(settings, listener=self, stop_at=self.stop_at) as self.connector,
-            anyio.create_task_group() as tasks,
-        ):
+        how: Acknowledge = "explicit" if self.explicit else "implicit"
+        connected = kzconsumer.connect(settings, listener=self, acknowledge=how, stop_at=self.stop_at)
+        async with connected as self.connector, anyio.create_task_group() as tasks:
             tasks.start_soon(self._consume, self.connector, tasks)
             await self.stopping.wait()
             await self.connector.leave()
@@ -151,13 +159,27 @@ class Member(RebalanceListener):
         else:
             by_topic = await consumer.create_message_streams(self.subscription)
             streams = [stream for several in by_topic.values() for stream in several]
+        read = self._read_explicitly if self.explicit else self._read_batches if self.in_batches else self._read
         for stream in streams:
-            tasks.start_soon(self._read_batches if self.in_batches else self._read, stream)
+            tasks.start_soon(read, stream)
 
     async def _read(self, stream: KafkaStream) -> None:
         async for message in stream:
-            partition = TopicPartition(message.topic, message.partition)
-            await self._work_on(partition, range(message.offset, message.offset + 1), message.key or b"")
+            taken = self._take_one(message)
+            await self._work_on(*taken)
+
+    async def _read_explicitly(self, stream: KafkaStream) -> None:
+        at_once = anyio.Semaphore(AT_ONCE)
+
+        async def acknowledge(message: Message, taken: Taken) -> None:
+            await self._work_on(*taken, times=1 + message.offset % 3)
+            stream.ack(message)
+            at_once.release()
+
+        async with anyio.create_task_group() as work:
+            async for message in stream:
+                work.start_soon(acknowledge, message, self._take_one(message))
+                await at_once.acquire()
 
     async def _read_batches(self, stream: KafkaStream) -> None:
         async for batch in stream.batches():
@@ -165,13 +187,21 @@ class Member(RebalanceListener):
             assert chunk is not None
             partition = chunk.tracker.topic_partition
             offsets = cast("list[int]", batch.column(2).to_pylist())
-            await self._work_on(partition, range(offsets[0], offsets[-1] + 1), batch.column("key")[0].as_py())
+            read = range(offsets[0], offsets[-1] + 1)
+            await self._work_on(*self._take(partition, read, batch.column("key")[0].as_py()))
 
-    async def _work_on(self, partition: TopicPartition, offsets: range, key: bytes) -> None:
+    def _take_one(self, message: Message) -> Taken:
+        partition = TopicPartition(message.topic, message.partition)
+        return self._take(partition, range(message.offset, message.offset + 1), message.key or b"")
+
+    def _take(self, partition: TopicPartition, offsets: range, key: bytes) -> Taken:
         handed = self.group.handed_out(self, partition, offsets, key)
         self.in_hand.append(handed)
+        return partition, offsets, handed
+
+    async def _work_on(self, partition: TopicPartition, offsets: range, handed: Handed, times: int = 1) -> None:
         try:
-            await anyio.sleep(self.pace)
+            await anyio.sleep(self.pace * times)
         finally:
             self.in_hand.remove(handed)
         self.group.done(partition, offsets, handed)

@@ -62,7 +62,7 @@ class SimulatedNetwork:
         self.brokerless: set[Process] = set()
         """These reach no broker."""
         self.losing: dict[Process, Loss] = {}
-        """A reply of ZooKeeper that is going to be lost, with the connection."""
+        """A write to ZooKeeper that is going to fail: its reply is lost, with the connection, or it is refused."""
         self.tearing: dict[Process, float] = {}
         """The part of the next broker response with records after which the connection breaks."""
         self.processes: dict[int, Process] = {}
@@ -197,18 +197,21 @@ class Line(asyncio.Transport):
             if last:
                 self._server_loses()
             elif isinstance(connection := self.connection, Connection):
-                if not self._loses_reply(connection, data):
+                if not self._fails(connection, data):
                     connection.received(data)
                     if (session := connection.session) is not None:
                         self.network.processes[session.id] = self.process
             else:
                 self.connection.received(data)
 
-    def _loses_reply(self, connection: Connection, data: bytes) -> bool:
+    def _fails(self, connection: Connection, data: bytes) -> bool:
         loss = self.network.losing.get(self.process)
         if loss is None or connection.session is None or not loss.strikes(write_of(data)):
             return False
         del self.network.losing[self.process]
+        if loss.refusal:
+            connection.refuse(data, loss.refusal)
+            return True
         if loss.executed:
             connection.received(data)
         self.cut(arrives=False)

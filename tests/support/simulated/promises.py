@@ -120,6 +120,11 @@ class Promises:
             self._overtaken.discard(partition)
             self._cut.discard(partition)
 
+    @property
+    def owners(self) -> dict[TopicPartition, int]:
+        """The sessions that hold owner nodes."""
+        return {partition: session for partition, (_, session) in self._claims.items()}
+
     def claim_of(self, partition: TopicPartition) -> int:
         """The owner node's czxid; 0 without one."""
         return self._claims.get(partition, (0, OPERATOR))[0]

@@ -1,0 +1,53 @@
+"""No owner node is left behind: one that a member holds without a claim soon goes. Checked every second.
+
+`Strays` owns since when each of them stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kzconsumer.group.claims import LEAST_FOR_LISTENER
+from kzconsumer.model import TopicPartition
+from kzconsumer.registry.paths import BROKER_IDS
+from tests.support.members import sessions_of
+from tests.support.simulated.member import Member
+from tests.support.simulated.promises import REVOKE_DEADLINE, Promises
+
+EVERY = 1.0
+PATIENCE = REVOKE_DEADLINE + LEAST_FOR_LISTENER + 8.0
+"""Seconds that a release may take: it waits for work in hand, then for the listener, and is repeated if it fails."""
+
+
+class Strays:
+    """See the module. Members that look once an hour find nothing by themselves: the failure has to lead to it."""
+
+    def __init__(self, promises: Promises) -> None:
+        self._promises = promises
+        self._since: dict[tuple[int, TopicPartition], float] = {}
+        promises.world.after(EVERY, self._look)
+
+    def _look(self) -> None:
+        world = self._promises.world
+        standing = set() if self._excused() else {each for m in self._promises.members for each in self._of(m)}
+        self._since = {each: self._since.get(each, world.now) for each in standing}
+        for (session, partition), since in self._since.items():
+            if world.now - since > PATIENCE:
+                name = self._promises.network.processes[session].name
+                self._promises.violated(f"{name} has had an owner node of {partition} without a claim for {PATIENCE} s")
+        world.after(EVERY, self._look)
+
+    def _of(self, member: Member) -> Iterator[tuple[int, TopicPartition]]:
+        world, session = self._promises.world, member.session
+        if not member.active or member.troubled > world.now or member.connector is None or not session:
+            return
+        membership = sessions_of(member.connector).member
+        held = member.held
+        for partition, holder in self._promises.owners.items():
+            if holder == session and membership is not None and partition not in held:
+                yield session, partition
+
+    def _excused(self) -> bool:
+        """Members wait, whatever they have, while no broker is registered or a registration is unreadable."""
+        nodes, paths = self._promises.ensemble.tree.nodes, self._promises.paths
+        return not nodes[BROKER_IDS].children or paths.member("unreadable") in nodes
