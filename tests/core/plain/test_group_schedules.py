@@ -11,7 +11,7 @@ from kzconsumer.member import Member as Membership
 from kzconsumer.zookeeper.operations import SetData
 from tests.support.members import sessions_of
 from tests.support.simulated.group import SimulatedGroup, simulated_group
-from tests.support.simulated.lost_replies import KINDS, Kind, Loss
+from tests.support.simulated.lost_replies import KINDS, SYSTEM_ERROR, Kind, Loss
 from tests.support.simulated.member import Member
 from tests.support.simulated.network import SLOW
 from tests.support.simulated.scene import SESSION_TIMEOUT
@@ -19,8 +19,6 @@ from tests.support.simulated.scene import SESSION_TIMEOUT
 KINDS_HERE = [kind for kind in KINDS if kind not in ("plan", "published plan", "other")]
 """Plans are of replayable sinks, which this group has none of (test_plan_machine)."""
 LOST = ("reply lost", "request lost")
-SYSTEM_ERROR = -1
-"""Of a server that could not execute a request, and does not say why."""
 
 
 def violations_of_a_release_in_the_middle_of_a_lot() -> list[str]:
@@ -118,7 +116,7 @@ def test_a_member_that_is_repeatedly_cut_off_keeps_its_session_and_its_share() -
         assert group.world.pass_time(10, lambda: len(first.owned) == 6)
         (session,) = group.ensemble.sessions.values()
         guest = group.join("b", {"t": 1}, 0.0, in_batches=False)
-        for number in range(60):
+        for _ in range(60):
             group.network.cut(first.process, arrives=bool(number % 2))
             group.world.pass_time(group.world.random.uniform(0.02, 0.3))
             if number == 40:
@@ -315,13 +313,15 @@ def test_a_seek_whose_store_fails_is_stored_by_a_later_commit(fate: str) -> None
 def test_pauses_among_messages_that_are_acknowledged_later_and_out_of_order() -> None:
     """Nothing is committed before it is acknowledged, and the rest of what was fetched goes on behind what is taken."""
     with simulated_group(1) as group:
-        group.logs.grow("t", 3)
-        group.logs.burst(60)
+        group.logs.grow("t", 2)
         member = group.join("a", {"t": 1}, 0.4, in_batches=False, explicit=True)
-        for number in range(30):
-            group.world.pass_time(0.7)
-            group.pause(member, group.logs.partitions[number % 3])
-            group.world.pass_time(0.3)
+        group.world.pass_time(3)
+        group.logs.burst(60)
+        for _ in range(60):
+            group.world.pass_time(0.37)
+            for partition in group.logs.partitions:
+                group.pause(member, partition)
+            group.world.pass_time(0.11)
             group.resume(member)
         group.check()
         other = group.join("b", {"t": 1}, 0.4, in_batches=False, explicit=True)

@@ -16,6 +16,8 @@ Kind = Literal[
 """A node without claim is deleted by the same operations as in a release. A published plan is emptied by its commit."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
+SYSTEM_ERROR = -1
+"""Of a server that could not execute a request, and does not say why."""
 _DEPTH = 6
 """Elements of the path of a partition's node: "", consumers, group, owners, topic, partition."""
 

@@ -8,13 +8,14 @@ and at every record and, once the faults are over, that the group comes to rest.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kzconsumer.model import TopicPartition
 from tests.support.simulated.group import SimulatedGroup, simulated_group
-from tests.support.simulated.lost_replies import KINDS, Kind, Loss
+from tests.support.simulated.lost_replies import KINDS, SYSTEM_ERROR, Kind, Loss
 from tests.support.simulated.member import Member
 from tests.support.simulated.network import QUICK, SLOW
 from tests.support.simulated.scene import SESSION_TIMEOUT, Scene
@@ -33,8 +34,14 @@ FAULTS = st.sampled_from((0.05, 0.5, 1.5, 2.5, 4.0, SESSION_TIMEOUT, 2 * SESSION
 """How long one lasts: shorter and longer than a third, a half and all of the session timeout."""
 PACES = st.sampled_from((0.0, 0.005, 0.005, 0.05, 1.0, 7.0))
 """Seconds an application needs for a record or batch: a part of a lot's time, and more than the revoke deadline."""
-LOSSES = st.tuples(st.booleans(), st.sampled_from((None, *KINDS)), st.sampled_from((1, 1, 2, 3)))
-"""Whether the write is executed, its kind, and which one of that kind it is."""
+NTH = st.sampled_from((1, 1, 2, 3))
+REFUSED: tuple[Kind, ...] = ("claim", "release", "change of thread")
+"""With an error that says nothing: a member goes on. By others it ends, as when its first offsets are refused."""
+LOSSES = st.one_of(
+    st.builds(Loss, st.booleans(), st.sampled_from((None, *KINDS)), NTH),
+    st.builds(Loss, st.just(False), st.sampled_from(REFUSED), NTH, st.just(SYSTEM_ERROR)),
+)
+TAKING = ("messages", "batches", "acknowledged messages")
 BURSTS = st.sampled_from((40, 200, 600))
 """Records produced at once: an application is in the middle of a lot for a while."""
 
@@ -70,11 +77,12 @@ class GroupMachine(RuleBasedStateMachine):
     # -- members
 
     @precondition(lambda self: len(self.active) < MOST_MEMBERS)
-    @rule(streams=st.integers(1, 3), listed=st.booleans(), pace=PACES, in_batches=st.booleans(), wait=WAITS)
-    def join(self, streams: int, listed: bool, pace: float, in_batches: bool, wait: float) -> None:
+    @rule(streams=st.integers(1, 3), listed=st.booleans(), pace=PACES, taking=st.sampled_from(TAKING), wait=WAITS)
+    def join(self, streams: int, listed: bool, pace: float, taking: str, wait: float) -> None:
         self.names += 1
         subscription = streams if listed else {self.topics[0]: streams}
-        self.group.join(f"m{self.names}", subscription, pace, in_batches=in_batches)
+        in_batches, explicit = taking == "batches", taking == "acknowledged messages"
+        self.group.join(f"m{self.names}", subscription, pace, in_batches=in_batches, explicit=explicit)
         self.wait(wait)
 
     @precondition(lambda self: self.active)
@@ -94,7 +102,9 @@ class GroupMachine(RuleBasedStateMachine):
     def kill_and_start_again(self, which: int, wait: float) -> None:
         member = self.member(which)
         self.group.kill(member)
-        self.group.join(member.name, member.subscription, member.pace, in_batches=member.in_batches)
+        self.group.join(
+            member.name, member.subscription, member.pace, in_batches=member.in_batches, explicit=member.explicit
+        )
         self.wait(wait)
 
     @precondition(lambda self: self.active)
@@ -147,8 +157,8 @@ class GroupMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.active)
     @rule(which=ANY, loss=LOSSES, wait=WAITS)
-    def lose_a_reply(self, which: int, loss: tuple[bool, Kind | None, int], wait: float) -> None:
-        self.group.network.losing[self.member(which).process] = Loss(*loss)
+    def lose_a_reply(self, which: int, loss: Loss, wait: float) -> None:
+        self.group.network.losing[self.member(which).process] = replace(loss)
         self.wait(wait)
 
     @precondition(lambda self: self.active)
