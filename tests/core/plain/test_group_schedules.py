@@ -116,7 +116,7 @@ def test_a_member_that_is_repeatedly_cut_off_keeps_its_session_and_its_share() -
         assert group.world.pass_time(10, lambda: len(first.owned) == 6)
         (session,) = group.ensemble.sessions.values()
         guest = group.join("b", {"t": 1}, 0.0, in_batches=False)
-        for _ in range(60):
+        for number in range(60):
             group.network.cut(first.process, arrives=bool(number % 2))
             group.world.pass_time(group.world.random.uniform(0.02, 0.3))
             if number == 40:

@@ -177,6 +177,9 @@ class SimulatedGroup:
                 self.promises.violated(
                     f"{member.name} left without a notification that {listed(member.owned)} has gone"
                 )
+            for seek in member.seeks:
+                if seek.done() and not seek.cancelled() and seek.exception() is not None:
+                    self.promises.violated(f"a seek of {member.name} failed: {seek.exception()!r}")
             if member.process.errors:
                 self.promises.violated(f"{member.name}: {member.process.errors}")
         violations = self.promises.violations
