@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
 from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.fetcher.partition_state import PartitionFetchState
+from kzconsumer.fetcher.partition_state import FIRST_PAUSE, LONGEST_PAUSE, PartitionFetchState
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.tracker import OffsetTracker
@@ -190,3 +192,55 @@ async def test_a_truncated_log_sets_back_nobody_who_has_records_in_hand(policy: 
     state.tracker.mark(48, 50)
     await resolved(logs, state, policy, "continue")
     assert (state.position, state.reset_due, logs.stored) == (30, False, [(30, True)])
+
+
+OFFSETS = st.integers(0, 9)
+
+
+@given(
+    position=OFFSETS, begin=OFFSETS, size=OFFSETS, policy=st.sampled_from([SMALLEST, LARGEST]), replayable=st.booleans()
+)
+async def test_a_position_that_is_not_in_the_log_becomes_one_that_is(
+    position: int, begin: int, size: int, policy: str, replayable: bool
+) -> None:
+    """It is stored first, unless records are gone: those are passed over behind what was fetched before."""
+    end = begin + size
+    assume(not begin <= position <= end)
+    logs, state = Ends(begin, end), state_at(position)
+    await resolved(logs, state, policy, "continue" if replayable else None)
+    truncated = replayable and position > end
+    gone = not truncated and policy == SMALLEST and position < begin
+    expected = end if truncated or policy == LARGEST else begin
+    assert (state.position, state.reset_due) == (expected, False)
+    assert logs.stored == ([] if gone else [(expected, truncated)])
+    assert state.tracker.processed == (position if gone else expected)
+    passed = state.queue.get_nowait()
+    assert (passed and (passed.first, passed.until)) == ((position, begin) if gone else None)
+
+
+@given(first=OFFSETS, length=st.integers(1, 9), begin=OFFSETS, size=OFFSETS)
+async def test_a_planned_range_that_the_log_has_lost_is_given_up_inside_the_log(
+    first: int, length: int, begin: int, size: int
+) -> None:
+    """Retention may have deleted its beginning, too."""
+    plan, end = plan_of(first, first + length), begin + size
+    assume(end < plan.until)
+    logs, state = Ends(begin, end), state_at(first, plan)
+    reset = OffsetReset(LARGEST, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_uncommitted"], "continue")
+    assert await reset.end_early(state, plan, begin, end, end)
+    expected = next((offset for offset in range(first, end) if offset >= begin), end)
+    assert (state.position, state.tracker.replay, logs.stored) == (expected, None, [(expected, True)])
+
+
+@given(st.integers(1, 40), st.floats(0, 1e9))
+def test_pauses_grow_up_to_the_longest(failures: int, began: float) -> None:
+    state, time, before = state_at(0), began, 0.0
+    for number in range(failures):
+        state.pause(time)
+        pause = state.retry_at - time
+        assert pause == pytest.approx(min(FIRST_PAUSE * 2**number, LONGEST_PAUSE), abs=1e-6)
+        assert pause > before or pause == pytest.approx(LONGEST_PAUSE, abs=1e-6)
+        time, before = state.retry_at, pause
+    state.succeed()
+    state.pause(time)
+    assert state.retry_at - time == pytest.approx(FIRST_PAUSE, abs=1e-6)

@@ -75,11 +75,15 @@ def test_a_topic_filter_can_replace_topics() -> None:
         assert (compare(old, new).settings, compare(old, new).rejoins) == (new, True)
 
 
-def test_a_run_keeps_the_topics_that_it_began_with() -> None:
-    old = settings(subscription={"topics": {"a": 1}, "stop_at": "end"})
-    new = settings(subscription={"topics": {"b": 1}, "stop_at": "end"})
-    assert compare(old, new).needs_restart == ("subscription.topics",)
-    assert not compare(old, new).rejoins
+@pytest.mark.parametrize("before", [None, "end"])
+@pytest.mark.parametrize("after", [None, "end"])
+def test_a_run_keeps_the_topics_that_it_began_with(before: str | None, after: str | None) -> None:
+    """Also one that the new file would begin."""
+    old = settings(subscription={"topics": {"a": 1}} | ({"stop_at": before} if before else {}))
+    new = settings(subscription={"topics": {"b": 1}} | ({"stop_at": after} if after else {}))
+    in_run = before is not None or after is not None
+    assert compare(old, new).rejoins == (not in_run)
+    assert ("subscription.topics" in compare(old, new).needs_restart) == in_run
 
 
 @pytest.mark.parametrize("place", sorted(LIVE | REJOINING))

@@ -23,6 +23,7 @@ from kzconsumer import clock
 from kzconsumer.streams.cursor import LOOK_SECONDS, StreamCursor
 from kzconsumer.zookeeper import server_choice
 from kzconsumer.zookeeper.heartbeat import Instant
+from kzconsumer.zookeeper.link import Link
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -30,6 +31,8 @@ INFINITY = float("inf")
 BEGINNING = 1000.0
 """Seconds on the clock of a new world."""
 _LONGEST = 60.0
+LAST_XID = 0x7FFFFFFF
+"""Of a request to ZooKeeper."""
 MOST_TURNS = 100_000
 """Iterations of loops at one moment: more means that a task never waits."""
 
@@ -244,14 +247,20 @@ def clock_of(world: World) -> Iterator[None]:
     def instant() -> Instant:
         return Instant(world.now, world.now + world.wall_ahead)
 
-    allow = StreamCursor._allow_more
+    allow, link = StreamCursor._allow_more, Link.__init__
 
     async def allow_more(self: StreamCursor) -> None:
         await allow(self)
         self._lot.allow(3600.0)  # of the machine's clock, which compiled code reads
         asyncio.get_running_loop().call_later(LOOK_SECONDS, self._lot.allow, 0.0)
 
+    def used_link(self: Link, *arguments: Any, **more: Any) -> None:
+        """Its next requests have the last numbers; then they begin again."""
+        link(self, *arguments, **more)
+        self._xid = LAST_XID - 3
+
     with (
+        mock.patch.object(Link, "__init__", used_link),
         mock.patch.object(clock, "time", SimpleNamespace(clock_gettime=lambda _: world.now, CLOCK_BOOTTIME=0)),
         mock.patch.object(server_choice, "instant", instant),
         mock.patch.object(server_choice, "random", world.random),
