@@ -1,41 +1,40 @@
 """Each alert rule with the series of a run in which a member stops in that way, and of runs in which it does not.
 
-The member is the product in a simulated world, scraped every 15 seconds of its time for the better part of an hour;
-promtool evaluates the rules over what it told. So a rule is tested by what is told, not by what its author expects.
+The member is the product in a simulated world, scraped every 15 seconds of its time, for ten minutes or, at night, the
+better part of an hour; promtool evaluates the rules over what it told. So a rule is tested by what is told, not by what
+its author expects. `tools/servers/test_alerts_of_servers.py` records real members and exporters.
 """
 
 from __future__ import annotations
 
-import re
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from kzconsumer.logs.troubles import Trouble
 from kzconsumer.model import TopicPartition
 from kzconsumer.status.metrics import families
 from kzconsumer.zookeeper.operations import Create
 from tests.core.plain.test_status_metrics import Given
-from tests.support.programs import PROMTOOL, need
+from tests.support.alerts import MISSING, Recording, firing
+from tests.support.extent import extent
+from tests.support.programs import PROMTOOL
 from tests.support.simulated.observed import Observed, observed
 
 pytestmark = [pytest.mark.long, pytest.mark.needs(PROMTOOL)]
-RULES = Path(__file__).parents[3] / "monitoring" / "alerts.yml"
 SCRAPE = 15
 FIRST = TopicPartition("t", 0)
 Series = dict[str, list[str]]
 Happening = Callable[[Observed], None]
 
 
-def scraped(at: Observed) -> Iterator[tuple[str, float]]:
-    """What `/metrics` has at this moment: each series with its value."""
+def scraped(at: Observed) -> Iterator[Sample]:
+    """What `/metrics` has at this moment."""
     counts: dict[tuple[str, str], int] = {}
     for event in at.group.events:
         if event["level"] in ("warning", "error"):
@@ -46,51 +45,22 @@ def scraped(at: Observed) -> Iterator[tuple[str, float]]:
     registry.register(Given(list(families(at.observer.report(), at.observer.counters, at.observer.batches, troubles))))
     text = generate_latest(registry).decode()  # type: ignore[no-untyped-call]
     for family in text_string_to_metric_families(text):  # type: ignore[no-untyped-call]
-        for sample in family.samples:
-            labels = ", ".join(f'{name}="{value}"' for name, value in sorted(sample.labels.items()))
-            yield f'{sample.name}{{{labels}, instance="{at.member.name}:9308"}}', sample.value
+        yield from family.samples
 
 
-def recorded(at: Observed, minutes: int, happens: Happening, every: int | None = None) -> Series:
-    """A quarter of an hour of rest, then `happens`, once or `every` so many seconds."""
-    series: Series = {}
-    for scrape in range(minutes * 60 // SCRAPE):
-        since = scrape * SCRAPE - 900
+def recorded(at: Observed, minutes: int, happens: Happening, *, rest: int = 2, every: int | None = None) -> Series:
+    """`rest` minutes of rest, then `minutes` that begin with `happens`, once or `every` so many seconds."""
+    recording = Recording()
+    for since in range(-60 * rest, 60 * minutes, SCRAPE):
         if since == 0 or (since > 0 and every is not None and since % every == 0):
             happens(at)
         at.group.world.pass_time(SCRAPE)
-        for name, value in scraped(at):
-            known = series.setdefault(name, [])
-            known += ["_"] * (scrape - len(known))
-            known.append(f"{value:.17g}")
-        for known in series.values():
-            known += ["_"] * (scrape + 1 - len(known))
-    return series
+        recording.add(scraped(at), f"{at.member.name}:9308")
+    return recording.series
 
 
-def firing(series: Mapping[str, list[str]], minutes: int, place: Path) -> set[str]:
-    """The alerts that fire at the end of any minute. promtool compares: it is told that there are none, and objects."""
-    query = 'group by (alertname) (ALERTS{alertstate="firing"})'
-    asked = [{"expr": query, "eval_time": f"{minute}m", "exp_samples": []} for minute in range(1, minutes)]
-    test: dict[str, Any] = {
-        "rule_files": [str(RULES)],
-        "evaluation_interval": "30s",
-        "tests": [
-            {
-                "interval": f"{SCRAPE}s",
-                "input_series": [{"series": name, "values": " ".join(each)} for name, each in series.items()],
-                "promql_expr_test": asked,
-            }
-        ],
-    }
-    (place / "run.yml").write_text(yaml.safe_dump(test))
-    done = subprocess.run(
-        [need(PROMTOOL), "test", "rules", str(place / "run.yml")], capture_output=True, text=True, check=False
-    )
-    output = done.stdout + done.stderr
-    found = set(re.findall(r'alertname=\\?"(\w+)', output))
-    assert (done.returncode == 0) == (not found), output
-    return found
+def alerts_of(series: Mapping[str, list[str]], place: Path) -> set[str]:
+    return {name for name, _ in firing("alerts.yml", series, SCRAPE, place)}
 
 
 def nothing(at: Observed) -> None:
@@ -147,21 +117,23 @@ def moved(at: Observed) -> None:
     at.group.logs.burst(50)
 
 
-STOPS: dict[str, tuple[Happening, set[str]]] = {
-    "cut off": (cut_off, {"KzconsumerLagUnknown", "KzconsumerPartitionStalled"}),
-    "a broker that does not answer": (silent_broker, {"KzconsumerLagUnknown", "KzconsumerPartitionStalled"}),
-    "no leader": (no_leader, {"KzconsumerLagUnknown", "KzconsumerPartitionStalled"}),
-    "a stalled application": (stalled, {"KzconsumerPartitionStalled", "KzconsumerBehind"}),
-    "an owner that is no member": (blocked, {"KzconsumerClaimBlocked"}),
-    "an unreadable member": (unreadable, {"KzconsumerGroupUnreadable"}),
+#: What happens, the alerts that fire within eight minutes, and those of the half hour that a night has.
+STOPS: dict[str, tuple[Happening, set[str], set[str]]] = {
+    "cut off": (cut_off, {"KzconsumerLagUnknown", "KzconsumerPartitionStalled"}, set()),
+    "a broker that does not answer": (silent_broker, {"KzconsumerLagUnknown", "KzconsumerPartitionStalled"}, set()),
+    "no leader": (no_leader, {"KzconsumerLagUnknown", "KzconsumerPartitionStalled"}, set()),
+    "a stalled application": (stalled, {"KzconsumerPartitionStalled"}, {"KzconsumerBehind"}),
+    "an owner that is no member": (blocked, {"KzconsumerClaimBlocked"}, set()),
+    "an unreadable member": (unreadable, {"KzconsumerGroupUnreadable"}, set()),
 }
 
 
 @pytest.mark.parametrize("way", STOPS)
 def test_a_group_that_stops_raises_its_alert(way: str, tmp_path: Path) -> None:
-    happens, alerts = STOPS[way]
+    happens, soon, later = STOPS[way]
+    alerts = extent(soon, soon | later)
     with observed(silent_logs=way != "an owner that is no member") as at:
-        found = firing(recorded(at, 45, happens), 45, tmp_path)
+        found = alerts_of(recorded(at, extent(8, 30), happens, rest=extent(2, 15)), tmp_path)
     assert alerts <= found
     # A blocked claim and an unreadable group are tried again and again.
     assert found - alerts <= {"KzconsumerErrors", "KzconsumerJudged", "KzconsumerRebalancesFail"}
@@ -170,14 +142,15 @@ def test_a_group_that_stops_raises_its_alert(way: str, tmp_path: Path) -> None:
 def test_records_that_retention_took_raise_an_alert(tmp_path: Path) -> None:
     with observed() as at:
         at.group.pause(at.member, FIRST)
-        assert "KzconsumerOffsetsLost" in firing(recorded(at, 25, offsets_lost), 25, tmp_path)
+        series = recorded(at, extent(5, 10), offsets_lost, rest=extent(2, 15))
+        assert "KzconsumerOffsetsLost" in alerts_of(series, tmp_path)
 
 
 def test_a_group_of_which_nothing_is_heard_raises_an_alert(tmp_path: Path) -> None:
     with observed() as at:
-        heard = recorded(at, 10, nothing)
-    silent = {name: [*each, *["_"] * 160] for name, each in heard.items()}
-    assert firing(silent, 45, tmp_path) == {"KzconsumerNoData"}
+        heard = recorded(at, 6, nothing)
+    silent = {name: [*each, *[MISSING] * 160] for name, each in heard.items()}
+    assert alerts_of(silent, tmp_path) == {"KzconsumerNoData"}
 
 
 @pytest.mark.parametrize(("happens", "every"), [(nothing, None), (rebalancing, 120), (moved, 300)])
@@ -186,4 +159,5 @@ def test_a_quiet_a_starting_and_a_rebalancing_group_raise_none(
 ) -> None:
     """The recording begins with the start of the member."""
     with observed(silent_logs=happens is nothing, settled=0.0) as at:
-        assert firing(recorded(at, 35, happens, every), 35, tmp_path) == set()
+        series = recorded(at, extent(9, 20), happens, rest=extent(1, 15), every=every)
+        assert alerts_of(series, tmp_path) == set()

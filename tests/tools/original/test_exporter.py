@@ -16,6 +16,7 @@ import aiohttp
 import anyio
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.ports import free_port
@@ -47,14 +48,16 @@ class Exported:
 
     async def metrics(self, name: str, *labels: str) -> Samples:
         """The values of these labels -> the sample."""
-        async with self._http.get("/metrics") as answer:
-            text = await answer.text()
         return {
             tuple(sample.labels[label] for label in labels): sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
+            for sample in await self.samples()
             if sample.name == f"kzconsumer_{name}"
         }
+
+    async def samples(self) -> list[Sample]:
+        async with self._http.get("/metrics") as answer:
+            text = await answer.text()
+        return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
 
 @asynccontextmanager
