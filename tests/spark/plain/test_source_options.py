@@ -6,12 +6,16 @@ import re
 from pathlib import Path
 
 import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.model import TopicPartition
+from kzconsumer_spark import GroupSource
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
 from kzconsumer_spark.source.bounds import Bounds
-from kzconsumer_spark.source.options import COLUMNS, read_options, require_columns
+from kzconsumer_spark.source.options import COLUMNS, read_options
 
 BASE = {"zookeeper.connect": "zk:2181", "group.id": "g", "topics": "a"}
 
@@ -113,11 +117,29 @@ def test_faults_of_bounds() -> None:
     ]
 
 
-def test_a_schema_names_columns_that_there_are() -> None:
-    require_columns(["offset", "value", "headers"])
-    with pytest.raises(ConfigError, match=r'^GroupSource: schema: there is no column "ofset"; there are key, value'):
-        require_columns(["offset", "ofset"])
-    assert list(COLUMNS) == [each.split()[0] for each in re.split(r",(?![^<]*>)", SCHEMA)]
+@pytest.mark.parametrize(
+    ("field", "fault"),
+    [
+        (StructField("ofset", LongType()), 'there is no column "ofset"; there are key, value, topic, partition'),
+        (StructField("offset", IntegerType()), "column offset is bigint, not int: cast it in a select"),
+        (StructField("value", StringType()), "column value is binary, not string: cast it in a select"),
+    ],
+)
+def test_a_schema_has_some_of_the_columns_with_their_types(field: StructField, fault: str) -> None:
+    """A batch read and a query refuse others before anything is joined."""
+    source = GroupSource(CaseInsensitiveDict(BASE))  # type: ignore[arg-type]
+    source.reader(StructType([StructField("value", BinaryType()), StructField("offset", LongType())]))
+    schema = StructType([StructField("key", BinaryType()), field])
+    with pytest.raises(ConfigError, match=f"^GroupSource: schema: {re.escape(fault)}"):
+        source.reader(schema)
+    reader = source.streamReader(schema)
+    with pytest.raises(ConfigError, match=f"^GroupSource: schema: {re.escape(fault)}"):
+        reader.latestOffset(reader.initialOffset(), ReadMaxRows(1))
+
+
+def test_columns_are_those_of_the_schema() -> None:
+    fields = (each.split(maxsplit=1) for each in re.split(r",(?![^<]*>)", SCHEMA))
+    assert {name: kind.replace(": ", ":").replace(", ", ",") for name, kind in fields} == COLUMNS
 
 
 def test_options_of_the_other_kind_of_query() -> None:

@@ -13,7 +13,7 @@ import anyio.lowlevel
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from kzconsumer.errors import BrokersUnreachableError, ConfigError, ZooKeeperUnreachableError
 from kzconsumer.registry.paths import GroupPaths
@@ -35,7 +35,7 @@ from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session
 
 LIMIT = 60.0
-COLUMNS = StructType([StructField(name, BinaryType()) for name in ("offset", "value")])
+COLUMNS = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
 ROWS = ReadMaxRows(100)
 
 

@@ -53,10 +53,11 @@ _log = get_logger("kzconsumer.spark")
 class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Joins the group at the first call of `latestOffset`: what Spark has committed is known then."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._settings = options.settings
-        self._columns = list(columns)
+        self._schema = schema
+        self._columns = schema.names
         self._member: GroupMember | None = None
         self._readers = DriverReaders(self._settings)
 
@@ -125,7 +126,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from kzconsumer_spark.source.group_member import GroupMember
 
         self._options.require_streaming()
-        require_columns(self._columns)
+        require_columns(self._schema)
         self._readers.enter(self._settings.stop.deadline + _LEAVES_SECONDS)
         configure(self._settings.log.level, self._settings.log.format)
         # A member waits for servers, also at a wrong address or with a wrong password.
@@ -158,9 +159,9 @@ class GroupSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Raises ConfigError."""
         self._read.require_batch()
-        require_columns(schema.names)
+        require_columns(schema)
         return GroupBatchReader(self._read, schema.names)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         # An error here would be followed by one of Spark 4.3, which stops the reader that it has not got.
-        return GroupStreamReader(self._read, schema.names)
+        return GroupStreamReader(self._read, schema)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
+from pyspark.sql.types import StructType
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.rejected.rejects import check_rejected
@@ -71,13 +72,29 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(faults)
 
 
-def require_columns(names: Collection[str]) -> None:
-    """Of a schema that the user gives. Raises ConfigError."""
-    if unknown := [name for name in names if name not in COLUMNS]:
-        raise ConfigError([f'{WHERE}: schema: there is no column "{unknown[0]}"; there are {", ".join(COLUMNS)}'])
+def require_columns(schema: StructType) -> None:
+    """Of a schema that the user gives: some of the columns, with their types. Raises ConfigError."""
+    for each in schema:
+        kind = each.dataType.simpleString()
+        if each.name not in COLUMNS:
+            fault = f'there is no column "{each.name}"; there are {", ".join(COLUMNS)}'
+            raise ConfigError([f"{WHERE}: schema: {fault}"])
+        if kind != COLUMNS[each.name]:
+            fault = f"column {each.name} is {COLUMNS[each.name]}, not {kind}: cast it in a select"
+            raise ConfigError([f"{WHERE}: schema: {fault}"])
 
 
-COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+COLUMNS: Final = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+"""With the types of `ranges.spool_reader.SCHEMA`."""
 
 
 def read_options(given: Mapping[str, str]) -> SourceOptions:
