@@ -7,10 +7,11 @@ nevertheless is written range by range, and a range that fails alone is kept in 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
 from kzconsumer.errors import ContentRefusedError, DestinationWentBackError, RecordNotWrittenError, SinkError
@@ -19,7 +20,7 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.offset_list import spans_of
 from kzconsumer.sinks.capabilities import Capabilities
 from kzconsumer.sinks.failures import sink_failures
-from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, Sink
+from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, Rejected, Sink
 from kzconsumer.sinks.owned_ranges import OwnedRanges
 from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.quarantine import RangeQuarantine
@@ -227,17 +228,37 @@ class BatchWriter:
         return False
 
     async def _separate(self, work: _Work, refusal: ContentRefusedError) -> None:
-        """Find the records that the destination refuses, and reject them. Raises `refusal` if there are none."""
+        """Find the records that the destination refuses, and reject them. Raises `refusal` if there are none.
+
+        Of a claim that is lost meanwhile nothing is known: they may be its next owner's.
+        """
         if self._can.trial is None or self._plans is None or self._rejecting is None:
             raise refusal
         separating = Separating(self._can.trial)
         found = []
         with sink_failures(self._name):
             for claim, part in work.parts.items():
-                found += [] if claim.lost else await separating.refused(part)
-            if not found:
-                raise refusal
-            await self._reject(work, RecordsRejectedError(found))
+                found += await _while_owned(claim, partial(separating.refused, part))
+            if found:
+                await self._reject(work, RecordsRejectedError(found))
+                return
+        left = {claim: part for claim, part in work.parts.items() if not claim.lost}
+        if not left or len(left) == len(work.parts):
+            raise refusal
+        work.keep(left)
+
+
+async def _while_owned(claim: OffsetTracker, search: Callable[[], Awaitable[list[Rejected]]]) -> list[Rejected]:
+    """What `search` finds; nothing if the claim is lost, which ends it: each of its trials may be a job of Spark."""
+    found: list[Rejected] = []
+    with anyio.CancelScope() as scope:
+        claim.when_lost(scope.cancel)
+        try:
+            await anyio.lowlevel.checkpoint()  # it may be lost already
+            found = await search()
+        finally:
+            claim.when_lost(None)
+    return [] if claim.lost else found
 
 
 def _mark_written(claim: OffsetTracker, part: RangeData) -> None:

@@ -30,6 +30,7 @@ from tests.core.plain.test_sink_runner import Memory, running, until
 from tests.support.chunks import TOPIC, LeaseInHand, chunk, put, tracker
 from tests.support.owned_ranges import Nothing, Owned
 from tests.support.plans import plan_of
+from tests.support.simulated.virtual_time import in_virtual_time
 
 POSITION = tuple[int, int]
 
@@ -312,6 +313,54 @@ async def test_a_search_that_fails_since_the_partition_is_lost_ends_no_member() 
         put(queue, chunk(claims[1], 0, 2))
         await until(lambda: claims[1].processed == 2)
     assert journal.events == ["write [(1, [0, 1])]"]
+
+
+class Slow(Table):
+    """Each trial takes a second; at one of them a claim is lost."""
+
+    claim: OffsetTracker
+    begun = 0
+
+    async def trial(self, batch: Batch) -> None:
+        self.begun += 1
+        if self.begun == 3:
+            asyncio.get_running_loop().call_later(0.5, self.claim.close)
+        await asyncio.sleep(1)
+        await super().trial(batch)
+
+
+@in_virtual_time
+async def test_a_search_ends_when_the_partition_is_lost() -> None:
+    """A trial may be a job of Spark, and a search of a million records takes forty."""
+    claim = tracker(0)
+    journal = Journal([claim])
+    sink = Slow(journal, refused=[(0, 7)])
+    sink.claim = claim
+    queue = ChunkQueue(1 << 20)
+    put(queue, chunk(claim, 0, 500))
+    async with running(runner_of(sink, journal), [queue]):
+        await asyncio.sleep(60)
+    assert (sink.begun, sink.trials, journal.events) == (3, 2, [])
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_of_a_batch_whose_search_loses_one_partition_the_rest_is_written(lost: int) -> None:
+    """The lost one may have had the refused record: that nothing else is found is no reason to stop."""
+
+    @in_virtual_time
+    async def play() -> None:
+        claims = [tracker(0), tracker(1)]
+        journal = Journal(claims)
+        sink = Slow(journal, refused=[(lost, 7)])
+        sink.claim = claims[lost]
+        queue = ChunkQueue(1 << 20)
+        put(queue, *(chunk(claim, 0, 20) for claim in claims))
+        async with running(runner_of(sink, journal), [queue]):
+            await asyncio.sleep(60)
+        assert claims[1 - lost].processed == 20
+        assert journal.events == [f"write {[(1 - lost, [*range(20)])]}"]
+
+    play()
 
 
 async def test_a_range_of_which_a_search_leaves_nothing_is_done() -> None:
