@@ -26,6 +26,11 @@ CHAOS = (
     "tests/spark/servers/test_source_changes.py",
     "tests/spark/spark/test_source_secrets.py",
     "tests/spark/spark/test_docs_functions.py",
+    "tests/spark/spark/test_source_tokens.py",
+    "tests/spark/spark/test_spark_function_steps.py",
+    "tests/spark/spark/test_spark_proof.py",
+    "tests/core/spark/test_tutorial.py",
+    "tests/sandbox/spark/test_demo.py",
     "tests/tools/spark/test_sink_verify.py",
 )
 VERSIONS = (

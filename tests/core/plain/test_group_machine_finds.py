@@ -112,6 +112,7 @@ def finds(start: int, machine: type[GroupMachine]) -> Found | None:
     return None
 
 
+@only_nightly
 def test_finds_logs_that_are_not_compared_with_positions() -> None:
     """Those that were cut off by an unclean election and have grown past the position again."""
 

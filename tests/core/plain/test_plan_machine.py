@@ -26,7 +26,7 @@ from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import ClaimRecord, Plan
 from kzconsumer.sinks import planning
 from kzconsumer.zookeeper.operations import Check, Operation, SetData
-from tests.support.extent import extent
+from tests.support.extent import extent, only_nightly
 from tests.support.simulated.plan_world import PARTITIONS, PlanWorld, plan_world
 
 NAMES = ("a", "b")
@@ -155,6 +155,7 @@ def test_finds_a_mark_that_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
+@only_nightly
 def test_finds_a_plan_that_does_not_store_its_first_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     """An earlier commit failed to store the offset: the next owner would take the plan for a misplaced one."""
     write = Committer._write
@@ -169,6 +170,7 @@ def test_finds_a_plan_that_does_not_store_its_first_offset(monkeypatch: pytest.M
 
 
 @pytest.mark.long
+@only_nightly
 def test_finds_a_plan_that_is_replayed_at_any_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     def stubborn(plan: Plan | None, stored: int | None, *rest: Any) -> Adoption:
         answer = compare(plan, stored, *rest)

@@ -1,8 +1,8 @@
 """README.md, docs/tutorial.md and docs/plugins.md are executed: files are saved, commands run in order in one shell.
 
 The output that a page prints for a command (`$ ...`) must appear; `...` stands for lines that vary or do not matter.
-The environment is that of the tests, with everything installed. The Spark part of the tutorial runs in `make
-test-install` only.
+The environment is that of the tests, with everything installed. `make test` follows README.md alone, and the Spark part
+of the tutorial runs in `make test-install` only.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.extent import NIGHTLY
 from tests.support.installing import ROOT, shell_commands
 
 WHOLE = bool(os.environ.get("KZCONSUMER_INSTALL"))
+nightly_or_whole = pytest.mark.skipif(not WHOLE and NIGHTLY is None, reason="make test-install, make thorough")
 _BLOCK = re.compile(r"(<!--[^\n]*-->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _MARK = "\x1e"
 _END = 'for each in $(jobs -p); do kill "$each"; done 2>/dev/null; kzconsumer sandbox down >/dev/null 2>&1 || true'
@@ -60,11 +62,13 @@ def test_the_readme_works_as_printed(tmp_path: Path) -> None:
     follow((ROOT / "README.md").read_text(), tmp_path)
 
 
+@nightly_or_whole
 @pytest.mark.timeout(600)
 def test_writing_a_plugin_works_as_printed(tmp_path: Path) -> None:
     follow((ROOT / "docs" / "plugins.md").read_text(), tmp_path)
 
 
+@nightly_or_whole
 @pytest.mark.timeout(600)
 def test_the_tutorial_works_as_printed(tmp_path: Path) -> None:
     follow(tutorial(), tmp_path)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kzconsumer_sandbox.demo.members import processes_in
+from tests.support.extent import only_nightly
 from tests.support.processes import wait_until
 
 COMMAND = [sys.executable, "-m", "kzconsumer", "demo", "--records", "40000"]
@@ -43,6 +44,7 @@ def test_nothing_is_missing_after_a_kill_9_and_nothing_is_left(tmp_path: Path) -
 
 
 @pytest.mark.timeout(120)
+@only_nightly
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     demo = subprocess.Popen(COMMAND, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:

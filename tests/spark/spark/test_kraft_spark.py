@@ -40,6 +40,7 @@ async def kraft(servers: Servers) -> Cluster:
     return cluster
 
 
+@only_nightly
 async def test_a_query_and_batch_reads(spark: SparkSession, kraft: Cluster, unique: str, tmp_path: Path) -> None:
     """kill -9 of the query's member in a batch. Its successor uses the addresses that a member has kept."""
     await asyncio.to_thread(create_topic_in_kraft, kraft.bootstrap, unique, 2)

@@ -18,6 +18,7 @@ from pyspark.sql import functions as sql
 
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
+from tests.support.extent import only_nightly
 from tests.support.members import stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.source_query import LIMIT, run_to_the_end, source, start
@@ -33,6 +34,7 @@ def kill_executors(mark: Path, rows: Iterator[Any]) -> None:
         os.killpg(0, signal.SIGKILL)
 
 
+@only_nightly
 async def test_kill_of_executors_in_a_batch_that_is_written_in_part(
     spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ from kzconsumer_spark.ranges.spool_reader import SCHEMA
 from kzconsumer_spark.ranges.tags import Shaped
 from kzconsumer_spark.worker.preview import previewed
 from kzconsumer_tools.tables.sink import preview_table
+from tests.support.extent import only_nightly
 from tests.support.range_data import range_data, record
 from tests.support.schema_registry import SchemaRegistry, schema_registry
 from tests.support.spark_functions import FUNCTION_DIRECTORY
@@ -464,6 +465,7 @@ def test_sql_is_parsed_early_even_when_no_type_is_known(
             Case(session, tmp_path, **options, **bad)
 
 
+@only_nightly
 async def test_the_worker_shapes_what_a_function_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FUNCTION_DIRECTORY, str(tmp_path))
     context = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
 from kzconsumer_spark.daemon.sink import SparkSink
+from tests.support.extent import only_nightly
 from tests.support.range_data import range_data, record
 from tests.support.spark_functions import FUNCTION_DIRECTORY
 
@@ -33,6 +34,7 @@ def rows(path: Path, kind: str) -> list[dict[str, Any]]:
     return sorted(found, key=str)
 
 
+@only_nightly
 async def test_cache_several_writes_joins_merge_and_python_on_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

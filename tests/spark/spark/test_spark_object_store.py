@@ -54,6 +54,7 @@ def options(store: ObjectStore, cluster: SparkCluster, tmp_path: Path) -> dict[s
     }
 
 
+@only_nightly
 async def test_executors_read_the_spool_files_of_the_member(
     store: ObjectStore, standalone: SparkCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_spark.daemon.sink import SparkSink
+from tests.support.extent import only_nightly
 from tests.support.range_data import range_data
 
 pytestmark = pytest.mark.timeout(300)
@@ -23,6 +24,7 @@ BATCHES = ((3000, 200, 0), (1,), (40, 2000))
 RECORDS = sum(map(sum, BATCHES))
 
 
+@only_nightly
 async def test_sparks_tasks_read_and_write_all_records_that_are_consumed(tmp_path: Path) -> None:
     """In its event log, in its REST API, in the progress of the query, and in the sink's status."""
     (tmp_path / "events").mkdir()

@@ -37,6 +37,7 @@ from kzconsumer_sandbox.servers.ports import HOST
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.pipe.messages import SpooledRange
 from tests.support.delta import spark_columns
+from tests.support.extent import only_nightly
 from tests.support.postgres import JDBC_COMMIT, Postgres, driver_jar
 from tests.support.processes import session_of, wait_gone
 from tests.support.proxy import FaultProxy
@@ -206,6 +207,7 @@ async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path:
     assert not [file for file in scratch.rglob("*") if file.is_file()]
 
 
+@only_nightly
 async def test_a_record_goes_into_the_directory_of_its_day_in_utc(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
