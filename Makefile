@@ -36,7 +36,7 @@ help:
 	@echo "make chaos-spark  thirty faults at random moments under two Sparks, into Parquet and into PostgreSQL: every record is there once (35 minutes; DESTINATION=parquet, executors, postgresql, delta, iceberg or store: that one; executors: into Parquet what they fetch themselves)"
 	@echo "make chaos-spark-control  the same with a sink that appends and plans nothing: records are there twice"
 	@echo "make chaos-source  thirty faults of streaming queries, into a Delta and into an Iceberg table with tokens: every record is there once; without tokens some are there twice"
-	@echo "make soak   an hour of 20,000 records a second and a fault every minute; nothing missing, nothing grows (MINUTES=5: shorter)"
+	@echo "make soak   an hour of 20,000 records a second and a fault every minute, with a function, a slow one for two topics under a quota, and Spark; nothing missing, nothing grows (MINUTES=5: shorter)"
 	@echo "make simulate  an hour of random faults in simulated groups; prints the seed that fails (MINUTES=5: shorter)"
 	@echo "make interop  original, kafka-node and our members in one group, under random faults of members, ZooKeeper and brokers (MINUTES=5, SEED=n)"
 	@echo "make fuzz   millions of mutated record sets and responses against the decoders, compiled with sanitizers; make test runs a slice of it"

@@ -19,6 +19,8 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import anyio
 
+from kzconsumer.host_addresses import addresses
+
 STAGGER: Final = 0.25
 """Seconds until the next address is tried, too; at once if the last attempt has failed."""
 NO_ANSWER: Final = "no answer"
@@ -116,7 +118,7 @@ async def _targets(host: str, port: int) -> list[_Target]:
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await addresses(host, port)
     else:
         return [_Target(0, (host, port))]
     targets = list(dict.fromkeys(_Target(family, address) for family, _, _, _, address in found))

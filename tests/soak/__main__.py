@@ -1,15 +1,19 @@
-"""A group under load for an hour, with a fault every minute: `make soak`. CI runs three minutes.
+"""A group under load for an hour, with a fault every minute: `make soak`.
 
-Half of the time with a function as the sink, half with Spark. A producer sends 20,000 records a second to 8 partitions,
-two members share them; faults are those of `tests.support.chaos`. One of the two, b, is never restarted: its resources
-must not grow. Ends with status 1 if a record is missing, one was redelivered that must not be, or b has grown. It
-continues until every fault has happened once, however short the time.
+A third of the time with a function as the sink, a third with a slow one for two topics of which the broker's quota
+allows little more than arrives, and a third with Spark. A producer sends 20,000 records a second to 8 partitions of
+each topic, two members share them; faults are those of `tests.support.chaos`. One of the two, b, is never restarted:
+its resources must not grow. Ends with status 1 if a record is missing, one was redelivered that must not be, a
+partition has waited too long for its turn, or b has grown. It continues until every fault has happened once, however
+short the time.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import math
 import signal
 import statistics
 import sys
@@ -30,16 +34,19 @@ from kzconsumer.logs import setup
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.jars import NEWEST, find_java, resolve_jars
 from kzconsumer_sandbox.servers.topics import create_topic
-from tests.soak.group import SoakGroup, With, Without, Written
+from tests.soak.group import Slow, SoakGroup, With, Without, Written
 from tests.soak.process import Held
 from tests.support import chaos
 from tests.support.ensemble import Ensemble, ensemble
 from tests.support.flow import Flow, flow
+from tests.support.zookeeper_sessions import session
 
-SINKS = {"function": Without, "spark": With}
+SINKS: dict[str, type[Written]] = {"function": Without, "slow": Slow, "spark": With}
 SUMMARY = "soak; of b: the first and the last third of the time (of a long run after each fault has been there once)"
 PARTITIONS = 8
 SAMPLES_EVERY = 5.0
+LONGEST_TURN = 30.0
+"""Seconds for which a partition with records may wait for its next commit, once all are owned again."""
 GROWTH = 1.10
 """Of memory, after warming up."""
 SPARE = 3
@@ -93,7 +100,9 @@ async def main(sinks: Sequence[str], minutes: float, rate: int, batch: int, ever
         for name in sinks:
             place = Path(folder, name)
             place.mkdir()
-            written, seconds = SINKS[name](place), minutes * 60 / len(sinks)
+            kind, seconds = SINKS[name], minutes * 60 / len(sinks)
+            topics = [f"{name}-{number}" for number in range(len(kind.shares))]
+            written = kind(place, topics, PARTITIONS)
             legs.append(await leg(name, written, three, cluster, place, seconds, rate, batch, every, Random(seed)))
     console.print(summary(legs))
     for each in legs:
@@ -114,8 +123,9 @@ async def leg(
     every: float,
     chance: Random,
 ) -> Leg:
-    await create_topic(cluster.connect, name, PARTITIONS)
-    group = SoakGroup(three, cluster, name, PARTITIONS, folder, written, batch)
+    for topic in written.topics:
+        await create_topic(cluster.connect, topic, PARTITIONS)
+    group = SoakGroup(three, cluster, folder, written, batch, rate)
     faults = [*ORDERLY, *HARSH, *(OF_SPARK if written.exactly_once else ())]
     complaints: list[str] = []
     rounds = twice = 0
@@ -125,7 +135,13 @@ async def leg(
         group.start("a")
         group.start("b")
         await group.whole(2)
-        with flow(cluster, name, PARTITIONS, rate) as sent:
+        with ExitStack() as sending:
+            sent = [
+                sending.enter_context(flow(cluster, topic, PARTITIONS, rate * share))
+                for topic, share in zip(written.topics, written.shares, strict=True)
+            ]
+            if written.spare < math.inf:
+                await limit_consumers(cluster, written, sent)
             began = time.monotonic()
             async with sampled(group, began) as samples:
                 while time.monotonic() - began < seconds or rounds < len(faults):
@@ -136,7 +152,10 @@ async def leg(
                     await anyio.sleep(max(0.0, due - time.monotonic() - every / 2))
                     await fault(group, "a" if fault in RESTARTED else chance.choice("ab"), chance)
                     await group.whole(2)
+                    before_turns = time.monotonic()
                     await group.past([at + 1 for at in await group.committed()])
+                    if (turns := time.monotonic() - before_turns) > LONGEST_TURN:
+                        complaints.append(f"{fault.__name__}: {turns:.0f} s until all partitions had their turn")
                     rounds += 1
                     if rounds == len(faults):
                         warm = time.monotonic() - began
@@ -148,8 +167,10 @@ async def leg(
                                    samples), flush=True)  # fmt: skip
                     await anyio.sleep(max(0.0, due - time.monotonic()))
                 lasted = time.monotonic() - began
-            await asyncio.to_thread(sent.end)
-            ends = {partition: sent.sent[partition] for partition in range(PARTITIONS)}
+            for each in sent:
+                await asyncio.to_thread(each.end)
+            counts = (each.sent[partition] for each in sent for partition in range(PARTITIONS))
+            ends = dict(enumerate(counts))
             await group.past(list(ends.values()))
             await group.stop("a")
             await group.stop("b")
@@ -157,6 +178,10 @@ async def leg(
             missing = written.ledger.missing(ends)
             if await group.committed() != list(ends.values()):
                 complaints.append("the offsets are not the ends of the log")
+            if written.spare < math.inf and not group.events("throttled by the broker"):
+                complaints.append("no quota was ever reached")
+            if lost := group.events("broker lost"):
+                complaints.append(f"a broker was lost {lost} times")
             complaints += judged("the end", missing, written.ledger.twice - twice, written.exactly_once, harsh, batch)
     finally:
         group.kill_all()
@@ -166,6 +191,29 @@ async def leg(
         complaints += memory_grown(samples)
     complaints += grown(samples)
     return Leg(name, lasted, rounds, sum(ends.values()), missing, written.ledger.twice, samples, complaints)
+
+
+async def limit_consumers(cluster: Cluster, written: Written, sent: Sequence[Flow]) -> None:
+    """Give the group a quota of twice what arrives, as the broker stores it. Its client id is its name.
+
+    What is in an answer besides records counts as well, and is much if records come one by one.
+    """
+    await anyio.sleep(5.0)
+    each_record = stored_bytes(cluster, written.topics) / sum(each.sent.total() for each in sent)
+    rate = str(int(2 * each_record * sum(each.rate for each in sent)))
+    async with session(cluster.connect) as zookeeper:
+        await zookeeper.ensure("/config/clients")
+        quota = {"version": 1, "config": {"consumer_byte_rate": rate}}
+        await zookeeper.create(f"/config/clients/{written.topics[0]}", json.dumps(quota).encode())
+        notice = {"version": 2, "entity_path": f"clients/{written.topics[0]}"}
+        await zookeeper.create(f"/config/changes/config_change_{time.time_ns()}", json.dumps(notice).encode())
+
+
+def stored_bytes(cluster: Cluster, topics: Sequence[str]) -> int:
+    """Of the topics' logs."""
+    folders = [broker.folder for broker in cluster.brokers.values()]
+    logs = [file for folder in folders for topic in topics for file in folder.rglob(f"{topic}-*/*.log")]
+    return sum(file.stat().st_size for file in logs)
 
 
 async def looked_at(group: SoakGroup) -> int:
@@ -233,10 +281,10 @@ def least(part: Sequence[Held], what: str) -> int:
 
 
 def progress(
-    name: str, at: float, seconds: float, fault: str, sent: Flow, group: SoakGroup, missing: int, again: int,
+    name: str, at: float, seconds: float, fault: str, sent: Sequence[Flow], group: SoakGroup, missing: int, again: int,
     samples: Sequence[Sample],
 ) -> str:  # fmt: skip
-    ledger, total = group.written.ledger, sum(sent.sent.values())
+    ledger, total = group.written.ledger, sum(each.sent.total() for each in sent)
     return (
         f"{name} {at:5.0f} of {seconds:.0f} s  {fault:12} sent {total:>10,}  behind {total - ledger.distinct:>8,}  "
         f"missing {missing}  again {again:,}  b: {samples[-1].held.rss:.0f} MiB, {samples[-1].held.descriptors} "
@@ -268,6 +316,6 @@ if __name__ == "__main__":
     parser.add_argument("--batch", type=int, default=50_000, help="most records of a batch (50,000)")
     parser.add_argument("--every", type=float, default=60.0, help="seconds from one fault to the next (60)")
     parser.add_argument("--seed", type=int, default=time.time_ns() // 1_000_000 % 1_000_000)
-    parser.add_argument("--sinks", nargs="+", choices=SINKS, default=list(SINKS), help="one after the other (both)")
+    parser.add_argument("--sinks", nargs="+", choices=SINKS, default=list(SINKS), help="one after the other (all)")
     given = parser.parse_args()
     sys.exit(asyncio.run(main(given.sinks, given.minutes, given.rate, given.batch, given.every, given.seed)))

@@ -1,10 +1,12 @@
-"""Two daemons under a load, with one of two sinks, and the state of their work at any moment.
+"""Two daemons under a load, with one of several sinks, and the state of their work at any moment.
 
-`SoakGroup` owns the daemon processes, `Without` and `With` the output of each sink. No record is kept: only ranges.
+`SoakGroup` owns the daemon processes, `Without`, `Slow` and `With` the output of each sink. No record is kept: only
+ranges, of partitions that are numbered through all topics.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from pathlib import Path
@@ -16,7 +18,7 @@ from kzconsumer_sandbox.servers.cluster import Cluster
 from tests.soak.ledger import Ledger
 from tests.soak.member import TASKS
 from tests.soak.process import Held, held
-from tests.soak.sink import RANGES
+from tests.soak.sink import PACE, RANGES
 from tests.support.chaos import LIMIT, DaemonGroup
 from tests.support.ensemble import Ensemble
 from tests.support.members import Daemon
@@ -27,9 +29,15 @@ class Written(ABC):
 
     tables: str
     exactly_once: bool
+    shares: tuple[float, ...] = (1.0,)
+    """Which part of the records each topic gets."""
+    spare: float = math.inf
+    """How much more than what arrives the sink takes; if it has a limit, the broker has a quota, too."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, topics: list[str], partitions: int) -> None:
         self.folder = folder
+        self.topics = topics
+        self.partitions = partitions
         self.ledger = Ledger()
 
     @abstractmethod
@@ -43,8 +51,8 @@ class Without(Written):
     exactly_once = False
     tables = '[sink]\nplugin = "callable"\n[sink.options]\nfunction = "tests.soak.sink:store"\n'
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, topics: list[str], partitions: int) -> None:
+        super().__init__(folder, topics, partitions)
         self._read: Counter[Path] = Counter()
 
     def look(self) -> None:
@@ -55,9 +63,20 @@ class Without(Written):
                     if not line.endswith(b"\n"):
                         break  # being written
                     self._read[path] += len(line)
-                    partition, first, until, records = map(int, line.split())
+                    topic, *numbers = line.decode().split()
+                    partition, first, until, records = map(int, numbers)
                     assert records == until - first, f"{path.name}: {line.decode()}"
-                    self.ledger.add(partition, first, until)
+                    self.ledger.add(self.topics.index(topic) * self.partitions + partition, first, until)
+
+
+class Slow(Without):
+    """The same with two topics, a sink that takes little more than what arrives, and a quota of the broker.
+
+    Nine of ten records are of the first topic: the second one must not wait for them.
+    """
+
+    shares = (0.9, 0.1)
+    spare = 1.3
 
 
 class With(Written):
@@ -65,8 +84,8 @@ class With(Written):
 
     exactly_once = True
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, topics: list[str], partitions: int) -> None:
+        super().__init__(folder, topics, partitions)
         self.tables = (
             f'[sink]\nplugin = "spark"\n[sink.options]\ndestination = "parquet"\npath = "{folder}/lake"\n'
             f'start_timeout = "{LIMIT:.0f}s"\nconf = {{ "spark.driver.memory" = "512m" }}\n'
@@ -87,12 +106,14 @@ class With(Written):
 
 class SoakGroup(DaemonGroup):
     def __init__(
-        self, three: Ensemble, cluster: Cluster, topic: str, partitions: int, folder: Path, written: Written, batch: int
+        self, three: Ensemble, cluster: Cluster, folder: Path, written: Written, batch: int, rate: float
     ) -> None:
-        super().__init__(three, cluster, topic, partitions, folder, written.tables)
+        super().__init__(three, cluster, written.topics[0], written.partitions, folder, written.tables)
+        self.topics = written.topics
         self.written = written
         self._batch = batch
         """Most records of a batch: written and not committed when a member is killed, and so redelivered."""
+        self._pace = rate * written.spare
 
     def made(self, folder: Path) -> Daemon:
         member = super().made(folder)
@@ -104,7 +125,12 @@ class SoakGroup(DaemonGroup):
         member.config.write_text(text)
         member.module = "tests.soak.member"
         member.environment = {TASKS: str(folder / "tasks"), RANGES: str(self.written.folder)}
+        member.environment[PACE] = str(self._pace)
         return member
+
+    def events(self, event: str) -> int:
+        """How often the members have logged it."""
+        return sum(len(member.events(event)) for member in self._members.values())
 
     def held(self, name: str) -> Held:
         return held(self.process(name), self._folder / name / "tasks")

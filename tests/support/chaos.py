@@ -164,7 +164,9 @@ class DaemonGroup:
         self.three = three
         self.cluster = cluster
         self.topic = topic
+        self.topics = [topic]
         self.partitions = partitions
+        """Of each topic."""
         self._tables = tables
         self._folder = folder
         self._members: dict[str, Daemon] = {}
@@ -181,7 +183,8 @@ class DaemonGroup:
         self._members[name].start()
 
     def made(self, folder: Path) -> Daemon:
-        member = Daemon(folder, self.cluster.connect, self.topic, {self.topic: 1}, self._tables, "smallest")
+        topics = dict.fromkeys(self.topics, 1)
+        member = Daemon(folder, self.cluster.connect, self.topic, topics, self._tables, "smallest")
         text = member.config.read_text()
         member.config.write_text(text.replace("max_records = 500", "max_records = 50000"))
         return member
@@ -219,9 +222,9 @@ class DaemonGroup:
 
         async def is_whole() -> bool:
             async with session(self.cluster.connect) as zookeeper:
-                owned = await owners(zookeeper, self.topic, self.topic, self.partitions)
-            threads = set(owned.values())
-            return len(owned) == self.partitions and len(threads) == members
+                owned = [await owners(zookeeper, self.topic, topic, self.partitions) for topic in self.topics]
+            threads = {thread for each in owned for thread in each.values()}
+            return all(len(each) == self.partitions for each in owned) and len(threads) == members
 
         await self.until(is_whole)
 
@@ -237,7 +240,10 @@ class DaemonGroup:
                 await anyio.sleep(0.25)
 
     async def committed(self) -> list[int]:
-        found = await stored_offsets(self.cluster.connect, self.topic, self.topic, self.partitions)
+        """Of all partitions, those of one topic after those of another."""
+        found: list[int | None] = []
+        for topic in self.topics:
+            found += await stored_offsets(self.cluster.connect, self.topic, topic, self.partitions)
         return [offset or 0 for offset in found]
 
     async def past(self, offsets: list[int]) -> None:

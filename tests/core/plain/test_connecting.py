@@ -7,6 +7,7 @@ import inspect
 import os
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -156,6 +157,46 @@ async def test_a_name_is_looked_up_for_each_connection(server: Server, named: Ca
     assert await reached("kz.test", server.port) == LIVE
 
 
+@on_both_loops
+async def test_a_name_that_the_resolver_does_not_answer_for_delays_no_other(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is asked for once, however often a connection is tried: each try would occupy a thread."""
+    asked: list[str] = []
+    answers = threading.Event()
+
+    def resolve(host: str, port: int, *_: int, **__: int) -> list[Any]:
+        asked.append(host)
+        if host == "silent.test":
+            answers.wait(20)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (LIVE, port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    try:
+        for _ in range(10):
+            with anyio.move_on_after(0.02) as tried:
+                await reached("silent.test", server.port)
+            assert tried.cancelled_caught
+        with anyio.fail_after(2):
+            assert await reached("kz.test", server.port) == LIVE
+        assert asked == ["silent.test", "kz.test"]
+    finally:
+        answers.set()
+    with anyio.fail_after(2):
+        assert await reached("silent.test", server.port) == LIVE
+
+
+@on_both_loops
+async def test_a_name_that_does_not_exist_is_an_error_of_each_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolve(*_: object, **__: int) -> list[Any]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    for _ in range(2):
+        with pytest.raises(socket.gaierror, match="Name or service not known"):
+            await reached("kz.test", 1)
+
+
 async def test_a_forked_child_writes_nothing_to_its_parents_connections(
     server: Server, named: Callable[..., list[str]]
 ) -> None:
@@ -187,11 +228,10 @@ async def test_who_gives_up_leaves_no_connection(server: Server, named: Callable
 async def test_families_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     six, four = socket.AF_INET6, socket.AF_INET
 
-    class Resolver:
-        async def getaddrinfo(self, host: str, port: int, **hints: int) -> list[Any]:
-            return [(family, 1, 6, "", (at, port)) for family, at in ((six, "a"), (six, "b"), (four, "c"), (six, "a"))]
+    async def resolve(host: str, port: int) -> list[Any]:
+        return [(family, 1, 6, "", (at, port)) for family, at in ((six, "a"), (six, "b"), (four, "c"), (six, "a"))]
 
-    monkeypatch.setattr(asyncio, "get_running_loop", Resolver)
+    monkeypatch.setattr(connecting, "addresses", resolve)
     assert [target.address[0] for target in await connecting._targets("kz.test", 1)] == ["a", "c", "b"]
 
 

@@ -107,6 +107,17 @@ def suspend(seconds: float, *, everybody: bool) -> Begin:
     return begin
 
 
+def suspend_machines(seconds: float) -> Begin:
+    """Those of all members. The servers end their sessions meanwhile if that takes longer."""
+
+    def begin(group: SimulatedGroup, members: list[Member]) -> None:
+        group.world.slept += seconds
+        for member in members if seconds > SESSION_TIMEOUT else ():
+            group.expire(member)
+
+    return begin
+
+
 def without_brokers(seconds: float) -> Begin:
     """All connections to brokers break, and none can be opened."""
 
@@ -246,5 +257,7 @@ FAULTS = {
     "wall clock set by half a second": Fault(set_clock(-0.5), "", 1),
     "all members suspended, 2 s": Fault(suspend(2.0, everybody=True), DOUBTFUL, 1, lasts=2.0),
     "all members suspended, 5 min": Fault(suspend(300.0, everybody=True), EXPIRED, 1, lasts=300.0),
+    "machines suspended, 2 s": Fault(suspend_machines(2.0), DOUBTFUL, 1),
+    "machines suspended, 5 min": Fault(suspend_machines(300.0), EXPIRED, 1),
     "one member suspended": Fault(suspend(2 * T, everybody=False), EXPIRED, 8),
 }

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
 from unittest import mock
 
-from kzconsumer import clock
+from kzconsumer import clock, connecting
 from kzconsumer.streams.cursor import LOOK_SECONDS, StreamCursor
 from kzconsumer.zookeeper import server_choice
 from kzconsumer.zookeeper.heartbeat import Instant
@@ -113,11 +113,6 @@ class Process(asyncio.SelectorEventLoop):
             self.world.queue(self)
         return handle
 
-    async def getaddrinfo(  # type: ignore[override]
-        self, host: str, port: int, **hints: int
-    ) -> list[tuple[int, int, int, str, tuple[str, int]]]:
-        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
-
     async def create_connection(  # type: ignore[override]
         self, protocol_factory: Callable[[], P], host: str, port: int, *, ssl: None = None, server_hostname: None = None
     ) -> tuple[asyncio.Transport, P]:
@@ -146,6 +141,8 @@ class World:
         self.now = BEGINNING
         self.wall_ahead = 0.0
         """Seconds by which the wall clock was set forward."""
+        self.slept = 0.0
+        """Seconds for which the machine was suspended: its clocks go on then, and the timers of loops do not."""
         self.random = Random(seed)
         self.processes: list[Process] = []
         self._begun = 0
@@ -245,7 +242,7 @@ def clock_of(world: World) -> Iterator[None]:
     """The product's sessions use this world's clock and randomness: with the machine's, its load would cause faults."""
 
     def instant() -> Instant:
-        return Instant(world.now, world.now + world.wall_ahead)
+        return Instant(world.now + world.slept, world.now + world.slept + world.wall_ahead)
 
     allow, link = StreamCursor._allow_more, Link.__init__
 
@@ -259,9 +256,15 @@ def clock_of(world: World) -> Iterator[None]:
         link(self, *arguments, **more)
         self._xid = LAST_XID - 3
 
+    async def addresses(host: str, port: int) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
+
     with (
         mock.patch.object(Link, "__init__", used_link),
-        mock.patch.object(clock, "time", SimpleNamespace(clock_gettime=lambda _: world.now, CLOCK_BOOTTIME=0)),
+        mock.patch.object(connecting, "addresses", addresses),
+        mock.patch.object(
+            clock, "time", SimpleNamespace(clock_gettime=lambda _: world.now + world.slept, CLOCK_BOOTTIME=0)
+        ),
         mock.patch.object(server_choice, "instant", instant),
         mock.patch.object(server_choice, "random", world.random),
         mock.patch.object(StreamCursor, "_allow_more", allow_more),
