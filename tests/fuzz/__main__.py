@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: %(default)s")
     options = parser.parse_args()
     print(f"seed {options.seed}, {options.jobs} processes", flush=True)
-    wanted = {"record-sets": options.record_sets, "responses": options.responses}
+    wanted = {"limits": 1, "record-sets": options.record_sets, "responses": options.responses}
     with TemporaryDirectory() as folder:
         variables = None if options.plain else sanitized.build(Path(folder))
         if variables is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Callable, Iterable, Iterator
 
 from tests.support.record_sets import varint
 
@@ -44,3 +45,20 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
                 length = varint(len(changed) - at - rng.randrange(10))
                 changed[at : at + len(length)] = length
     return bytes(changed)
+
+
+def int32(number: int) -> bytes:
+    return struct.pack(">i", number)
+
+
+def lengths_at_their_limits(data: bytes, encode: Callable[[int], bytes], sizes: Iterable[int]) -> Iterator[bytes]:
+    """At each place a length that reaches exactly the end of everything, one byte more, or a few less; or -1, or -2.
+
+    What follows such a field lies at the end, or behind it.
+    """
+    for at in range(len(data)):
+        left = len(data) - at
+        for size in sizes:
+            for number in (*range(left - size - 8, left - size + 2), -1, -2):
+                if len(length := encode(number)) == size <= left:
+                    yield data[:at] + length + data[at + size :]

@@ -16,7 +16,7 @@ from kzconsumer.records import layout as L
 from kzconsumer.records.compression import Scratch
 from kzconsumer.records.decode import Decoded, decode
 from tests.fuzz.guarded_memory import GuardedMemory
-from tests.fuzz.mutations import mutate
+from tests.fuzz.mutations import int32, lengths_at_their_limits, mutate
 from tests.fuzz.record_oracle import Row, Transactions, reference
 from tests.support.chunks import messages
 from tests.support.record_sets import (
@@ -28,6 +28,7 @@ from tests.support.record_sets import (
     message,
     message_set,
     record_batch,
+    varint,
 )
 
 Decode: TypeAlias = Callable[[memoryview, int, Sequence[tuple[int, int]]], Decoded]
@@ -142,6 +143,35 @@ def mutate_inside(rng: random.Random) -> bytes:
     return message(
         magic, 99 + len(records), 7, None, compress("snappy-raw", inner), CODECS["snappy"] | rng.choice([0, 8])
     )
+
+
+def limits() -> list[bytes]:
+    """Record sets and bodies in which one length reaches the end of the memory that they lie in, or is negative."""
+    records = [Record(b"k", b"value", ((b"h", b"x"), (b"", None))), Record(None, b"", ())]
+    batch = record_batch(records, base_offset=100)
+    header, body = batch[: L.BATCH_HEADER], batch[L.BATCH_HEADER :]
+    made = [each for each in lengths_at_their_limits(batch, int32, [4]) if each[L.BATCH_HEADER :] == body]
+    bodies = list(lengths_at_their_limits(body, varint, [1, 2]))
+    made += [header + each for each in bodies]
+    packed = [compress("snappy-raw", each) for each in bodies]
+    made += [record_batch(records, base_offset=100, codec="snappy-raw", body=each) for each in packed]
+    for magic in (0, 1):
+        sets = list(lengths_at_their_limits(message_set(records, magic=magic, base_offset=100), int32, [4]))
+        packed = [compress("snappy-raw", each) for each in sets]
+        made += sets + [message(magic, 101, 7, None, each, CODECS["snappy"]) for each in packed]
+    return made
+
+
+def differences_at_limits(decode: Decode) -> tuple[list[str], Counter[str]]:
+    """As `differences`, of all cases of `limits`, each of which ends where its memory does."""
+    area = GuardedMemory(1 << 16)
+    found, kinds = [], Counter[str]()
+    for data in limits():
+        wanted = reference(data, 0, Transactions([]))
+        kinds["corrupt" if wanted[3] else "good"] += 1
+        if (got := plain(decode(area.put(data), 0, []))) != wanted:
+            found.append(f"{data.hex()}: {got} instead of {wanted}")
+    return found, kinds
 
 
 def differences(decode: Decode, cases: int, seed: int) -> tuple[list[str], Counter[str]]:

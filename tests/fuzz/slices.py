@@ -19,7 +19,8 @@ from typing import NamedTuple
 from tests.fuzz import sanitized
 
 ROOT = Path(__file__).parents[2]
-KINDS = ("record-sets", "responses")
+KINDS = ("limits", "record-sets", "responses")
+"""Of `limits` the cases are always the same, and all of them."""
 SHOWN = 3
 
 
@@ -50,7 +51,12 @@ def run_slice(
 
 def main(kind: str, cases: str, seed: str) -> None:
     sanitized.use()
-    if kind == "record-sets":
+    if kind == "limits":
+        from tests.fuzz import record_sets
+
+        record_sets.guard_bodies()
+        found, kinds = record_sets.differences_at_limits(record_sets.decode_unchecked)
+    elif kind == "record-sets":
         from tests.fuzz import record_sets
 
         record_sets.guard_bodies()

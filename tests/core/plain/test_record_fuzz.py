@@ -31,7 +31,7 @@ from tests.support.record_sets import CODECS, compress
 
 pytestmark = pytest.mark.long
 
-CASES = int(os.environ.get("KZCONSUMER_FUZZ_CASES", extent("8000", "400000")))
+CASES = int(os.environ.get("KZCONSUMER_FUZZ_CASES", extent("4000", "400000")))
 SEED = int(os.environ.get("KZCONSUMER_FUZZ_SEED", extent("1", str(NIGHTLY))))
 
 
@@ -42,6 +42,13 @@ def test_mutated_record_sets_are_read_as_by_the_oracle() -> None:
     kinds = outcome.kinds
     common = min(kinds["corrupt"], kinds["good"], kinds["rows"], 10 * kinds["hidden"])
     assert common > CASES // 10, kinds
+
+
+def test_lengths_that_reach_the_end_are_read_as_by_the_oracle() -> None:
+    outcome = run_slice("limits", 1, SEED)
+    assert outcome.crash is None, outcome.crash
+    assert not outcome.misreads, outcome.misreads[0]
+    assert min(outcome.kinds["corrupt"], outcome.kinds["good"]) > 1000, outcome.kinds
 
 
 def test_mutated_bodies_are_decompressed_or_refused() -> None:
