@@ -42,6 +42,11 @@ class Differences:
     def unconfirmed(self) -> bool:
         return bool(self._since)
 
+    @property
+    def suspected(self) -> set[TopicPartition]:
+        """Partitions whose owner node was seen once without a claim, to be looked at again."""
+        return {each.partition for each in self._since if each.what is What.STRAY and each.partition is not None}
+
     def confirmed(self, now: float, seen: Collection[Difference]) -> list[Difference]:
         """Those of `seen` that have lasted for a back-off; they are dropped here, as the caller repairs them."""
         self._since = {each: self._since.get(each, now) for each in seen}

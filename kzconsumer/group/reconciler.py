@@ -129,14 +129,18 @@ class Reconciler:
         return confirmed
 
     async def _strays(self, snapshot: GroupSnapshot) -> Iterable[TopicPartition]:
-        """Owner nodes of our session among the next few partitions of others; nodes without a member are reported."""
+        """Owner nodes of our session among the next few partitions of others; nodes without a member are reported.
+
+        What was suspected by the last look is read again: a stray counts only if it is seen twice.
+        """
         held = self._owned.held
         others = sorted(partition for partition in self._assigned if partition not in held)
         first = self._others_seen if self._others_seen < len(others) else 0
         part = others[first : first + OTHERS_AT_ONCE]
         self._others_seen = first + len(part)
+        again = sorted(self._differences.suspected.intersection(others).difference(part))
         strays = []
-        for partition, found in (await self._owners.standing(part)).items():
+        for partition, found in (await self._owners.standing([*part, *again])).items():
             if found.ephemeral_owner == self._session.id:
                 strays.append(partition)
             elif (why := blocked_by(found, snapshot.members)) is not BlockedBy.LIVE_MEMBER:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kzconsumer.group.fitness import FIRST_HOLD_DOWN, UNFIT_AFTER
+from kzconsumer.group.reconciler import OTHERS_AT_ONCE
 from kzconsumer.member import Member as Membership
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import topic
@@ -63,6 +64,24 @@ def test_an_owner_node_of_ours_without_a_claim_is_released(looks: str) -> None:
         group.ensemble.transact(session, [Delete(path, -1), Create(path, b"g_a-0", ephemeral=True)])
         assert group.world.pass_time(5, lambda: taken not in second.owned)
         assert group.world.pass_time(LONG_ENOUGH, lambda: taken in second.owned) == (looks == OFTEN)
+        if looks == OFTEN:
+            group.check()
+
+
+def test_an_owner_node_of_ours_is_found_among_many_of_others() -> None:
+    """A look reads a few of them, the next one the next few."""
+    with simulated_group(1, looks=OFTEN) as group:
+        group.logs.grow("t", 5 * OTHERS_AT_ONCE)
+        group.logs.stop()
+        first, second = (group.join(name, {"t": 1}, 0.0, in_batches=False) for name in "ab")
+        assert group.world.pass_time(20, lambda: not group.settled())
+        (session,) = (each for each, process in group.network.processes.items() if process is first.process)
+        for taken in (max(second.owned), min(second.owned)):
+            group.promises.disturb(taken)
+            path = group.paths.owner(taken)
+            group.ensemble.transact(session, [Delete(path, -1), Create(path, b"g_a-0", ephemeral=True)])
+            assert group.world.pass_time(5, lambda taken=taken: taken not in second.owned)  # type: ignore[misc]
+            assert group.world.pass_time(LONG_ENOUGH, lambda taken=taken: taken in second.owned)  # type: ignore[misc]
         group.check()
 
 

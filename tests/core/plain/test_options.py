@@ -186,3 +186,12 @@ def test_nearest_name() -> None:
 @given(st.integers(0, 10**10).map(lambda ms: ms / 1000))
 def test_a_duration_round_trips(seconds: float) -> None:
     assert read_duration(show_duration(seconds)) == pytest.approx(seconds, rel=1e-12)
+
+
+@given(st.integers(1, 10**4), st.sampled_from(["h", "m", "s", "ms"]))
+def test_a_duration_is_shown_in_its_largest_whole_unit(number: int, unit: str) -> None:
+    shown = show_duration(read_duration(f"{number}{unit}"))
+    smaller = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+    all_in_ms = number * smaller[unit]
+    largest = max((each for each in smaller if all_in_ms % smaller[each] == 0), key=smaller.__getitem__)
+    assert shown == f"{all_in_ms // smaller[largest]}{largest}"

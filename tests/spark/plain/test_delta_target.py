@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -20,6 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
@@ -332,6 +335,28 @@ def _file(path: Path, times: list[datetime.datetime]) -> pa.Table:
     table = pa.table({"offset": list(range(len(times))), "at": pa.array(times, pa.timestamp("us", tz="UTC"))})
     pq.write_table(table, path)
     return table
+
+
+@given(
+    times=st.lists(st.datetimes(datetime.datetime(1900, 1, 1), datetime.datetime(2200, 1, 1)), min_size=1, max_size=4),
+    numbers=st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=4),
+)
+def test_no_row_is_outside_of_its_files_statistics(times: list[datetime.datetime], numbers: list[int]) -> None:
+    """Readers skip a file by them. Times have microseconds, statistics milliseconds."""
+    rows = max(len(times), len(numbers))
+    at = [each.replace(tzinfo=datetime.UTC) for each in (times * rows)[:rows]]
+    table = pa.table({"at": pa.array(at, pa.timestamp("us", tz="UTC")), "number": (numbers * rows)[:rows]})
+    with tempfile.NamedTemporaryFile() as file:
+        pq.write_table(table, file.name, row_group_size=2)
+        found = json.loads(statistics(Path(file.name)))
+    lowest, highest = (
+        {**found[name], "at": datetime.datetime.fromisoformat(found[name]["at"])} for name in ("minValues", "maxValues")
+    )
+    close = datetime.timedelta(milliseconds=1)
+    assert min(at) - close < lowest["at"] <= min(at)
+    assert max(at) <= highest["at"] < max(at) + close
+    assert (lowest["number"], highest["number"]) == (min(numbers), max(numbers))
+    assert (found["numRecords"], found["nullCount"]) == (rows, {"at": 0, "number": 0})
 
 
 def test_statistics_have_years_of_four_digits_or_are_left_out(tmp_path: Path) -> None:
