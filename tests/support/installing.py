@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -37,13 +38,17 @@ def run(*words: str | Path, within: Path, path: Path | None = None, limit: float
 
 
 def build(into: Path, *, isolated: bool) -> list[Path]:
-    """A source distribution of each, and its wheel. Isolated, each is built with its declared requirements."""
+    """A source distribution of each, and its wheel. Isolated, each is built with its declared requirements, by Zig for
+    any Linux as for an index.
+    """
     how = () if isolated else ("--no-isolation",)
+    target = {"KZCONSUMER_TARGET": f"{platform.machine()}-linux-gnu.2.17"} if isolated else {}
     children = [
         subprocess.Popen(
             [sys.executable, "-m", "build", *how, "--outdir", into, ROOT / folder],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            env=os.environ | target,
         )
         for folder in DISTRIBUTIONS.values()
     ]
@@ -69,10 +74,14 @@ def interpreter(version: str) -> Path | None:
     return None
 
 
-def environment(python: Path, at: Path, wheels: Iterable[Path]) -> Path:
-    """An empty environment with the wheels and everything they declare. Returns its directory of commands."""
+def environment(python: Path, at: Path, wheels: Sequence[Path]) -> Path:
+    """An empty environment with all distributions by their extras, from the directory of the wheels.
+
+    Returns its directory of commands.
+    """
     run(python, "-m", "venv", at, within=at.parent)
-    run(at / "bin" / "pip", "install", "--quiet", *wheels, within=at.parent, limit=900)
+    wanted = "kzconsumer[files,sandbox,spark,sticky,tools]"
+    run(at / "bin" / "pip", "install", "--quiet", "--find-links", wheels[0].parent, wanted, within=at.parent, limit=900)
     return at / "bin"
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from kzconsumer.errors import ConfigError, PluginError
+from kzconsumer.installation import pip_install
 from kzconsumer.redaction import is_secret, redacted_text
 from kzconsumer_files.names import NotOurs
 
@@ -108,7 +109,7 @@ class ObjectStore:
             import obstore
         except ImportError as error:
             raise PluginError(
-                f'kzconsumer-files: {uri} needs obstore: pip install "kzconsumer-files[object-store]"'
+                f"kzconsumer-files: {uri} needs obstore: {pip_install('object-store', 'kzconsumer-files')}"
             ) from error
         self.uri = store_uri(uri)
         self._calls = obstore

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from kzconsumer.brokers.security import Security, load_security
 from kzconsumer.cli.main import main
 from kzconsumer.errors import ConfigError
+from kzconsumer.installation import pip_install
 from kzconsumer.settings.settings import Settings
 
 SECRET = "s3cret-of-mine"
@@ -251,7 +252,7 @@ def test_each_fault_of_kerberos_is_reported(
 ) -> None:
     """Also that it is not installed, which is so here from now on."""
     monkeypatch.setitem(sys.modules, "gssapi", None)
-    missing = r'mechanism: GSSAPI needs gssapi \(.*\): pip install "kzconsumer\[kerberos\]"'
+    missing = rf"mechanism: GSSAPI needs gssapi \(.*\): {re.escape(pip_install('kerberos'))}"
     with pytest.raises(ConfigError) as caught:
         load(files, "SASL_SSL", {}, {"mechanism": "GSSAPI", **sasl})
     for output, pattern in zip(caught.value.faults, [missing, *said], strict=True):

@@ -7,7 +7,9 @@ environments and each Python.
 
 from __future__ import annotations
 
+import email
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -18,6 +20,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from kzconsumer import __version__
 from tests.support.installing import (
@@ -35,6 +38,8 @@ from tests.support.record_sets import Record, record_batch
 WHOLE = bool(os.environ.get("KZCONSUMER_INSTALL"))
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 VERSIONS = ["3.11", "3.12", "3.13"]
+INDEX_TAG = f"manylinux_2_17_{platform.machine()}"
+URL = "https://example.org/kzconsumer"
 
 pytestmark = pytest.mark.long
 LONG = pytest.mark.timeout(1800 if WHOLE else 180)
@@ -155,7 +160,7 @@ def wheels(built: list[Path]) -> list[Path]:
 
 def test_there_is_a_wheel_and_a_source_distribution_of_each(built: list[Path], tmp_path: Path) -> None:
     """With the same version, and a page that can be shown."""
-    compiled = f"cp311-abi3-{sysconfig.get_platform().replace('-', '_')}"
+    compiled = f"cp311-abi3-{INDEX_TAG if WHOLE else sysconfig.get_platform().replace('-', '_')}"
     tags = dict.fromkeys(DISTRIBUTIONS, "py3-none-any") | {"kzconsumer": compiled}
     assert {each.name for each in built} == {
         f"{name}-{__version__}{kind}" for name, tag in tags.items() for kind in (".tar.gz", f"-{tag}.whl")
@@ -175,6 +180,36 @@ def test_a_wheel_has_its_package_and_data_files(wheels: list[Path], name: str) -
     beside = {f"{name}-{__version__}.data/data/{each}" for each in SHARED.get(name, ())}
     assert inside == package | {f"{name}-{__version__}.dist-info/{each}" for each in info} | beside
     assert f"{name}/py.typed" in inside
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_the_page_of_an_index_is_complete(wheels: list[Path], name: str) -> None:
+    """It has no files beside it: every link and picture has an address, of the same version."""
+    (wheel,) = [each for each in wheels if each.name.startswith(f"{name}-")]
+    with zipfile.ZipFile(wheel) as archive:
+        shown = email.message_from_bytes(archive.read(f"{name}-{__version__}.dist-info/METADATA"))
+    assert shown["Author"]
+    assert "zookeeper" in shown["Keywords"]
+    urls = dict(each.split(", ") for each in shown.get_all("Project-URL", ()))
+    assert urls.keys() >= {"Homepage", "Documentation", "Changelog", "Issues", "Source"}
+    assert all(each.startswith(URL) for each in urls.values())
+    page = str(shown.get_payload())
+    prose = re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
+    links = re.findall(r"\]\(([^)]+)\)|(?:src|srcset)=\"([^\"]+)\"", prose)
+    assert {each for pair in links for each in pair if each and not each.startswith(("https://", "#"))} == set()
+    for kind, path in re.findall(rf"{URL}/(blob|raw)/v{__version__}/([^)#\"\s]+)", page):
+        assert (ROOT / path).exists(), path
+        assert (kind == "raw") == path.endswith((".svg", ".png"))
+
+
+def test_each_extra_that_is_a_distribution_is_built_with_the_version_that_it_names(wheels: list[Path]) -> None:
+    """So a directory of these wheels is an index: `pip install --find-links dist 'kzconsumer[tools,sandbox]'`."""
+    (wheel,) = [each for each in wheels if each.name.startswith("kzconsumer-")]
+    with zipfile.ZipFile(wheel) as archive:
+        shown = email.message_from_bytes(archive.read(f"kzconsumer-{__version__}.dist-info/METADATA"))
+    ours = [Requirement(each) for each in shown.get_all("Requires-Dist", ()) if each.startswith("kzconsumer-")]
+    assert {each.name.replace("-", "_") for each in ours} == DISTRIBUTIONS.keys() - {"kzconsumer"}
+    assert all(each.specifier.contains(__version__) for each in ours)
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)

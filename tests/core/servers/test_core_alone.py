@@ -17,10 +17,15 @@ from tests.support.producing import Sent, produce
 
 
 @pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The commands of an environment with the core and the packages that it declares to need."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", built, ROOT, within=built)
+    return built
+
+
+@pytest.fixture(scope="module")
+def commands(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commands of an environment with the core and the packages that it declares to need."""
     (wheel,) = built.iterdir()
     return declared_environment(tmp_path_factory.mktemp("core") / "environment", wheel)
 
@@ -54,15 +59,17 @@ def test_nothing_else_is_installed(commands: Path) -> None:
 
 
 @pytest.mark.parametrize(("verb", "extra"), [("groups", "tools"), ("sandbox", "sandbox")])
-def test_a_command_of_another_distribution_names_what_installs_it(commands: Path, verb: str, extra: str) -> None:
+def test_a_command_of_another_distribution_names_what_installs_it(
+    commands: Path, built: Path, verb: str, extra: str
+) -> None:
     done = kzconsumer(commands, verb, "list")
     assert done.returncode == 2
-    way_out = f'pip install "kzconsumer[{extra}]" brings it'
+    way_out = f'pip install --find-links {built} "kzconsumer[{extra}]" brings it'
     fault = f'kzconsumer: error: no command "{verb}" is installed; {way_out}'
     assert done.stderr == f"{fault}; see kzconsumer --help\n"
 
 
-def test_a_setting_that_needs_an_extra_names_it(commands: Path, tmp_path: Path) -> None:
+def test_a_setting_that_needs_an_extra_names_it(commands: Path, built: Path, tmp_path: Path) -> None:
     file = tmp_path / "group.toml"
     file.write_text(
         '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n[subscription]\ntopics = { t = 1 }\n'
@@ -71,8 +78,9 @@ def test_a_setting_that_needs_an_extra_names_it(commands: Path, tmp_path: Path) 
     )
     done = kzconsumer(commands, "check-config", file)
     assert done.returncode == 78
+    installing = f"pip install --find-links {built}"
     assert sorted(line.removeprefix(f"kzconsumer: {file}:") for line in done.stderr.splitlines()) == [
-        '10: [status] listen: needs aiohttp and prometheus_client: pip install "kzconsumer[status]"',
-        '12: [log] format: needs logging_journald: pip install "kzconsumer[journald]"',
-        '15: [rejected] topic: needs confluent_kafka: pip install "kzconsumer[dead-letter]"',
+        f'10: [status] listen: needs aiohttp and prometheus_client: {installing} "kzconsumer[status]"',
+        f'12: [log] format: needs logging_journald: {installing} "kzconsumer[journald]"',
+        f'15: [rejected] topic: needs confluent_kafka: {installing} "kzconsumer[dead-letter]"',
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 import shutil
 import sys
 import threading
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer.errors import ConfigError, DestinationWentBackError, PluginError, SinkError
+from kzconsumer.installation import pip_install
 from kzconsumer.sinks.interface import Batch, Sink, SinkContext
 from kzconsumer.testing.sink_contract import contract_context
 from kzconsumer_files.holdings import files
@@ -461,7 +463,9 @@ def test_options_that_no_store_has_are_refused(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ConfigError, match=r"\[sink.options\] store_options: s3://bucket/lake: .*aws_bukket"):
         ParquetSink({"path": "s3://bucket/lake", "store_options": options}, contract_context())
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(PluginError, match=r'lake needs obstore: pip install "kzconsumer-files\[object-store\]"'):
+    with pytest.raises(
+        PluginError, match=re.escape(f"needs obstore: {pip_install('object-store', 'kzconsumer-files')}")
+    ):
         ParquetSink({"path": "s3://bucket/lake"}, contract_context())
 
 

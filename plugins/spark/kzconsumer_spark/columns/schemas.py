@@ -12,6 +12,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+from kzconsumer.installation import pip_install
 from kzconsumer_spark.columns.avro_decoder import AvroSchema
 from kzconsumer_spark.columns.avro_types import Unsupported
 from kzconsumer_spark.columns.ddl import require_types
@@ -104,4 +105,4 @@ def _require(module: str, extra: str, what: str) -> None:
     except ModuleNotFoundError:  # the parent package is missing
         found = None
     if found is None:
-        raise Unsupported(f"{what} needs more packages: pip install kzconsumer-spark[{extra}]")
+        raise Unsupported(f"{what} needs more packages: {pip_install(extra, 'kzconsumer-spark')}")

@@ -13,6 +13,7 @@ import anyio
 import anyio.to_thread
 
 from kzconsumer.errors import ConfigError, PluginError, SinkError
+from kzconsumer.installation import pip_install
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.function_reference import load_function, load_plain_function
@@ -178,5 +179,5 @@ def _needing(destination: str, package: str) -> Iterator[None]:
     except ImportError as error:
         raise PluginError(
             f'kzconsumer-spark: destination "{destination}" needs {package}:'
-            f' pip install "kzconsumer-spark[{destination}]"'
+            f" {pip_install(destination, 'kzconsumer-spark')}"
         ) from error
