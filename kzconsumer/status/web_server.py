@@ -124,8 +124,21 @@ def _is_tcp(request: web.Request) -> bool:
 
 
 async def metrics(request: web.Request) -> web.Response:
+    return _encoded(*_collected(request))
+
+
+async def metrics_in_thread(request: web.Request) -> web.Response:
+    """As `metrics`, while the loop goes on. For a `collect` that other threads may call."""
+    return _encoded(*await anyio.to_thread.run_sync(_collected, request))
+
+
+def _collected(request: web.Request) -> tuple[bytes, str]:
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-    return web.Response(body=encode(request.app[_REGISTRY]), headers={"Content-Type": content_type})
+    return encode(request.app[_REGISTRY]), content_type
+
+
+def _encoded(body: bytes, content_type: str) -> web.Response:
+    return web.Response(body=body, headers={"Content-Type": content_type})
 
 
 def json_response(content: object, status: int = 200) -> web.Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -11,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
 from aiohttp import ClientSession
@@ -41,6 +43,7 @@ from kzconsumer_tools.groups.nodes import GroupNodes
 from kzconsumer_tools.groups.reader import nodes_of
 from kzconsumer_tools.groups.topics import NodeTopics
 from tests.support.simulated.clients import Clients
+from tests.support.zookeeper_sessions import until
 from tests.tools.plain.test_group_description import group, node, ours, topic
 
 MONITORING = Path(__file__).parents[3] / "monitoring"
@@ -326,6 +329,63 @@ def test_a_reading_costs_what_has_changed() -> None:
         assert groups[1].offsets["/consumers/g1/offsets/orders/49"].data == b"4"
 
     Clients().play(script, 600)
+
+
+async def test_a_scrape_does_not_keep_the_session_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encoding the metrics of ten thousand groups takes seconds: the loop, and its heartbeats, go on meanwhile."""
+    settings = Settings.from_dict({"zookeeper": {"connect": "zk1:2181"}, "group": {"id": "unused"}})
+    begun, beat = threading.Event(), threading.Event()
+    ended = []
+
+    def collect(_: Exporter) -> list[Metric]:
+        begun.set()
+        ended.append(beat.wait(10))
+        return []
+
+    monkeypatch.setattr("kzconsumer_tools.exporter.server.families", collect)
+    monkeypatch.setattr(Exporter, "run", lambda _: anyio.sleep_forever())
+    listen = f"127.0.0.1:{free_port()}"
+    exporter = Exporter(settings, "c", INTERVAL, 60.0)
+
+    async def heartbeat() -> None:
+        await until(begun.is_set)
+        beat.set()
+
+    async with (
+        serving(exporter, StatusSettings(listen=listen), "test"),
+        ClientSession() as http,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(heartbeat)
+        async with http.get(f"http://{listen}/metrics") as answer:
+            assert answer.status == 200
+    assert ended == [True]
+
+
+async def test_a_look_at_many_groups_lets_others_run() -> None:
+    """One after the other: the exporter may do something between two."""
+    nodes = group_of_nodes(group({}, {}, stored(p0=(5, 0.0))))
+    names = [f"g{number}" for number in range(5)]
+    looked = Histories(INTERVAL).each_look(dict.fromkeys(names, nodes), {P[0]: LogRange(0, 9)}, {}, 0.0)
+    assert next(looked).group == "g0"
+    assert [each.group for each in looked] == names[1:]
+    exporter = Exporter(
+        Settings.from_dict({"zookeeper": {"connect": "zk1:2181"}, "group": {"id": "unused"}}), "c", INTERVAL, 60.0
+    )
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(count)
+        await exporter._look(dict.fromkeys(names, nodes), [P[0]], {P[0]: LogRange(0, 9)}, 0.1, (), {})
+        tasks.cancel_scope.cancel()
+    assert turns >= len(names)
+    assert list(exporter._last.groups if exporter._last is not None else ()) == names
 
 
 ODD = ["a b", "ä/ö", "100%", "%41", 'q"uo\\te', "{x}", "?x#y", "a+b", "new\nline", "🦆"]

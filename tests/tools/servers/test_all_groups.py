@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import sys
+import time
 from pathlib import Path
 
+import anyio
 import pytest
 
 from kzconsumer.registry import sessions
@@ -12,11 +16,14 @@ from kzconsumer.zookeeper.session import Create, ZooKeeperSession
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.command_line import CommandLine
-from tests.support.extent import extent
+from tests.support.extent import extent, only_nightly
 from tests.support.producing import Sent, produce
+from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session
+from tests.tools.original.test_exporter import exporter, reached
 
 GROUPS = extent(2_000, 10_000)
+MANY = 10_000
 
 
 async def offset(zookeeper: ZooKeeperSession, group: str, topic: str, data: bytes) -> None:
@@ -82,6 +89,48 @@ async def test_thousands_of_groups_are_read_in_pages(
     slow = await kzconsumer("groups", "list")
     assert slow.status == 1
     assert "ZooKeeper answers, but not to all requests within" in slow.err
+
+
+@only_nightly
+@pytest.mark.timeout(1200)
+async def test_ten_thousand_groups_with_offsets_are_listed_and_followed(
+    servers: Servers, unique: str, tmp_path: Path
+) -> None:
+    """What console consumers leave behind: ten nodes each. The exporter reads them again and again, and is scraped, in
+    one session of the length that its page recommends."""
+    server = servers.own_zookeeper(f"zookeeper-{unique}")
+    cluster = servers.cluster(unique, "1.1.1", zookeeper=server)
+    await create_topic(cluster.connect, unique, 4)
+    records = [Sent(n % 4, None, b"x") for n in range(160)]
+    await anyio.to_thread.run_sync(produce, cluster.bootstrap, cluster.version, unique, records)
+    async with session(cluster.connect) as zookeeper:
+        for first in range(0, MANY, 50):
+            made: list[Create] = []
+            for number in range(first, first + 50):
+                root = f"/consumers/console-consumer-{number}"
+                above = ("", "/ids", "/owners", f"/owners/{unique}", "/offsets", f"/offsets/{unique}")
+                made += [Create(root + path, b"") for path in above]
+                made += [Create(f"{root}/offsets/{unique}/{n}", b"%d" % (number % 40)) for n in range(4)]
+            await zookeeper.multi(made)
+    for words in (("groups", "list"), ("lag", "--all")):
+        began = time.monotonic()
+        command = [sys.executable, "-m", "kzconsumer", *words, "--zookeeper", cluster.connect, "-o", "json"]
+        listed = json.loads((await anyio.run_process(command)).stdout)
+        print(f"{' '.join(words)}: {time.monotonic() - began:.1f} s")
+        assert (len(listed), {each["lag"] is None for each in listed}) == (MANY, {False})
+    more = "--interval", "5", "--set", "zookeeper.session_timeout=30s"
+    async with exporter(cluster.connect, tmp_path, *more) as exported:
+        last: dict[tuple[str, ...], float] = {}
+        for _ in range(3):
+
+            async def newer(last: dict[tuple[str, ...], float] = last) -> bool:
+                return (await exported.metrics("exporter_read_timestamp_seconds")) not in ({}, last)
+
+            await reached(newer, 300)
+            last = await exported.metrics("exporter_read_timestamp_seconds")
+            print("reading:", await exported.metrics("exporter_read_seconds"))
+        assert len(await exported.metrics("group_lag_records", "group")) == MANY
+    assert "session expired" not in (tmp_path / "exporter.log").read_text()
 
 
 async def test_top_shows_a_group_without_a_daemon(

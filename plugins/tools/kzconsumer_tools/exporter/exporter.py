@@ -8,6 +8,7 @@ from functools import partial
 from types import MappingProxyType
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
 from kzconsumer.brokers.leaders import Leaders
@@ -25,6 +26,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.registry.sessions import open_session
 from kzconsumer.settings.settings import Settings
+from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_tools.exporter.kafka_groups import KafkaGroups, certain, merged, read_kafka_groups
 from kzconsumer_tools.exporter.nodes import WatchedNodes
@@ -42,6 +44,10 @@ TIMEOUT = 5.0
 #: Intervals for which a reading is reported, and the seconds more that brokers without an answer may delay the next.
 VALID = 3
 DELAY = 2 * TIMEOUT
+
+
+#: Groups that are read at the same time, so that the first reading of thousands does not wait for each answer alone.
+PAGE = 50
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -145,7 +151,7 @@ class Exporter:
                 existing = sorted({each for group in groups.values() for each in group.existing})
                 logs = await self._logs(log_offsets, existing)
                 await self._times(record_times, groups, logs)
-                self._look(groups, existing, logs, now() - began, unread, unreadable)
+                await self._look(groups, existing, logs, now() - began, unread, unreadable)
                 silent = next((each for each in logs.values() if isinstance(each, Why)), None)
                 self._settle(failure or (KzConsumerError(silent.detail) if silent is not None else None))
             except SessionExpiredError:
@@ -165,12 +171,17 @@ class Exporter:
         self._known = set(names)
         groups: dict[str, ReadGroup] = {}
         unreadable: dict[str, str] = {}
-        for name in filter(self._wanted, names):
+
+        async def read(name: str) -> None:
             try:
                 groups[name] = group_of_nodes(await nodes_of(nodes, topics, name))
             except NotPermittedError as error:
                 unreadable[name] = str(error)
-        return groups, unreadable
+
+        chosen = list(filter(self._wanted, names))
+        for first in range(0, len(chosen), PAGE):
+            await together([read(name) for name in chosen[first : first + PAGE]])
+        return {name: groups[name] for name in names if name in groups}, unreadable
 
     async def _logs(
         self, log_offsets: LogOffsets, existing: Sequence[TopicPartition]
@@ -204,7 +215,7 @@ class Exporter:
             {(each, positions[each]): at / 1000 if isinstance(at, int) else at for each, at in found.items()}
         )
 
-    def _look(
+    async def _look(
         self,
         groups: Mapping[str, ReadGroup],
         existing: Sequence[TopicPartition],
@@ -217,7 +228,10 @@ class Exporter:
         for topic, number in existing:
             topics.setdefault(topic, []).append(number)
         at = time.time()
-        seen = self._histories.look(groups, logs, self._written, at, unread=unread)
+        seen = {}
+        for each in self._histories.each_look(groups, logs, self._written, at, unread=unread):
+            seen[each.group] = each
+            await anyio.lowlevel.checkpoint()  # of ten thousand groups this takes longer than a session
         ends = {partition: log.end for partition, log in logs.items() if isinstance(log, LogRange)}
         numbers = {topic: tuple(each) for topic, each in topics.items()}
         self._last = Reading(at, took, seen, numbers, ends, unreadable)

@@ -6,7 +6,7 @@ Times are seconds since 1970. Unknown values are None, never 0.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
@@ -147,6 +147,18 @@ class Histories:
 
         `unread`: groups that may exist and could not be read: they keep their history.
         """
+        return {each.group: each for each in self.each_look(groups, logs, written, now, unread=unread)}
+
+    def each_look(
+        self,
+        groups: Mapping[str, ReadGroup],
+        logs: Logs,
+        written: Mapping[tuple[TopicPartition, int], float | Why],
+        now: float,
+        *,
+        unread: Collection[str] = (),
+    ) -> Iterator[SeenGroup]:
+        """As `look`, one group after the other: the caller may do something else between two."""
         for partition, log in logs.items():
             if isinstance(log, LogRange):
                 self._of_logs.setdefault(partition, _LogHistory()).saw(log, now)
@@ -157,11 +169,9 @@ class Histories:
         # A topic that comes back has another log.
         places -= {each.place for group in groups.values() for each in group.partitions if each.gone}
         self._of_logs = {partition: history for partition, history in self._of_logs.items() if partition in places}
-        seen = {}
         for name, group in groups.items():
             partitions = [self._partition(name, each, logs, written, now) for each in group.partitions]
-            seen[name] = SeenGroup(name, group.members, tuple(partitions))
-        return seen
+            yield SeenGroup(name, group.members, tuple(partitions))
 
     def age_unknown(self, groups: Mapping[str, ReadGroup], logs: Logs) -> set[tuple[TopicPartition, int]]:
         """Partitions and offsets of records that were written before the first observation of their log."""

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from kzconsumer.settings.sections import StatusSettings
 from kzconsumer.status.access import load_token
-from kzconsumer.status.web_server import Handler, application, json_response, metrics, served
+from kzconsumer.status.web_server import Handler, application, json_response, metrics_in_thread, served
 from kzconsumer_tools.exporter import burrow
 from kzconsumer_tools.exporter.exporter import Exporter, Reading
 from kzconsumer_tools.exporter.metrics import families
@@ -98,7 +98,8 @@ _TOPIC = _AT + "/topic/{topic:[^/]+}"
 _CONSUMER = _AT + "/consumer/{group:[^/]+}"
 _NO_GROUP, _NO_TOPIC = "cluster or consumer not found", "cluster or topic not found"
 ROUTES: dict[str, Handler] = {
-    "/metrics": metrics,
+    # Encoding those of ten thousand groups takes seconds, in which the session would expire. A reading does not change.
+    "/metrics": metrics_in_thread,
     "/burrow/admin": _alive,
     "/burrow/admin/ready": _ready,
     "/v3/kafka": _answer("cluster list returned", "clusters", lambda exporter, _, __: [exporter.cluster]),
