@@ -23,6 +23,7 @@ CHAOS = (
     "tests/spark/spark/test_spark_reads_tables.py",
     "tests/spark/spark/test_mixed_group.py",
     "tests/spark/spark/test_value_matrix.py",
+    "tests/spark/spark/test_one_in_a_million.py",
     "tests/spark/servers/test_source_changes.py",
     "tests/spark/spark/test_source_secrets.py",
     "tests/spark/spark/test_docs_functions.py",
@@ -71,8 +72,8 @@ def parts(seed: int) -> list[Part]:
         Part("simulate", _program("simulate", "--minutes", "20", "--first", str(seed)), 25, seed),
         Part("fuzz", _program("fuzz", "--seed", str(seed), "--jobs", str(PROCESSES)), 25, seed),
         Part("broker versions", _tests(seed, VERSIONS), 20, seed, _nightly(seed)),
-        Part("chaos", _tests(seed, CHAOS), 35, seed, _nightly(seed)),
-        Part("soak", _program("soak", "--minutes", "20", "--every", "25", "--seed", str(seed)), 30, seed),
+        Part("chaos", _tests(seed, CHAOS), 40, seed, _nightly(seed)),
+        Part("soak", _program("soak", "--minutes", "20", "--every", "25", "--seed", str(seed)), 25, seed),
         Part("mutants", _program("mutants", "--jobs", str(PROCESSES)), 45),
         Part("audit-tests", _program("audit", "--seed", str(seed), "--sample", "40"), 30, seed),
     ]
