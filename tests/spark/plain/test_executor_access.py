@@ -70,6 +70,8 @@ def test_offsets_that_the_log_has_lost_are_not_fetched() -> None:
         assert (part.range, part.spans) == (span(1, 50, 100), tuple(span(1, *each) for each in spans))
         assert part.records == sum(until - first for first, until in spans)
     assert unspooled(whole).spans == ()
+    part = unspooled(msgspec.structs.replace(whole, pieces=(Unfetched(80, 90),)).without(((70, 81), (85, 86))))
+    assert (part.spans, part.left_out, part.records) == ((span(1, 80, 90),), ((80, 81), (85, 86)), 8)
 
 
 def kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kafka:
@@ -113,12 +115,17 @@ def test_a_task_connects_with_the_secrets_of_the_member_where_their_files_are_no
     assert (repr(part), repr(access)) == ("RangePart(t-0[1..2))", "BrokerAccess(broker 1 (h:9092))")
 
 
-def test_a_task_has_the_leader_epoch_of_its_range(tmp_path: Path) -> None:
+def test_a_task_has_the_leader_epoch_and_the_rejected_records_of_its_range(tmp_path: Path) -> None:
     parts = (span(0, 1, 2), span(1, 5, 9))
-    batch = PublishedBatch(parts=parts, epochs=(3, -1), brokers=(), kafka=Kafka.of(of_brokers()))
+    batch = PublishedBatch(
+        parts=parts, epochs=(3, -1), left_out=((), ((6, 7),)), brokers=(), kafka=Kafka.of(of_brokers())
+    )
     PublishedBatches(tmp_path).publish(0, batch)
     tasks = RangeStreamReader(tmp_path).partitions({"batch": -1}, {"batch": 0})
-    assert [(each.part, each.epoch) for each in tasks if isinstance(each, RangePart)] == [(parts[0], 3), (parts[1], -1)]
+    assert [(each.part, each.epoch, each.left_out) for each in tasks if isinstance(each, RangePart)] == [
+        (parts[0], 3, ()),
+        (parts[1], -1, ((6, 7),)),
+    ]
 
 
 def test_a_task_has_the_token_that_the_driver_was_given(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from kzconsumer.records.contents import Contents
 from kzconsumer_files.names import scope
 from kzconsumer_spark.function.batch import FunctionBatch, function_range, require_done, takes_batch
 from kzconsumer_spark.function.step_recorder import StepNotRecordedError, StepRecorder
-from kzconsumer_spark.pipe.messages import RunBatch, SpooledRange, StepDone, StepRecorded
+from kzconsumer_spark.pipe.messages import RangesRead, Recorded, RunBatch, SpooledRange, StepDone
 
 PART = SpooledRange(topic="t", partition=3, first=7, until=12, incarnation=0x2A, epoch=1, records=4, file="f")
 SCOPE = scope("c", "g", "spark")
@@ -88,10 +89,11 @@ def test_calls_after_the_function_returned_are_refused() -> None:
 
 
 def test_the_daemon_is_asked_and_its_answer_decides() -> None:
-    said: list[StepDone] = []
-    answers = [StepRecorded(), StepRecorded(error="no partition of the batch is ours any more")]
+    said: list[StepDone | RangesRead] = []
+    lost = Recorded(error="no partition of the batch is ours any more")
+    answers = [Recorded(), lost, Recorded(), lost]
 
-    def say(event: StepDone) -> None:
+    def say(event: StepDone | RangesRead) -> None:
         said.append(event)
         recorder.answered(answers.pop(0))
 
@@ -101,6 +103,12 @@ def test_the_daemon_is_asked_and_its_answer_decides() -> None:
     with pytest.raises(StepNotRecordedError, match="is ours any more"):
         recorder.record("index")
     assert said == [StepDone(number=5, step="table"), StepDone(number=5, step="index")]
+    read = Contents(records=4)
+    recorder.begin(RunBatch(number=6, ranges=(msgspec.structs.replace(PART, partition=9), PART)))
+    recorder.record_read({PART.range.topic_partition: read})
+    with pytest.raises(StepNotRecordedError, match="is ours any more"):
+        recorder.record_read({})
+    assert said[2:] == [RangesRead(number=6, contents=(None, read)), RangesRead(number=6, contents=(None, None))]
 
 
 def _two(df: object, batch_id: int) -> None: ...

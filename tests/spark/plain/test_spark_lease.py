@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Mapping
+from typing import cast
 
 import pytest
+from pyspark.sql import DataFrame
 
 from kzconsumer import clock
+from kzconsumer.model import TopicPartition
+from kzconsumer.records.contents import Contents
+from kzconsumer_spark.executors.accounts import NotWholeError
+from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.ranges.lease import Lease, LeaseLost
+from kzconsumer_spark.worker.kafka_registry import KafkaRegistry, TopicsLease
 
 
 def test_a_lease_that_holds_does_not_wait() -> None:
@@ -26,3 +34,57 @@ def test_a_renewal_lets_a_waiting_batch_continue() -> None:
     renewal.start()
     lease.require()
     renewal.join()
+
+
+class _Registry(KafkaRegistry):
+    """Has the topics that were planned."""
+
+    def __init__(self) -> None:
+        """Without a server."""
+
+    def require_planned(self, ranges: object) -> None:
+        return None
+
+
+def test_what_executors_have_read_is_recorded_once_and_before_it_may_be_published() -> None:
+    """A function may have read a part only; then it is not known yet."""
+    read: list[Mapping[TopicPartition, Contents]] = []
+    recorded: list[Mapping[TopicPartition, Contents]] = []
+    errors: list[Exception] = []
+
+    def contents() -> Mapping[TopicPartition, Contents]:
+        if not read:
+            raise NotWholeError("a part is missing")
+        return read[0]
+
+    def record(found: Mapping[TopicPartition, Contents]) -> None:
+        for error in errors:
+            raise error
+        recorded.append(found)
+
+    def begun() -> TopicsLease:
+        lease = TopicsLease(Lease(math.inf), _Registry(), record)
+        lease.begin(SparkBatch(1, cast("DataFrame", None), (), contents=contents))
+        return lease
+
+    lease = begun()
+    lease.require()
+    lease.report_read()
+    with pytest.raises(NotWholeError, match="a part is missing"):
+        lease.require_whole()
+    assert recorded == []
+    read.append({TopicPartition("t", 0): Contents(3)})
+    errors.append(OSError("not stored"))
+    for call in (lease.require_whole, lease.report_read):
+        with pytest.raises(OSError, match="not stored"):
+            call()
+    errors.clear()
+    lease.report_read()
+    lease.require_whole()
+    assert recorded == read
+    begun().require_whole()
+    assert recorded == read * 2
+    late = TopicsLease(Lease(-math.inf, patience=0), _Registry(), record)
+    late.begin(SparkBatch(1, cast("DataFrame", None), (), contents=contents))
+    with pytest.raises(LeaseLost):
+        late.require_whole()

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.errors import DestinationWentBackError, SinkError
-from kzconsumer.model import RangeIdentity
-from kzconsumer.sinks.steps import Steps
+from kzconsumer.errors import DestinationWentBackError, RangeChangedError, SinkError
+from kzconsumer.model import RangeIdentity, TopicPartition
+from kzconsumer.records.contents import Contents
+from kzconsumer.sinks.interface import Batch, Rejected
+from kzconsumer.sinks.steps import StepNotRecordedError
 from kzconsumer.testing.sink_contract import contract_context
 from kzconsumer_spark.daemon.destination_options import read_options
-from kzconsumer_spark.daemon.sink import SparkSink
+from kzconsumer_spark.daemon.sink import SparkSink, _recorded
+from kzconsumer_spark.daemon.worker_process import _MAX_LINE
 from kzconsumer_spark.daemon.workers import Workers
-from kzconsumer_spark.pipe.messages import Event, Failed, RunBatch, Start, ToFiles, decode_event, encode
+from kzconsumer_spark.pipe.messages import (
+    Event,
+    Failed,
+    RangesRead,
+    Recorded,
+    RunBatch,
+    Start,
+    ToFiles,
+    decode_event,
+    encode,
+)
+from kzconsumer_spark.ranges.screen import MOST_REJECTED
+from tests.support.range_data import range_data
 
 CANNOT_START = {"TOO_LONG": "x" * (1 << 22)}
 """An environment that the kernel refuses: an error of the same call as that of a machine without memory."""
@@ -44,7 +60,7 @@ async def test_a_destination_that_went_back_is_not_tried_again(tmp_path: Path) -
     answers: list[Event] = []
 
     class Lacking(SparkSink):
-        async def _attempt(self, batch: RunBatch, steps: Steps | None) -> Failed | None:
+        async def _attempt(self, batch: RunBatch, planned: Batch) -> Failed | None:
             answers.append(decode_event(encode(Failed(number=1, error="no", lacks=lost, ends=3))))
             (*_, last) = answers
             assert isinstance(last, Failed)
@@ -52,5 +68,38 @@ async def test_a_destination_that_went_back_is_not_tried_again(tmp_path: Path) -
 
     sink = Lacking({"destination": "parquet", "path": str(tmp_path)}, contract_context())
     with pytest.raises(DestinationWentBackError, match=r"^parquet files in .*: t-0: offsets 3 to 9 were ") as raised:
-        await sink._run(RunBatch(number=1, ranges=()), None)
+        await sink._run(RunBatch(number=1, ranges=()), Batch(()))
     assert (raised.value.lacking, raised.value.ends, len(answers)) == (lost, 3, 1)
+
+
+def test_the_longest_answer_of_a_worker_is_read() -> None:
+    rejected = Rejected(
+        "t" * 249, 99_999, 1 << 62, f"column {'c' * 99}: is outside of the years 1 to 9999", "unstorable"
+    )
+    failed = Failed(number=1, error="e" * 1000, rejected=(rejected,) * MOST_REJECTED)
+    read = RangesRead(number=1, contents=(Contents(*[1 << 32] * 8),) * 100_000)
+    assert max(len(encode(failed)), len(encode(read))) < _MAX_LINE
+
+
+async def test_what_executors_have_read_is_stored_before_the_worker_may_publish() -> None:
+    """An error says why not, and fails the batch. A replay that is refused ends the member."""
+    ranges = (range_data("t", 0, 0, 2), range_data("t", 1, 0, 2))
+    told: list[Mapping[TopicPartition, Contents]] = []
+    errors: list[Exception] = []
+
+    async def found(contents: Mapping[TopicPartition, Contents]) -> None:
+        told.append(contents)
+        for error in errors:
+            raise error
+
+    read = RangesRead(number=1, contents=(None, Contents(2, 7)))
+    event = decode_event(encode(read))
+    assert event == read
+    assert await _recorded(read, Batch(ranges, found=found)) == Recorded()
+    assert told == [{TopicPartition("t", 1): Contents(2, 7)}]
+    assert await _recorded(read, Batch(ranges)) == Recorded()
+    errors = [StepNotRecordedError("they are lost")]
+    assert await _recorded(read, Batch(ranges, found=found)) == Recorded(error="they are lost")
+    errors = [RangeChangedError("changed")]
+    with pytest.raises(RangeChangedError):
+        await _recorded(read, Batch(ranges, found=found))

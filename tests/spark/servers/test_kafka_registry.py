@@ -6,13 +6,16 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame
 
 from kzconsumer import clock
 from kzconsumer.errors import BrokersUnreachableError, OffsetLostError, ZooKeeperUnreachableError
 from kzconsumer.model import Broker, OffsetRange, RangeIdentity
+from kzconsumer.records.contents import Contents
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import ZooKeeperSession
@@ -27,6 +30,7 @@ from kzconsumer_spark.executors.access import BrokerAccess
 from kzconsumer_spark.executors.fetching import fetched
 from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.pipe.messages import SpooledRange
+from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.ranges.lease import Lease, LeaseLost
 from kzconsumer_spark.worker.kafka_registry import KafkaRegistry, TopicRecreatedError, TopicsLease
 from tests.support.producing import Sent, produce
@@ -66,9 +70,10 @@ def write(target: Target, lease: TopicsLease, part: SpooledRange, meanwhile: Cal
         meanwhile()
         return [StagedRange(each, 3, 0, [(output / "rows", f"{each.topic}.parquet")]) for each in ranges]
 
-    lease.begin([part])
+    read = {part.range.topic_partition: Contents(records=3)}
+    lease.begin(SparkBatch(1, cast("DataFrame", None), [part], contents=lambda: read))
     lease.require()
-    return TargetWriter(target, lease.require).write([part], stage)
+    return TargetWriter(target, lease.require_whole).write([part], stage)
 
 
 async def test_what_was_fetched_while_a_topic_was_created_again_is_not_published(
@@ -77,7 +82,7 @@ async def test_what_was_fetched_while_a_topic_was_created_again_is_not_published
     connect = f"{zookeeper.connect}/{unique}"
     target = Target(tmp_path / "out")
     target.claim(Owner(cluster="c", group="g"))
-    lease = TopicsLease(held(), registry(connect))
+    lease = TopicsLease(held(), registry(connect), lambda _: None)
     path = "/brokers/topics/t"
     async with session(connect) as connected:
         loop = asyncio.get_running_loop()
@@ -118,7 +123,7 @@ async def test_every_range_that_is_fetched_must_be_of_its_topic(zookeeper: ZooKe
             ("b", 1),
             ("c", 5),
         ]
-        lost = TopicsLease(Lease(clock.now() - 1, patience=0.05), known)
+        lost = TopicsLease(Lease(clock.now() - 1, patience=0.05), known, lambda _: None)
         with pytest.raises(LeaseLost):
             lost.require()
 

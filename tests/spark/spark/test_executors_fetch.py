@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -17,25 +18,34 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
-from kzconsumer.model import OffsetRange
+from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.records.contents import Contents, contents_of
 from kzconsumer.settings.settings import Settings
+from kzconsumer.sinks.steps import StepNotRecordedError
+from kzconsumer_files.names import Owner
+from kzconsumer_files.target import Target
 from kzconsumer_files.writer import Written
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_spark.daemon.destination import claimed_destination
+from kzconsumer_spark.executors.accounts import NotWholeError
 from kzconsumer_spark.pipe.kafka import Kafka
-from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange
+from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange, ToFiles
 from kzconsumer_spark.ranges.batch import SparkBatch
-from kzconsumer_spark.worker.kafka_registry import KafkaRegistry
+from kzconsumer_spark.ranges.lease import Lease
+from kzconsumer_spark.worker.files_destination import FilesDestination
+from kzconsumer_spark.worker.kafka_registry import KafkaRegistry, TopicsLease
 from kzconsumer_spark.worker.query import RangeQuery
-from kzconsumer_spark.worker.range_stream import FEWEST_OFFSETS
+from kzconsumer_spark.worker.range_stream import FEWEST_OFFSETS, RangeStream
 from kzconsumer_spark.worker.tracebacks import Tracebacks
 from tests.support.extent import NIGHTLY
 from tests.support.members import daemon, stored_offsets
 from tests.support.processes import wait_until
 from tests.support.producing import Sent, produce
+from tests.support.range_data import range_data, record
 from tests.support.secured import PLAIN_PASSWORD, Secured
 from tests.support.spark_cluster import SparkCluster
-from tests.support.zookeeper_sessions import until
+from tests.support.zookeeper_sessions import session, until
 
 LIMIT = 300.0
 
@@ -64,7 +74,9 @@ def planned(topic: str, partition: int, first: int, until: int) -> SpooledRange:
 async def test_the_frame_is_what_was_planned_and_a_large_range_is_fetched_by_several_tasks(
     spark: SparkSession, cluster_of: Callable[[str], Cluster], unique: str, tmp_path: Path
 ) -> None:
-    """From the oldest broker. A range that the log has lost fails its batch with one line."""
+    """From the oldest broker. A range that the log has lost fails its batch with one line. What tasks have read is
+    known once all of them have read to the end, and however often they do.
+    """
     cluster = cluster_of("0.8.2.2")
     await create_topic(cluster.connect, unique, 2)
     large = 2 * FEWEST_OFFSETS + 500
@@ -73,9 +85,17 @@ async def test_the_frame_is_what_was_planned_and_a_large_range_is_fetched_by_sev
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
     found: list[tuple[object, ...]] = []
     tasks: list[int] = []
+    contents: dict[TopicPartition, Contents] = {}
 
     def write(batch: SparkBatch) -> Written:
+        assert batch.contents is not None
+        batch.frame.limit(1).collect()
+        with pytest.raises(NotWholeError, match="no task has accounted for the offsets from"):
+            batch.contents()
+        batch.frame.where("partition = 1").count()
+        contents.update(batch.contents())
         rows = batch.frame.select(sql.spark_partition_id(), "topic", "partition", "offset", "key", "value").collect()
+        assert batch.contents() == contents
         tasks.append(len({task for task, *_ in rows}))
         found.extend(tuple(row)[1:] for row in rows)
         return Written(len(rows), 1, 0)
@@ -89,7 +109,7 @@ async def test_the_frame_is_what_was_planned_and_a_large_range_is_fetched_by_sev
         assert wait_until(lambda: query._query.lastProgress is not None, LIMIT)
         last = query._query.lastProgress
         assert last is not None
-        assert last.numInputRows == large - 250 + 2
+        assert last.numInputRows == 1 + 2 * (large - 250 + 2)  # as often as `write` reads them: accounts add none
         lost = query.run(RunBatch(number=2, ranges=(planned(unique, 1, 5, 7),)), write)
         query.stop()
         assert isinstance(lost, Failed)
@@ -102,8 +122,74 @@ async def test_the_frame_is_what_was_planned_and_a_large_range_is_fetched_by_sev
         (unique, 1, 1, b"k", b"v"),
     ]
     assert tasks == [3]
+    for partition, first, count in ((0, 250, large), (1, 0, 2)):
+        of = [each for each in sent if each.partition == partition]
+        rows = [record(n, key=of[n].key, value=of[n].value) for n in range(first, count)]
+        expected = contents_of(range_data(unique, partition, 0, count, rows).batches)
+        assert contents.pop(TopicPartition(unique, partition)) == expected
+    assert not contents
     lost = f"kzconsumer.errors.OffsetLostError: {unique}-1: the log does not hold offset 5 any more"
     assert error == f"PythonException: {lost}"
+
+
+async def test_nothing_is_published_before_all_is_accounted_for_and_recorded(
+    spark: SparkSession,
+    cluster_of: Callable[[str], Cluster],
+    unique: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not if a task of two has not told what it read, nor if the plan cannot be stored, as after the partition is lost.
+
+    The last attempt is the control: neither is in its way.
+    """
+    cluster = cluster_of("0.8.2.2")
+    await create_topic(cluster.connect, unique, 2)
+    async with session(cluster.connect) as zookeeper:
+        incarnation = (await zookeeper.get(f"/brokers/topics/{unique}")).stat.czxid
+    sent = [Sent(n % 2, None, b"%d" % n) for n in range(5)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
+    of_both = planned(unique, 0, 0, 3), planned(unique, 1, 0, 2)
+    parts = [msgspec.structs.replace(part, incarnation=incarnation) for part in of_both]
+    to = ToFiles(path=str(tmp_path / "out"))
+    claimed_destination(to).claim(Owner(cluster="c", group="g"))
+    target = Target(tmp_path / "out")
+    known = KafkaRegistry(kafka(cluster))
+    recorded: list[list[int]] = []
+
+    def record_read(found: Mapping[TopicPartition, Contents]) -> None:
+        assert target.missing(parts) == parts
+        recorded.append([found[part.range.topic_partition].records for part in parts])
+        if len(recorded) == 1:
+            raise StepNotRecordedError("the partitions are lost")
+
+    lease = TopicsLease(Lease(math.inf), known, record_read)
+    destination = FilesDestination(spark, to, lease)
+
+    def write(batch: SparkBatch) -> Written:
+        lease.begin(batch)
+        return destination.write(batch)
+
+    def attempt(number: int) -> Done | Failed:
+        query = RangeQuery(spark, tmp_path / f"query {number}", number, Tracebacks(), kafka=known)
+        outcome = query.run(RunBatch(number=number, ranges=tuple(parts)), write)
+        query.stop()
+        return outcome
+
+    with monkeypatch.context() as patched:
+        accounts = RangeStream.accounts
+        patched.setattr(RangeStream, "accounts", staticmethod(lambda query: accounts(query)[1:]))
+        untold = await asyncio.to_thread(attempt, 1)
+        assert isinstance(untold, Failed)
+        assert "no task has accounted for the offsets from 0 on" in untold.error
+        assert (target.missing(parts), recorded) == (parts, [])
+    lost = await asyncio.to_thread(attempt, 2)
+    assert isinstance(lost, Failed)
+    assert lost.error == "StepNotRecordedError: the partitions are lost"
+    assert target.missing(parts) == parts
+    done = await asyncio.to_thread(attempt, 3)
+    assert isinstance(done, Done), done
+    assert (done.rows, done.published, recorded, target.missing(parts)) == (5, 2, [[3, 2]] * 2, [])
 
 
 def options(cluster: SparkCluster, tmp_path: Path, brokers: Mapping[str, object]) -> str:

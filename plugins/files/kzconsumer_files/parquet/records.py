@@ -73,6 +73,11 @@ def spark_columns(records: pa.RecordBatch) -> pa.RecordBatch:
     return _whole(_columns(pa.Table.from_batches([records]))).combine_chunks().to_batches()[0]
 
 
+def row_of_nulls() -> pa.RecordBatch:
+    """One row in the columns of `spark_columns`."""
+    return pa.record_batch({name: pa.nulls(1, kind) for name, kind in _COLUMNS.items()})
+
+
 def _columns(table: pa.Table) -> pa.Table:
     columns: dict[str, pa.ChunkedArray[Any]] = {
         "key": table.column("key"),

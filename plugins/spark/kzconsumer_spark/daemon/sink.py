@@ -23,7 +23,7 @@ from kzconsumer.model import RangeIdentity, Wants
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import Batch, RecordsRejectedError, SinkContext
 from kzconsumer.sinks.reports import Holdings, Preview
-from kzconsumer.sinks.steps import StepNotRecordedError, Steps
+from kzconsumer.sinks.steps import StepNotRecordedError
 from kzconsumer_files.names import Owner, fingerprint, scope
 from kzconsumer_files.parquet.records import unstorable
 from kzconsumer_spark.columns.schemas import check_files
@@ -42,11 +42,12 @@ from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.pipe.messages import (
     Done,
     Failed,
+    RangesRead,
+    Recorded,
     RunBatch,
     SpooledRange,
     Start,
     StepDone,
-    StepRecorded,
     ToFunction,
 )
 from kzconsumer_spark.pipe.spark_settings import time_zone
@@ -176,7 +177,7 @@ class SparkSink:
         if self._kafka is not None:
             self.last_batch = {"spark_batch": number}
             ranges = tuple(unspooled(part) for part in batch.ranges)
-            await self._run(_run_of(number, ranges, batch), batch.steps)
+            await self._run(_run_of(number, ranges, batch), batch)
             return
         if rejected := unstorable(batch.ranges):
             raise RecordsRejectedError(rejected)
@@ -186,7 +187,7 @@ class SparkSink:
             raise SinkError(f"cannot write spool files for Spark: {error}") from error
         self.last_batch = {"spark_batch": number, "spool": round(spooled.seconds, 3)}
         try:
-            await self._run(_run_of(number, spooled.files, batch), batch.steps)
+            await self._run(_run_of(number, spooled.files, batch), batch)
         finally:
             await self._spooling.remove(spooled)
 
@@ -195,11 +196,11 @@ class SparkSink:
         number = self._next_batch
         self._next_batch += 1
         if self._kafka is not None:
-            failed = await self._attempt(_trial_of(number, tuple(unspooled(part) for part in batch.ranges)), None)
+            failed = await self._attempt(_trial_of(number, tuple(unspooled(part) for part in batch.ranges)), batch)
         else:
             spooled = await self._spooling.fresh(batch.ranges)
             try:
-                failed = await self._attempt(_trial_of(number, spooled.files), None)
+                failed = await self._attempt(_trial_of(number, spooled.files), batch)
             finally:
                 await self._spooling.remove(spooled)
         if failed is not None and not failed.rejected:
@@ -228,9 +229,9 @@ class SparkSink:
         """See `kzconsumer.sinks.reports.Previewing`. Uses a Spark of its own; the target is not read or written."""
         return await reports.preview(batch, self._options, self._start)
 
-    async def _run(self, batch: RunBatch, steps: Steps | None) -> None:
+    async def _run(self, batch: RunBatch, planned: Batch) -> None:
         for attempt, pause in self._options.tries():
-            failed = await self._attempt(batch, steps)
+            failed = await self._attempt(batch, planned)
             if failed is None:
                 return
             if failed.rejected:
@@ -245,11 +246,11 @@ class SparkSink:
         ranges = ", ".join(str(part.range) for part in batch.ranges)
         raise SinkError(f"Spark could not write {ranges} in {self._options.attempts} attempts: {reason}")
 
-    async def _attempt(self, batch: RunBatch, steps: Steps | None) -> Failed | None:
+    async def _attempt(self, batch: RunBatch, planned: Batch) -> Failed | None:
         """One attempt, which waits for brokers as a member that fetches does. How it failed, or None."""
         pauses = self._options.pauses()
         try:
-            while (failed := await self._written(batch, steps)) is not None and failed.outage:
+            while (failed := await self._written(batch, planned)) is not None and failed.outage:
                 self._outage = failed.error
                 _log.warning("brokers unreachable, batch waits", batch=batch.number, error=failed.error)
                 await anyio.sleep(next(pauses))
@@ -257,17 +258,17 @@ class SparkSink:
             self._outage = None
         return failed
 
-    async def _written(self, batch: RunBatch, steps: Steps | None) -> Failed | None:
+    async def _written(self, batch: RunBatch, planned: Batch) -> Failed | None:
         """Have the batch written once, by a new worker if the last one died. How it failed, or None."""
         assert self._workers is not None
-        if steps is not None:
-            batch = msgspec.structs.replace(batch, steps=steps.done)
+        if planned.steps is not None:
+            batch = msgspec.structs.replace(batch, steps=planned.steps.done)
         try:
             worker = await self._workers.take(batch.number)
             await worker.send(batch)
             event = await worker.receive()
-            while isinstance(event, StepDone):
-                await worker.send(await _recorded(event.step, steps))
+            while isinstance(event, StepDone | RangesRead):
+                await worker.send(await _recorded(event, planned))
                 event = await worker.receive()
         except WorkerDied as error:
             await self._workers.close()
@@ -325,11 +326,17 @@ async def _remove(directories: Directories) -> None:
         await anyio.to_thread.run_sync(directories.remove)
 
 
-async def _recorded(step: str, steps: Steps | None) -> StepRecorded:
-    if steps is None:
-        return StepRecorded(error=f'step "{step}" is not recorded: the batch is not planned')
+async def _recorded(event: StepDone | RangesRead, batch: Batch) -> Recorded:
+    """Raises RangeChangedError: the worker has not published anything of the batch, and must not."""
     try:
-        await steps.record(step)
+        if isinstance(event, RangesRead):
+            found = zip(batch.ranges, event.contents, strict=True)
+            if batch.found is not None:
+                await batch.found({part.topic_partition: each for part, each in found if each is not None})
+        elif batch.steps is not None:
+            await batch.steps.record(event.step)
+        else:
+            return Recorded(error=f'step "{event.step}" is not recorded: the batch is not planned')
     except (StepNotRecordedError, ZooKeeperError, ValueError) as error:
-        return StepRecorded(error=str(error))
-    return StepRecorded()
+        return Recorded(error=str(error))
+    return Recorded()

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from kzconsumer.model import OffsetRange
 from kzconsumer.records.forms import Unfetched
+from kzconsumer.registry.offset_list import spans_of
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer_files.parquet.records import record_table
 from kzconsumer_spark.daemon.spool_place import SpoolPlace
@@ -41,18 +42,15 @@ def unspooled(part: RangeData) -> SpooledRange:
         file=None,
         spans=_spans(part),
         leader_epoch=part.leader_epoch,
+        left_out=part.left_out,
     )
 
 
 def _spans(part: RangeData) -> tuple[OffsetRange, ...]:
-    """What is not fetched yet. Before and between the pieces are offsets that the log has lost."""
-    spans: list[OffsetRange] = []
-    for piece in part.pieces:
-        if isinstance(piece, Unfetched):
-            adjacent = bool(spans) and spans[-1].until == piece.first
-            first = spans.pop().first if adjacent else piece.first
-            spans.append(part.range._replace(first=first, until=piece.until))
-    return tuple(spans)
+    """What is not fetched yet. Before and between the pieces are offsets the log has lost, and rejected records."""
+    pieces = ((each.first, each.until) for each in part.pieces if isinstance(each, Unfetched))
+    spans = spans_of((), (*pieces, *part.left_out))
+    return tuple(part.range._replace(first=first, until=until) for first, until in spans)
 
 
 def _write_range(file: SpoolPlace, part: RangeData) -> SpooledRange:

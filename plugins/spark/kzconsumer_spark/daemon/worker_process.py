@@ -38,7 +38,8 @@ from kzconsumer_spark.pipe.messages import (
 )
 from kzconsumer_spark.pipe.spark_settings import environment_zone
 
-_MAX_LINE = 1 << 20
+_MAX_LINE = 1 << 26
+"""In bytes: a batch may have rejected `MOST_REJECTED` records, and ranges of 100,000 partitions."""
 _STOP_SECONDS = 5.0
 _KILL_SECONDS = 5.0
 _NO_MORE = anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError

@@ -17,6 +17,7 @@ from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer_files.parquet.records import spark_columns, without_time
 from kzconsumer_spark.executors.access import BrokerAccess, PlannedBrokers
+from kzconsumer_spark.executors.accounts import PartReading
 from kzconsumer_spark.executors.timestamps import MOST_NAMED, NotStorableError, TaskPolicy
 
 _Found = AsyncGenerator[tuple[TopicPartition, pa.RecordBatch]]
@@ -27,12 +28,17 @@ class BrokersOutageError(Exception):
 
 
 def fetched(
-    part: OffsetRange, access: BrokerAccess, epoch: int = -1, policy: TaskPolicy | None = None
+    part: OffsetRange,
+    access: BrokerAccess,
+    epoch: int = -1,
+    policy: TaskPolicy | None = None,
+    reading: PartReading | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Every record of the range, with the columns of the spool. Blocks.
 
-    `epoch`: of the partition's leader when the range was planned, -1 if that is unknown. `policy` is for records whose
-    timestamp Spark cannot hold: its errors are raised, or NotStorableError without one.
+    `reading` counts them, and takes out those that are rejected already. `epoch`: of the partition's leader when the
+    range was planned, -1 if that is unknown. `policy` is for records whose timestamp Spark cannot hold: its errors are
+    raised, or NotStorableError without one.
     Raises BrokersOutageError, and as `RangeReader.read` for everything else; also if TLS or SASL failed.
     """
     named: list[int] = []
@@ -43,6 +49,7 @@ def fetched(
         found = reader.read([part])
         try:
             while len(named) < MOST_NAMED and (batch := portal.call(_following, found)) is not None:
+                batch = batch if reading is None else reading.take(batch)
                 bad = without_time(batch)
                 if bad and policy is not None:
                     batch = policy.settle(batch, bad, access)

@@ -17,7 +17,9 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from kzconsumer.model import Broker, OffsetRange
+from kzconsumer.registry.offset_list import Spans
 from kzconsumer_spark.executors.access import BrokerAccess
+from kzconsumer_spark.executors.accounts import COLUMN, PartReading
 from kzconsumer_spark.executors.fetching import fetched
 from kzconsumer_spark.executors.timestamps import TaskPolicy
 from kzconsumer_spark.pipe.kafka import Kafka
@@ -29,10 +31,14 @@ _LOOK_SECONDS: Final = 0.01
 
 
 class PublishedBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be fetched, by one task for each part, and how. `epochs`: the leader epoch of each part."""
+    """What is to be fetched, by one task for each part, and how.
+
+    `epochs`: the leader epoch of each part; `left_out`: its records that are rejected.
+    """
 
     parts: tuple[OffsetRange, ...]
     epochs: tuple[int, ...]
+    left_out: tuple[Spans, ...]
     brokers: tuple[Broker, ...]
     kafka: Kafka
 
@@ -63,14 +69,20 @@ class RangePart(InputPartition):
     """What one task fetches. Pickled for it; its text is without secrets."""
 
     def __init__(
-        self, part: OffsetRange, access: BrokerAccess, epoch: int = -1, policy: TaskPolicy | None = None
+        self,
+        part: OffsetRange,
+        access: BrokerAccess,
+        epoch: int = -1,
+        policy: TaskPolicy | None = None,
+        left_out: Spans = (),
     ) -> None:
-        """`epoch`, `policy`: see `fetched`."""
+        """`epoch`, `policy`: see `fetched`; `left_out`: see `PartReading`."""
         super().__init__(None)
         self.part = part
         self.access = access
         self.epoch = epoch
         self.policy = policy
+        self.left_out = left_out
 
     def __repr__(self) -> str:
         return f"RangePart({self.part})"
@@ -96,11 +108,13 @@ class RangeStreamReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         batch = self._batches.read(end["batch"])
         access = BrokerAccess(batch.kafka, batch.brokers)
-        return [RangePart(part, access, epoch) for part, epoch in zip(batch.parts, batch.epochs, strict=True)]
+        parts = zip(batch.parts, batch.epochs, batch.left_out, strict=True)
+        return [RangePart(part, access, epoch, left_out=left_out) for part, epoch, left_out in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePart)
-        return fetched(partition.part, partition.access, partition.epoch, partition.policy)
+        reading = PartReading(partition.part, partition.left_out)
+        return reading.with_account(fetched(partition.part, partition.access, partition.epoch, reading=reading))
 
 
 class RangeSource(DataSource):
@@ -111,7 +125,7 @@ class RangeSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        return SCHEMA
+        return f"{SCHEMA}, {COLUMN} string"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return RangeStreamReader(Path(self.options["path"]))

@@ -59,9 +59,14 @@ class FunctionDestination:
             is_replay=self._steps.batch.is_replay,
             done=self._steps.batch.steps,
             before_step=self._lease.require,
-            record=self._steps.record,
+            record=self._recorded,
         )
         try:
             require_done(self._function(frame, written.number, batch))
         finally:
             batch.close()
+
+    def _recorded(self, step: str) -> None:
+        """With what was read by then: a replay that finds other records would do the steps that are left with them."""
+        self._lease.report_read()
+        self._steps.record(step)

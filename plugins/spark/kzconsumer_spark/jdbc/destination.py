@@ -66,7 +66,7 @@ class JdbcDestination:
             if with_rows := [part for part in missing if part.records]:
                 columns, quarantined = self._staged(connection, stage, batch.rows(with_rows), with_rows, rows)
             published = self._table.publish(
-                connection, rows, quarantined, stage, columns, self._lease.require, batch.follows
+                connection, rows, quarantined, stage, columns, self._lease.require_whole, batch.follows
             )
             self._table.stages.drop(connection, stage)
         except BaseException:

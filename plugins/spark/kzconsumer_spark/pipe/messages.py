@@ -12,6 +12,8 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from kzconsumer.model import OffsetRange, RangeIdentity
+from kzconsumer.records.contents import Contents
+from kzconsumer.registry.offset_list import Spans
 from kzconsumer.sinks.interface import Rejected
 from kzconsumer_spark.pipe.column_options import Columns
 from kzconsumer_spark.pipe.kafka import Kafka
@@ -21,7 +23,7 @@ class SpooledRange(msgspec.Struct, frozen=True, kw_only=True):
     """One range of a batch and the Parquet file that holds its `records` rows (no file when there are none).
 
     Without a file executors fetch its `spans`: all of it but offsets that the log has lost. `records` is the number of
-    their offsets then, and `leader_epoch` is that of `RangeData`.
+    their offsets then, without those of `left_out`; that and `leader_epoch` are those of `RangeData`.
     """
 
     topic: str
@@ -34,6 +36,7 @@ class SpooledRange(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None
     spans: tuple[OffsetRange, ...] = ()
     leader_epoch: int = -1
+    left_out: Spans = ()
 
     @property
     def range(self) -> OffsetRange:
@@ -163,8 +166,8 @@ class RunBatch(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
     follows: tuple[RangeIdentity, ...] = ()
 
 
-class StepRecorded(msgspec.Struct, frozen=True, kw_only=True, tag="recorded"):
-    """The answer to a StepDone: it is stored, or why not."""
+class Recorded(msgspec.Struct, frozen=True, kw_only=True, tag="recorded"):
+    """The answer to a StepDone or RangesRead: it is stored, or why not."""
 
     error: str | None = None
 
@@ -173,7 +176,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Stop Spark and exit. Only sent between batches."""
 
 
-Command: TypeAlias = Start | Heartbeat | RunBatch | StepRecorded | Stop
+Command: TypeAlias = Start | Heartbeat | RunBatch | Recorded | Stop
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -231,13 +234,23 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
 
 
 class StepDone(msgspec.Struct, frozen=True, kw_only=True, tag="step"):
-    """A step of the batch in hand is done; the worker waits for the answer, StepRecorded."""
+    """A step of the batch in hand is done; the worker waits for the answer, Recorded."""
 
     number: int
     step: str
 
 
-Event: TypeAlias = Ready | Progress | Done | Failed | StepDone
+class RangesRead(msgspec.Struct, frozen=True, kw_only=True, tag="read"):
+    """Executors have read the batch in hand: of each of its ranges what they found, None for one without offsets.
+
+    Nothing is published before the answer, Recorded.
+    """
+
+    number: int
+    contents: tuple[Contents | None, ...]
+
+
+Event: TypeAlias = Ready | Progress | Done | Failed | StepDone | RangesRead
 
 _commands: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 _events: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

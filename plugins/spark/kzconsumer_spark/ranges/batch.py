@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import or_
 from typing import NamedTuple
@@ -10,13 +10,15 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
-from kzconsumer.model import RangeIdentity
+from kzconsumer.model import RangeIdentity, TopicPartition
+from kzconsumer.records.contents import Contents
 from kzconsumer_spark.pipe.messages import SpooledRange
 
 
 class SparkBatch(NamedTuple):
     """`frame` has the records of `ranges`, in no order across ranges. `follows`, `is_trial`: see `RunBatch`.
 
+    If executors fetch, `contents` gives what they have read so far. It raises NotWholeError until that is everything.
     Evaluate it once: Spark counts what its tasks read as rows of the query, each time.
     """
 
@@ -25,6 +27,7 @@ class SparkBatch(NamedTuple):
     ranges: Sequence[SpooledRange]
     follows: Sequence[RangeIdentity] = ()
     is_trial: bool = False
+    contents: Callable[[], Mapping[TopicPartition, Contents]] | None = None
 
     def rows(self, wanted: Sequence[SpooledRange]) -> DataFrame:
         """The records of those ranges of the batch."""

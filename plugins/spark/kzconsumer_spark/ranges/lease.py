@@ -14,7 +14,16 @@ from kzconsumer import clock
 
 class Permission(Protocol):
     def require(self) -> None:
-        """Return when ranges may be written and published. Raises if they may not, which fails the batch."""
+        """Return when ranges may be written. Raises if they may not, which fails the batch."""
+        ...
+
+    def require_whole(self) -> None:
+        """Return when what was read may be published, before which it is called. Raises as `require`, and if executors
+        have not read all, or not what was planned."""
+        ...
+
+    def report_read(self) -> None:
+        """If executors have read all by now, have it recorded before this returns. Raises if it cannot be."""
         ...
 
 
@@ -40,3 +49,10 @@ class Lease:
         with self._changed:
             if not self._changed.wait_for(lambda: clock.now() < self._safe_until, self._patience):
                 raise LeaseLost(f"the lease ran out and was not renewed within {self._patience:.0f} s")
+
+    def require_whole(self) -> None:
+        """As `require`: the member has read the records, and planned them."""
+        self.require()
+
+    def report_read(self) -> None:
+        """As above."""

@@ -79,7 +79,7 @@ class TableDestination(Generic[_Table]):
             files, kinds = self._files.stage(batch.rows(with_rows), with_rows, output)
             staged += files
             columns = kinds.json()
-        published = self._target.publish(table, staged, attempt, columns, self._lease.require, batch.follows)
+        published = self._target.publish(table, staged, attempt, columns, self._lease.require_whole, batch.follows)
         shutil.rmtree(output, ignore_errors=True)
         return Written(sum(each.rows for each in staged), published, len(batch.ranges) - published)
 

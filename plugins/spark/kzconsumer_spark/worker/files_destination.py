@@ -34,7 +34,7 @@ class FilesDestination:
                 self._take(shaping.columns, whole=True)
             except Misfit as misfit:
                 raise ConfigError([f"[sink.options]: {misfit}"]) from misfit
-        self._writer = TargetWriter(self._target, lease.require)
+        self._writer = TargetWriter(self._target, lease.require_whole)
 
     def write(self, batch: SparkBatch) -> Written:
         return self._writer.write(batch.ranges, partial(self._stage, batch), batch.follows)

@@ -6,8 +6,8 @@ records are there: if a topic is still the one whose ranges were planned, so it 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
@@ -17,12 +17,15 @@ import msgspec
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.security import load_security
 from kzconsumer.errors import BrokersUnreachableError, ZooKeeperUnreachableError
-from kzconsumer.model import Broker, RangeIdentity
+from kzconsumer.model import Broker, RangeIdentity, TopicPartition
+from kzconsumer.records.contents import Contents
 from kzconsumer.registry.cluster_topics import ClusterTopics
 from kzconsumer.registry.sessions import short_session
 from kzconsumer.zookeeper.watches import Watches
+from kzconsumer_spark.executors.accounts import NotWholeError
 from kzconsumer_spark.pipe.kafka import Kafka
 from kzconsumer_spark.pipe.messages import SpooledRange
+from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.ranges.lease import Permission
 
 _Planned: TypeAlias = list[tuple[str, int]]
@@ -129,17 +132,41 @@ def _gone(planned: _Planned, found: Mapping[str, int]) -> dict[tuple[str, int], 
 
 
 class TopicsLease:
-    """The lease, and the topics of the batch in hand, which must be those that were planned."""
+    """The lease, and the batch in hand: its topics must be those that were planned, and its ranges read as a whole."""
 
-    def __init__(self, lease: Permission, registry: KafkaRegistry) -> None:
+    def __init__(
+        self, lease: Permission, registry: KafkaRegistry, record: Callable[[Mapping[TopicPartition, Contents]], None]
+    ) -> None:
+        """`record` returns when the plans have what was read, or raises."""
         self._lease = lease
         self._registry = registry
+        self._record = record
         self._fetched: list[SpooledRange] = []
+        self._contents: Callable[[], Mapping[TopicPartition, Contents]] = dict
+        self._recorded = False
 
-    def begin(self, ranges: Iterable[SpooledRange]) -> None:
-        self._fetched = [part for part in ranges if part.records]
+    def begin(self, batch: SparkBatch) -> None:
+        assert batch.contents is not None
+        self._fetched = [part for part in batch.ranges if part.records]
+        self._contents = batch.contents
+        self._recorded = False
 
     def require(self) -> None:
         """Raises as `Lease.require` and `KafkaRegistry.require_planned`. The lease comes last: it may run out first."""
         self._registry.require_planned(self._fetched)
         self._lease.require()
+
+    def require_whole(self) -> None:
+        """As `require`. Raises NotWholeError if tasks have not accounted for all, and what `record` raises."""
+        self._report(self._contents())
+        self.require()
+
+    def report_read(self) -> None:
+        """For a function, which need not read all, and whose work cannot be told from reading."""
+        with suppress(NotWholeError):
+            self._report(self._contents())
+
+    def _report(self, contents: Mapping[TopicPartition, Contents]) -> None:
+        if contents and not self._recorded:
+            self._record(contents)
+            self._recorded = True

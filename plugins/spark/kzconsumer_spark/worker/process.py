@@ -38,9 +38,9 @@ from kzconsumer_spark.pipe.messages import (
     Failed,
     Heartbeat,
     Ready,
+    Recorded,
     RunBatch,
     Start,
-    StepRecorded,
     Stop,
     ToDelta,
     ToFiles,
@@ -108,7 +108,7 @@ def run(start: Start, commands: BinaryIO, events: BinaryIO, java: Future[JavaGat
     steps = StepRecorder(say)
     threading.Thread(target=_listen, args=(commands, lease, inbox, steps), daemon=True).start()
     kafka = KafkaRegistry(start.kafka) if start.kafka is not None else None
-    permission = TopicsLease(lease, kafka) if kafka is not None else lease
+    permission = TopicsLease(lease, kafka, steps.record_read) if kafka is not None else lease
     stages = _Stages()
     try:
         gateway = java.result()
@@ -135,7 +135,7 @@ def run(start: Start, commands: BinaryIO, events: BinaryIO, java: Future[JavaGat
 
     def write(batch: SparkBatch) -> Written:
         if isinstance(permission, TopicsLease):
-            permission.begin(batch.ranges)
+            permission.begin(batch)
         permission.require()
         try:
             shaping.is_trial = batch.is_trial
@@ -265,7 +265,7 @@ def _listen(commands: BinaryIO, lease: Lease, inbox: queue.SimpleQueue[Command],
         command = decode_command(line)
         if isinstance(command, Heartbeat):
             lease.renew(command.safe_until)
-        elif isinstance(command, StepRecorded):
+        elif isinstance(command, Recorded):
             steps.answered(command)
         else:
             inbox.put(command)

@@ -14,7 +14,8 @@ import queue
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
@@ -24,8 +25,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.figures import some
+from kzconsumer.model import TopicPartition
+from kzconsumer.records.contents import Contents
 from kzconsumer.sinks.interface import RecordsRejectedError
 from kzconsumer_files.writer import Written
+from kzconsumer_spark.executors.accounts import whole
 from kzconsumer_spark.executors.fetching import BrokersOutageError
 from kzconsumer_spark.executors.timestamps import NotStorableError, rejected_in
 from kzconsumer_spark.pipe.locations import location
@@ -74,7 +78,8 @@ class RangeQuery:
         self._outcomes: queue.SimpleQueue[Done | Failed] = queue.SimpleQueue()
         self._nothing = session.createDataFrame([], SCHEMA)
         place = directory / "stream"
-        self._stream: _Stream = SpoolStream(session, place) if kafka is None else RangeStream(session, place, kafka)
+        self._fetched = RangeStream(session, place, kafka) if kafka is not None else None
+        self._stream: _Stream = self._fetched or SpoolStream(session, place)
         self._query = (
             self._stream.frame()
             .writeStream.queryName(name)
@@ -138,10 +143,15 @@ class RangeQuery:
             self._outcomes.put(failure(batch, error))
             raise
 
+    def _contents(self, stream: RangeStream, batch: RunBatch) -> Mapping[TopicPartition, Contents]:
+        spans = [span for part in batch.ranges for span in part.spans]
+        return whole(spans, stream.accounts(self._query)) if spans else {}
+
     def _written(self, batch: RunBatch, write: Write, frame: DataFrame) -> Done:
         began = time.monotonic()
         try:
-            written = write(SparkBatch(batch.number, frame, batch.ranges, batch.follows, batch.is_trial))
+            contents = None if self._fetched is None else partial(self._contents, self._fetched, batch)
+            written = write(SparkBatch(batch.number, frame, batch.ranges, batch.follows, batch.is_trial, contents))
         except BaseException as error:
             self._tracebacks.report(batch.number, error)
             raise

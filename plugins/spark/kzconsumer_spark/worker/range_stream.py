@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.streaming.query import StreamingQuery
 
 from kzconsumer.model import OffsetRange
+from kzconsumer.registry.offset_list import Spans
+from kzconsumer_spark.executors.accounts import COLUMN, PartAccount, part_accounts
 from kzconsumer_spark.executors.source import NAME, PublishedBatch, PublishedBatches, RangeSource
 from kzconsumer_spark.pipe.messages import SpooledRange
 from kzconsumer_spark.worker.kafka_registry import KafkaRegistry
 
+_METRIC: Final = "kzconsumer"
 FEWEST_OFFSETS: Final = 10_000
 """Of a part: a task costs some milliseconds."""
 
@@ -33,16 +38,41 @@ class RangeStream:
 
     def frame(self) -> DataFrame:
         self._session.dataSource.register(RangeSource)
-        return self._session.readStream.format(NAME).option("path", str(self._path)).load()
+        frame = self._session.readStream.format(NAME).option("path", str(self._path)).load()
+        # Below the frame that destinations and functions get: however they evaluate it, and how often, the accounts of
+        # the parts that were read to their ends are in the metric, once each.
+        told = frame.observe(_METRIC, sql.collect_set(COLUMN).alias(COLUMN))
+        return told.where(sql.col("offset").isNotNull()).drop(COLUMN)
 
     def publish(self, ranges: Sequence[SpooledRange]) -> None:
         """Let the query find these ranges."""
         epochs = {part.range.topic_partition: part.leader_epoch for part in ranges}
         spans = [span for part in ranges for span in part.spans]
         parts = tuple(split(spans, self._session.sparkContext.defaultParallelism))
-        known = tuple(epochs[part.topic_partition] for part in parts)
-        batch = PublishedBatch(parts=parts, epochs=known, brokers=self._brokers, kafka=self._kafka)
+        rejected = {part.range.topic_partition: part.left_out for part in ranges}
+        batch = PublishedBatch(
+            parts=parts,
+            epochs=tuple(epochs[part.topic_partition] for part in parts),
+            left_out=tuple(_within(part, rejected[part.topic_partition]) for part in parts),
+            brokers=self._brokers,
+            kafka=self._kafka,
+        )
         self._batches.publish(next(self._numbers), batch)
+
+    @staticmethod
+    def accounts(query: StreamingQuery) -> list[PartAccount]:
+        """What tasks have told so far of the batch that the query runs.
+
+        Spark reports metrics of a batch when it is over, which is too late: they are asked of its execution. Those of
+        a task count once it has ended well, before Spark takes its job to be done.
+        """
+        metrics = query._jsq.streamingQuery().lastExecution().observedMetrics()
+        texts = metrics.apply(_METRIC).getSeq(0).mkString("\n")
+        return part_accounts(str(texts).splitlines())
+
+
+def _within(part: OffsetRange, spans: Spans) -> Spans:
+    return tuple(span for span in spans if span[0] < part.until and span[1] > part.first)
 
 
 def split(ranges: list[OffsetRange], tasks: int) -> Iterator[OffsetRange]:

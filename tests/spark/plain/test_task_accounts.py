@@ -1,0 +1,119 @@
+"""What tasks tell of the parts that they read: whole ranges, however they are divided and however often tasks run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from random import Random
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.records.contents import contents_of
+from kzconsumer_files.parquet.records import spark_columns
+from kzconsumer_spark.executors.accounts import COLUMN, NotWholeError, PartAccount, PartReading, part_accounts, whole
+from tests.support.range_data import range_data
+
+ALL = range_data("t", 0, 0, 30, batches=7)
+OTHER = range_data("t", 1, 5, 9)
+
+
+def span(partition: int, first: int, until: int) -> OffsetRange:
+    return OffsetRange("t", partition, first, until)
+
+
+def rows_of(part: OffsetRange, left_out: tuple[tuple[int, int], ...] = ()) -> list[pa.RecordBatch]:
+    """As the task delivers them."""
+    data = {0: ALL, 1: OTHER}[part.partition].between(part.first, part.until)
+    reading = PartReading(part, left_out)
+    return [*reading.with_account(spark_columns(kept) for each in data.batches if len(kept := reading.take(each)))]
+
+
+def told_by(batches: list[pa.RecordBatch]) -> list[PartAccount]:
+    return part_accounts(text for rows in batches for text in rows[COLUMN].to_pylist() if text is not None)
+
+
+def account(part: OffsetRange) -> PartAccount:
+    (found,) = told_by(rows_of(part))
+    return found
+
+
+@given(st.sets(st.integers(1, 29), max_size=6), st.randoms())
+def test_the_parts_of_a_range_are_the_range(cuts: set[int], chance: Random) -> None:
+    """In whatever order they arrive, and if tasks run twice. Its contents are what a member plans that reads it."""
+    told = [account(span(0, first, until)) for first, until in pairwise(sorted({0, 30, *cuts}))]
+    told += [account(OTHER.range), *chance.sample(told, chance.randint(0, len(told)))]
+    chance.shuffle(told)
+    expected = {part.topic_partition: contents_of(part.batches) for part in (ALL, OTHER)}
+    assert whole([ALL.range, OTHER.range], told) == expected
+    # The log has lost what is between the spans.
+    lost = [account(span(0, 3, 7)), account(span(0, 9, 12))]
+    gaps = contents_of([*ALL.between(3, 7).batches, *ALL.between(9, 12).batches])
+    assert whole([span(0, 3, 7), span(0, 9, 12)], lost) == {ALL.topic_partition: gaps}
+
+
+def test_the_account_is_in_the_last_record_and_adds_no_row() -> None:
+    batches = rows_of(span(0, 0, 30))
+    assert len(batches) == len(ALL.batches)
+    assert [n for n, text in enumerate(text for rows in batches for text in rows[COLUMN].to_pylist()) if text] == [29]
+    assert [offset for rows in batches for offset in rows["offset"].to_pylist()] == list(range(30))
+
+
+def test_a_part_without_records_has_a_row_of_its_own() -> None:
+    empty, reading = span(0, 40, 50), PartReading(span(0, 40, 50))
+    (rows,) = reading.with_account([])
+    (told,) = told_by([rows])
+    assert (told.range, told.contents.records, rows["offset"].to_pylist()) == (empty, 0, [None])
+    assert rows.schema == rows_of(span(0, 0, 1))[0].schema
+
+
+def test_rejected_records_are_counted_and_not_delivered() -> None:
+    """So a range has the same contents before and after its records were rejected."""
+    batches = rows_of(span(0, 0, 30), ((0, 1), (10, 12), (29, 30)))
+    assert [offset for rows in batches for offset in rows["offset"].to_pylist()] == [*range(1, 10), *range(12, 29)]
+    assert told_by(batches) == [account(span(0, 0, 30))]
+    none_left = rows_of(span(0, 0, 30), ((0, 30),))
+    assert (told_by(none_left), [rows["offset"].to_pylist() for rows in none_left]) == (told_by(batches), [[None]])
+
+
+def test_a_task_that_fails_tells_nothing() -> None:
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from (spark_columns(each) for each in ALL.batches)
+        raise OSError("gone")
+
+    delivered: list[pa.RecordBatch] = []
+    with pytest.raises(OSError, match="gone"):
+        delivered.extend(PartReading(ALL.range).with_account(failing()))
+    assert len(delivered) == len(ALL.batches) - 1
+    assert told_by(delivered) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ([], "t-0[0..30): no task has accounted for the offsets from 0 on"),
+        ([span(0, 0, 10)], "t-0[0..30): no task has accounted for the offsets from 10 on"),
+        ([span(0, 0, 10), span(0, 11, 30)], "from 10 on"),
+        ([span(0, 10, 30)], "from 0 on"),
+        ([span(0, 0, 10), span(0, 9, 30)], "from 10 on"),
+        ([span(0, 0, 30), span(1, 5, 9)], "t-1[5..9) was read, and is no part of the batch"),
+    ],
+)
+def test_what_is_not_the_whole(told: list[OffsetRange], why: str) -> None:
+    with pytest.raises(NotWholeError) as raised:
+        whole([ALL.range], map(account, told))
+    assert str(raised.value).endswith(why)
+    assert whole([ALL.range], [account(ALL.range)])
+
+
+def test_a_part_that_changed_while_tasks_read_it_twice() -> None:
+    first = account(span(0, 0, 30))
+    changed = msgspec.structs.replace(first, contents=contents_of(ALL.between(1, 30).batches))
+    with pytest.raises(NotWholeError, match=r"^t-0\[0..30\) was read twice, and changed in between: 30 rec"):
+        whole([ALL.range], [first, changed])
+    assert whole([], []) == {}
+    assert TopicPartition("t", 0) in whole([ALL.range], [first, first])
