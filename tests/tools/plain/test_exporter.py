@@ -32,7 +32,7 @@ from kzconsumer.status.judgement import WINDOW
 from kzconsumer.zookeeper.operations import Create, Node, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.ports import free_port
-from kzconsumer_tools.exporter import burrow
+from kzconsumer_tools.exporter import burrow, feed
 from kzconsumer_tools.exporter.exporter import Exporter, Reading
 from kzconsumer_tools.exporter.metrics import families
 from kzconsumer_tools.exporter.nodes import WatchedNodes
@@ -329,6 +329,39 @@ def test_a_reading_costs_what_has_changed() -> None:
         assert groups[1].offsets["/consumers/g1/offsets/orders/49"].data == b"4"
 
     Clients().play(script, 600)
+
+
+def shown_by_top(seen: SeenGroup) -> dict[str, Any]:
+    """The status that `top --of` shows of it."""
+    reading = Reading(0.0, 0.1, {"g": seen}, {}, {P[0]: 9})
+    status: dict[str, Any] = feed.documents(seen, reading, {P[0]: 2.5})["status"]
+    return status
+
+
+def test_what_top_shows_of_a_group_with_any_members() -> None:
+    """Its findings are those of the reading, a kind each; what could not be asked makes it not examined."""
+    member, owner = {"m": ours(orders=1)}, {f"orders/{n}": node("m-0", 0x11) for n in range(4)}
+    behind, ends = stored(p0=(5, 0.0), p1=(9, 0.0)), dict.fromkeys(P, 9)
+    done = stored(**{f"p{n}": (9, 0.0) for n in range(4)})
+
+    def found(nodes: GroupNodes, known: Mapping[TopicPartition, int], readings: int = 2) -> tuple[object, ...]:
+        status = shown_by_top(follow(*[(nodes, known)] * readings, written={(P[0], 5): 0.0}))
+        assert (status["group"], status["rate"]) == ("g", 2.5)
+        return status["health"], [each["id"] for each in status["findings"]], status["lag_text"]
+
+    assert found(group(member, owner, done), ends) == ("healthy", [], "0")
+    assert found(group({}, {}, behind), ends) == ("unhealthy", ["no_members"], "4")
+    assert found(group({}, {}, behind), ends, 30) == ("unhealthy", ["no_members"], "4"), "not also stalled"
+    assert found(group(member, owner, done | behind), ends, 30) == ("unhealthy", ["stalled"], "4")
+    assert found(group(member, {}, done), ends) == ("unhealthy", ["unowned"], "0")
+    assert found(group(member, {}, done), ends, 1) == ("healthy", [], "0"), "perhaps a rebalance"
+    assert found(group({}, {}, stored(p0=(9, 0.0)) | {"old/0": node("3")}), ends) == ("unhealthy", ["topic_gone"], "0")
+    assert found(group(member, owner, {}), ends) == ("not examined", [], "unknown (never committed)")
+    histories, here = Histories(INTERVAL), group_of_nodes(group({}, {}, stored(p0=(9, 0.0))))
+    leaderless = histories.look({"g": here}, {P[0]: Why("no leader")}, {}, 0.0)["g"]
+    assert [each["id"] for each in shown_by_top(leaderless)["findings"]] == ["no_leader"]
+    lost = histories.look({"g": here}, {P[0]: LogRange(12, 12)}, {}, 1.0)["g"]
+    assert [each["id"] for each in shown_by_top(lost)["findings"]] == ["offsets_lost"]
 
 
 async def test_a_scrape_does_not_keep_the_session_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

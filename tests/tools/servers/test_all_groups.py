@@ -71,6 +71,25 @@ async def test_every_group_is_listed_with_its_lag_and_its_last_commit(
         assert "closed" not in shown
 
 
+async def test_the_age_is_known_of_many_groups_that_stopped_at_different_records(
+    cluster: Cluster, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each asks for another record of one partition; the oldest comes first."""
+    await create_topic(cluster.connect, unique, 1)
+    produce(
+        cluster.bootstrap, cluster.version, unique, [Sent(0, None, b"x", timestamp=1000 * (n + 1)) for n in range(30)]
+    )
+    kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect, "--include", f"{unique}-.*")
+    async with session(cluster.connect) as zookeeper:
+        for number in range(30):
+            await offset(zookeeper, f"{unique}-{number:02}", unique, b"%d" % number)
+    rows = await kzconsumer.json("lag", "--all")
+    assert [each["group"] for each in rows] == [f"{unique}-{number:02}" for number in range(30)]
+    ages = [each["seconds"] for each in rows]
+    assert None not in ages
+    assert len(set(ages)) == 30
+
+
 async def test_thousands_of_groups_are_read_in_pages(
     cluster: Cluster, unique: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,8 +26,8 @@ from kzconsumer_tools.offsets.group_summary import GroupSummary
 
 #: Groups that are read at the same time.
 PAGE = 50
-#: Rounds in which ages are looked up: each asks for one record of each partition.
-ROUNDS = 20
+#: Seconds in which ages are looked up, in rounds: each for one record of each partition, the earliest offset first.
+AGES_WITHIN = 10.0
 
 
 async def read_overview(
@@ -91,12 +91,15 @@ def summary(nodes: GroupNodes, known: GroupFacts, lag: GroupLag) -> GroupSummary
 async def _written(
     access: ClusterAccess, nexts: Collection[Mapping[TopicPartition, int]]
 ) -> dict[tuple[TopicPartition, int], int | Why]:
-    """The timestamps of the next records, by partition and offset, of as many as ROUNDS requests tell."""
+    """The timestamps of the next records, by partition and offset, of as many as are told in AGES_WITHIN seconds."""
     wanted: dict[TopicPartition, list[int]] = {}
     for partition, offset in sorted({pair for of in nexts for pair in of.items()}):
         wanted.setdefault(partition, []).append(offset)
     found: dict[tuple[TopicPartition, int], int | Why] = {}
-    for number in range(min(ROUNDS, max(map(len, wanted.values()), default=0))):
+    until = time.monotonic() + AGES_WITHIN
+    for number in range(max(map(len, wanted.values()), default=0)):
+        if time.monotonic() > until:
+            break
         asked = {each: offsets[number] for each, offsets in wanted.items() if number < len(offsets)}
         for each, at in (await access.written(asked)).items():
             found[each, asked[each]] = at
