@@ -11,6 +11,8 @@ from __future__ import annotations
 LONGEST = 1.0
 # Seconds over which brokers measure a rate (`quota.window.num`, `quota.window.size.seconds`).
 WINDOW = 10.0
+# Empty answers in a row, each with a short wait, after which less is asked for. The fewest bytes are mostly headers.
+PATIENT = 3
 FEWEST_BYTES = 1024
 LONGEST_PATIENCE = 120.0
 SHOWN = 15.0
@@ -26,6 +28,7 @@ class Throttle:
         self.last = 0.0
         """Seconds that the last response was, or is, throttled for."""
         self._until = 0.0
+        self._empty = 0  # throttled answers in a row
         self._throttled_at = -SHOWN
 
     def answered(self, now: float, seconds: float, size: int, asked: int, *, muted: bool) -> bool:
@@ -35,6 +38,7 @@ class Throttle:
         response back for so long.
         """
         self.last = seconds
+        self._empty = self._empty + 1 if seconds > 0 and size == 0 else 0
         if seconds <= 0:
             if size >= self.most // 2:
                 self.most = min(self.most + self.most // 4, self._limit)
@@ -43,7 +47,9 @@ class Throttle:
         self._throttled_at = now + (seconds if muted else 0.0)
         if muted:
             self._until = now + seconds
-        if size == 0:
+        if size == 0 and seconds <= LONGEST and self._empty <= PATIENT:
+            pass  # it fits after that time, unless others with the same quota are quicker
+        elif size == 0:
             # The broker had `asked` bytes at most, and throttles for (rate - quota) / quota * window seconds. Half of
             # what follows from this leaves room for what it has counted before.
             self.most = max(int(min(asked, self.most) / (1 + seconds / WINDOW) / 2), FEWEST_BYTES)

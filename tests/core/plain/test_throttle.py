@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kzconsumer.fetcher.throttle import FEWEST_BYTES, SHOWN, Throttle
+from kzconsumer.fetcher.throttle import FEWEST_BYTES, PATIENT, SHOWN, Throttle
 
 MB = 1 << 20
 
@@ -42,3 +42,19 @@ def test_an_empty_answer_was_too_large_for_the_quota() -> None:
     for _ in range(10):
         throttle.answered(90.0, 0.1, 0, 50_000, muted=True)
     assert throttle.most == FEWEST_BYTES
+
+
+def test_an_empty_answer_that_fits_in_a_moment_is_asked_for_again() -> None:
+    """Brokers from 2.0 on leave a response empty if it exceeds the quota only just. Small ones are mostly headers."""
+    throttle = Throttle(MB)
+    throttle.answered(0.0, 10.0, 100_000, MB, muted=True)
+    assert throttle.most == 10_000
+    for _ in range(PATIENT):
+        throttle.answered(10.0, 0.3, 0, 10_000, muted=True)
+        assert throttle.most == 10_000
+    throttle.answered(11.0, 0.3, 0, 10_000, muted=True)
+    assert throttle.most < 5000, "others with the same quota take what this one needs"
+    throttle.answered(12.0, 0.0, 4000, 4000, muted=True)
+    before = throttle.most
+    throttle.answered(12.0, 0.3, 0, before, muted=True)
+    assert throttle.most == before
