@@ -7,10 +7,19 @@ import random
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.support.simulated.broker_machine import GroupAndBrokersMachine, LogsCutOffMachine
+from tests.support.simulated.broker_machine import (
+    GroupAndBrokersMachine,
+    LogsCutOffMachine,
+    ZooKeeperRestoredMachine,
+)
 from tests.support.simulated.machine import GroupMachine
 
-MACHINES: tuple[type[GroupMachine], ...] = (GroupMachine, GroupAndBrokersMachine, LogsCutOffMachine)
+MACHINES: tuple[type[GroupMachine], ...] = (
+    GroupMachine,
+    GroupAndBrokersMachine,
+    LogsCutOffMachine,
+    ZooKeeperRestoredMachine,
+)
 SCHEDULES = 30
 """Of one seed: some seconds, so that a failure is soon repeated. The first ones do little."""
 SEEDS = 1 << 32

@@ -32,9 +32,10 @@ from kzconsumer.streams.cursor import StreamCursor
 from kzconsumer.zookeeper.heartbeat import Heartbeat, Instant
 from kzconsumer.zookeeper.operations import Check, Create, SetData
 from kzconsumer.zookeeper.round_trips import outcomes
+from kzconsumer.zookeeper.server_choice import ServerChoice
 from tests.core.plain.test_group_schedules import violations_of_a_release_in_the_middle_of_a_lot
 from tests.support.extent import NIGHTLY, only_nightly
-from tests.support.simulated.broker_machine import LogsCutOffMachine
+from tests.support.simulated.broker_machine import LogsCutOffMachine, ZooKeeperRestoredMachine
 from tests.support.simulated.machine import GroupMachine
 
 SEARCH = settings(
@@ -120,6 +121,17 @@ def test_finds_logs_that_are_not_compared_with_positions() -> None:
         return []
 
     find(broker_fetcher, "find_divergence", nothing_found, "is not read at", start=0, machine=LogsCutOffMachine)
+
+
+@only_nightly
+def test_finds_a_session_that_waits_for_an_ensemble_that_went_back() -> None:
+    """No server lets it in that has not seen what the session has."""
+
+    async def believes(*_: object) -> None:
+        pass
+
+    bug = "no rest within|is not read at"
+    find(ServerChoice, "_raise_if_restored", believes, bug, start=0, machine=ZooKeeperRestoredMachine)
 
 
 @only_nightly

@@ -126,6 +126,21 @@ def test_a_session_that_has_seen_what_a_restored_ensemble_has_not_ends_when_its_
     assert int(str(lost["has"]), 16) < int(str(lost["seen"]), 16)
 
 
+@pytest.mark.parametrize("elected", [True, False], ids=["a leader was elected", "a server alone"])
+@pytest.mark.parametrize("ago", [0.3, 2.0, 8.0])
+def test_a_group_goes_on_without_the_last_transactions(ago: float, elected: bool) -> None:
+    """Members that keep their sessions may have claims that ZooKeeper has not, or have released some that it has."""
+    with simulated_group(1, looks="3s") as group:
+        group.logs.grow("t", 3)
+        first = group.join("a", {"t": 1}, 0.0, in_batches=True)
+        group.world.pass_time(10.0)
+        second = group.join("b", {"t": 1}, 0.0, in_batches=True)
+        assert group.world.pass_time(6.0, lambda: len(second.owned) == 1)
+        group.restore_zookeeper(ago, elected=elected)
+        group.come_to_rest(45.0, 8.0)
+        assert len(first.owned | second.owned) == 3
+
+
 def test_a_session_is_kept_while_servers_have_no_quorum_or_are_read_only() -> None:
     """They may come back, and keep it: its nodes, and those of all members, are as they were."""
     clients = Clients()

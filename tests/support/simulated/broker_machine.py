@@ -113,3 +113,18 @@ class LogsCutOffMachine(GroupAndBrokersMachine):
     @rule(which=ANY, read=st.sampled_from((1, 9, 30)), wait=WAITS)
     def cut_off(self, which: int, read: int, wait: float) -> None:
         self.elect_uncleanly(which, read, 3, 0.0, wait)
+
+
+class ZooKeeperRestoredMachine(GroupMachine):
+    """A group that has read something, and whose ZooKeeper often goes back to an earlier state."""
+
+    @initialize(seed=st.integers(0, 2**16), partitions=st.integers(1, 3), scene=SCENES, in_batches=st.booleans())
+    def begin(self, seed: int, partitions: int, scene: Scene, in_batches: bool) -> None:
+        self.start(seed, partitions, replace(scene, looks="3s"))
+        for self.names in (1, 2):
+            self.group.join(f"m{self.names}", {"t": 1}, 0.0, in_batches=in_batches)
+        self.wait(SESSION_TIMEOUT)
+
+    @rule(ago=st.sampled_from((0.3, 2.0, 5.0)), wait=WAITS)
+    def lose_transactions(self, ago: float, wait: float) -> None:
+        self.restore_zookeeper(ago, True, wait)

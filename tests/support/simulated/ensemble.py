@@ -128,14 +128,22 @@ class Ensemble:
         for session in self.sessions.values():
             session.expires = max(session.expires, self.world.now + stopped + alone + 1.0)  # no server ends it now
 
-    def restore(self, zxid: int) -> None:
-        """The servers are started from a copy of that moment: what was decided since is lost, ends of sessions, too."""
+    def restore(self, zxid: int, *, elected: bool = False) -> None:
+        """The servers are started from a copy of that moment: what was decided since is lost, ends of sessions, too.
+
+        `elected`: as an ensemble elects a leader, whose zxids are above all that clients have seen (`Leader.lead`, 3.8:
+        the epoch is their upper half). So sessions that are in the copy go on, without what they have written since.
+        """
+        seen = self.tree.zxid
         self.log = [transaction for transaction in self.log if transaction.zxid <= zxid]
         ended = {transaction.session for transaction in self.log if transaction.closes}
         self.tree = Tree()
         for transaction in self.log:
             self.tree.transact(transaction.operations, transaction.session, transaction.zxid, transaction.time_ms)
         self.tree.events.clear()
+        if elected:
+            self.log.append(Transaction(seen + 1, OPERATOR, [], int(self.world.now * 1000)))
+            self.tree.transact([], OPERATOR, seen + 1, int(self.world.now * 1000))
         for server in self.servers:
             server.start_again()
         for session in self.sessions.values():

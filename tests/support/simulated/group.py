@@ -16,7 +16,7 @@ import structlog
 from msgspec import structs
 
 from kzconsumer.model import TopicPartition
-from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.registry.paths import BROKER_TOPICS, GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, SetData
 from tests.support.simulated.broker import SimulatedBroker
 from tests.support.simulated.broker_faults import BrokerFaults
@@ -158,6 +158,17 @@ class SimulatedGroup:
     def find_brokers(self, member: Member) -> None:
         member.without_brokers = False
         self.network.brokerless.discard(member.process)
+
+    def restore_zookeeper(self, ago: float, *, elected: bool) -> None:
+        """From a copy of so many seconds ago, but not from before a topic changed: the brokers would not go back."""
+        log = self.ensemble.log
+        copy = max((each.zxid for each in log if each.time_ms <= (self.world.now - ago) * 1000), default=0)
+        changes = (each.zxid for each in log for o in each.operations if o.path.startswith(BROKER_TOPICS))
+        for member in self.members:
+            self.trouble(member, 2 * SESSION_TIMEOUT)
+        self.ensemble.restore(max([copy, *changes]), elected=elected)
+        self.promises.restored(self.world.now + 2 * SESSION_TIMEOUT)
+        self.logs.register(up=True)
 
     def delete_owner(self, partition: TopicPartition) -> None:
         self.promises.disturb(partition)

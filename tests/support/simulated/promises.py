@@ -125,6 +125,25 @@ class Promises:
         """The sessions that hold owner nodes."""
         return {partition: session for partition, (_, session) in self._claims.items()}
 
+    def restored(self, until: float) -> None:
+        """ZooKeeper was restored from a copy: what was stored since may be redelivered, and is committed again when the
+        next offset is. Until then members may rely on claims that are not in the copy."""
+        for claim, _ in self._claims.values():
+            self._unclean.add(claim)
+        self._claims.clear()
+        self._stored.clear()
+        self._handed.clear()
+        for path, node in self.ensemble.tree.nodes.items():
+            kind, partition = self._about(path)
+            if kind == "owners":
+                self._claims[partition] = node.czxid, node.owner
+                self._unclean.add(node.czxid)
+            elif kind == "offsets":
+                self._stored[partition] = int(node.data)
+        for partition in self.logs.partitions:
+            self._disturbed[partition] = until
+            self._meddled.add(partition)
+
     def claim_of(self, partition: TopicPartition) -> int:
         """The owner node's czxid; 0 without one."""
         return self._claims.get(partition, (0, OPERATOR))[0]

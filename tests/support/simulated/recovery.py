@@ -76,8 +76,8 @@ def refused(seconds: float, *, throttled: float = 0.0, quota: str | None = None)
     return begin
 
 
-def restored(ago: float | None) -> Begin:
-    """From a copy of so many seconds ago; None: of before the group."""
+def restored(ago: float | None, *, elected: bool = False) -> Begin:
+    """From a copy of so many seconds ago; None: of before the group. `elected`: see `Ensemble.restore`."""
 
     def begin(group: SimulatedGroup, members: list[Member]) -> None:
         for member in members:
@@ -87,7 +87,7 @@ def restored(ago: float | None) -> Begin:
         if ago is not None:
             before = (group.world.now - ago) * 1000
             copy = max(each.zxid for each in ensemble.log if each.time_ms <= before)
-        ensemble.restore(copy)
+        ensemble.restore(copy, elected=elected)
 
     return begin
 
@@ -232,6 +232,7 @@ FAULTS = {
     "session ended": Fault(lambda group, members: group.expire(members[0]), EXPIRED, 1),
     "ZooKeeper restored, 2 s": Fault(restored(2.0), RESTORED, 6, moves_offsets=True),
     "ZooKeeper restored, before the group": Fault(restored(None), RESTORED, 6, moves_offsets=True),
+    "last 2 s of ZooKeeper lost, sessions kept": Fault(restored(2.0, elected=True), LOST, 1, moves_offsets=True),
     "ZooKeeper overloaded": Fault(refused(30.0, throttled=0.7), POSTPONED, 2, lasts=30.0),
     "quota of ZooKeeper used up": Fault(refused(30.0, quota="/consumers"), POSTPONED, 1),
     "packets of one member lost": Fault(lambda group, members: group.silence(members[0], 2 * T), EXPIRED, 8),
