@@ -112,6 +112,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
 def __getattr__(name: str) -> object:
     # Imported when first used: the command line asks for pyarrow only where it consumes.
     if name not in _HOME:

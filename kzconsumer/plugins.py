@@ -47,6 +47,15 @@ def list_plugins(group: str) -> list[Plugin]:
     return sorted(_described(entry) for entry in metadata.entry_points(group=group))
 
 
+def missing_commands(installed: Collection[str]) -> dict[str, list[str]]:
+    """The commands of our other distributions that are not among those, by the extra that brings them."""
+    found: dict[str, list[str]] = {}
+    for name, extra in sorted(_EXTRAS[COMMANDS].items()):
+        if name not in installed:
+            found.setdefault(extra, []).append(name)
+    return found
+
+
 def load(group: str, name: str, beside: Collection[str] = ()) -> object:
     """The object behind a plugin's name; an error about an unknown one also suggests the names in `beside`.
 

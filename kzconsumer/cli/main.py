@@ -83,6 +83,7 @@ def whole_parser(commands: Iterable[AddArguments] | None = None) -> argparse.Arg
     parser, subparsers = _parser(_VERBS)
     if commands is None:
         _add_installed(subparsers)
+        _name_missing(parser, subparsers.choices)
     else:
         for add_arguments in commands:
             add_arguments(subparsers)
@@ -99,6 +100,16 @@ def _add_installed(subparsers: Subparsers) -> None:
             _add_command(subparsers, name)
         except PluginError as error:
             subparsers.add_parser(name, help=f"({str(error).replace('%', '%%')})")
+
+
+def _name_missing(parser: argparse.ArgumentParser, installed: Collection[str]) -> None:
+    """Our other distributions' verbs that are not installed stand below the others, with what installs them."""
+    from kzconsumer.installation import pip_install
+    from kzconsumer.plugins import missing_commands
+
+    lines = [f"{', '.join(names)}: {pip_install(extra)}" for extra, names in missing_commands(installed).items()]
+    if lines:
+        parser.epilog = f"{parser.epilog} Not installed: {'; '.join(lines)}."
 
 
 def _add_command(subparsers: Subparsers, name: str) -> None:
@@ -173,7 +184,7 @@ def _parser(verbs: Collection[str]) -> tuple[argparse.ArgumentParser, Subparsers
         description="Consume Kafka topics as a member of a ZooKeeper-coordinated consumer group.",
         epilog="Exit status: 0 success, 1 failure, 2 wrong usage, 3 checked and not healthy, 74 output cannot be "
         "written, 75 run not finished, 78 wrong configuration.",
-        examples=("consume orders --zookeeper zk1:2181 -e", "lag orders --context prod", "run orders.toml"),
+        examples=("run orders.toml", "check-config orders.toml --set log.level=debug"),
         allow_abbrev=False,
     )
     parser.add_argument("--config", metavar="FILE", help="the group's TOML file")

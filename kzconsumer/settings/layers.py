@@ -117,9 +117,9 @@ def read_layers(
 
 
 def _text(source: str) -> str:
-    """The text of a TOML file. Raises ConfigError."""
+    """The text of a TOML file, without the byte order mark that some editors write. Raises ConfigError."""
     try:
-        text = Path(source).read_text(encoding="utf-8")
+        text = Path(source).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError([f"{source}: cannot be read: {error.strerror}"]) from None
     except UnicodeDecodeError as error:

@@ -22,6 +22,13 @@ def read_duration(value: object) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
+def _read_positive_duration(value: object) -> float:
+    seconds = read_duration(value)
+    if seconds == 0:
+        raise ValueError('must be longer than 0, such as "500ms" or "10s"')
+    return seconds
+
+
 def read_byte_size(value: object) -> int:
     """A whole number of bytes, or text such as "1MiB" (2**20) or "64kB" (64,000). Raises ValueError otherwise."""
     if type(value) is int and value >= 0:
@@ -59,6 +66,6 @@ def reader(function: Callable[[object], object], show: Callable[[Any], object] |
 #: Field type: seconds, written as text with a unit.
 Duration = Annotated[float, reader(read_duration, show_duration)]
 #: Field type: the same, and more than nothing.
-PositiveDuration = Annotated[float, Meta(gt=0), reader(read_duration, show_duration)]
+PositiveDuration = Annotated[float, Meta(gt=0), reader(_read_positive_duration, show_duration)]
 #: Field type: bytes, written as a number or as text with a unit.
 ByteSize = Annotated[int, reader(read_byte_size, show_byte_size)]

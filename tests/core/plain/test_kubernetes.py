@@ -30,10 +30,29 @@ def test_the_labels_select_the_pods() -> None:
 
 def test_the_image_reads_the_group_file_where_it_is_mounted() -> None:
     (path,) = re.findall(r'^CMD \["--config", "(.+)"\]$', DOCKERFILE, re.MULTILINE)
-    assert MOUNTS[path]["subPath"] in CONFIG_MAP["data"]
+    folder, name = str(Path(path).parent), Path(path).name
+    assert name in CONFIG_MAP["data"]
     volumes = {each["name"]: each for each in POD["volumes"]}
     assert set(volumes) == {each["name"] for each in MOUNTS.values()}
-    assert volumes[MOUNTS[path]["name"]]["configMap"]["name"] == CONFIG_MAP["metadata"]["name"]
+    assert volumes[MOUNTS[folder]["name"]]["configMap"]["name"] == CONFIG_MAP["metadata"]["name"]
+
+
+def test_a_changed_group_file_reaches_the_member() -> None:
+    """Kubernetes updates what it mounts as a directory, and never what it mounts by subPath."""
+    assert not any("subPath" in each for each in MOUNTS.values())
+    inside = [each for each in MOUNTS if any(each != other and Path(each).is_relative_to(other) for other in MOUNTS)]
+    assert inside == []  # no directory can be made in one that is read-only
+
+
+def test_prometheus_can_reach_the_status_page() -> None:
+    (listen,) = [each["value"] for each in MEMBER["env"] if each["name"] == "KZCONSUMER__STATUS__LISTEN"]
+    (listen_of_image,) = re.findall(r"KZCONSUMER__STATUS__LISTEN=(\S+)", DOCKERFILE)
+    address, _, port = listen.rpartition(":")
+    assert address == "0.0.0.0"
+    assert port == listen_of_image.rpartition(":")[2]  # where the probes ask
+    assert [each["containerPort"] for each in MEMBER["ports"]] == [int(port)]
+    annotations = DEPLOYMENT["spec"]["template"]["metadata"]["annotations"]
+    assert annotations == {"prometheus.io/scrape": "true", "prometheus.io/port": port}
 
 
 def test_what_the_member_writes_to_is_a_volume_of_its_user() -> None:

@@ -128,7 +128,9 @@ def test_a_fault_is_one_line(key: str, value: object, line: str) -> None:
 
 
 def test_a_positive_duration_must_not_be_zero() -> None:
-    assert faults(GOOD | {"pause": "0s"}) == ["file.toml: [table] pause: 0.0 is not more than 0"]
+    assert faults(GOOD | {"pause": "0s"}) == [
+        'file.toml: [table] pause: "0s" must be longer than 0, such as "500ms" or "10s"'
+    ]
     assert read_table(GOOD | {"wait": "0s"}, Table, "[t]").wait == 0
 
 

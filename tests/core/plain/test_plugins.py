@@ -6,7 +6,9 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,3 +116,23 @@ def test_a_broken_command_is_listed_and_leaves_the_help(site: Path) -> None:
     text = " ".join(whole_parser().format_help().split())
     assert 'broken (command "broken" (broken:add, from broken-command 1.0) cannot be loaded' in text
     assert "run consume as a member of the group check-config" in text
+
+
+def test_the_help_names_what_is_not_installed_and_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def text() -> str:
+        return "".join(whole_parser().format_help().split())  # lines are wrapped
+
+    assert "Notinstalled" not in text()
+    entry_points = metadata.entry_points
+
+    def fewer(**selection: str) -> metadata.EntryPoints:
+        found: Any = entry_points(**selection)
+        return metadata.EntryPoints(each for each in found if each.name in ("config", "sandbox"))
+
+    monkeypatch.setattr(metadata, "entry_points", fewer)
+    shown, _, missing = text().partition("Notinstalled:")
+    verbs = "cluster, completion, consume, context, exporter, groups, lag, manual, offsets, sink, top, topics"
+    expected = f"{verbs}: {pip_install('tools')}; demo: {pip_install('sandbox')}."
+    assert missing.startswith("".join(expected.split()))
+    assert "sandbox" in shown
+    assert "exporter" not in shown

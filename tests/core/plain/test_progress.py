@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -47,7 +48,8 @@ def test_a_terminal_has_a_bar() -> None:
 
 def test_what_cannot_be_counted_shows_the_time() -> None:
     out, seen = on_a_terminal("0.1")
-    assert (out, "reading" in seen, "0 s" in seen) == ("the result", True, True)
+    assert (out, "reading" in seen) == ("the result", True)
+    assert re.search(r"\b\d+ s\b", seen)  # 0 s, where the machine has nothing else to do
 
 
 def test_what_is_quick_shows_nothing() -> None:
@@ -62,6 +64,9 @@ def elsewhere(*words: str) -> tuple[str, list[str]]:
 
 def test_elsewhere_there_is_a_line_now_and_then() -> None:
     out, lines = elsewhere("0.3", "counted")
-    assert (out, len(lines)) == ("the result\n", 2)
+    # On a loaded machine the second one may come too late, and the first one after a second.
+    assert (out, len(lines) in (1, 2)) == ("the result\n", True)
     assert all(each.startswith("kzconsumer: reading: 3,000 of 4,000, ") for each in lines)
-    assert elsewhere("0.3") == ("the result\n", ["kzconsumer: reading: 0 s"] * 2)
+    out, lines = elsewhere("0.3")
+    assert (out, len(lines) in (1, 2)) == ("the result\n", True)
+    assert all(re.fullmatch(r"kzconsumer: reading: \d+ s", each) for each in lines)

@@ -90,3 +90,8 @@ def test_every_error_that_a_docstring_names_is_exported(name: str) -> None:
     texts = [found, *(vars(found).values() if inspect.isclass(found) else ())]
     named = {error for each in texts for error in re.findall(r"\b[A-Z]\w+Error\b", inspect.getdoc(each) or "")}
     assert named - {"RuntimeError", "TypeError", "ValueError"} <= set(kzconsumer.__all__)
+
+
+def test_tab_shows_the_public_names() -> None:
+    """`dir` is what completion asks. Private names and submodules are not shown."""
+    assert dir(kzconsumer) == sorted([*kzconsumer.__all__, "__version__"])

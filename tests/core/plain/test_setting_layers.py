@@ -261,3 +261,10 @@ def test_a_list_of_thousands_of_lines_is_read_once() -> None:
     assert found["subscription", "streams"] == 3_004
     assert found["subscription", "run"] == 3_005
     assert found["fetch", "max_wait"] == 3_009
+
+
+def test_a_byte_order_mark_is_accepted(tmp_path: Path) -> None:
+    """Editors on Windows write it."""
+    file = tmp_path / "group.toml"
+    file.write_text(LEAST, encoding="utf-8-sig")
+    assert layers_of(file).tables["group"] == {"id": "orders"}
