@@ -4,15 +4,19 @@
 beyond the type, takes `"12:00"` for today at noon, and rewrites a number or a document for a text column, by way of
 the nearest double. Here such a value is exact, or bad:
 
-- The text becomes the first element of an array whose second element has a random field. If another number of
-  documents, or rubbish, is in the text, the array is not as expected.
+- The last brace of the text is replaced by one more member, of a random name, and a brace. Only if the text is one
+  object that ends with that brace the member is found at the top of the first document.
 - Dates and times are read as text, and decimals with further digits. They are converted if that changes nothing.
 - A few records have text that may have been rewritten, or an infinite number. Their text is parsed again with each
   number in quotes, behind a random mark.
+
+What is asked of every text or value is a comparison or a search for a character: of Spark's functions those that take
+parts of texts, or regular expressions, may cost as much as parsing the record.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from functools import reduce
@@ -53,7 +57,11 @@ _VALUE: Final = "__kz_json_value"
 _SECONDS: Final = (FIRST_MS // 1000, LAST_MS // 1000)  # the first and the last of the years 1 to 9999
 _DIGITS: Final = 38
 _NOT_ONE: Final = "is not one JSON object alone"
+_SPACE: Final = " \t\r\n"
 _INTEGER: Final = r"^-?[0-9]{1,12}$"
+#: Before a number that is not in quotes, in the place of a value.
+_NUMBER_OF: Final = r"\s*:\s*[-+.0-9]"
+_ANY_NUMBER: Final = r"[:,\[]\s*[-+.0-9]"
 #: What Java makes of a double.
 _DOUBLE: Final = r"^-?[0-9]+\.[0-9]+(E-?[0-9]+)?$"
 #: A number, and before it what is outside of numbers, strings whole. Java repeats possessive groups without recursion.
@@ -103,11 +111,10 @@ class _Wrong(NamedTuple):
 
 
 class JsonReading:
-    """Of one schema. Its random names make that no text is taken for what is put around it."""
+    """Of one schema. Its random names make that no text is taken for what is put into it."""
 
     def __init__(self, schema: StructType) -> None:
         self._schema = schema
-        self._all = f"all_{secrets.token_hex(8)}"  # a text could end the array, and begin one with a name that it knows
         self._end = f"end_{secrets.token_hex(8)}"
         self._mark = f"number_{secrets.token_hex(8)}_"
         self._exact = _exact_type(schema)
@@ -117,20 +124,17 @@ class JsonReading:
 
         What few records need is computed by `_apart`: Java compiles no method that is long.
         """
-        wrapped = F.concat(F.lit(f'{{"{self._all}":['), text, F.lit(f',{{"{self._end}":1}}]}}'))
-        frame = frame.withColumn(_FIRST, self._parsed(wrapped, _read_type(self._schema), IntegerType()))
-        first, corrupt = F.get(F.col(_FIRST)[self._all], F.lit(0)), F.col(_FIRST)[_CORRUPT]
-        whole = self._is_whole(_FIRST)
-        reason = (
-            F.when(~whole, F.lit(_NOT_ONE))
-            .when(corrupt.isNotNull(), _apart(lambda found, of: _misfit(self._schema, found, of), first, text))
-            .when(first.isNull(), F.lit("is not a JSON object"))
+        ended = self._ended(text)
+        frame = frame.withColumn(_FIRST, self._parsed(ended, _read_type(self._schema), IntegerType()))
+        first, corrupt, whole = F.col(_FIRST), F.col(_FIRST)[_CORRUPT], self._is_whole(_FIRST)
+        reason = F.when(~whole, F.lit(_NOT_ONE)).when(
+            corrupt.isNotNull(), _apart(lambda found, of: _misfit(self._schema, found, of), first, text)
         )
         value = self._value(first, None)
         if self._exact is not None:
             unsure = whole & corrupt.isNull() & _unsure(self._schema, first, text)
-            frame = frame.withColumn(_AGAIN, F.when(unsure, _apart(self._parsed_again, wrapped)))
-            exact, is_read_again = F.get(F.col(_AGAIN)[self._all], F.lit(0)), F.col(_AGAIN).isNotNull()
+            frame = frame.withColumn(_AGAIN, F.when(unsure, _apart(self._parsed_again, ended)))
+            exact, is_read_again = F.col(_AGAIN), F.col(_AGAIN).isNotNull()
             value = F.when(is_read_again, _apart(self._value, first, exact)).otherwise(value)
             reason = reason.when(is_read_again & ~self._is_whole(_AGAIN), F.lit(_NOT_ONE)).when(
                 is_read_again, _apart(self._reason, first, exact, F.col(_VALUE))
@@ -139,23 +143,29 @@ class JsonReading:
         reason = reason.otherwise(self._reason(first, None, F.col(_VALUE)))
         return Read(frame, F.col(_VALUE), reason, (_FIRST, _AGAIN, _VALUE))
 
-    def _parsed(self, wrapped: Column, schema: DataType, end: DataType) -> Column:
-        assert isinstance(schema, StructType)
-        element = StructType([*schema, StructField(self._end, end)])
-        whole = StructType([StructField(self._all, ArrayType(element)), StructField(_CORRUPT, StringType())])
-        return F.from_json(wrapped, whole, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+    def _ended(self, text: Column) -> Column:
+        """With the member `_end` before the last brace; null if more than white space is behind that."""
+        behind = F.substring_index(text, "}", -1)
+        length = F.octet_length(text) - F.octet_length(behind) - 1
+        inside = F.substring(text.cast("binary"), F.lit(1), length).cast("string")
+        is_empty = F.ltrim(inside, F.lit("{" + _SPACE)) == ""
+        end = F.when(is_empty, F.lit(f'"{self._end}":1}}')).otherwise(F.lit(f',"{self._end}":1}}'))
+        return F.when(F.ltrim(behind, F.lit(_SPACE)) == "", F.concat(inside, end))
 
-    def _parsed_again(self, wrapped: Column) -> Column:
+    def _parsed(self, ended: Column, schema: DataType, end: DataType) -> Column:
+        assert isinstance(schema, StructType)
+        whole = StructType([*schema, StructField(self._end, end), StructField(_CORRUPT, StringType())])
+        return F.from_json(ended, whole, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+
+    def _parsed_again(self, ended: Column) -> Column:
         """With numbers as text behind the mark."""
         assert self._exact is not None
-        marked = F.regexp_replace(wrapped, F.lit(_NUMBER), F.lit(f'$1"{self._mark}$2"'))
+        marked = F.regexp_replace(ended, F.lit(_NUMBER), F.lit(f'$1"{self._mark}$2"'))
         return self._parsed(marked, self._exact, StringType())
 
     def _is_whole(self, parsed: str) -> Column:
         """Whether the text was one document."""
-        elements = F.col(parsed)[self._all]
-        first, second = F.get(elements, F.lit(0))[self._end], F.get(elements, F.lit(1))[self._end]
-        return F.coalesce((F.size(elements) == 2) & first.isNull() & second.isNotNull(), F.lit(False))
+        return F.col(parsed)[self._end].isNotNull()
 
     def _value(self, found: Column, exact: Column | None) -> Column:
         return F.when(found.isNotNull(), _Values(self._mark).struct(self._schema, found, exact))
@@ -256,20 +266,25 @@ class _Values:
         return F.regexp_replace(exact, F.lit(f'"?{self._mark}([^"]*)"?'), F.lit("$1"))
 
 
-def _unsure(kind: DataType, found: Column, text: Column) -> Column:
-    """Whether a record has to be parsed again for a value of a type that has an `_exact_type`."""
+def _unsure(kind: DataType, found: Column, text: Column, number: str = "") -> Column:
+    """Whether a record has to be parsed again for a value of a type that has an `_exact_type`.
+
+    `number` is an expression that finds a number in the text in the place of the value, and perhaps others.
+    """
     match kind:
         case StructType():
             known = [each for each in kind if _exact_type(each.dataType) is not None]
-            return reduce(or_, (_unsure(each.dataType, found[each.name], text) for each in known))
+            return reduce(or_, (_unsure(each.dataType, found[each.name], text, _number_of(each)) for each in known))
         case ArrayType():
-            here = F.exists(found, lambda each: _unsure(kind.elementType, each, text))
+            here = F.exists(found, lambda each: _unsure(kind.elementType, each, text, _ANY_NUMBER))
         case MapType():
-            here = F.exists(F.map_values(found), lambda each: _unsure(kind.valueType, each, text))
+            here = F.exists(F.map_values(found), lambda each: _unsure(kind.valueType, each, text, _ANY_NUMBER))
         case StringType():
             # Its first character decides, for all but numbers.
-            begin = F.substring(found, 1, 1)
-            here = begin.isin("{", "[", '"') | (begin.between("-", "9") & ((found == "0") | found.rlike(_DOUBLE)))
+            begins = found.startswith("{") | found.startswith("[") | found.startswith('"')
+            anew = (found == "0") | (F.contains(found, F.lit(".")) & found.rlike(_DOUBLE))
+            bare = F.contains(text, F.lit("\\u")) | text.rlike(number)  # a name may be written by its numbers
+            here = begins | ((found >= "-") & (found < ":") & anew & bare)
         case FloatType() | DoubleType():
             here = F.abs(found) == float("inf")
         case TimestampType():
@@ -278,6 +293,12 @@ def _unsure(kind: DataType, found: Column, text: Column) -> Column:
         case _:  # a decimal of all digits
             here = found.isNotNull()
     return F.coalesce(here, F.lit(False))
+
+
+def _number_of(field: StructField) -> str:
+    if re.search(r'["\'\\/\x00-\x1f]', field.name):
+        return ":"  # the name may be written in several ways
+    return f"[\"']{re.escape(field.name)}[\"']{_NUMBER_OF}"
 
 
 def _apart(make: Callable[..., Column], *columns: Column) -> Column:
@@ -307,8 +328,8 @@ def _can_be_wrong(kind: DataType) -> bool:
 
 def _is_dated(text: Column) -> Column:
     """Whether a date of four, two and two digits may begin it; there is no year 0."""
-    dashes = (F.substring(text, 5, 1) == "-") & (F.substring(text, 8, 1) == "-")
-    return dashes & F.substring(text, 1, 1).between("0", "9") & ~text.startswith("0000")
+    dashes = (F.instr(text, "-") == 5) & (F.locate("-", text, 6) == 8)
+    return (text >= "0001") & (text < ":") & dashes
 
 
 def _no(path: str, kind: DataType) -> str:
