@@ -1,7 +1,7 @@
 """How a fetch loop keeps to a broker's quota for consumers: it asks later, and for less.
 
-Brokers before 2.0 hold a response back, those from 2.0 on answer at once and read nothing more from the connection for
-that time (KIP-219); from 2.0 to 2.5 such an answer is empty, and one that is too large for the quota always is
+Brokers before 2.0 hold a response back. Those from 2.0 on answer at once, without records, and read nothing more from
+the connection for that time (KIP-219); up to 2.5 a response that is too large for the quota is never answered otherwise
 (KAFKA-9677). Times are seconds of the caller's clock.
 """
 

@@ -46,7 +46,11 @@ SUMMARY = "soak; of b: the first and the last third of the time (of a long run a
 PARTITIONS = 8
 SAMPLES_EVERY = 5.0
 LONGEST_TURN = 30.0
-"""Seconds for which a partition with records may wait for its next commit, once all are owned again."""
+"""Seconds for which a partition with records may wait for its next commit, once all are owned again; and four batches
+at the pace of the sink: its promise is three and what is queued.
+"""
+LINGER_MS = 200
+"""Of a producer whose records have a quota: batches of one record are three times as large for each."""
 GROWTH = 1.10
 """Of memory, after warming up."""
 SPARE = 3
@@ -135,9 +139,11 @@ async def leg(
         group.start("a")
         group.start("b")
         await group.whole(2)
+        linger = LINGER_MS if written.spare < math.inf else 5
+        longest_turn = LONGEST_TURN + 4 * batch / (rate * written.spare)
         with ExitStack() as sending:
             sent = [
-                sending.enter_context(flow(cluster, topic, PARTITIONS, rate * share))
+                sending.enter_context(flow(cluster, topic, PARTITIONS, rate * share, linger_ms=linger))
                 for topic, share in zip(written.topics, written.shares, strict=True)
             ]
             if written.spare < math.inf:
@@ -154,7 +160,7 @@ async def leg(
                     await group.whole(2)
                     before_turns = time.monotonic()
                     await group.past([at + 1 for at in await group.committed()])
-                    if (turns := time.monotonic() - before_turns) > LONGEST_TURN:
+                    if (turns := time.monotonic() - before_turns) > longest_turn:
                         complaints.append(f"{fault.__name__}: {turns:.0f} s until all partitions had their turn")
                     rounds += 1
                     if rounds == len(faults):
@@ -198,7 +204,7 @@ async def limit_consumers(cluster: Cluster, written: Written, sent: Sequence[Flo
 
     What is in an answer besides records counts as well, and is much if records come one by one.
     """
-    await anyio.sleep(5.0)
+    await anyio.sleep(10.0)
     each_record = stored_bytes(cluster, written.topics) / sum(each.sent.total() for each in sent)
     rate = str(int(2 * each_record * sum(each.rate for each in sent)))
     async with session(cluster.connect) as zookeeper:
