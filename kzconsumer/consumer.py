@@ -204,10 +204,11 @@ async def connect(
     `"zk1:2181,zk2:2181/kafka"`, and `group`, the group id, with defaults for everything else.
 
     `listener` is called when partitions are assigned, revoked or lost. `stop_at`: for each partition that ends, the
-    first offset that is not read any more; the streams end when all that is owned is processed up to there. With it
-    `[subscription] stop_at` does not count, by which they end when the group's run is over (docs/scheduled-jobs.md).
-    With `acknowledge="explicit"` a message or batch is processed when `stream.ack` says so, in any order, and not when
-    the next one is taken; a stream waits while `[offsets] most_unacknowledged` of its records are not.
+    first offset that is not read any more; the streams end when all that is owned is processed up to there. If you
+    give it, `[subscription] stop_at` is ignored. (With that, streams end when the group's run is over:
+    docs/scheduled-jobs.md.) With `acknowledge="explicit"` a message or batch is processed when `stream.ack` says so, in
+    any order, and not when the next one is taken. A stream hands out at most `[offsets] most_unacknowledged` records
+    that are not yet acknowledged; then it waits.
 
     Raises ConfigError for invalid settings, for keys or passwords that cannot be read, and if offsets must be in
     ZooKeeper but would not be; out of the block, errors that end a member: ConfigError (no ZooKeeper server accepts

@@ -23,7 +23,7 @@ class Position(msgspec.Struct, frozen=True):
     incarnation: int = 0
     """The czxid of the topic's node, which differs for a recreated topic."""
     end: int | None = None
-    """The end offset, which is not read; None without one."""
+    """The first offset that will not be read, or None if the partition has no end."""
     led: bool = True
     """False while its leader is being searched."""
     leader: int | None = None

