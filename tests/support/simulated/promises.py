@@ -59,6 +59,7 @@ class Promises:
         self._claims: dict[TopicPartition, tuple[int, int]] = {}  # the owner node's czxid and session
         self._unclean: set[int] = set()  # claims that were ended by other programs
         self._disturbed: dict[TopicPartition, float] = {}
+        self._restored_until = 0.0
         self._meddled: set[TopicPartition] = set()  # a foreign program set the offset last
         self._sought: dict[TopicPartition, dict[int, float]] = {}  # where applications sought to, and when
         self._cut: set[TopicPartition] = set()  # the log was cut off: positions may move back
@@ -127,7 +128,9 @@ class Promises:
 
     def restored(self, until: float) -> None:
         """ZooKeeper was restored from a copy: what was stored since may be redelivered, and is committed again when the
-        next offset is. Until then members may rely on claims that are not in the copy."""
+        next offset is. Until then members may rely on claims that are not in the copy, and even commit by them:
+        versions of nodes begin again, so that another member's claim may have the same ones."""
+        self._restored_until = until
         for claim, _ in self._claims.values():
             self._unclean.add(claim)
         self._claims.clear()
@@ -319,7 +322,7 @@ class Promises:
         self._stored[partition] = offset
         claim, holder = self._claims.get(partition, (0, OPERATOR))
         process = self.network.processes.get(session)
-        if session not in (OPERATOR, holder):
+        if session not in (OPERATOR, holder) and self.world.now > self._restored_until:
             self.violated(f"{process} stored {partition} = {offset} without owning it")
         if session == OPERATOR or self._outdated(partition, claim):
             self._meddled.add(partition)
