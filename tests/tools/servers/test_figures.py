@@ -24,8 +24,10 @@ from kzconsumer_sandbox.servers.topics import create_topic
 from kzconsumer_tools.exporter import burrow
 from kzconsumer_tools.exporter.exporter import Exporter, Reading
 from tests.support.command_line import CommandLine
-from tests.support.extent import extent
+from tests.support.extent import NIGHTLY, extent
 from tests.support.producing import Sent, produce
+from tests.support.recreation import recreate_topic
+from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session, until
 
 pytestmark = pytest.mark.timeout(400)
@@ -88,8 +90,9 @@ OF_0_11 = {
     "before the start, all deleted": State({"swept/0": b"2", "swept/1": b"10"}, health="unhealthy"),
     "never committed, all deleted": State({"swept/0": b"-1", "swept/1": b"-1"}),
     "an open transaction": State({"open/0": b"0"}, health="unhealthy"),
+    "a topic created again": State({"again/0": b"4", "again/1": b"10"}, health="unhealthy"),
 }
-"""Brokers from 0.11 delete records on request, and have transactions."""
+"""Brokers from 0.11 delete records on request, and have transactions. `again` was deleted after they were stored."""
 
 
 class Truth(NamedTuple):
@@ -193,14 +196,16 @@ async def make(zookeeper: ZooKeeperSession, group: str, state: State, names: dic
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_every_view_shows_what_foreign_clients_read(
-    cluster_of: Callable[[str], Cluster],
+    servers: Servers,
     version: str,
     unique: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cluster = cluster_of(version)
+    """At night again, without a broker."""
+    alone = NIGHTLY is not None
+    cluster = servers.cluster(unique, version) if alone else servers.cluster_of(version)
     names = {kind: f"{unique}-{kind}" for kind in ("full", "empty", "gone", "leaderless")}
     for kind in ("full", "empty"):
         await create_topic(cluster.connect, names[kind], 2)
@@ -209,7 +214,7 @@ async def test_every_view_shows_what_foreign_clients_read(
     states, open_ended = STATES, None
     if version != "0.8.2.2":
         states = {**STATES, **OF_0_11}
-        for kind, before in (("trimmed", 6), ("swept", RECORDS), ("open", 0)):
+        for kind, before in (("trimmed", 6), ("swept", RECORDS), ("open", 0), ("again", 0)):
             names[kind] = f"{unique}-{kind}"
             await create_topic(cluster.connect, names[kind], 2)
             await anyio.to_thread.run_sync(produce, cluster.bootstrap, cluster.version, names[kind], records)
@@ -220,42 +225,66 @@ async def test_every_view_shows_what_foreign_clients_read(
     async with session(cluster.connect) as zookeeper:
         nobody = b'{"version":1,"partitions":{"0":[4711],"1":[4711]}}'
         await zookeeper.create(f"/brokers/topics/{names['leaderless']}", nobody)
+        of_earlier = [
+            group for group, state in groups.items() if any(leaf.startswith("again/") for leaf in state.offsets)
+        ]
+        for group in of_earlier:
+            await make(zookeeper, group, groups[group], names)
+            await recreate_topic(cluster, names["again"], 2)
+            await anyio.to_thread.run_sync(produce, cluster.bootstrap, cluster.version, names["again"], records)
         for group, state in groups.items():
-            await make(zookeeper, group, state, names)
-        expected = await foreign(cluster, list(groups))
+            if group not in of_earlier:
+                await make(zookeeper, group, state, names)
         kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect)
-        listed = {each["group"]: each for each in await kzconsumer.json("groups", "list", "--include", f"{unique}-.*")}
-        reading = await exported(cluster, unique, monkeypatch)
+        rows += await compared(cluster, kzconsumer, dict(zip(states, groups, strict=True)), unique, monkeypatch)
         for name, (group, state) in zip(states, groups.items(), strict=True):
-            true = expected[group]
-            lag = await found_by_lag(kzconsumer, group)
-            of_list = listed[group]
-            of_exporter = reading.groups[group].total
-            views = {
-                "lag": Truth(lag["lag"], lag["lag_at_least"], sum(lag["unknown"].values()), lag["gone"]),
-                "groups list": Truth(
-                    of_list["lag"], of_list["lag_at_least"], sum(of_list["unknown"].values()), of_list["gone"]
-                ),
-                "exporter": Truth(
-                    of_exporter.lag, of_exporter.at_least, sum(of_exporter.unknown.values()), of_exporter.gone
-                ),
-            }
-            rows += [(name, view, figure, true) for view, figure in views.items()]
-            total = burrow.status("c", group, reading.groups[group], whole=True)["totallag"]
-            rows.append((name, "Burrow", total if true.unknown == 0 else None, true.lag))
             described = await kzconsumer.json("groups", "describe", group)
             rows.append((name, "describe", described["health"], state.health))
             shown = (await kzconsumer("groups", "describe", group)).out.splitlines()[-1]
             said = {"Healthy": "healthy", "Not healthy": "unhealthy", "Not examined": "not examined"}
             rows.append((name, "describe as text", said[shown.partition(":")[0]], described["health"]))
+        if alone:
+            await anyio.to_thread.run_sync(cluster.kill)
+            while await zookeeper.children("/brokers/ids"):
+                await anyio.sleep(0.2)
+            of_groups = {f"{name}, no broker": group for name, group in zip(states, groups, strict=True)}
+            without = await compared(cluster, kzconsumer, of_groups, unique, monkeypatch)
+            assert {true.unknown for _, view, _, true in without if view == "lag" and isinstance(true, Truth)} >= {1, 2}
+            rows += without
         await zookeeper.delete(f"/brokers/topics/{names['leaderless']}", -1)
-        if open_ended is not None:
+        if open_ended is not None and not alone:
             await anyio.to_thread.run_sync(open_ended.abort_transaction)
     lines = [f"{'=' if found == true else '!'} {name}: {view}: {found} {true}" for name, view, found, true in rows]
     Path(os.environ.get("KZCONSUMER_TABLE") or tmp_path, f"figures-{version}").write_text("\n".join(lines))
     assert len(STATES) >= 25
     assert len({true for _, _, _, true in rows}) > 8, "the states differ"
     assert [line for line in lines if line.startswith("!")] == []
+
+
+async def compared(
+    cluster: Cluster, kzconsumer: CommandLine, groups: dict[str, str], unique: str, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[str, str, object, object]]:
+    """State, view, its figures, and those of the foreign clients. `groups`: by the name of their state."""
+    expected = await foreign(cluster, list(groups.values()))
+    listed = {each["group"]: each for each in await kzconsumer.json("groups", "list", "--include", f"{unique}-.*")}
+    reading = await exported(cluster, unique, monkeypatch)
+    rows: list[tuple[str, str, object, object]] = []
+    for name, group in groups.items():
+        true, lag, of_list = expected[group], await found_by_lag(kzconsumer, group), listed[group]
+        of_exporter = reading.groups[group].total
+        views = {
+            "lag": Truth(lag["lag"], lag["lag_at_least"], sum(lag["unknown"].values()), lag["gone"]),
+            "groups list": Truth(
+                of_list["lag"], of_list["lag_at_least"], sum(of_list["unknown"].values()), of_list["gone"]
+            ),
+            "exporter": Truth(
+                of_exporter.lag, of_exporter.at_least, sum(of_exporter.unknown.values()), of_exporter.gone
+            ),
+        }
+        rows += [(name, view, figure, true) for view, figure in views.items()]
+        total = burrow.status("c", group, reading.groups[group], whole=True)["totallag"]
+        rows.append((name, "Burrow", total if true.unknown == 0 else None, true.lag))
+    return rows
 
 
 def delete_before(bootstrap: str, topic: str, offset: int) -> None:
