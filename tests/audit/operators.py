@@ -37,6 +37,7 @@ _COMPUTED: Final = {
     ast.BitAnd: ("&", "|"),
 }
 _CALLED: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
+_ANY_ORDER: Final = frozenset({"min", "max", "suppress"})
 _LOGS: Final = frozenset({"debug", "info", "warning", "error", "exception", "log"})
 
 
@@ -46,7 +47,7 @@ class Mutation(msgspec.Struct, frozen=True):
     file: str
     operator: str
     function: str
-    """The qualified name of the function it is in; empty outside of functions."""
+    """The qualified name of the function it is in; empty for what the module's import executes, as defaults."""
     first: int
     last: int
     start: int
@@ -138,11 +139,11 @@ class _Finder:
 
     def _scope(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, *, function: bool) -> None:
         outer = self._in_function
-        self._names.append(node.name)
         if not isinstance(node, ast.ClassDef):
             self._lines = (node.lineno, node.lineno)
             for default in (*node.args.defaults, *(each for each in node.args.kw_defaults if each is not None)):
                 self._expression(default)
+        self._names.append(node.name)
         self._in_function = outer or function
         self.block(node.body)
         self._in_function = outer
@@ -244,7 +245,8 @@ class _Finder:
         given = node.args
         if any(isinstance(each, ast.Starred) for each in given):
             return
-        for left, right in pairwise(given):
+        in_any_order = isinstance(node.func, ast.Name) and node.func.id in _ANY_ORDER
+        for left, right in () if in_any_order else pairwise(given):
             if self._text(left) != self._text(right) and not isinstance(left, ast.GeneratorExp):
                 start, middle, end = self._at(left), self._end(left), self._end(right)
                 after = self._text(right) + self._source[middle : self._at(right)] + self._text(left)
@@ -299,7 +301,8 @@ class _Finder:
     def _make(self, name: str, start: int, end: int, after: str) -> None:
         before = self._source[start:end]
         first, last = self._lines
-        self.made.append(Mutation(self._file, name, ".".join(self._names), first, last, start, before, after))
+        function = ".".join(self._names) if self._in_function else ""
+        self.made.append(Mutation(self._file, name, function, first, last, start, before, after))
 
     def _text(self, node: ast.expr) -> str:
         text = self._source[self._at(node) : self._end(node)]

@@ -37,11 +37,12 @@ class Reach:
     def tests_of(self, mutation: Mutation, budget: float) -> tuple[list[str], float]:
         """The tests that execute its statement, quickest first, as many as take `budget` seconds; and their seconds.
 
-        A statement that only an import executes, as a constant, is reached by every test that executes its file.
+        A statement that only an import executes, as a constant, is reached by every test that executes its file. The
+        recording may have begun after that import.
         """
         lines = self._lines(mutation.file)
         found = {test for line in range(mutation.first, mutation.last + 1) for test in lines.get(line, ())}
-        if found == {""}:
+        if not mutation.function and found <= {""}:
             found = {test for tests in lines.values() for test in tests}
         return self._quickest(found - {""}, budget)
 

@@ -72,6 +72,16 @@ def test_texts_are_left_alone(statement: str) -> None:
     assert set(planted(statement)) <= {"statement removed"}
 
 
+def test_what_an_import_executes_is_in_no_function() -> None:
+    source = "A = 1\n\n\nclass C:\n    B = 2\n\n    def f(self, a=3):\n        return a + 4\n"
+    functions = {each.before: each.function for each in mutations("f.py", source) if each.operator == "constant"}
+    assert functions == {"1": "", "2": "", "3": "", "4": "C.f"}
+
+
+def test_arguments_whose_order_does_not_matter_are_not_swapped() -> None:
+    assert "arguments swapped" not in planted("x = min(a, b)")
+
+
 def test_every_bug_of_a_room_can_be_parsed() -> None:
     for bug in bugs_of(ROOT, "streams"):
         compile(bug.plant((ROOT / bug.file).read_text()), bug.file, "exec")
