@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,7 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.destination import destination_of
-from kzconsumer.sinks.interface import Batch
+from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.quarantine import METADATA, RangeQuarantine
 from kzconsumer.sinks.runner import SinkRunner
@@ -185,6 +185,38 @@ async def test_the_decision_falls_when_the_records_are_on_disk_and_before_they_h
     assert staged.name.startswith(".orders+0")
     (kept,) = (tmp_path / "aside").iterdir()
     assert kept.name.startswith("orders+0")
+
+
+async def test_a_range_is_set_aside_only_with_the_lease(tmp_path: Path) -> None:
+    """It is lost while the records are written to the quarantine: by then another member may write the range."""
+    claim, queue, lease = tracker(), ChunkQueue(1 << 20), LeaseInHand()
+    asked: list[bool] = []
+    lost = asyncio.Event()
+
+    class Leased(Ledger):
+        async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+            asked.append(lease.held)
+            return await super().set_aside(part, records)
+
+    class Slow(RangeQuarantine):
+        async def keep(self, part: RangeData, reason: str, decide: Callable[[], Awaitable[bool]]) -> Path | None:
+            async def deciding() -> bool:
+                lease.lose()
+                lost.set()
+                return await decide()
+
+            return await super().keep(part, reason, deciding)
+
+    put(queue, chunk(claim, 0, 5))
+    commits = Owned(lease=lease)
+    async with running(beside(Leased(()), Choosy({0}), Slow(tmp_path / "aside", "choosy"), commits), [queue]):
+        await until(lost.is_set)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not asked
+        lease.hold()
+        await until(lambda: commits.made)
+    assert asked == [True]
 
 
 async def test_nothing_is_quarantined_if_it_is_unknown_whether_it_was_published(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.support.simulated.group import SimulatedGroup, joined, simulated_grou
 from tests.support.simulated.kafka_frames import FETCH, LIST_OFFSETS, METADATA
 from tests.support.simulated.member import Member
 from tests.support.simulated.partition_logs import PRODUCED_EVERY
-from tests.support.simulated.virtual_time import BEGINNING
+from tests.support.simulated.virtual_time import BEGINNING, Process
 
 FIRST = TopicPartition("t", 0)
 LARGE = 1500
@@ -245,3 +245,29 @@ def test_an_application_that_is_slow_in_the_middle_of_a_lot_gets_what_is_left_on
         group.world.pass_time(20)
         assert len(member.owned) == len(other.owned) == 2
         rests(group)
+
+
+def test_a_rate_limit_is_waited_for() -> None:
+    """Neither exceeded nor in a busy loop: the processes have few turns while nothing may be fetched."""
+    rate = 16 << 10
+    with simulated_group(1, record_bytes=1500, fetch=(*TIGHT, ("rate_limit", "16KiB"))) as group:
+        group.logs.grow("t", 3)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=True)
+        group.world.pass_time(10)
+        group.logs.stop()
+        group.logs.burst(200)
+        turn, turns = Process.turn, 0
+
+        def count(process: Process) -> None:
+            nonlocal turns
+            turns += 1
+            turn(process)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Process, "turn", count)
+            before = sum(read(group, member))
+            group.world.pass_time(30)
+        fetched = (sum(read(group, member)) - before) * 1500
+        assert 0.5 * 30 * rate < fetched < 30 * rate + 2 * (128 << 10)
+        assert turns < 200 * 30
+        group.come_to_rest(30, 3)

@@ -155,3 +155,16 @@ def test_a_tracker_goes_on_as_another_one() -> None:
     new = old.going_on()
     assert (new.topic_partition, new.incarnation, new.epoch) == (("orders", 4), 7, 2)
     assert (new.consumed, new.processed, new.written, new.replay) == (8, 8, (3, 8), None)
+
+
+def test_what_goes_on_knows_what_the_claim_knew() -> None:
+    before = OffsetTracker(TopicPartition("t", 1), 5, incarnation=2, epoch=3, leader_epoch=4)
+    before.hand_over(9)
+    before.mark(5, 7)
+    before.mark(8, 9)
+    before.written = (5, 7)
+    after = before.going_on()
+    assert (after.topic_partition, after.incarnation, after.epoch) == (before.topic_partition, 2, 3)
+    assert (after.consumed, after.processed, after.leader_epochs.before(7), after.written) == (7, 7, 4, (5, 7))
+    assert after.open
+    assert after.settled

@@ -32,7 +32,7 @@ from kzconsumer_spark.daemon.destination import claim, claimed_destination
 from kzconsumer_spark.daemon.spool import write_spool
 from kzconsumer_spark.daemon.spool_place import SpoolPlace
 from kzconsumer_spark.iceberg.holdings import held
-from kzconsumer_spark.iceberg.log import IcebergLog, local
+from kzconsumer_spark.iceberg.log import IcebergLog, _first_line, local
 from kzconsumer_spark.iceberg.target import IcebergTarget
 from kzconsumer_spark.pipe.messages import ToIceberg
 from kzconsumer_spark.ranges.positions import Overtaken
@@ -447,3 +447,11 @@ def test_a_commit_is_written_again_after_a_sync_that_failed(tmp_path: Path) -> N
 
 def test_a_table_that_was_restored_takes_nothing_more(writer: Writer[IcebergTarget], tmp_path: Path) -> None:
     require_refused(writer, lambda: copied(tmp_path))
+
+
+def test_an_error_of_a_catalog_is_one_line_without_its_password() -> None:
+    error = ValueError("\n  GET https://loader:s3cret@catalog/v1/tables: 503\nmore of it")
+    assert _first_line(error).startswith("GET https://")
+    assert _first_line(error).endswith("catalog/v1/tables: 503")
+    assert "s3cret" not in _first_line(error)
+    assert _first_line(ValueError("")) == "ValueError"
