@@ -19,8 +19,9 @@ import pytest
 import trustme
 
 from kzconsumer_sandbox.errors import SandboxError
-from kzconsumer_sandbox.servers import jars
-from kzconsumer_sandbox.servers.jars import VERSIONS, Jar, JarSet, read_jar_sets, repositories, resolve_jars
+from kzconsumer_sandbox.servers import jar_fetch
+from kzconsumer_sandbox.servers.jar_fetch import repositories
+from kzconsumer_sandbox.servers.jars import VERSIONS, Jar, JarSet, read_jar_sets, resolve_jars
 from tests.support.jars import SETS
 
 CONTENTS = {"one": b"1" * 300_000, "two": b"2" * 7, "three": bytes(range(256)) * 4}
@@ -91,7 +92,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repo
         settings.write_text(f"[repositories]\ncentral = http://127.0.0.1:{found.port}/maven/\n")
         monkeypatch.setenv("JGO_CONFIG_FILE", str(settings))
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        monkeypatch.setattr(jars, "_PAUSES", (0.0, 0.0, 0.0))
+        monkeypatch.setattr(jar_fetch, "_PAUSES", (0.0, 0.0, 0.0))
         yield found
 
 
@@ -190,6 +191,7 @@ def test_a_server_that_sends_everything_again_is_understood(repository: Reposito
 
     repository.fault = whole
     assert contents(resolve_jars(SMALL)) == CONTENTS
+    assert [wanted for name, wanted in repository.asked if name == "one"] == ["bytes=5000-"]
 
 
 def test_a_busy_repository_is_asked_again(repository: Repository) -> None:
@@ -237,7 +239,7 @@ def test_a_missing_jar_is_named_and_the_others_are_kept(repository: Repository) 
 
 def test_an_unreachable_repository_is_named(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = "http://127.0.0.1:9/maven"
-    monkeypatch.setattr(jars, "repositories", lambda: {"ours": nobody})
+    monkeypatch.setattr(jar_fetch, "repositories", lambda: {"ours": nobody})
     with pytest.raises(SandboxError, match=r"https_proxy(.|\n)*ours, http://127.0.0.1:9/.*Connection refused"):
         resolve_jars(SMALL)
     assert repository.asked == []
@@ -334,3 +336,9 @@ def test_a_jar_has_its_place_in_a_repository(tmp_path: Path) -> None:
     (found,) = read_jar_sets(tmp_path / "list.toml")["x"].jars
     assert found == Jar("org.a.b:c:1.0:tests", 12, "0" * 64)
     assert found.path == "org/a/b/c/1.0/c-1.0-tests.jar"
+
+
+def test_options_are_parsed_without_the_packages_of_a_download() -> None:
+    """The manual is made where these are not installed, when the wheel of the tools is built."""
+    code = "import sys, kzconsumer_sandbox.commands.sandbox; sys.exit(bool({'requests', 'jgo'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
