@@ -179,12 +179,6 @@ class GroupMachine(RuleBasedStateMachine):
         self.group.cut_off(which % 3, lasts)
         self.wait(wait)
 
-    @rule(ago=st.sampled_from((0.1, 1.0, 3.0, 10.0, 60.0)), elected=st.booleans(), wait=WAITS)
-    def restore_zookeeper(self, ago: float, elected: bool, wait: float) -> None:
-        """No event reports to sessions that go on what they have lost: members find it when they look."""
-        self.group.restore_zookeeper(ago, elected=elected and self.group.scene.looks != "1h")
-        self.wait(wait)
-
     # -- what other programs do
 
     @precondition(lambda self: len(self.group.logs.partitions) < MOST_PARTITIONS)
