@@ -19,6 +19,7 @@ from tests.support.simulated.ensemble import OPERATOR, Ensemble
 from tests.support.simulated.member import GROUP, Handed, Member
 from tests.support.simulated.network import SLOW, SimulatedNetwork
 from tests.support.simulated.partition_logs import PartitionLogs
+from tests.support.simulated.scene import STOP_DEADLINE
 
 TRACE = 4000
 """Log lines and transactions that are kept for a failure's report."""
@@ -234,10 +235,15 @@ class Promises:
             (self._released_late if late else self._left_uncommitted)(member)
 
     def _released_late(self, member: Member) -> None:
-        """It has waited the whole revoke deadline for work in hand, which must be the reason."""
-        began = self.world.now - REVOKE_DEADLINE
+        """It has waited the whole revoke deadline for work in hand, which must be the reason.
+
+        A member that leaves waits for acknowledgements, for a third of the stop's deadline.
+        """
+        waits_to_leave = member.explicit and member.left_at is not None
+        waited = min(REVOKE_DEADLINE, STOP_DEADLINE / 3) if waits_to_leave else REVOKE_DEADLINE
+        began = self.world.now - waited
         if self.world.now > member.troubled and all(handed.at > began for handed in member.in_hand):
-            self.violated(f"{member.name} waited {REVOKE_DEADLINE} s for work that had ended before")
+            self.violated(f"{member.name} waited {waited:.1f} s for work that had ended before")
 
     def _left_uncommitted(self, member: Member) -> None:
         """What it has processed may be redelivered if the reason is ZooKeeper, or the way to it."""

@@ -10,6 +10,7 @@ from tests.support.simulated.member import GROUP
 
 SESSION_TIMEOUT = 6.0
 COMMIT_INTERVAL = 1.0
+STOP_DEADLINE = 10.0
 MAX_WAIT, REQUEST_TIMEOUT = "1s", "5s"
 
 
@@ -50,6 +51,6 @@ def settings_of(scene: Scene) -> kzconsumer.Settings:
             "brokers": {"client_rack": scene.rack} if scene.rack else {},
             "fetch": {"max_wait": MAX_WAIT, "request_timeout": REQUEST_TIMEOUT, **dict(scene.fetch)},
             "offsets": {"commit_interval": f"{COMMIT_INTERVAL}s", "reset": scene.reset},
-            "stop": {"deadline": "10s"},
+            "stop": {"deadline": f"{STOP_DEADLINE}s"},
         }
     )
