@@ -33,7 +33,7 @@ from tests.support.plans import plan_of
 from tests.support.simulated.ensemble import OPERATOR, Ensemble
 from tests.support.simulated.lost_replies import Loss
 from tests.support.simulated.network import SimulatedNetwork
-from tests.support.simulated.virtual_time import World
+from tests.support.simulated.virtual_time import World, clock_of
 
 PATHS = GroupPaths("g")
 PARTITIONS = [TopicPartition("orders", number) for number in range(3)]
@@ -248,8 +248,9 @@ def play(seed: int, script: Sequence[Step]) -> Writer:
     world = World(seed)
     ensemble = Ensemble(world, lag=(0.0005, 0.01))
     writer = Writer(world, ensemble, SimulatedNetwork(ensemble))
-    task = writer.process.create_task(writer.run(script))
-    assert world.pass_time(120, task.done, every=0.5)
+    with clock_of(world):
+        task = writer.process.create_task(writer.run(script))
+        assert world.pass_time(120, task.done, every=0.5)
     assert not writer.process.errors
     world.end(writer.process)
     task.result()

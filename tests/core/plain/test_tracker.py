@@ -158,7 +158,8 @@ def test_a_tracker_goes_on_as_another_one() -> None:
 
 
 def test_what_goes_on_knows_what_the_claim_knew() -> None:
-    before = OffsetTracker(TopicPartition("t", 1), 5, incarnation=2, epoch=3, leader_epoch=4)
+    before = OffsetTracker(TopicPartition("t", 1), 5, incarnation=2, epoch=3, leader_epoch=3)
+    before.leader_epochs.extend(5, [(5, 4)], 9, 5)
     before.hand_over(9)
     before.mark(5, 7)
     before.mark(8, 9)

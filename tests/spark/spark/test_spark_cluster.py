@@ -83,6 +83,7 @@ def options(cluster: SparkCluster, tmp_path: Path, destination: str, out: Path) 
     }
 
 
+@only_nightly
 async def test_a_task_of_a_dead_executor_is_run_again_without_duplicates(
     standalone: SparkCluster, tmp_path: Path
 ) -> None:

@@ -32,7 +32,7 @@ from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from tests.support.simulated.ensemble import OPERATOR, Ensemble
 from tests.support.simulated.lost_replies import Kind, Loss
 from tests.support.simulated.network import SimulatedNetwork
-from tests.support.simulated.virtual_time import Process, World
+from tests.support.simulated.virtual_time import Process, World, clock_of
 
 PARTITIONS = (TopicPartition("orders", 0), TopicPartition("orders", 1))
 PATHS = GroupPaths("g")
@@ -426,7 +426,8 @@ class PlanWorld:
 def plan_world(seed: int) -> Iterator[PlanWorld]:
     """Without members; everything that runs in it ends with it."""
     scene = PlanWorld(seed)
-    try:
-        yield scene
-    finally:
-        scene.end()
+    with clock_of(scene.world):
+        try:
+            yield scene
+        finally:
+            scene.end()
