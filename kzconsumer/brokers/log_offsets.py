@@ -12,10 +12,7 @@ import anyio
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.error_codes import (
-    NONE,
-    broker_error,
-)
+from kzconsumer.brokers.protocol.error_codes import NONE, broker_error
 from kzconsumer.brokers.protocol.leader_epochs import NOT_PERMITTED, AskedEpoch, EpochEnd, OffsetForLeaderEpochRequest
 from kzconsumer.brokers.protocol.list_offsets import (
     EARLIEST_LOCAL,

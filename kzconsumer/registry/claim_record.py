@@ -23,12 +23,12 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     The transaction that writes it also sets the stored offset to `first`, at node version `offset_version`: as long as
     both hold, the offset was not changed by others. `id` is unique. `records` and `checksum` are the range's as read
-    with `isolation`; where the sink fetches for itself, `records` counts offsets and `checksum` is empty until it has
-    read them, and nothing is published until then. Offsets refer
-    to the topic's `incarnation` and the reset `epoch`, `fingerprint` names the destination. `steps` are the steps of
-    the work that are done (`sinks/steps`), absent without any. `rejected` (`offset_list`) are records that are not
-    written with the range: `[rejected]` has been carried out for them. They are among the `records` and in `checksum`.
-    `leader_epoch` is that of the last record before `until`, absent if it is unknown.
+    with `isolation`. Where the sink fetches for itself, `records` counts offsets and `checksum` is empty until it has
+    read them; nothing is published before. Offsets refer to the topic's `incarnation` and the reset `epoch`,
+    `fingerprint` names the destination. `steps` are the steps of the work that are done (`sinks/steps`), absent without
+    any. `rejected` (`offset_list`) are records that are not written with the range: `[rejected]` has been carried out
+    for them. They are among the `records` and in `checksum`. `leader_epoch` is that of the last record before `until`,
+    absent if it is unknown.
     """
 
     id: str

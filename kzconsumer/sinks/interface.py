@@ -41,8 +41,8 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     For a sink that wants "ranges", `fetched` is False and there are no records: the sink fetches them. No record of the
     range is of a later epoch than `leader_epoch` (KIP-101), -1 if that is unknown, as it is where records are fetched.
-    `left_out` are rejected records of the range: the sink fetches them, since they belong to what `Batch.found` is
-    told, and does not write them.
+    `left_out` are rejected records of the range: the sink fetches them and does not write them. They are among what it
+    reports by `Batch.found`.
     """
 
     topic: str

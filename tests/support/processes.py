@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -26,6 +29,15 @@ def session_of(leader: int) -> list[int]:
             continue
         if session == str(leader) and state not in "ZX":
             found.append(int(entry.name))
+    return found
+
+
+def kill_session(leader: int) -> list[int]:
+    """kill -9 of every process in the session of `leader`; returns their ids."""
+    found = session_of(leader)
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     return found
 
 

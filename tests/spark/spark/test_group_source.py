@@ -26,7 +26,7 @@ from kzconsumer_spark import PromptCommits
 from tests.support.extent import extent, only_nightly
 from tests.support.members import owners, reader, settings, stored_offsets
 from tests.support.plans import planned
-from tests.support.processes import session_of, wait_gone, wait_until
+from tests.support.processes import kill_session, wait_gone, wait_until
 from tests.support.producing import Sent, produce
 from tests.support.source_query import LIMIT, Written, reader_processes, run_to_the_end, source, start, starved
 from tests.support.zookeeper_sessions import session
@@ -129,9 +129,7 @@ async def test_kill_of_the_driver_in_a_batch(
         before = written.ranges(2)
         assert await planned(cluster, unique) == before
     finally:
-        processes = session_of(driver.pid)
-        for pid in processes:
-            os.kill(pid, signal.SIGKILL)
+        processes = kill_session(driver.pid)
         driver.wait()
         await asyncio.to_thread(wait_gone, processes, LIMIT)
     begun.unlink()  # what the sink had not finished
@@ -282,8 +280,7 @@ async def test_a_partition_that_moves_in_a_batch(
         over.set()
         await asyncio.to_thread(query.stop)
         if driver is not None:
-            for pid in session_of(driver.pid):
-                os.kill(pid, signal.SIGKILL)
+            kill_session(driver.pid)
             driver.wait()
     assert sorted({*first.all, *second.all}) == rows(unique, 700)
     assert len(first.all) + len(second.all) == 700 + 250  # what moved in the batch

@@ -37,7 +37,7 @@ from tests.support.extent import NIGHTLY, only_nightly
 from tests.support.members import daemon, stored_offsets
 from tests.support.poison_functions import DIRECTORY, stored_by_call
 from tests.support.postgres import Postgres
-from tests.support.processes import session_of, wait_gone, wait_until
+from tests.support.processes import kill_session, wait_gone, wait_until
 from tests.support.producing import Sent, produce
 from tests.support.source_query import LIMIT, Written, run_to_the_end, source
 
@@ -224,9 +224,7 @@ async def test_all_but_one_come_from_the_source(
         with timed("killed"):
             assert await asyncio.to_thread(wait_until, began.exists, int(SECONDS))
     finally:
-        processes = session_of(driver.pid)
-        for pid in processes:
-            os.kill(pid, signal.SIGKILL)
+        processes = kill_session(driver.pid)
         driver.wait()
         await asyncio.to_thread(wait_gone, processes, LIMIT)
     before = written.rows(held)

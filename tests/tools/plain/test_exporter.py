@@ -42,6 +42,7 @@ from kzconsumer_tools.groups.lag import LogRange
 from kzconsumer_tools.groups.nodes import GroupNodes
 from kzconsumer_tools.groups.reader import nodes_of
 from kzconsumer_tools.groups.topics import NodeTopics
+from tests.support.readings import looked
 from tests.support.simulated.clients import Clients
 from tests.support.zookeeper_sessions import until
 from tests.tools.plain.test_group_description import group, node, ours, topic
@@ -66,7 +67,7 @@ def follow(
     histories = Histories(INTERVAL)
     for number, (nodes, ends) in enumerate(readings):
         logs = {partition: LogRange(0, end) for partition, end in ends.items()}
-        seen = histories.look({"g": group_of_nodes(nodes)}, logs, written, INTERVAL * number)
+        seen = looked(histories, {"g": group_of_nodes(nodes)}, logs, written, INTERVAL * number)
     return seen["g"]
 
 
@@ -184,7 +185,7 @@ def test_a_deleted_topic_and_retention_are_no_lag() -> None:
     nodes = group({}, {}, stored(p0=(5, 0.0), p1=(0, 0.0)) | {"old/0": node("3")})
     histories = Histories(INTERVAL)
     logs = {P[0]: LogRange(0, 5), P[1]: LogRange(3_008, 3_008)}
-    seen = histories.look({"g": group_of_nodes(nodes)}, logs, {}, 0.0)["g"]
+    seen = looked(histories, {"g": group_of_nodes(nodes)}, logs, {}, 0.0)["g"]
     sums = seen.total
     assert (sums.lag, sums.lag_seconds, sums.gone, sums.lost) == (0, 0.0, 1, 3_008)
     samples = {(each.name, each.labels["group"]): each.value for of in exported(seen, {}) for each in of.samples[:1]
@@ -200,13 +201,13 @@ def test_the_age_of_what_waits_is_known_while_its_leader_is_away() -> None:
     """By the timestamp that was read before. Of a topic that was deleted meanwhile nothing is kept."""
     histories, here = Histories(INTERVAL), group_of_nodes(group({}, {}, stored(p0=(5, 0.0))))
     written = {(P[0], 7): 0.0}
-    histories.look({"g": here}, {P[0]: LogRange(7, 9)}, written, 30.0)
+    looked(histories, {"g": here}, {P[0]: LogRange(7, 9)}, written, 30.0)
     assert histories.age_unknown({"g": here}, {P[0]: Why("no leader")}) == {(P[0], 7)}
-    seen = histories.look({"g": here}, {P[0]: Why("no leader")}, written, 60.0)["g"].total
+    seen = looked(histories, {"g": here}, {P[0]: Why("no leader")}, written, 60.0)["g"].total
     assert (seen.lag, seen.at_least, seen.seconds, seen.lost) == (None, 2, 60.0, 2)
     gone = msgspec.structs.replace(here, partitions=(msgspec.structs.replace(here.partitions[0], gone=True),))
-    assert histories.look({"g": gone}, {}, {}, 90.0)["g"].total.gone == 1
-    again = histories.look({"g": here}, {P[0]: Why("no leader")}, {}, 120.0)["g"].total
+    assert looked(histories, {"g": gone}, {}, {}, 90.0)["g"].total.gone == 1
+    again = looked(histories, {"g": here}, {P[0]: Why("no leader")}, {}, 120.0)["g"].total
     assert (again.lag, again.at_least, again.lost) == (None, 0, None)
 
 
@@ -358,9 +359,9 @@ def test_what_top_shows_of_a_group_with_any_members() -> None:
     assert found(group({}, {}, stored(p0=(9, 0.0)) | {"old/0": node("3")}), ends) == ("unhealthy", ["topic_gone"], "0")
     assert found(group(member, owner, {}), ends) == ("not examined", [], "unknown (never committed)")
     histories, here = Histories(INTERVAL), group_of_nodes(group({}, {}, stored(p0=(9, 0.0))))
-    leaderless = histories.look({"g": here}, {P[0]: Why("no leader")}, {}, 0.0)["g"]
+    leaderless = looked(histories, {"g": here}, {P[0]: Why("no leader")}, {}, 0.0)["g"]
     assert [each["id"] for each in shown_by_top(leaderless)["findings"]] == ["no_leader"]
-    lost = histories.look({"g": here}, {P[0]: LogRange(12, 12)}, {}, 1.0)["g"]
+    lost = looked(histories, {"g": here}, {P[0]: LogRange(12, 12)}, {}, 1.0)["g"]
     assert [each["id"] for each in shown_by_top(lost)["findings"]] == ["offsets_lost"]
 
 
@@ -399,7 +400,7 @@ async def test_a_look_at_many_groups_lets_others_run() -> None:
     """One after the other: the exporter may do something between two."""
     nodes = group_of_nodes(group({}, {}, stored(p0=(5, 0.0))))
     names = [f"g{number}" for number in range(5)]
-    looked = Histories(INTERVAL).each_look(dict.fromkeys(names, nodes), {P[0]: LogRange(0, 9)}, {}, 0.0)
+    looked = Histories(INTERVAL).look(dict.fromkeys(names, nodes), {P[0]: LogRange(0, 9)}, {}, 0.0)
     assert next(looked).group == "g0"
     assert [each.group for each in looked] == names[1:]
     exporter = Exporter(

@@ -24,6 +24,7 @@ from kzconsumer.status.judgement import WINDOW
 from kzconsumer_tools.exporter.kafka_groups import KafkaGroup, certain, merged, read_kafka_groups
 from kzconsumer_tools.exporter.pictures import Histories, ReadGroup, SeenPartition, group_of_nodes
 from kzconsumer_tools.groups.lag import LogRange
+from tests.support.readings import looked
 from tests.tools.plain.test_exporter import INTERVAL, P, stored
 from tests.tools.plain.test_group_description import group, node, ours
 
@@ -54,7 +55,7 @@ def judged(*offsets: int, end: int = 100) -> SeenPartition:
     histories = Histories(INTERVAL)
     for number, offset in enumerate(offsets):
         read = {"g": kafka({P[0]: offset}, MEMBER)}
-        seen = histories.look(read, {P[0]: LogRange(0, end)}, {}, INTERVAL * number)
+        seen = looked(histories, read, {P[0]: LogRange(0, end)}, {}, INTERVAL * number)
     return seen["g"].partitions[0]
 
 
@@ -70,10 +71,10 @@ def test_a_group_that_could_not_be_read_keeps_its_history() -> None:
     """However often that is; another one, which was deleted, does not."""
     for unread, commits in (({"g"}, 2), ({"h"}, 1)):
         histories = Histories(INTERVAL)
-        histories.look({"g": kafka({P[0]: 1}, MEMBER)}, {}, {}, 0.0)
+        looked(histories, {"g": kafka({P[0]: 1}, MEMBER)}, {}, {}, 0.0)
         for at in (1.0, 2.0):
-            assert histories.look({}, {}, {}, at, unread=unread) == {}
-        seen = histories.look({"g": kafka({P[0]: 2}, MEMBER)}, {}, {}, 3.0)
+            assert looked(histories, {}, {}, {}, at, unread=unread) == {}
+        seen = looked(histories, {"g": kafka({P[0]: 2}, MEMBER)}, {}, {}, 3.0)
         assert len(seen["g"].partitions[0].commits) == commits
 
 

@@ -72,7 +72,7 @@ class Fetch:
         self._session.mount("https://", _Trusting(pool_maxsize=_AT_ONCE))
 
     def run(self, progress: Progress | None) -> None:
-        """Threads that wait for a server do not delay Ctrl-C: they are daemons, and write nothing once told to stop."""
+        """Threads that wait for a server do not delay Ctrl-C: they are daemons, and write nothing after a stop."""
         left = len(self._left)
         for _ in range(min(_AT_ONCE, left)):
             threading.Thread(target=self._work, daemon=True).start()

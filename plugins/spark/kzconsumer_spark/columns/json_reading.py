@@ -282,9 +282,9 @@ def _unsure(kind: DataType, found: Column, text: Column, number: str = "") -> Co
         case StringType():
             # Its first character decides, for all but numbers.
             begins = found.startswith("{") | found.startswith("[") | found.startswith('"')
-            anew = (found == "0") | (F.contains(found, F.lit(".")) & found.rlike(_DOUBLE))
+            number_like = (found == "0") | (F.contains(found, F.lit(".")) & found.rlike(_DOUBLE))
             bare = F.contains(text, F.lit("\\u")) | text.rlike(number)  # a name may be written by its numbers
-            here = begins | ((found >= "-") & (found < ":") & anew & bare)
+            here = begins | ((found >= "-") & (found < ":") & number_like & bare)
         case FloatType() | DoubleType():
             here = F.abs(found) == float("inf")
         case TimestampType():

@@ -1,4 +1,4 @@
-"""What a task has read of a range, as it tells the driver, which adds up the parts.
+"""What a task has read of a range: its report to the driver, which adds up the parts.
 
 A task delivers nothing but rows, so its account is one: in column `COLUMN` of the last record, which is null in all
 others; a part without records has a row that is null but for it. So of a task that fails, or is cut short, no account
@@ -69,22 +69,22 @@ class PartReading:
 
 
 def _with(batch: pa.RecordBatch, account: str | None) -> pa.RecordBatch:
-    told = pa.array([None] * (batch.num_rows - 1) + [account], pa.string())
-    return pa.RecordBatch.from_arrays([*batch.columns, told], [*batch.schema.names, COLUMN])
+    accounts = pa.array([None] * (batch.num_rows - 1) + [account], pa.string())
+    return pa.RecordBatch.from_arrays([*batch.columns, accounts], [*batch.schema.names, COLUMN])
 
 
 def part_accounts(texts: Iterable[str]) -> list[PartAccount]:
-    """What tasks have told."""
+    """The reports of tasks, decoded."""
     return [msgspec.json.decode(text, type=PartAccount) for text in texts]
 
 
-def whole(spans: Iterable[OffsetRange], told: Iterable[PartAccount]) -> Mapping[TopicPartition, Contents]:
+def whole(spans: Iterable[OffsetRange], accounts: Iterable[PartAccount]) -> Mapping[TopicPartition, Contents]:
     """What was read of each partition, if tasks have accounted for each offset of the spans, and for no others.
 
     Raises NotWholeError.
     """
     parts: dict[tuple[TopicPartition, int], PartAccount] = {}
-    for each in told:
+    for each in accounts:
         known = parts.setdefault((each.range.topic_partition, each.first), each)
         if known != each:
             raise NotWholeError(

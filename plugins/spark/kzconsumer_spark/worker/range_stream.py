@@ -41,8 +41,8 @@ class RangeStream:
         frame = self._session.readStream.format(NAME).option("path", str(self._path)).load()
         # Below the frame that destinations and functions get: however they evaluate it, and how often, the accounts of
         # the parts that were read to their ends are in the metric, once each.
-        told = frame.observe(_METRIC, sql.collect_set(COLUMN).alias(COLUMN))
-        return told.where(sql.col("offset").isNotNull()).drop(COLUMN)
+        observed = frame.observe(_METRIC, sql.collect_set(COLUMN).alias(COLUMN))
+        return observed.where(sql.col("offset").isNotNull()).drop(COLUMN)
 
     def publish(self, ranges: Sequence[SpooledRange]) -> None:
         """Let the query find these ranges."""
@@ -61,7 +61,7 @@ class RangeStream:
 
     @staticmethod
     def accounts(query: StreamingQuery) -> list[PartAccount]:
-        """What tasks have told so far of the batch that the query runs.
+        """What tasks have reported so far of the batch that the query runs.
 
         Spark reports metrics of a batch when it is over, which is too late: they are asked of its execution. Those of
         a task count once it has ended well, before Spark takes its job to be done.

@@ -229,7 +229,7 @@ class Exporter:
             topics.setdefault(topic, []).append(number)
         at = time.time()
         seen = {}
-        for each in self._histories.each_look(groups, logs, self._written, at, unread=unread):
+        for each in self._histories.look(groups, logs, self._written, at, unread=unread):
             seen[each.group] = each
             await anyio.lowlevel.checkpoint()  # of ten thousand groups this takes longer than a session
         ends = {partition: log.end for partition, log in logs.items() if isinstance(log, LogRange)}

@@ -142,23 +142,12 @@ class Histories:
         now: float,
         *,
         unread: Collection[str] = (),
-    ) -> dict[str, SeenGroup]:
-        """`logs`: read after the groups; `written`: the time of the record at an offset, where it was looked up.
-
-        `unread`: groups that may exist and could not be read: they keep their history.
-        """
-        return {each.group: each for each in self.each_look(groups, logs, written, now, unread=unread)}
-
-    def each_look(
-        self,
-        groups: Mapping[str, ReadGroup],
-        logs: Logs,
-        written: Mapping[tuple[TopicPartition, int], float | Why],
-        now: float,
-        *,
-        unread: Collection[str] = (),
     ) -> Iterator[SeenGroup]:
-        """As `look`, one group after the other: the caller may do something else between two."""
+        """One group after the other: the caller may do something else between two. It has to take all of them.
+
+        `logs`: read after the groups; `written`: the time of the record at an offset, where it was looked up. `unread`:
+        groups that may exist and could not be read: they keep their history.
+        """
         for partition, log in logs.items():
             if isinstance(log, LogRange):
                 self._of_logs.setdefault(partition, _LogHistory()).saw(log, now)

@@ -91,7 +91,7 @@ def summary(nodes: GroupNodes, known: GroupFacts, lag: GroupLag) -> GroupSummary
 async def _written(
     access: ClusterAccess, nexts: Collection[Mapping[TopicPartition, int]]
 ) -> dict[tuple[TopicPartition, int], int | Why]:
-    """The timestamps of the next records, by partition and offset, of as many as are told in AGES_WITHIN seconds."""
+    """The timestamps of the next records, by partition and offset: as many as brokers return in AGES_WITHIN seconds."""
     wanted: dict[TopicPartition, list[int]] = {}
     for partition, offset in sorted({pair for of in nexts for pair in of.items()}):
         wanted.setdefault(partition, []).append(offset)
