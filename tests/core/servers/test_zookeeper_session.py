@@ -433,6 +433,8 @@ async def test_a_session_survives_a_restart_of_the_server(servers: Servers) -> N
         await zk.create("/e", b"", ephemeral=True)
         _, watch = await zk.watch_data("/e")
         await anyio.to_thread.run_sync(server.kill)
+        # What is sent before the loss is noticed fails, as its outcome is not known.
+        await until(is_(zk, SessionState.SUSPENDED))
         server.start()
         with anyio.fail_after(20):
             assert (await zk.get("/e")).stat.ephemeral_owner == zk.id

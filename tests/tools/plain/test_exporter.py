@@ -227,6 +227,7 @@ def test_a_group_that_has_committed_nothing_is_not_ok() -> None:
     seen = follow(*[(nodes, dict.fromkeys(P, 10))] * 2)
     assert (seen.total.lag, seen.total.unknown) == (None, {"never committed": 4})
     assert burrow.group_status(seen) == "WARN"
+    assert burrow.status("c", "g", seen, whole=True)["totallag"] is None
     assert burrow.group_status(follow((nodes, dict.fromkeys(P, 10)))) == "UNKNOWN", "perhaps a rebalance"
     assert follow((nodes, dict.fromkeys(P, 0))).total.lag == 0, "of empty logs nothing is left to read"
 

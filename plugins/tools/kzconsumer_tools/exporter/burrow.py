@@ -29,7 +29,10 @@ def group_status(group: SeenGroup) -> str:
 
 
 def status(cluster: str, name: str, group: SeenGroup | None, *, whole: bool) -> Document:
-    """The body of `/status`, or with `whole` of `/lag`; status NOTFOUND without a group."""
+    """The body of `/status`, or with `whole` of `/lag`; status NOTFOUND without a group.
+
+    The lag of a group that has stored nothing yet is not known. Burrow does not know of such a group at all.
+    """
     partitions = [_partition(each) for each in _with_offset(group)] if group is not None else []
     known = [each for each in partitions if each["current_lag"] is not None]
     complete = sum(each["complete"] == 1 for each in partitions) / len(partitions) if partitions else 0.0
@@ -41,7 +44,7 @@ def status(cluster: str, name: str, group: SeenGroup | None, *, whole: bool) -> 
         "partitions": [each for each in partitions if whole or each["status"] != "OK"],
         "partition_count": len(partitions),
         "maxlag": max(known, key=lambda each: int(each["current_lag"]), default=None),
-        "totallag": 0 if group is None else group.committed.lag,
+        "totallag": 0 if group is None else group.committed.lag if partitions else None,
     }
 
 
