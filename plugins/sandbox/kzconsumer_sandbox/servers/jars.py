@@ -157,7 +157,8 @@ def classpath(folder: Path) -> str:
 def _missing(folder: Path, jars: JarSet) -> list[Jar]:
     """Those that are not there, or were cut off: tools that clean caches take single files."""
     try:
-        sizes = {each.name: each.stat().st_size for each in os.scandir(folder)}
+        with os.scandir(folder) as there:
+            sizes = {each.name: each.stat().st_size for each in there}
     except OSError:
         sizes = {}
     return [each for each in jars.jars if sizes.get(each.file) != each.size]

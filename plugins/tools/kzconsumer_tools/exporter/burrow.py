@@ -31,7 +31,7 @@ def group_status(group: SeenGroup) -> str:
 def status(cluster: str, name: str, group: SeenGroup | None, *, whole: bool) -> Document:
     """The body of `/status`, or with `whole` of `/lag`; status NOTFOUND without a group.
 
-    The lag of a group that has stored nothing yet is not known. Burrow does not know of such a group at all.
+    Of a group that has stored nothing, the lag is null unless its logs are empty. Burrow does not know such a group.
     """
     partitions = [_partition(each) for each in _with_offset(group)] if group is not None else []
     known = [each for each in partitions if each["current_lag"] is not None]
@@ -44,7 +44,7 @@ def status(cluster: str, name: str, group: SeenGroup | None, *, whole: bool) -> 
         "partitions": [each for each in partitions if whole or each["status"] != "OK"],
         "partition_count": len(partitions),
         "maxlag": max(known, key=lambda each: int(each["current_lag"]), default=None),
-        "totallag": 0 if group is None else group.committed.lag if partitions else None,
+        "totallag": 0 if group is None else (group.committed if partitions else group.total).lag,
     }
 
 
