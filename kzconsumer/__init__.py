@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from kzconsumer.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from kzconsumer.consumer import ConsumerConnector, connect
+    from kzconsumer.consumer import ConsumerConnector, KafkaStream, connect
     from kzconsumer.errors import (
         BrokerError,
         BrokersUnreachableError,
@@ -38,14 +38,12 @@ if TYPE_CHECKING:
         UnsupportedVersionError,
         ZooKeeperError,
     )
-    from kzconsumer.group.listener import RebalanceListener
+    from kzconsumer.group.claimer import RebalanceListener
     from kzconsumer.model import TopicPartition
-    from kzconsumer.offsets.position import Position
+    from kzconsumer.offsets.progress import Message, Position
     from kzconsumer.settings.settings import Settings
-    from kzconsumer.settings.topic_filter import Exclude, Include
+    from kzconsumer.settings.values import Exclude, Include
     from kzconsumer.sinks.interface import RecordsRejectedError, Rejected
-    from kzconsumer.streams.kafka_stream import KafkaStream
-    from kzconsumer.streams.message import Message
 
 _HOME = {
     "BrokerError": "errors",
@@ -55,18 +53,18 @@ _HOME = {
     "ConsumerConnector": "consumer",
     "CoordinatorError": "errors",
     "CorruptRecordError": "errors",
-    "Exclude": "settings.topic_filter",
-    "Include": "settings.topic_filter",
-    "KafkaStream": "streams.kafka_stream",
+    "Exclude": "settings.values",
+    "Include": "settings.values",
+    "KafkaStream": "consumer",
     "KzConsumerError": "errors",
-    "Message": "streams.message",
+    "Message": "offsets.progress",
     "NotFoundError": "errors",
     "NotOwnedError": "errors",
     "NotPermittedError": "errors",
     "OffsetLostError": "errors",
     "PluginError": "errors",
-    "Position": "offsets.position",
-    "RebalanceListener": "group.listener",
+    "Position": "offsets.progress",
+    "RebalanceListener": "group.claimer",
     "RecordRejectedError": "errors",
     "RecordsRejectedError": "sinks.interface",
     "Rejected": "sinks.interface",

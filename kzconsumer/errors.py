@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 from traceback import walk_tb
 
+from kzconsumer.display import redacted_text
 from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.redaction import redacted_text
 
 _PACKAGE = os.path.join(os.path.dirname(__file__), "")
 

@@ -13,53 +13,42 @@ from typing import Final
 
 import anyio
 
-from kzconsumer.assignors.interface import Assignor
-from kzconsumer.brokers.leaders import Leaders
-from kzconsumer.brokers.log_offsets import LogOffsets
+from kzconsumer.assignors import Assignor
+from kzconsumer.brokers.leaders import Leaders, LogOffsets
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS
-from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
+from kzconsumer.brokers.protocol.log_reads import EARLIEST, ISOLATION_LEVELS, LATEST, ListedOffset
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
+from kzconsumer.end_offsets import EndOffsets, owned_finished, run_finished
 from kzconsumer.errors import CoordinatorError, KzConsumerError, NotFoundError, SessionExpiredError, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.reading import Reading
 from kzconsumer.fetcher.record_times import RecordTimes
-from kzconsumer.group.claims import Claims
-from kzconsumer.group.listener import ListenerCalls
-from kzconsumer.group.membership import Membership
-from kzconsumer.group.notices import Notices
-from kzconsumer.group.overview import Overview
+from kzconsumer.group.assignment import GroupSnapshot
+from kzconsumer.group.claimer import Claims, ListenerCalls
+from kzconsumer.group.membership import ConsumerRegistry, Membership, SnapshotReader
 from kzconsumer.group.owned import OwnedPartitions
-from kzconsumer.group.reachable import bootstrap
-from kzconsumer.group.rebalancer import Rebalancer
-from kzconsumer.group.reconciler import Reconciler
-from kzconsumer.group.snapshot import GroupSnapshot
-from kzconsumer.group.snapshot_reader import SnapshotReader
-from kzconsumer.group.trigger import RebalanceTrigger
+from kzconsumer.group.rebalancer import Rebalancer, RebalanceTrigger
+from kzconsumer.group.reconciler import Notices, Overview, Reconciler
 from kzconsumer.lag.partition import Why
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, OffsetRange, TopicPartition
 from kzconsumer.offsets.adopter import Adopter
-from kzconsumer.offsets.authority import Authority
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.coordinator import GroupCoordinator
-from kzconsumer.offsets.destination import Destination
-from kzconsumer.offsets.kafka_storage import KafkaOffsetStorage
-from kzconsumer.offsets.storage import OffsetStorage
-from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
+from kzconsumer.offsets.progress import Message
+from kzconsumer.offsets.start_rules import Authority, Destination
+from kzconsumer.offsets.storage import KafkaOffsetStorage, OffsetStorage, ZooKeeperOffsetStorage
 from kzconsumer.records.forms import ColumnRecords
+from kzconsumer.registry.cluster import bootstrap
 from kzconsumer.registry.cluster_topics import ClusterTopics
-from kzconsumer.registry.members import ConsumerRegistry
+from kzconsumer.registry.group_records import Registration
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.registry.registration import Registration
-from kzconsumer.runs.end_offsets import EndOffsets, owned_finished, run_finished
-from kzconsumer.runs.runs import Runs
+from kzconsumer.runs import Runs
 from kzconsumer.settings.settings import Settings
 from kzconsumer.streams.cursor import StreamCursor
-from kzconsumer.streams.message import Message
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 

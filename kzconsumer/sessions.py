@@ -15,45 +15,36 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from kzconsumer.assignors.interface import Assignor
+from kzconsumer.assignors import Assignor
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS
-from kzconsumer.brokers.protocol.list_offsets import ListedOffset
-from kzconsumer.brokers.security import load_security
+from kzconsumer.brokers.protocol.log_reads import ISOLATION_LEVELS, ListedOffset
+from kzconsumer.brokers.transport import load_security
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
+from kzconsumer.end_offsets import EndOffsets
 from kzconsumer.errors import ConnectionLostError, KzConsumerError, SessionExpiredError, UnfitError, sole_cause
-from kzconsumer.fetcher.looking import Looking
-from kzconsumer.fetcher.reading import reading
+from kzconsumer.fetcher.reading import Looking, reading
 from kzconsumer.group.assignment import assignment
-from kzconsumer.group.fitness import HoldDown
-from kzconsumer.group.listener import ListenerCalls, RebalanceListener
+from kzconsumer.group.claimer import ListenerCalls, RebalanceListener
+from kzconsumer.group.differences import HoldDown
 from kzconsumer.group.membership import new_consumer_id
-from kzconsumer.group.reachable import unreachable
-from kzconsumer.lag.fetched_times import FetchedTimes
-from kzconsumer.lag.partition import Why
+from kzconsumer.lag.partition import FetchedTimes, Why
 from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.member import Member
 from kzconsumer.model import TopicPartition, Wants
-from kzconsumer.offsets.authority import require_storage
-from kzconsumer.offsets.destination import Destination
-from kzconsumer.offsets.position import Position
-from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.progress import Message, OffsetTracker, Position
+from kzconsumer.offsets.start_rules import Destination, require_storage
 from kzconsumer.plugins import ASSIGNORS, described, load_chosen
-from kzconsumer.registry.claim_record import Plan
+from kzconsumer.registry.claim_record import Plan, Spans
+from kzconsumer.registry.cluster import no_broker, open_session
 from kzconsumer.registry.cluster_topics import ClusterTopics
-from kzconsumer.registry.offset_list import Spans
-from kzconsumer.registry.registration import Registration
-from kzconsumer.registry.run_record import GroupRun
-from kzconsumer.registry.sessions import open_session
-from kzconsumer.rejected.rejects import rejects_of
-from kzconsumer.runs.end_offsets import EndOffsets
+from kzconsumer.registry.group_records import GroupRun, Registration
+from kzconsumer.rejected import rejects_of
 from kzconsumer.settings.settings import Settings
 from kzconsumer.streams.cursor import StreamCursor
-from kzconsumer.streams.message import Message
-from kzconsumer.zookeeper.access import load_access
-from kzconsumer.zookeeper.lease import Lease
-from kzconsumer.zookeeper.session import FormerSession, ZooKeeperSession
+from kzconsumer.zookeeper.credentials import load_access
+from kzconsumer.zookeeper.server_choice import FormerSession
+from kzconsumer.zookeeper.session import Lease, ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 
 log = get_logger("kzconsumer")
@@ -321,7 +312,7 @@ class Sessions:
         if not self._hold_down.seconds:
             return True
         topics = ClusterTopics(session, Watches(session), self.settings, self._brokers)
-        reason = await unreachable(topics, self._brokers)
+        reason = await no_broker(topics, self._brokers)
         if reason is not None:
             log.warning("no broker is reachable, staying out of the group", reason=reason)
         return reason is None

@@ -23,9 +23,8 @@ from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from kzconsumer.logs.logger import _FACTS
-from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.jars import cache_folder
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from tests.support.extent import NIGHTLY, extent
 from tests.support.object_store import AmazonStore
 from tests.support.postgres import Postgres, postgres

@@ -1,0 +1,1 @@
+"""A Kafka client that knows nothing of ZooKeeper. Read `connection`, then `leaders`."""

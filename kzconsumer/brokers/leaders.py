@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Final, Protocol, TypeVar
 
+import anyio
+
+from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.error_codes import error_code
-from kzconsumer.brokers.protocol.frames import Request
-from kzconsumer.brokers.protocol.metadata import MetadataRequest
+from kzconsumer.brokers.protocol.cluster_state import MetadataRequest
+from kzconsumer.brokers.protocol.error_codes import NONE, broker_error, error_code
+from kzconsumer.brokers.protocol.log_reads import (
+    EARLIEST_LOCAL,
+    EARLIEST_LOCAL_VERSION,
+    NOT_PERMITTED,
+    AskedEpoch,
+    EpochEnd,
+    ListedOffset,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+)
+from kzconsumer.brokers.protocol.primitives import Request
+from kzconsumer.brokers.protocol.versions import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from kzconsumer.clock import now
+from kzconsumer.display import some, span
 from kzconsumer.errors import (
     BrokerError,
     BrokersUnreachableError,
     ConnectionLostError,
+    KzConsumerError,
+    LeaderlessError,
+    NotFoundError,
+    NotPermittedError,
     ProtocolError,
+    SecurityError,
     UnsupportedVersionError,
 )
+from kzconsumer.lag.partition import Reason, Why
 from kzconsumer.model import Broker, TopicPartition
 
 R = TypeVar("R")
@@ -100,3 +123,187 @@ class Leaders:
         if self.unreachable_since is None:
             self.unreachable_since = now()
         raise BrokersUnreachableError("; ".join(reasons) or "none is up")
+
+
+# Where partitions' logs begin and end, the offset at a time, and where a leader epoch ends, from their leaders.
+
+# Seconds between two requests while a partition has no leader.
+PAUSE = 0.1
+_NAMES_SHOWN = 20
+
+END_PATIENCE: Final = 12.0
+"""Seconds for which a log must seem to end before an offset that was read or planned. A new leader may not know its
+log's end until a replica that has stopped fetching no longer counts (replica.lag.time.max.ms); from 2.2 on it does not
+answer before (KIP-207). A log that differs by its leader epochs has done so for good."""
+
+_UNKNOWN_END: Final = EpochEnd(NONE, -1, -1)
+
+A = TypeVar("A", ListedOffset, EpochEnd)
+
+
+class LogOffsets:
+    """`timeout`, in seconds, is for each response, and for finding a leader.
+
+    With `isolation` READ_COMMITTED a log ends at its last stable offset.
+    """
+
+    def __init__(self, leaders: Leaders, brokers: Brokers, timeout: float, isolation: int) -> None:
+        self._leaders = leaders
+        self._brokers = brokers
+        self._timeout = timeout
+        self._isolation = isolation
+
+    async def look_up(
+        self,
+        partitions: Mapping[TopicPartition, int],
+        require: Callable[[Collection[TopicPartition]], Awaitable[None]] | None = None,
+    ) -> dict[TopicPartition, ListedOffset]:
+        """The offset of each partition at a time in ms, LATEST or EARLIEST (see `ListOffsetsRequest`).
+
+        `require` is called first, and raises for those that do not exist: brokers before 0.11 create a topic that is
+        named. Raises ConnectionLostError, which names them, BrokerError or BrokersUnreachableError if some are missing
+        after `timeout`, UnsupportedVersionError for a time and a broker before 0.10.1, which looks up segments only.
+        """
+        found: dict[TopicPartition, ListedOffset] = {}
+        reason: KzConsumerError = ConnectionLostError("no leader was found in time")
+        with anyio.move_on_after(self._timeout):
+            if require is not None:
+                await require(partitions.keys())
+            while True:
+                missing = {p: timestamp for p, timestamp in partitions.items() if p not in found}
+                if not missing:
+                    return found
+                try:
+                    for partition, answer in (await self.once(missing)).items():
+                        if isinstance(answer, ListedOffset):
+                            found[partition] = answer
+                        else:
+                            reason = answer
+                except (ConnectionLostError, BrokerError) as error:
+                    reason = error
+                if isinstance(reason, BrokerError) and not reason.retriable:
+                    break
+                if len(found) < len(partitions):
+                    await anyio.sleep(PAUSE)
+        if type(reason) in (ConnectionLostError, LeaderlessError):
+            names = [str(partition) for partition in partitions if partition not in found]
+            raise ConnectionLostError(f"no leader of {some(names, _NAMES_SHOWN)} has answered: {reason}")
+        raise reason
+
+    async def once(
+        self, partitions: Mapping[TopicPartition, int], *, within: float = math.inf
+    ) -> dict[TopicPartition, ListedOffset | ConnectionLostError | BrokerError]:
+        """Each partition's answer, or why there is none; every leader is asked once, all at the same time.
+
+        One without an answer `within` so many seconds gets a ConnectionLostError. Raises BrokersUnreachableError or
+        ConnectionLostError if the leaders cannot be found, UnsupportedVersionError.
+        """
+        return await self._of_leaders(partitions, partial(self._listed, partitions), within)
+
+    async def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int], *, within: float = math.inf
+    ) -> dict[TopicPartition, EpochEnd | ConnectionLostError | BrokerError]:
+        """Where these leader epochs end in the partitions' logs, asked and answered as in `once`.
+
+        Of a broker before 0.11, which has no epochs, and without permission to ask, `end_offset` is -1.
+        """
+        return await self._of_leaders(epochs, partial(self._ends_of, epochs), within)
+
+    async def _of_leaders(
+        self,
+        partitions: Collection[TopicPartition],
+        request: Callable[[Broker, Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, A]]],
+        within: float,
+    ) -> dict[TopicPartition, A | ConnectionLostError | BrokerError]:
+        found: dict[TopicPartition, A | ConnectionLostError | BrokerError] = {}
+        with anyio.move_on_after(within):
+            await self._ask_leaders(partitions, request, found)
+        late = ConnectionLostError(f"no answer within {span(within)}")
+        return {partition: found.get(partition, late) for partition in partitions}
+
+    async def _ask_leaders(
+        self,
+        partitions: Collection[TopicPartition],
+        request: Callable[[Broker, Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, A]]],
+        found: dict[TopicPartition, A | ConnectionLostError | BrokerError],
+    ) -> None:
+        by_leader, leaderless = await self._leaders.grouped(partitions)
+        for partition, why in leaderless.items():
+            found[partition] = LeaderlessError(f"{partition} has no leader: {why}")
+        unsupported: list[UnsupportedVersionError] = []
+
+        async def ask(leader: Broker, asked: Collection[TopicPartition]) -> None:
+            try:
+                answers = await request(leader, asked)
+            except (ConnectionLostError, BrokerError) as error:
+                found.update(dict.fromkeys(asked, error))
+                return
+            except ProtocolError as error:
+                found.update(dict.fromkeys(asked, ConnectionLostError(str(error))))
+                return
+            except UnsupportedVersionError as error:
+                unsupported.append(error)
+                return
+            for partition in asked:
+                if (answer := answers.get(partition)) is None:
+                    found[partition] = ConnectionLostError(f"{leader} left {partition} out of its answer")
+                else:
+                    found[partition] = broker_error(answer.error, str(partition)) if answer.error else answer
+
+        async with anyio.create_task_group() as tasks:
+            for leader, led in by_leader.items():
+                tasks.start_soon(ask, leader, led)
+        if unsupported:
+            raise unsupported[0]
+
+    async def _listed(
+        self, partitions: Mapping[TopicPartition, int], leader: Broker, led: Collection[TopicPartition]
+    ) -> dict[TopicPartition, ListedOffset]:
+        asked = {partition: partitions[partition] for partition in led}
+        connection = await self._brokers.connection(leader, "control")
+        if connection.versions.choose(LIST_OFFSETS) == 0 and any(timestamp >= 0 for timestamp in asked.values()):
+            raise UnsupportedVersionError(f"{leader}: brokers before 0.10.1 cannot look up records by time")
+        request = ListOffsetsRequest(asked, self._isolation, self._leaders.epochs)
+        return await connection.call(request, timeout=self._timeout)
+
+    async def _ends_of(
+        self, epochs: Mapping[TopicPartition, int], leader: Broker, led: Collection[TopicPartition]
+    ) -> dict[TopicPartition, EpochEnd]:
+        connection = await self._brokers.connection(leader, "control")
+        if OFFSET_FOR_LEADER_EPOCH not in connection.versions.ranges:
+            return dict.fromkeys(led, _UNKNOWN_END)
+        asked = {partition: AskedEpoch(epochs[partition], self._leaders.epochs.get(partition, -1)) for partition in led}
+        answers = await connection.call(OffsetForLeaderEpochRequest(asked), timeout=self._timeout)
+        return {partition: _UNKNOWN_END if end.error in NOT_PERMITTED else end for partition, end in answers.items()}
+
+
+async def local_start(
+    connection: BrokerConnection, partition: TopicPartition, isolation: int, timeout: float
+) -> int | None:
+    """Where the part of the log begins that the leader has on its own disks; None if the broker does not know.
+
+    Raises ConnectionLostError, BrokerError.
+    """
+    if connection.versions.choose(LIST_OFFSETS) < EARLIEST_LOCAL_VERSION:
+        return None
+    request = ListOffsetsRequest({partition: EARLIEST_LOCAL}, isolation)
+    answer = (await connection.call(request, timeout=timeout)).get(partition)
+    if answer is None:
+        raise ConnectionLostError(f"{connection.broker}: no answer")
+    if answer.error:
+        raise broker_error(answer.error, str(partition))
+    return answer.offset
+
+
+def why_unknown(error: KzConsumerError, since: float | None = None) -> Why:
+    """Why a log's end is unknown, for `kzconsumer.lag`, from what `once` or `require` gave instead of it."""
+    reason: Reason = "brokers unreachable"
+    if isinstance(error, LeaderlessError):
+        reason = "no leader"
+    elif isinstance(error, NotFoundError):
+        reason = "topic gone"
+    elif isinstance(error, NotPermittedError | SecurityError) or (
+        isinstance(error, BrokerError) and error.name.endswith("AUTHORIZATION_FAILED")
+    ):
+        reason = "not permitted"
+    return Why(reason, since, str(error))

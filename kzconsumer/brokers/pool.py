@@ -14,7 +14,7 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from kzconsumer.brokers.connection import BrokerConnection
-from kzconsumer.brokers.security import Security
+from kzconsumer.brokers.transport import Security
 from kzconsumer.clock import now
 from kzconsumer.errors import ConfigError, ConnectionLostError, KzConsumerError, SecurityError
 from kzconsumer.logs.logger import get_logger

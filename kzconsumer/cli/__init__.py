@@ -1,5 +1,5 @@
-"""The command line. The names below are the interface for authors of commands."""
+"""The command line. Read `main`; the names below are for authors of commands."""
 
-from kzconsumer.cli.configuration import add_config, load_settings
+from kzconsumer.cli.arguments import add_config, load_settings
 
 __all__ = ["add_config", "load_settings"]

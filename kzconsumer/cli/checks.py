@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping
 from itertools import combinations
 from typing import Any
 
-from kzconsumer.brokers.security import load_security
+from kzconsumer.brokers.transport import load_security
 from kzconsumer.errors import ConfigError, PluginError, SinkError
-from kzconsumer.offsets.authority import require_storage
+from kzconsumer.offsets.start_rules import require_storage
 from kzconsumer.plugins import ASSIGNORS, load_chosen, require_extra
-from kzconsumer.rejected.rejects import check_rejected
+from kzconsumer.rejected import check_rejected
 from kzconsumer.settings.layers import Layers
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Sink
 from kzconsumer.status.access import load_token
-from kzconsumer.zookeeper.access import load_access
+from kzconsumer.zookeeper.credentials import load_access
 
 #: Replaces required tables that have a fault, so that the other tables can be checked.
 _STAND_INS: dict[str, Mapping[str, object]] = {"zookeeper": {"connect": "localhost"}, "group": {"id": "unknown"}}
@@ -55,7 +55,7 @@ def checked(layers: Layers, check_sink: Callable[[Settings], Sink], run: str | N
         check("zookeeper", "secure acl tls sasl digest", lambda: load_access(settings.zookeeper, settings.source))
         check("rejected", "policy classes topic directory", lambda: check_rejected(settings))
         if settings.log.format == "journald":
-            from kzconsumer.logs.journal import require_journal
+            from kzconsumer.logs.setup import require_journal
 
             def check_journal() -> None:
                 require_extra(f"{settings.source}: [log] format", "journald", "logging_journald")

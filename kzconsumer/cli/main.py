@@ -28,18 +28,18 @@ EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
 
 # The core's own verbs, with their lines of `--help`.
 _VERBS = {
-    "run": ("kzconsumer.cli.run", "consume as a member of the group"),
-    "check-config": ("kzconsumer.cli.check_config", "check a configuration file and the sink's options"),
-    "plugins": ("kzconsumer.cli.plugins", "list installed assignors, sinks and commands"),
+    "run": ("kzconsumer.cli.verbs:add_run", "consume as a member of the group"),
+    "check-config": ("kzconsumer.cli.verbs:add_check_config", "check a configuration file and the sink's options"),
+    "plugins": ("kzconsumer.cli.verbs:add_plugins", "list installed assignors, sinks and commands"),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; `argv` is without the program's name. Returns the exit status."""
-    from kzconsumer.cli import streams
+    from kzconsumer.cli.arguments import EXIT_OUTPUT, abandon_output, install
     from kzconsumer.errors import OutputError
 
-    streams.install()
+    install()
     try:
         try:
             status = _run(list(sys.argv[1:] if argv is None else argv))
@@ -51,12 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `| head`
-        streams.abandon_output()
+        abandon_output()
         return EXIT_FAILED
     except OutputError as error:
-        streams.abandon_output()
+        abandon_output()
         report_error(error)
-        return streams.EXIT_OUTPUT
+        return EXIT_OUTPUT
 
 
 def _run(words: list[str]) -> int:
@@ -176,8 +176,7 @@ def _asks_for_help(words: Sequence[str]) -> bool:
 
 def _parser(verbs: Collection[str]) -> tuple[argparse.ArgumentParser, Subparsers]:
     """The parser with the core's verbs, of which `verbs` get their arguments."""
-    from kzconsumer.cli.configuration import add_set
-    from kzconsumer.cli.parser import Parser
+    from kzconsumer.cli.arguments import Parser, add_set
 
     parser: argparse.ArgumentParser = Parser(
         prog="kzconsumer",
@@ -193,9 +192,10 @@ def _parser(verbs: Collection[str]) -> tuple[argparse.ArgumentParser, Subparsers
     parser.set_defaults(flags_of_verb=[], misused=parser.error)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     subparsers = parser.add_subparsers(dest="verb", required=True, metavar="VERB", title="verbs")
-    for name, (module, summary) in _VERBS.items():
+    for name, (place, summary) in _VERBS.items():
         if name in verbs:
-            importlib.import_module(module).add_arguments(subparsers)
+            module, _, add_arguments = place.partition(":")
+            getattr(importlib.import_module(module), add_arguments)(subparsers)
         else:
             subparsers.add_parser(name, help=summary)
     return parser, subparsers
@@ -203,10 +203,9 @@ def _parser(verbs: Collection[str]) -> tuple[argparse.ArgumentParser, Subparsers
 
 def report_error(error: Exception) -> int:
     """Print a KzConsumerError, one line for each fault; returns the exit status. Raises any other error again."""
+    from kzconsumer.display import printable, redacted_text
     from kzconsumer.errors import ConfigError, KzConsumerError, leaves
     from kzconsumer.logs.setup import just_reported
-    from kzconsumer.printable import printable
-    from kzconsumer.redaction import redacted_text
 
     found = list(leaves(error))
     if not all(isinstance(each, KzConsumerError) for each in found):

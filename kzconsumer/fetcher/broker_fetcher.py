@@ -18,10 +18,10 @@ import anyio.lowlevel
 import msgspec
 
 from kzconsumer.brokers.connection import BrokerConnection
-from kzconsumer.brokers.log_offsets import local_start
+from kzconsumer.brokers.leaders import local_start
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import error_code
-from kzconsumer.brokers.protocol.fetch import (
+from kzconsumer.brokers.protocol.log_reads import (
     ISOLATION_LEVELS,
     FetchedPartition,
     FetchPosition,
@@ -32,16 +32,20 @@ from kzconsumer.brokers.protocol.versions import FETCH
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.errors import BrokerError, ConnectionLostError, ProtocolError, SecurityError, UnsupportedVersionError
-from kzconsumer.fetcher.corrupt_batch import unreadable
 from kzconsumer.fetcher.delivery import SMALL_RESPONSE, Arrival, Delivery, size_of, take_back
-from kzconsumer.fetcher.fetch_outcome import ATTEMPTS, FetchOutcome, judge
-from kzconsumer.fetcher.log_check import find_divergence
-from kzconsumer.fetcher.looking import NOTHING, Looking, next_look, readable_end
-from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.fetcher.partition_state import PartitionFetchState
-from kzconsumer.fetcher.rate_limit import RateLimit
-from kzconsumer.fetcher.reading import Reading
-from kzconsumer.fetcher.throttle import Throttle
+from kzconsumer.fetcher.fetch_state import PartitionFetchState, RateLimit, Throttle
+from kzconsumer.fetcher.offset_reset import OffsetReset, find_divergence
+from kzconsumer.fetcher.reading import (
+    ATTEMPTS,
+    NOTHING,
+    FetchOutcome,
+    Looking,
+    Reading,
+    judge,
+    next_look,
+    readable_end,
+    unreadable,
+)
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.records.decode import scan_next_offset

@@ -6,32 +6,123 @@ Claims start partitions here. Closing a claim's tracker stops its fetching, so t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import anyio
 from anyio.abc import TaskGroup
 
-from kzconsumer.brokers.leaders import Leaders
-from kzconsumer.brokers.log_offsets import END_PATIENCE, LogOffsets
+from kzconsumer.brokers.leaders import END_PATIENCE, Leaders, LogOffsets
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.leader_epochs import EpochEnd
-from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
+from kzconsumer.brokers.protocol.log_reads import EARLIEST, LATEST, EpochEnd, ListedOffset
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
-from kzconsumer.errors import CoordinatorError, KzConsumerError, OffsetLostError
+from kzconsumer.end_offsets import EndOffsets
+from kzconsumer.errors import (
+    BrokersUnreachableError,
+    ConnectionLostError,
+    CoordinatorError,
+    KzConsumerError,
+    OffsetLostError,
+    ZooKeeperError,
+)
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
-from kzconsumer.fetcher.leader_finder import LeaderFinder
+from kzconsumer.fetcher.fetch_state import PartitionFetchState, RateLimit
 from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.fetcher.partition_state import PartitionFetchState
-from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.fetcher.reading import Reading
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.offsets.adoption import missing
-from kzconsumer.runs.end_offsets import EndOffsets
+from kzconsumer.offsets.start_rules import missing
 from kzconsumer.settings.sections import FetchSettings
 
+# Looks up the leaders of partitions that have none known, as one task of a membership.
+#
+# Claims and fetchers add partitions; the FetcherManager gets them once a broker names their leader. A lookup that
+# fails is repeated without end, and logged once.
+
 log = get_logger("kzconsumer.fetcher")
+
+# Seconds before a missing leader is logged: one that was just elected away is back within a moment.
+PATIENCE = 2.0
+
+
+class LeaderFinder:
+    def __init__(self, leaders: Leaders, assign: Callable[[Broker, list[PartitionFetchState]], None]) -> None:
+        self._leaders = leaders
+        self._assign = assign
+        self._leaderless: dict[TopicPartition, PartitionFetchState] = {}
+        self._wanted = anyio.Event()
+        self._leaderless_since: dict[TopicPartition, float] = {}  # those that a broker reported as leaderless
+        self._logged: set[TopicPartition] = set()
+
+    def __contains__(self, state: PartitionFetchState) -> bool:
+        return self._leaderless.get(state.topic_partition) is state
+
+    def add(self, states: Iterable[PartitionFetchState]) -> None:
+        """Look for the leader of each, once its pause (after an error) is over."""
+        for state in states:
+            self._leaderless[state.topic_partition] = state
+            self._wanted.set()
+
+    async def run(self) -> None:
+        while True:
+            time = now()
+            due = {p: state for p, state in self._leaderless.items() if state.open and state.retry_at <= time}
+            if due:
+                await self._look_up(due)
+                continue
+            self._leaderless = {p: state for p, state in self._leaderless.items() if state.open}
+            self._leaderless_since = {p: since for p, since in self._leaderless_since.items() if p in self._leaderless}
+            if not self._leaderless:
+                self._leaders.unreachable_since = None  # nothing is looked up any more
+            self._wanted = anyio.Event()
+            pauses = [state.retry_at - time for state in self._leaderless.values()]
+            with anyio.move_on_after(min(pauses) if pauses else None):
+                await self._wanted.wait()
+
+    async def _look_up(self, due: dict[TopicPartition, PartitionFetchState]) -> None:
+        leaders = await self._ask(due)
+        found: dict[Broker, list[PartitionFetchState]] = {}
+        for partition, state in due.items():
+            leader = leaders.get(partition) if leaders is not None else None
+            if not isinstance(leader, Broker):
+                state.pause(now())
+                if leaders is not None:
+                    self._note_leaderless(partition, leader or "not in the metadata")
+            elif self._leaderless.get(partition) is state:
+                del self._leaderless[partition]
+                self._leaderless_since.pop(partition, None)
+                self._logged.discard(partition)
+                state.led_by(self._leaders.epochs.get(partition, -1))
+                replica = self._leaders.brokers.get(state.preferred) if state.preferred is not None else leader
+                if replica is None:  # it is not up; the leader may name it again, and at once
+                    state.preferred = None
+                    state.pause(now())
+                found.setdefault(replica or leader, []).append(state)
+        for broker, states in found.items():
+            self._assign(broker, states)
+
+    async def _ask(
+        self, due: dict[TopicPartition, PartitionFetchState]
+    ) -> Mapping[TopicPartition, Broker | str] | None:
+        """The leader of each, or why it has none; None when no broker could be asked."""
+        try:
+            return await self._leaders.of(due)
+        except (ConnectionLostError, ZooKeeperError) as error:
+            log.info("broker lookup failed", reason=str(error))
+        except BrokersUnreachableError as error:
+            new = [partition for partition in self._leaderless if partition not in self._logged]
+            if new:
+                log.warning("no broker returned a leader", partitions=len(self._leaderless), reason=str(error))
+                self._logged.update(new)
+        return None
+
+    def _note_leaderless(self, partition: TopicPartition, reason: str) -> None:
+        """A broker reports that the partition has no leader."""
+        since = self._leaderless_since.setdefault(partition, now())
+        if partition not in self._logged and now() - since >= PATIENCE:
+            self._logged.add(partition)
+            log.warning("partition has no leader", **partition._asdict(), reason=reason)
+
 
 # Seconds between two attempts to read the log offsets of planned ranges.
 PAUSE = 1.0

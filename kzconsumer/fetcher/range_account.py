@@ -19,13 +19,9 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from kzconsumer.brokers.protocol.error_codes import broker_error
-from kzconsumer.brokers.protocol.fetch import FetchedPartition, FetchPosition
-from kzconsumer.brokers.protocol.leader_epochs import EpochEnd
+from kzconsumer.brokers.protocol.log_reads import EpochEnd, FetchedPartition, FetchPosition
 from kzconsumer.errors import ConnectionLostError, CorruptRecordError, KzConsumerError, OffsetLostError
-from kzconsumer.fetcher.corrupt_batch import Unusable
-from kzconsumer.fetcher.empty_answers import EmptyAnswers
-from kzconsumer.fetcher.fetch_outcome import FetchOutcome, judge
-from kzconsumer.fetcher.looking import readable_end
+from kzconsumer.fetcher.reading import EmptyAnswers, FetchOutcome, Unusable, judge, readable_end
 from kzconsumer.model import OffsetRange
 from kzconsumer.records.decode import Decoded
 from kzconsumer.records.forms import NO_RECORDS, Records

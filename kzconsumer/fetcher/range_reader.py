@@ -15,37 +15,32 @@ import anyio
 from anyio import to_thread
 
 from kzconsumer.brokers.connection import BrokerConnection
-from kzconsumer.brokers.leaders import KnownBrokers, Leaders
-from kzconsumer.brokers.log_offsets import PAUSE, LogOffsets, local_start
+from kzconsumer.brokers.leaders import PAUSE, KnownBrokers, Leaders, LogOffsets, local_start
 from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.cluster_state import MetadataRequest
 from kzconsumer.brokers.protocol.error_codes import broker_error, error_code
-from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS, FetchRequest, FetchResponse
-from kzconsumer.brokers.protocol.leader_epochs import (
+from kzconsumer.brokers.protocol.log_reads import (
     CONSUMERS_MAY_ASK,
+    EARLIEST,
+    ISOLATION_LEVELS,
+    LATEST,
     AskedEpoch,
     EpochEnd,
+    FetchRequest,
+    FetchResponse,
     OffsetForLeaderEpochRequest,
 )
-from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST
-from kzconsumer.brokers.protocol.metadata import MetadataRequest
 from kzconsumer.brokers.protocol.versions import OFFSET_FOR_LEADER_EPOCH
-from kzconsumer.brokers.security import load_security
+from kzconsumer.brokers.transport import load_security
 from kzconsumer.clock import now
-from kzconsumer.errors import (
-    BrokerError,
-    BrokersUnreachableError,
-    ConnectionLostError,
-    NotFoundError,
-    OffsetLostError,
-)
-from kzconsumer.fetcher.fetch_outcome import FetchOutcome, judge
+from kzconsumer.errors import BrokerError, BrokersUnreachableError, ConnectionLostError, NotFoundError, OffsetLostError
 from kzconsumer.fetcher.range_account import Question, RangeAccount, questions
-from kzconsumer.fetcher.reading import reading
+from kzconsumer.fetcher.reading import FetchOutcome, judge, reading
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.records.forms import Records
+from kzconsumer.registry.cluster import LIMIT, open_session, unreachable
 from kzconsumer.registry.cluster_topics import ClusterTopics, other_topics
 from kzconsumer.registry.nodes import Topic
-from kzconsumer.registry.sessions import LIMIT, open_session, unreachable
 from kzconsumer.settings.sections import FetchSettings, SubscriptionSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.watches import Watches

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import enum
+import struct
+from typing import Final, NamedTuple, Protocol
 
-from kzconsumer.brokers.protocol.fetch import FetchedPartition
-from kzconsumer.model import Wants
-from kzconsumer.records.decode import Decoded, decode
-from kzconsumer.records.whole_batches import keep
+from kzconsumer.brokers.protocol import error_codes
+from kzconsumer.brokers.protocol.log_reads import READ_COMMITTED, FetchedPartition
+from kzconsumer.errors import CorruptRecordError, KzConsumerError
+from kzconsumer.model import TopicPartition, Wants
+from kzconsumer.records import compression as L
+from kzconsumer.records.decode import Decoded, decode, keep
+from kzconsumer.records.forms import NO_RECORDS, Unfetched
+from kzconsumer.settings.sections import FetchSettings
 
 
 class Reading(Protocol):
@@ -37,3 +43,288 @@ def reading(wants: Wants, largest_body: int) -> Reading:
         return keep(part.records, start)
 
     return raw if wants == "raw" else decoded
+
+
+# What answers without records say of a partition whose log goes on: how to ask again, and what they prove. Without
+# IO.
+#
+# A broker that has records and sends none is not at the end of its log. It may have had no room in the response, read
+# tiered storage that is slow, or keep to a quota. Then the partition is asked for in a request of its own, with a
+# longer `max_wait` each time: brokers 3.6 and 3.7 give up a remote read when it ends.
+#
+# Or the log has nothing from the offset on that can be read. Compaction leaves such a hole behind tombstones: an
+# empty batch is kept only for idempotent producers (`Cleaner.checkBatchRetention`), and what follows in the next
+# segment is not readable yet, or an election has cut it off. `LocalLog.read` (Kafka 3.9) then finds no bytes, "when
+# all messages with offset larger than start offsets have been deleted", and the answer is empty. Kafka's consumer
+# waits there for the next record. A range that has to end proves the hole by two answers in a row that all of this is
+# true of:
+#
+# - The second was to a request for this partition alone (`behind`). Of several, some have nothing for want of room, and
+#   a broker makes one remote read for each request.
+# - No error, no throttling, no replica to be asked instead.
+# - The first said already that the log can be read up to the end of the range. (Before 0.11 a broker reads the end of
+#   the log after the records, so records may have come in between.)
+# - The broker has the offset on its own disks (`EARLIEST_LOCAL`, asked for after the answers: it only goes up). From
+#   there it reads in the request itself. A read of tiered storage that does not end in time, or that a quota delays,
+#   gives an empty answer as well.
+#
+# Brokers that do not know EARLIEST_LOCAL have no tiered storage if they are Apache Kafka. Others had it earlier
+# (Confluent Platform, Amazon MSK), so the answers of such brokers must stay empty for `[fetch] request_timeout`.
+
+_LEAST_WAIT: Final = 0.05  # seconds; half of the first `max_wait` after an empty answer, if `[fetch] max_wait` is less
+
+
+class EmptyAnswers:
+    """Those for one partition, since it last sent records."""
+
+    __slots__ = ("_asked", "_may_prove_since", "asks_where", "behind", "logged", "max_wait", "since")
+
+    def __init__(self) -> None:
+        self.behind = False
+        """The last answer was empty though the log can be read further: ask for it in a request of its own."""
+        self.since = 0.0
+        """Since when, if `behind`."""
+        self.max_wait = 0.0
+        """Seconds for which the broker may hold back the next answer, if `behind`. It is kept when records come: the
+        next remote read takes as long."""
+        self.asks_where = False
+        """A hole is as good as proved: `prove_hole` is to be called with what the leader says."""
+        self.logged = False
+        self._may_prove_since: float | None = None
+        self._asked: tuple[int, int | None] = (-1, None)
+
+    def take(
+        self,
+        part: FetchedPartition,
+        first: int,
+        until: int | None,
+        end: int,
+        settings: FetchSettings,
+        *,
+        throttled: bool,
+        time: float,
+    ) -> None:
+        """An empty answer to a request for offset `first`.
+
+        `until`: where the range ends; None: the partition is read for ever. `end`: up to where the log can be read now.
+        `time`, here and below, is that of `kzconsumer.clock`.
+        """
+        if first >= end:
+            self.reset()
+            self.max_wait = 0.0
+            return
+        if not self.behind:
+            self.since = time
+            self.max_wait = max(self.max_wait, max(settings.max_wait, _LEAST_WAIT) * 2)
+        else:
+            self.max_wait *= 2
+        self.max_wait = min(self.max_wait, settings.request_timeout)
+        if self._asked != (first, until):
+            self._asked, self._may_prove_since = (first, until), None
+        may_prove = until is not None and end >= until and not throttled and part.preferred < 0
+        self.asks_where = may_prove and self.behind and self._may_prove_since is not None
+        if not may_prove:
+            self._may_prove_since = None
+        elif self._may_prove_since is None:
+            self._may_prove_since = time
+        self.behind = True
+
+    def interrupt(self) -> None:
+        """The next answer does not follow the last one: an error, or a quota."""
+        self.asks_where = False
+        self._may_prove_since = None
+
+    def reset(self) -> None:
+        """Records came, or the partition is asked for elsewhere."""
+        self.behind = self.logged = False
+        self.interrupt()
+
+    def prove_hole(self, local: int | None, settings: FetchSettings, time: float) -> bool:
+        """Whether the log has no records from the asked offset to the end of the range.
+
+        `local`: where the part of the log begins that the leader has on its own disks; None if it does not know.
+        """
+        assert self._may_prove_since is not None
+        self.asks_where = False
+        if local is None:
+            return time - self._may_prove_since >= settings.request_timeout
+        return local <= self._asked[0]
+
+
+# For a consumer that fetches for itself: how far each log can be read, instead of its records.
+#
+# The fetcher asks for one byte: brokers answer as soon as there is something new, with at most one batch of one
+# partition (before 0.10.1 with one byte of each), which is dropped.
+
+LOOK_SECONDS: Final = 0.1
+"""Between two looks at a log that has been read to its end."""
+NOTHING: Final = memoryview(b"")
+"""In place of the bytes that came with an answer."""
+_PART_OF_BATCH: Final = 10
+# What a range counts in the budget of its queue, so that looks do not go far ahead.
+_HELD: Final = 1024 * 1024
+
+
+def readable_end(part: FetchedPartition, isolation: int) -> int:
+    """Up to where records can be read now. Brokers before 0.11 have no last stable offset."""
+    stable = isolation == READ_COMMITTED and part.last_stable_offset >= 0
+    return part.last_stable_offset if stable else part.high_watermark
+
+
+class Looking:
+    """A `Reading` whose records are `Unfetched`."""
+
+    def __init__(self, isolation: int, batch_records: int) -> None:
+        """`batch_records`: the limit of a batch, which batches may exceed by a tenth."""
+        self._isolation = isolation
+        self._most = max(batch_records // _PART_OF_BATCH, 1)
+
+    def until(self, part: FetchedPartition, start: int) -> int:
+        """Where the range ends that begins at `start`."""
+        return min(readable_end(part, self._isolation), start + self._most)
+
+    def __call__(self, part: FetchedPartition, start: int, room: int | None = None, /) -> Decoded:
+        until = self.until(part, start)
+        return Decoded(Unfetched(start, until), until, size=_HELD) if until > start else Decoded(NO_RECORDS, start)
+
+
+def next_look(time: float) -> float:
+    """The same for all partitions, so that they are asked for together."""
+    return (time // LOOK_SECONDS + 1) * LOOK_SECONDS
+
+
+# What the error code of one partition in a fetch response means for what happens next.
+
+# Attempts before a broker's failure to read its log is final. UNKNOWN_SERVER_ERROR may have other causes, and pass.
+ATTEMPTS = {error_codes.CORRUPT_MESSAGE: 3, error_codes.UNKNOWN_SERVER_ERROR: 15}
+
+
+class FetchOutcome(enum.Enum):
+    RECORDS = "records"
+    """No error; there may be no bytes."""
+    OUT_OF_RANGE = "out of range"
+    """The log does not hold the offset: the reset policy decides."""
+    UNREADABLE = "unreadable"
+    """The broker fails to read its log there. Another replica, if it becomes the leader, may not."""
+    FIND_LEADER = "find leader"
+    """Another broker leads the partition, or this one cannot serve it at the moment."""
+
+
+def judge(error: int) -> FetchOutcome:
+    """As `kafka.consumer.ConsumerFetcherThread` (1.1.1): anything but the first two goes through the leader finder.
+
+    There, what a broker cannot read is requested again without end; Kafka's own consumer raises CORRUPT_MESSAGE.
+    """
+    if error == error_codes.NONE:
+        return FetchOutcome.RECORDS
+    if error == error_codes.OFFSET_OUT_OF_RANGE:
+        return FetchOutcome.OUT_OF_RANGE
+    if error in ATTEMPTS:
+        return FetchOutcome.UNREADABLE
+    return FetchOutcome.FIND_LEADER
+
+
+# The offset to continue at after a batch that cannot be used, found by the framing alone.
+#
+# Kafka's own consumer leaves this to the application, which may seek (`KafkaException: ... please seek past the
+# record to continue consumption`, `CompletedFetch` 3.9). An offset too high would silently lose good records, so
+# whatever is not certain is refused.
+
+_HEADER = struct.Struct(">qiibB")  # offset, size, leader epoch or checksum, magic, attributes (of magic 0 and 1)
+_LAST_DELTA = struct.Struct(">i")
+_LAST_DELTA_AT = 23
+
+
+class Unusable(NamedTuple):
+    """A batch that is not worth another attempt."""
+
+    topic_partition: TopicPartition
+    offset: int
+    """The first offset whose record is missing."""
+    position: int
+    """The batch's first byte among those fetched."""
+    reason: str
+    cut_off: bool = False
+    """It is not corrupt but larger than may be fetched: only its beginning was sent."""
+
+    @property
+    def error(self) -> KzConsumerError:
+        if self.cut_off:
+            return KzConsumerError(f"{self.topic_partition}: the batch at offset {self.offset} {self.reason}")
+        return CorruptRecordError(self.topic_partition, self.offset, self.reason)
+
+
+class Jump(NamedTuple):
+    """The way over the batch: the next offset to ask for, and the batch's first byte and that after its last."""
+
+    until: int
+    start: int
+    end: int
+
+
+class NoJump(enum.Enum):
+    MORE = "more"
+    """What follows was not fetched: more bytes may decide it."""
+    DAMAGED = "damaged"
+    """Its size, or what follows it, makes no sense."""
+
+
+def jump(found: Unusable, records: memoryview, end_of_log: int) -> Jump | NoJump:
+    """The way over a batch among `records`; `end_of_log`: the offset after the last one that can be read.
+
+    A batch's size must lead to the plausible header of a next one, which gives the offset to continue at, or to the
+    end of the log. One that is cut off is jumped over in magic 0 and 1 only: there it is one message, and brokers that
+    send batches of magic 2 never cut the first one short, so that a size that is not reached is damaged.
+    """
+    own = _header(records, found.position)
+    if own is None:
+        return NoJump.MORE
+    own_offset, size, magic, _ = own
+    if found.cut_off:
+        plausible = magic in (0, 1) and found.offset <= own_offset < end_of_log
+        return Jump(own_offset + 1, found.position, len(records)) if plausible else NoJump.DAMAGED
+    end = found.position + L.LOG_OVERHEAD + size
+    if size < L.MESSAGE_SIZE_V0:
+        return NoJump.DAMAGED
+    if end > len(records):
+        return NoJump.MORE
+    until = own_offset + 1
+    if magic == 2 and size >= L.BATCH_SIZE:
+        until += _LAST_DELTA.unpack_from(records, found.position + _LAST_DELTA_AT)[0]
+    if end == len(records):
+        return Jump(until, found.position, end) if found.offset < until == end_of_log else NoJump.MORE
+    following = _header(records, end)
+    if following is None:
+        return NoJump.MORE
+    next_offset, next_size, next_magic, next_attributes = following
+    if next_size < L.MESSAGE_SIZE_V0 or not 0 <= next_magic <= 2:
+        return NoJump.DAMAGED
+    if next_magic == 2 or not next_attributes & L.CODEC_MASK:
+        until = next_offset
+    elif not own_offset < next_offset < end_of_log:  # a wrapper has its last message's offset, not its first
+        return NoJump.DAMAGED
+    return Jump(until, found.position, end) if found.offset < until <= end_of_log else NoJump.DAMAGED
+
+
+def without_way(found: Unusable) -> KzConsumerError:
+    """The error of a batch behind which the next offset cannot be determined."""
+    if found.cut_off:
+        return found._replace(reason=f"{found.reason}, or its size is damaged: nothing after it can be read").error
+    return found._replace(reason=f"{found.reason}, and the start of the next batch cannot be determined").error
+
+
+def unreadable(partition: TopicPartition, offset: int, code: str) -> KzConsumerError:
+    """The error of an offset at which the broker itself cannot read its log, so that there are no bytes to look at."""
+    return CorruptRecordError(
+        partition,
+        offset,
+        f"the broker cannot read its log there ({code}); start after it, or make another replica the leader",
+    )
+
+
+def _header(records: memoryview, position: int) -> tuple[int, int, int, int] | None:
+    """Offset, size, magic, attributes; None where fewer bytes are left."""
+    if len(records) - position < _HEADER.size:
+        return None
+    offset, size, _, magic, attributes = _HEADER.unpack_from(records, position)
+    return offset, size, magic, attributes

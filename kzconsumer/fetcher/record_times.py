@@ -11,12 +11,12 @@ from anyio import to_thread
 
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.fetch import FetchedPartition, FetchPosition, FetchRequest
+from kzconsumer.brokers.protocol.log_reads import FetchedPartition, FetchPosition, FetchRequest
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.lag.partition import Why
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.records.decode import decode
-from kzconsumer.zookeeper.round_trips import outcomes
+from kzconsumer.zookeeper.watches import outcomes
 
 # Brokers that store timestamps and know this limit (0.10.1) send a larger batch all the same.
 BYTES_OF_PARTITION = 16 * 1024

@@ -1,0 +1,1 @@
+"""Who owns what: one loop claims, moves and releases. Read `rebalancer`, then `claimer`."""

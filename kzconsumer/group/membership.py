@@ -8,14 +8,74 @@ from __future__ import annotations
 import secrets
 import socket
 import time
+from collections.abc import Mapping
 
-from kzconsumer.errors import ConnectionLostError, NodeExistsError
+from kzconsumer.errors import ConnectionLostError, GroupUnreadableError, NodeExistsError
+from kzconsumer.group.assignment import GroupSnapshot
 from kzconsumer.logs.logger import get_logger
-from kzconsumer.registry.members import ConsumerRegistry
+from kzconsumer.registry import paths
+from kzconsumer.registry.group_records import (
+    Registration,
+    decode_registration,
+    encode_registration,
+    needs_all_topics,
+    streams_by_topic,
+    subscribed_topics,
+)
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.registry.registration import Registration
-from kzconsumer.zookeeper.round_trips import repeated
+from kzconsumer.registry.topics import TopicRegistry
+from kzconsumer.version import __version__
+from kzconsumer.zookeeper.operations import Create, Delete, Node
 from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.watches import Watches, repeated
+
+# The members of a group: `/consumers/<group>/ids`.
+
+
+class ConsumerRegistry:
+    """Reads and writes of the `ids` nodes on one session."""
+
+    def __init__(self, session: ZooKeeperSession, watches: Watches, paths: GroupPaths) -> None:
+        self._session = session
+        self._watches = watches
+        self._paths = paths
+
+    async def register(self, consumer: str, registration: Registration) -> None:
+        """Create our registration.
+
+        Raises NodeExistsError if another session holds the id, also an earlier one of ours.
+        """
+        path = self._paths.member(consumer)
+        await self._session.ensure(self._paths.ids)
+        at = int(time.time() * 1000)
+        data = encode_registration(
+            registration.subscription, at, __version__, registration.pattern, registration.status
+        )
+        try:
+            await self._session.create(path, data, ephemeral=True)
+        except NodeExistsError:
+            stat = await self._session.exists(path)
+            if stat is None or stat.ephemeral_owner != self._session.id:
+                raise
+
+    async def nudge(self, consumer: str, number: int) -> None:
+        """Create and delete a member node in one transaction: watches of the list fire, and no reader sees the node."""
+        path = self._paths.member(f"{consumer}-poke-{number}")
+        data = encode_registration({}, int(time.time() * 1000), __version__)
+        await self._session.multi([Create(path, data, ephemeral=True), Delete(path, 0)])
+
+    async def members(self) -> dict[str, Node]:
+        """Every member's node by consumer id; changes notify as `members`."""
+        names = await self._watches.children(self._paths.ids, "members")
+        nodes = await self._watches.each_data({self._paths.member(name): "members" for name in names})
+        members = {}
+        for name, node in zip(names, nodes, strict=True):
+            if node is not None:
+                members[name] = node
+            else:  # left between the two reads: the watch of the list fires
+                self._watches.forget(self._paths.member(name))
+        return members
+
 
 log = get_logger("kzconsumer.group")
 
@@ -76,3 +136,62 @@ class Membership:
                     subscription=self.registration.subscription,
                 )
                 return
+
+
+# Reads the group as it is: members, subscribed topics, partitions. What was read is watched.
+
+
+class SnapshotReader:
+    """`ignore_unreadable`: leave out members whose registration is unreadable, instead of raising."""
+
+    def __init__(
+        self,
+        consumers: ConsumerRegistry,
+        topics: TopicRegistry,
+        watches: Watches,
+        group: GroupPaths,
+        *,
+        ignore_unreadable: bool,
+    ) -> None:
+        self._consumers = consumers
+        self._topics = topics
+        self._watches = watches
+        self._group = group
+        self._ignore_unreadable = ignore_unreadable
+        self._ignored: set[str] = set()
+        self._read: dict[str, tuple[bytes, Registration]] = {}  # decoded before, by consumer id
+        self._watched: set[str] = set()
+
+    async def members(self) -> dict[str, Registration]:
+        """Every member's registration, by consumer id. Raises GroupUnreadableError."""
+        return self._decoded(await self._consumers.members())
+
+    async def read(self, members: Mapping[str, Registration]) -> GroupSnapshot:
+        """The group of these members, with the topics that exist."""
+        all_topics = tuple(await self._topics.all_topics()) if needs_all_topics(members) else ()
+        names = subscribed_topics(members, all_topics)
+        for name in self._watched.difference(names):
+            self._watches.forget(paths.topic(name))  # no longer subscribed to
+        self._watched = set(names)
+        return GroupSnapshot(members, all_topics, await self._topics.topics(names))
+
+    def _decoded(self, nodes: Mapping[str, Node]) -> dict[str, Registration]:
+        before, self._read = self._read, {}
+        for consumer, node in nodes.items():
+            path = self._group.member(consumer)
+            try:
+                known = before.get(consumer)
+                if known is None or known[0] != node.data:
+                    registration = decode_registration(node.data)
+                    streams_by_topic(registration, ())  # an invalid pattern counts as unreadable
+                    known = node.data, registration
+                self._read[consumer] = known
+            except ValueError as error:
+                if not self._ignore_unreadable:
+                    raise GroupUnreadableError(
+                        "member registration unreadable, waiting until it leaves", path, str(error)
+                    ) from error
+                if path not in self._ignored:
+                    self._ignored.add(path)
+                    log.warning("member registration unreadable, ignored", about=path, reason=str(error))
+        return {consumer: registration for consumer, (_, registration) in self._read.items()}

@@ -9,19 +9,17 @@ from functools import partial
 import msgspec
 
 from kzconsumer.errors import NotOwnedError
+from kzconsumer.fetcher.fetch_state import PartitionFetchState
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
-from kzconsumer.fetcher.partition_state import PartitionFetchState
-from kzconsumer.lag.fetched_times import FetchedTimes
+from kzconsumer.lag.partition import FetchedTimes
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.position import Position
-from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.progress import OffsetTracker, Position
+from kzconsumer.registry.claim_record import OwnerNode
 from kzconsumer.registry.owners import OwnerRegistry
-from kzconsumer.registry.ownership import OwnerNode
 from kzconsumer.streams.cursor import StreamCursor
 from kzconsumer.zookeeper.operations import Stat
-from kzconsumer.zookeeper.round_trips import repeated, together
-from kzconsumer.zookeeper.watches import Watches
+from kzconsumer.zookeeper.watches import Watches, repeated, together
 
 
 class Claim(msgspec.Struct, eq=False):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import anyio
 
-from kzconsumer.assignors.interface import Assignor
+from kzconsumer.assignors import Assignor
 from kzconsumer.clock import now
 from kzconsumer.counters import Rebalance, RebalanceCounters, RebalanceOutcome
 from kzconsumer.errors import (
@@ -26,23 +26,91 @@ from kzconsumer.errors import (
     NotPermittedError,
     ZooKeeperError,
 )
-from kzconsumer.group.assignment import AssignmentChange, compare, wanted_by
-from kzconsumer.group.claims import REVOKE_DEADLINE_WITH_ORIGINALS, Claims
-from kzconsumer.group.listener import ListenerCalls
-from kzconsumer.group.membership import Membership
-from kzconsumer.group.notices import Notices
-from kzconsumer.group.original_members import needs_looking
+from kzconsumer.group.assignment import AssignmentChange, GroupSnapshot, compare, wanted_by
+from kzconsumer.group.claimer import REVOKE_DEADLINE_WITH_ORIGINALS, Claims, ListenerCalls
+from kzconsumer.group.differences import needs_looking
+from kzconsumer.group.membership import Membership, SnapshotReader
 from kzconsumer.group.owned import OwnedPartitions
-from kzconsumer.group.reconciler import Reconciler
-from kzconsumer.group.snapshot import GroupSnapshot
-from kzconsumer.group.snapshot_reader import SnapshotReader
-from kzconsumer.group.trigger import LONGEST_QUIET_PERIOD, MEMBERS, QUIET_PERIOD, Calm, RebalanceTrigger
+from kzconsumer.group.reconciler import Notices, Reconciler
 from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.registry.ownership import Blocked, Refused
+from kzconsumer.registry.claim_record import Blocked, Refused
 from kzconsumer.registry.topics import TopicRegistry
-from kzconsumer.zookeeper.round_trips import outcomes, together
-from kzconsumer.zookeeper.watches import Watches
+from kzconsumer.zookeeper.watches import Watches, outcomes, together
+
+# One signal, with reasons, for everything that may change the assignment.
+#
+# Watches, commits and timers fire it; the rebalancer waits for it. Events during a rebalance cause exactly one more.
+
+# Long enough for the other events of one cause to arrive, short enough not to be noticed.
+QUIET_PERIOD = 0.02
+# The list of members is not waited for any longer, however often it changes.
+LONGEST_QUIET_PERIOD = 1.0
+MEMBERS = "members"
+"""The reason for a changed list of members."""
+
+
+class Calm:
+    """How long the list of members has to stand still before it is acted on.
+
+    While members come and go, each list moves partitions that the next one moves again. A single change is not delayed.
+    """
+
+    def __init__(self) -> None:
+        self._window = 0.0
+        self._ended = float("-inf")
+
+    def window(self, now: float, reasons: Collection[str]) -> float:
+        """Seconds; more for each change that follows closely on the rebalance for another one."""
+        if MEMBERS not in reasons:
+            return 0.0
+        if now - self._ended > LONGEST_QUIET_PERIOD:
+            self._window = 0.0
+        else:
+            self._window = min(4 * max(self._window, QUIET_PERIOD), LONGEST_QUIET_PERIOD / 4)
+        return self._window
+
+    def acted(self, now: float) -> None:
+        """A rebalance has ended."""
+        self._ended = now
+
+
+class RebalanceTrigger:
+    """Fired synchronously, any number of times; waited for by one task."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, None] = {}
+        self._event = anyio.Event()
+
+    def fire(self, reason: str) -> None:
+        self._reasons[reason] = None
+        self._event.set()
+
+    @property
+    def fired(self) -> bool:
+        """Whether there is a reason not yet acted on."""
+        return bool(self._reasons)
+
+    def take(self, reason: str) -> bool:
+        """Whether there is this reason; it counts as acted on from now on."""
+        if reason not in self._reasons:
+            return False
+        del self._reasons[reason]
+        if not self._reasons:
+            self._event = anyio.Event()
+        return True
+
+    async def wait(self, timeout: float | None) -> list[str]:
+        """The reasons, after a short quiet period; none if `timeout` seconds pass without any."""
+        with anyio.move_on_after(timeout):
+            await self._event.wait()
+        if self._reasons:
+            await anyio.sleep(QUIET_PERIOD)
+        reasons = list(self._reasons)
+        self._reasons.clear()
+        self._event = anyio.Event()
+        return reasons
+
 
 log = get_logger("kzconsumer.group")
 

@@ -6,27 +6,107 @@ Only the rebalancer's loop calls it. It repairs our own claims, nudges original 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
-from kzconsumer.brokers.leaders import Leaders
+import msgspec
+
+from kzconsumer.brokers.leaders import Leaders, LogOffsets, why_unknown
+from kzconsumer.brokers.protocol.log_reads import LATEST, ListedOffset
 from kzconsumer.clock import now
-from kzconsumer.errors import UnfitError
-from kzconsumer.group.assignment import wanted_by
-from kzconsumer.group.fitness import Fitness
-from kzconsumer.group.notices import Notices
-from kzconsumer.group.original_members import LOOK_INTERVAL, OriginalMemberNudges, needs_looking
+from kzconsumer.errors import KzConsumerError, UnfitError
+from kzconsumer.group.assignment import GroupSnapshot, wanted_by
+from kzconsumer.group.differences import (
+    BACKOFF,
+    LOOK_INTERVAL,
+    Difference,
+    Differences,
+    Fitness,
+    OriginalMemberNudges,
+    Unowned,
+    What,
+    needs_looking,
+)
+from kzconsumer.group.membership import ConsumerRegistry
 from kzconsumer.group.owned import OwnedPartitions
-from kzconsumer.group.reconcile import BACKOFF, Difference, Differences, Unowned, What
-from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.lag.partition import Why
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
-from kzconsumer.registry.members import ConsumerRegistry
+from kzconsumer.offsets.coordinator import GroupCoordinator
+from kzconsumer.offsets.storage import ZooKeeperOffsetStorage
+from kzconsumer.registry.claim_record import Blocked, BlockedBy, blocked_by
+from kzconsumer.registry.group_records import Registration, has_wildcard, streams_by_topic
 from kzconsumer.registry.owners import OwnerRegistry
-from kzconsumer.registry.ownership import BlockedBy, blocked_by
 from kzconsumer.zookeeper.session import ZooKeeperSession
 
+# Logs conditions that last over several rebalances once, not at every attempt.
+
 log = get_logger("kzconsumer.group")
+
+# Seconds after which a claim that is still blocked is reported: an ordinary hand-over takes a moment.
+DEGRADED_AFTER = 5.0
+
+
+class Notices:
+    """The lasting conditions of one membership."""
+
+    def __init__(self, registration: Registration) -> None:
+        self._registration = registration
+        self._logged: set[str] = set()
+        self._blocked: dict[TopicPartition, tuple[Blocked, float]] = {}  # since when
+        self._degraded: set[TopicPartition] = set()
+
+    def once(self, event: str, about: str, reason: object = None, *, error: bool = False, **more: str) -> None:
+        if f"{event} {about}" not in self._logged:
+            self._logged.add(f"{event} {about}")
+            report = log.error if error else log.warning
+            report(event, about=about, **more, **({"reason": str(reason)} if reason else {}))
+
+    def blocked(self, now: float, blocked: Mapping[TopicPartition, Blocked], members: Container[str]) -> None:
+        """`blocked` has all claims that are blocked at the moment, and by what."""
+        before = self._blocked
+        self._blocked = {
+            p: (why, before[p][1] if p in before and before[p][0] == why else now) for p, why in blocked.items()
+        }
+        for partition, (why, since) in self._blocked.items():
+            if partition not in self._degraded and now - since >= DEGRADED_AFTER:
+                self._degraded.add(partition)
+                log.warning(
+                    "degraded",
+                    **partition._asdict(),
+                    path=why.path,
+                    owner=why.owner,
+                    blocked_by=blocked_by(why, members).value,
+                )
+        if self._degraded:
+            self._degraded.intersection_update(self._blocked)
+            if not self._degraded:
+                log.info("no longer degraded")
+
+    def lasting(self, now: float) -> dict[TopicPartition, Blocked]:
+        """The claims that have been blocked for DEGRADED_AFTER."""
+        return {p: why for p, (why, since) in self._blocked.items() if now - since >= DEGRADED_AFTER}
+
+    def idle_streams(self, snapshot: GroupSnapshot, wanted: Mapping[TopicPartition, ConsumerThreadId]) -> None:
+        """Report streams that get no partition, and topics that do not exist."""
+        if has_wildcard(self._registration):
+            ((pattern, streams),) = self._registration.subscription.items()
+            if not streams_by_topic(self._registration, snapshot.all_topics):
+                about = f"{self._registration.pattern} {pattern}"
+                self.once("no topic matches the list", about)
+                return
+            idle = set(range(streams)).difference(thread.thread for thread in wanted.values())
+            for number in sorted(idle):
+                self.once("stream has no partition", f"stream {number}")
+            return
+        busy = {(partition.topic, thread.thread) for partition, thread in wanted.items()}
+        for topic, streams in self._registration.subscription.items():
+            if topic not in snapshot.topics:
+                self.once("topic does not exist", f"/brokers/topics/{topic}")
+                continue
+            for number in range(streams):
+                if (topic, number) not in busy:
+                    self.once("stream has no partition", f"{topic} stream {number}")
+
 
 # Owner nodes of other members read at one look, so that its cost does not grow with the group.
 OTHERS_AT_ONCE = 32
@@ -175,3 +255,55 @@ class Reconciler:
         others = (await self._owners.owned(snapshot.topics)).difference(self._owned.held)
         if self._fitness.others_advance(await self._storage.last_writes(others)):
             raise UnfitError("no broker answers, while other members go on")
+
+
+# Every partition of a group as ZooKeeper and the brokers have it, of all owners: reads for the status page.
+
+#: Partitions that are read in one round trip: the session's other requests wait behind them.
+AT_ONCE = 100
+#: Seconds for the brokers to list the ends of logs.
+PATIENCE = 3.0
+
+
+class SeenPartition(msgspec.Struct, frozen=True):
+    """`owner` is the owner node's text, None if there is none; `committed` None if nothing is stored."""
+
+    owner: str | None
+    committed: int | None
+    end: int | Why
+
+
+class Overview:
+    def __init__(
+        self,
+        owners: OwnerRegistry,
+        offsets: ZooKeeperOffsetStorage | GroupCoordinator,
+        log_offsets: LogOffsets,
+    ) -> None:
+        """`offsets`: where the group stores them; of two storages ZooKeeper."""
+        self._owners = owners
+        self._offsets = offsets
+        self._log_offsets = log_offsets
+
+    async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, SeenPartition]:
+        """Raises as the session and the coordinator do; brokers that do not answer leave ends unknown."""
+        owners: dict[TopicPartition, str] = {}
+        committed: dict[TopicPartition, int] = {}
+        for first in range(0, len(partitions), AT_ONCE):
+            part = partitions[first : first + AT_ONCE]
+            owners |= {partition: held.owner for partition, held in (await self._owners.standing(part)).items()}
+            committed |= await self._committed(part)
+        ends = await self._ends(partitions)
+        return {p: SeenPartition(owners.get(p), committed.get(p), ends[p]) for p in partitions}
+
+    async def _committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        if isinstance(self._offsets, ZooKeeperOffsetStorage):
+            return await self._offsets.stored(partitions)
+        return {partition: found.offset for partition, found in (await self._offsets.stored(partitions)).items()}
+
+    async def _ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | Why]:
+        try:
+            found = await self._log_offsets.once(dict.fromkeys(partitions, LATEST), within=PATIENCE)
+        except KzConsumerError as error:
+            return dict.fromkeys(partitions, why_unknown(error))
+        return {p: at.offset if isinstance(at, ListedOffset) else why_unknown(at) for p, at in found.items()}

@@ -2,11 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from kzconsumer.lag.growth import LogGrowth
+# When a log had reached which end: the age of a record without its timestamp.
+
+#: Ends kept at most; half of them are dropped when there would be more.
+MOST_LOOKS = 128
+
+
+class _Seen(NamedTuple):
+    end: int
+    first: float
+    last: float
+
+
+class LogGrowth:
+    """Times are seconds of any clock that does not go back."""
+
+    def __init__(self) -> None:
+        self._seen: list[_Seen] = []
+
+    def saw(self, end: int, at: float) -> None:
+        """The log ended there at that time. An end below the previous one means a new log."""
+        last = self._seen[-1] if self._seen else None
+        if last is not None and end < last.end:
+            self._seen.clear()
+        elif last is not None and end == last.end:
+            self._seen[-1] = last._replace(last=at)
+            return
+        if len(self._seen) >= MOST_LOOKS:
+            del self._seen[1:-1:2]
+        self._seen.append(_Seen(end, at, at))
+
+    def reached(self, offset: int) -> float | None:
+        """About when the record at an offset was written; None if before the first observation, or not yet."""
+        below = bisect_right(self._seen, offset, key=lambda seen: seen.end) - 1
+        if below < 0 or below == len(self._seen) - 1:
+            return None
+        before, after = self._seen[below], self._seen[below + 1]
+        share = (offset - before.end) / (after.end - before.end)
+        return before.last + share * (after.first - before.last)
+
 
 #: Seconds for which a reading of a log's end counts as present. Only so long a lag of 0 is shown, and a partition
 #: counts as caught up.
@@ -187,3 +228,106 @@ def _unknown(
         topic=facts.topic, partition=facts.partition, lag=None, at_least=0, age=age, why=why, seconds=None,
         why_seconds=why, lost=lost, behind=behind, left=left,
     )  # fmt: skip
+
+
+# What follows from looking at one partition again and again: growth, rates, and since when it stands still.
+
+#: Looks from which rates are computed.
+RATED = 13
+
+
+class _Look(msgspec.Struct, frozen=True):
+    at: float
+    position: int
+    end: Measured | None
+
+
+class History:
+    """Of one partition of one group, from one claim or one reading on. Times are seconds of any monotonic clock."""
+
+    def __init__(self, position: int | None, at: float) -> None:
+        self.growth = LogGrowth()
+        self._looks: deque[_Look] = deque(maxlen=RATED)
+        self._position = position
+        self._since = at
+
+    def look(self, position: int, end: Measured | None, at: float) -> None:
+        """To be called at intervals, after `advance`. `end`: the last known one."""
+        if end is not None:
+            self.growth.saw(end.value, end.at)
+        self._looks.append(_Look(at, position, end))
+
+    def advance(self, position: int | None, behind: bool | None, at: float) -> None:
+        """`behind`: whether something is left to process. While that is unknown, nothing is concluded."""
+        if position != self._position or behind is False:
+            self._position, self._since = position, at
+
+    def standing(self, behind: bool | None, at: float) -> float:
+        """Seconds for which it has been behind without advancing; 0 while it is not known to be behind."""
+        return at - self._since if behind else 0.0
+
+    @property
+    def rate(self) -> float | None:
+        """Offsets processed per second, lately. None while unknown."""
+        span = self._span()
+        return None if span is None else (span[1].position - span[0].position) / (span[1].at - span[0].at)
+
+    @property
+    def log_rate(self) -> float | None:
+        """Offsets appended to the log per second, lately. None while unknown, also without two readings of its end."""
+        span = self._span()
+        if span is None or (first := span[0].end) is None or (last := span[1].end) is None or last.at <= first.at:
+            return None
+        return (last.value - first.value) / (last.at - first.at)
+
+    def _span(self) -> tuple[_Look, _Look] | None:
+        if len(self._looks) < 2 or self._looks[-1].at <= self._looks[0].at:
+            return None
+        return self._looks[0], self._looks[-1]
+
+
+def time_left(left: int | None, rate: float | None, log_rate: float | None) -> float | None:
+    """Seconds until nothing is left at these rates; None if unknown, or if the log grows as fast."""
+    if left == 0:
+        return 0.0
+    if left is None or rate is None or log_rate is None or rate <= log_rate:
+        return None
+    return left / (rate - log_rate)
+
+
+# Timestamps of the records that have been fetched: the age of the next one without asking a broker.
+
+#: Timestamps kept at most; half of them are dropped when there would be more.
+MOST_TIMES = 32
+
+
+class FetchedTimes:
+    """Of one claim. Timestamps are in ms since 1970; between two of them it is interpolated."""
+
+    def __init__(self) -> None:
+        self._offsets: list[int] = []
+        self._times: list[int] = []
+        self._until = 0
+
+    def saw(self, times: Iterable[tuple[int, int]], until: int) -> None:
+        """`times`: offsets, ascending, with their timestamps; every record below `until` has been fetched."""
+        for offset, time in times:
+            if self._offsets and offset <= self._offsets[-1]:
+                continue  # a batch that was fetched again
+            self._offsets.append(offset)
+            self._times.append(time)
+        if len(self._offsets) > MOST_TIMES:
+            for kept in (self._offsets, self._times):
+                del kept[1:-1:2]
+        self._until = max(self._until, until)
+
+    def at(self, offset: int) -> int | None:
+        """About when the record at an offset was written; None if it has not been fetched, or has no timestamp."""
+        below = bisect_right(self._offsets, offset) - 1
+        if below < 0 or offset >= self._until:
+            return None
+        if below == len(self._offsets) - 1:
+            return self._times[below]
+        first, last = self._offsets[below], self._offsets[below + 1]
+        share = (offset - first) / (last - first)
+        return round(self._times[below] + share * (self._times[below + 1] - self._times[below]))

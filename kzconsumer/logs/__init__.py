@@ -1,0 +1,1 @@
+"""Log lines: made, counted, suppressed as repeats, written. Read `logger` first."""

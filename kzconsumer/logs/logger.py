@@ -13,7 +13,7 @@ import traceback
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from kzconsumer.redaction import redacted, redacted_text
+from kzconsumer.display import redacted, redacted_text
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict

@@ -5,23 +5,145 @@ Tracebacks have no values of variables, which may be records or passwords. The l
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
+import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from kzconsumer.clock import now
+from kzconsumer.display import printable, redacted, redacted_text
+from kzconsumer.errors import ConfigError
 from kzconsumer.logs.logger import add_facts
 from kzconsumer.logs.repeats import INTERVAL, Repeats, same
-from kzconsumer.logs.troubles import TROUBLES
-from kzconsumer.printable import printable
-from kzconsumer.redaction import redacted_text
+
+# Log lines in systemd's journal: each key is the field KZCONSUMER_<KEY>, MESSAGE is the whole line as text.
+
+SOCKET = Path("/run/systemd/journal/socket")
+
+_PRIORITIES: Final = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+_NO_FIELD: Final = re.compile(r"[^A-Z0-9_]")
+
+
+def require_journal(source: str = "") -> None:
+    """Raises ConfigError if there is no journal to write to."""
+    if not SOCKET.is_socket():
+        begin = f"{source}: " if source else ""
+        raise ConfigError([f'{begin}[log] format: "journald", but there is no journal here ({SOCKET})'])
+
+
+def journal_fields(logger: object, method: str, event: EventDict) -> dict[str, str]:
+    """The last processor of structlog: the fields that `Journal` sends."""
+    level, what = event.pop("level", "info"), str(event.pop("event", ""))
+    exception, _ = event.pop("exception", ""), event.pop("timestamp", None)
+    texts = {key: _text(value) for key, value in event.items()}
+    about = " ".join(f"{key}={text}" for key, text in texts.items())
+    message = "\n".join(filter(None, (f"{what} {about}".rstrip(), exception)))
+    fields = {"MESSAGE": message, "PRIORITY": str(_PRIORITIES.get(level, 6)), "SYSLOG_IDENTIFIER": "kzconsumer"}
+    fields["KZCONSUMER_EVENT"] = what
+    for key, text in texts.items():
+        fields[f"KZCONSUMER_{_NO_FIELD.sub('_', key.upper())}"] = text
+    return fields
+
+
+class Journal:
+    """A logger for structlog: each level takes fields. Lines that the journal refuses go to standard error."""
+
+    def __init__(self) -> None:
+        from logging_journald import JournaldTransport
+
+        self._transport = JournaldTransport(SOCKET, connected=False)
+        weakref.finalize(self, self._transport.socket.close)
+
+    def msg(self, **fields: str) -> None:
+        try:
+            self._transport.send(fields.items())
+        except OSError as error:
+            print(f"{fields['MESSAGE']} (not in the journal: {error.strerror})", file=sys.stderr)
+
+    debug = info = warning = error = critical = exception = log = msg
+
+
+class JournalHandler(logging.Handler):
+    """For the standard library's logging; its formatter makes the fields."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__()
+        self._journal = journal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._journal.msg(**json.loads(self.format(record)))
+
+
+def fields_as_text(logger: object, method: str, fields: EventDict) -> str:
+    """A processor, the last for JournalHandler: the standard library's formatters make text."""
+    return json.dumps(fields)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+# Counts of warnings and errors of this process by log event, with the last reason of each, secrets hidden.
+
+LEVELS = ("warning", "error", "critical")
+#: Different events, at most; all further ones are counted as OTHERS.
+KINDS = 200
+OTHERS = "others"
+
+
+class Trouble(msgspec.Struct):
+    """One event; times are seconds since 1970."""
+
+    level: str
+    event: str
+    count: int
+    first: float
+    last: float
+    reason: str | None
+
+
+class Troubles:
+    """A processor of structlog that lets every line pass."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[str, str], Trouble] = {}
+
+    def __call__(self, logger: object, method: str, line: EventDict) -> EventDict:
+        level = str(line.get("level"))
+        if level in LEVELS:
+            self._note(level, line)
+        return line
+
+    def _note(self, level: str, line: Mapping[str, object]) -> None:
+        event = str(line.get("event")) if "_record" not in line else "a library's"
+        if (level, event) not in self._kinds and len(self._kinds) >= KINDS:
+            event = OTHERS
+        at = time.time()
+        trouble = self._kinds.setdefault((level, event), Trouble(level, event, 0, at, at, None))
+        trouble.count += 1
+        trouble.last = at
+        reason = line.get("reason") or line.get("error")
+        trouble.reason = str(redacted(str(reason))) if reason is not None else None
+
+    def all(self) -> list[Trouble]:
+        """The latest first."""
+        return sorted(self._kinds.values(), key=lambda trouble: -trouble.last)
+
+
+TROUBLES = Troubles()
+"""Of this process."""
+
 
 _CONTROL = re.compile("[\x7f-\x9f]")
 _QUIET = ("aiozk", "py4j", "asyncio")
@@ -57,8 +179,6 @@ def configure(level: str, format: str) -> None:
     if format == "line":
         render = [_printable, _line]
     elif format == "journald":
-        from kzconsumer.logs.journal import Journal, JournalHandler, fields_as_text, journal_fields, require_journal
-
         require_journal()
         journal = Journal()
         render = [journal_fields]

@@ -11,15 +11,12 @@ from typing import NamedTuple
 from kzconsumer.errors import DestinationWentBackError, OffsetLostError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.offsets.adoption import Clear, Replay, Start, compare, resume
-from kzconsumer.offsets.authority import Authority, WithBrokers
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.coordinator import GroupCoordinator
-from kzconsumer.offsets.destination import Destination
+from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.start_rules import Authority, Clear, Destination, Replay, Start, WithBrokers, compare, resume
 from kzconsumer.offsets.storage import Committed, raise_refused
-from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.registry.claim_record import Plan
-from kzconsumer.registry.ownership import Claimed
+from kzconsumer.registry.claim_record import Claimed, Plan
 
 log = get_logger("kzconsumer.offsets")
 

@@ -19,12 +19,11 @@ from kzconsumer.counters import CommitCounters, CommitOutcome
 from kzconsumer.errors import CoordinatorError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.offsets.coordinator import GroupCoordinator
+from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.start_rules import WithBrokers
 from kzconsumer.offsets.storage import Committed, Lost, OffsetStorage, OffsetWrite, Refused, Stored, raise_refused
-from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.registry.claim_record import Plan
-from kzconsumer.registry.offset_list import Spans, offset_list, spans_of
+from kzconsumer.registry.claim_record import Plan, Spans, offset_list, spans_of
 
 log = get_logger("kzconsumer.offsets")
 

@@ -16,8 +16,14 @@ from kzconsumer.brokers.leaders import KnownBrokers
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.brokers.protocol.error_codes import broker_error
-from kzconsumer.brokers.protocol.group_offsets import FindCoordinatorRequest, OffsetCommitRequest, OffsetFetchRequest
-from kzconsumer.brokers.protocol.group_state import ConsumerGroupDescribeRequest, DescribeGroupsRequest, GroupState
+from kzconsumer.brokers.protocol.groups import (
+    ConsumerGroupDescribeRequest,
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    GroupState,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+)
 from kzconsumer.brokers.protocol.versions import CONSUMER_GROUP_DESCRIBE, OFFSET_COMMIT, OFFSET_FETCH
 from kzconsumer.errors import (
     BrokerError,
@@ -29,7 +35,7 @@ from kzconsumer.errors import (
 )
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.offsets.authority import WithBrokers
+from kzconsumer.offsets.start_rules import WithBrokers
 
 log = get_logger("kzconsumer.offsets")
 

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final, Protocol
 
 import msgspec
 
 from kzconsumer.counters import CommitStorage
-from kzconsumer.errors import CoordinatorError
+from kzconsumer.errors import (
+    BadVersionError,
+    ConnectionLostError,
+    CoordinatorError,
+    MultiFailedError,
+    NodeExistsError,
+    NoNodeError,
+)
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
-from kzconsumer.registry.claim_record import ClaimRecord, Plan
-from kzconsumer.registry.ownership import Fence
+from kzconsumer.offsets.coordinator import GroupCoordinator
+from kzconsumer.offsets.start_rules import WithBrokers
+from kzconsumer.registry.claim_record import ClaimRecord, Fence, Plan, decode_claim_record, encode_claim_record
+from kzconsumer.registry.nodes import decode_offset, encode_offset
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.zookeeper.operations import Check, Create, Node, SetData
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.watches import repeated, together
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -106,3 +122,205 @@ def raise_refused(refused: Mapping[TopicPartition, str]) -> None:
     """Raises CoordinatorError if there is any, with the reasons."""
     if refused:
         raise CoordinatorError("; ".join(f"{partition}: {reason}" for partition, reason in refused.items()))
+
+
+# Committed offsets in ZooKeeper: `/consumers/<group>/offsets/<topic>/<partition>`, written only through a fence.
+#
+# The versions of owner node and claim record are checked in the transaction that sets the offset, so a member that
+# lost a partition cannot move its offset. Plans of a replayable sink are written and emptied in that transaction,
+# too.
+
+log = get_logger("kzconsumer.offsets")
+
+# One transaction of this many partitions stays far below ZooKeeper's 1 MB limit on a request, with plans as well.
+PARTITIONS_PER_TRANSACTION = 64
+OPERATIONS_PER_PARTITION = 3
+
+
+class ZooKeeperOffsetStorage:
+    """Fenced writes of offsets on one session."""
+
+    name: Final = "zookeeper"
+    forgets: Final = False
+
+    def __init__(self, session: ZooKeeperSession, paths: GroupPaths) -> None:
+        self._session = session
+        self._paths = paths
+
+    async def write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost]:
+        """Store all offsets, in transactions of up to 64 partitions; a lost partition does not affect the others."""
+        results: dict[TopicPartition, Stored | Lost] = {}
+        for part in await together([self._write(part) for part in by_transaction(writes)]):
+            results.update(part)
+        return results
+
+    async def executed(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored]:
+        """Those of these writes that were executed, by their nodes."""
+        return await repeated(partial(self._executed, writes))
+
+    async def last_writes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The transaction id (mzxid) of the last write of each partition's offset, for those that have one."""
+        asked = list(partitions)
+        stats = await together([self._session.exists(self._paths.offset(partition)) for partition in asked])
+        return {partition: stat.mzxid for partition, stat in zip(asked, stats, strict=True) if stat is not None}
+
+    async def stored(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The stored offsets of those that have a readable one, also those that other members stored."""
+        asked = list(partitions)
+        nodes = await together([self._session.find(self._paths.offset(partition)) for partition in asked])
+        found = {}
+        for partition, node in zip(asked, nodes, strict=True):
+            with suppress(ValueError):
+                if node is not None and (offset := decode_offset(node.data)) is not None:
+                    found[partition] = offset
+        return found
+
+    async def _write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost]:
+        results: dict[TopicPartition, Stored | Lost] = {}
+        pending = list(writes)
+        while pending:
+            try:
+                await self._session.multi([op for write in pending for op in self._operations(write)])
+            except MultiFailedError as refused:
+                index, role = divmod(refused.index, OPERATIONS_PER_PARTITION)
+                write = pending.pop(index)
+                if role < 2:
+                    results[write.topic_partition] = Lost(str(refused.error))
+                elif isinstance(refused.error, (BadVersionError, NodeExistsError, NoNodeError)):
+                    pending.append(await repeated(partial(self._reread, write)))
+                else:
+                    raise refused.error from refused
+            except ConnectionLostError:
+                made = await self.executed(pending)
+                results.update(made)
+                pending = [write for write in pending if write.topic_partition not in made]
+            else:
+                results.update({write.topic_partition: write.leaves for write in pending})
+                break
+        return results
+
+    def _operations(self, write: OffsetWrite) -> tuple[Check, Check | SetData, SetData | Create]:
+        path = self._paths.offset(write.topic_partition)
+        data = encode_offset(write.offset)
+        store = Create(path, data) if write.version < 0 else SetData(path, data, write.version)
+        owner, record = write.fence.checks()
+        leaves = write.leaves
+        if leaves.record is write.record:
+            return owner, record, store
+        return owner, SetData(record.path, encode_claim_record(leaves.record), record.version), store
+
+    async def _reread(self, write: OffsetWrite) -> OffsetWrite:
+        """The offset was changed although the partition is ours: log it, and write over the new version."""
+        path = self._paths.offset(write.topic_partition)
+        node = await self._session.find(path)
+        if node is None:
+            await self._session.ensure(path.rpartition("/")[0])
+        log.error(
+            "offset changed by a client that does not own the partition, restored",
+            path=path,
+            found=node.data[:40].decode("utf-8", "replace") if node else None,
+            ours=write.offset,
+        )
+        return msgspec.structs.replace(write, version=node.stat.version if node else -1)
+
+    async def _executed(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored]:
+        await self._session.sync()
+        offsets = await together([self._session.find(self._paths.offset(write.topic_partition)) for write in writes])
+        # The offset alone could be another program's write, which matters only if the record changes, too.
+        planning = [write for write in writes if write.leaves.record is not write.record]
+        found = await together([self._session.find(write.fence.record_path) for write in planning])
+        records = {write.topic_partition: node for write, node in zip(planning, found, strict=True)}
+        made: dict[TopicPartition, Stored] = {}
+        for write, offset in zip(writes, offsets, strict=True):
+            leaves = _left(write, offset, records.get(write.topic_partition))
+            if leaves is not None:
+                made[write.topic_partition] = leaves
+        return made
+
+
+def by_transaction(writes: Sequence[OffsetWrite]) -> list[Sequence[OffsetWrite]]:
+    size = PARTITIONS_PER_TRANSACTION
+    return [writes[first : first + size] for first in range(0, len(writes), size)]
+
+
+def _left(write: OffsetWrite, offset: Node | None, record: Node | None) -> Stored | None:
+    """The state of the claim by its nodes if this write was executed, else None."""
+    leaves = write.leaves
+    stands = offset is not None and offset.data == encode_offset(write.offset)
+    version = offset.stat.version if stands and offset is not None else leaves.version
+    if leaves.record is write.record:
+        return leaves if stands and version == leaves.version else None
+    if record is None or record.stat.version != leaves.fence.record_version:
+        return None
+    try:
+        found = decode_claim_record(record.data)
+    except ValueError:
+        return None
+    # The plan identifies our write, by its id and its content. Its offset version may differ from the one expected, if
+    # the offset was reread before the write.
+    written = leaves.record
+    if _without_version(found.plan) != _without_version(written.plan):
+        return None
+    if msgspec.structs.replace(found, plan=None) != msgspec.structs.replace(written, plan=None):
+        return None
+    return Stored(leaves.fence, found, found.plan.offset_version if found.plan else version)
+
+
+def _without_version(plan: Plan | None) -> Plan | None:
+    return plan and msgspec.structs.replace(plan, offset_version=-1)
+
+
+# Committed offsets with the brokers alone: the fence is checked in ZooKeeper, then the coordinator stores.
+#
+# No transaction spans the two: a member that loses a partition in between can still move its offset, also back, so
+# that records are redelivered. Plans are never stored this way.
+
+CHECKS_PER_PARTITION = 2
+
+
+class KafkaOffsetStorage:
+    """Offsets of one group with its coordinator, of claims that held a moment before."""
+
+    name: Final = "kafka"
+    forgets: Final = True
+
+    def __init__(self, session: ZooKeeperSession, coordinator: GroupCoordinator) -> None:
+        self._session = session
+        self._coordinator = coordinator
+
+    async def write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost | Refused]:
+        """Store all whose claim holds. Raises SessionExpiredError, ZooKeeperError, CoordinatorError."""
+        results: dict[TopicPartition, Stored | Lost | Refused] = {}
+        for lost in await together([self._lost(part) for part in by_transaction(writes)]):
+            results.update(lost)
+        held = [write for write in writes if write.topic_partition not in results]
+        refused = await self._coordinator.store(
+            {
+                write.topic_partition: WithBrokers(write.offset, write.epoch, leader_epoch=write.leader_epoch)
+                for write in held
+            }
+        )
+        for write in held:
+            assert write.plan is None, f"{write.topic_partition}: a plan, and offsets only in Kafka"
+            reason = refused.get(write.topic_partition)
+            stored = Stored(write.fence, write.record, write.version)
+            results[write.topic_partition] = stored if reason is None else Refused(reason)
+        return results
+
+    async def executed(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored]:
+        """None are known: offsets with the brokers have no versions. They may be written twice."""
+        return {}
+
+    async def _lost(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Lost]:
+        lost: dict[TopicPartition, Lost] = {}
+        pending = list(writes)
+        while pending:
+            checks = [check for write in pending for check in write.fence.checks()]
+            try:
+                await repeated(partial(self._session.multi, checks))
+            except MultiFailedError as refused:
+                write = pending.pop(refused.index // CHECKS_PER_PARTITION)
+                lost[write.topic_partition] = Lost(str(refused.error))
+            else:
+                break
+        return lost

@@ -14,7 +14,35 @@ from typing import Any
 import cramjam
 
 from kzconsumer.records import _native
-from kzconsumer.records import layout as L
+
+# The record formats as constants: wire layouts, limits.
+#
+# Sources: `org.apache.kafka.common.record` of Kafka 3.9 (DefaultRecordBatch, DefaultRecord, LegacyRecord); KIP-31,
+# KIP-32, KIP-98. The compiled decoder has its own (`native/framing.h`).
+
+# Attributes of a batch (magic 2) or message (magic 0 and 1).
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+
+# offset int64, size int32.
+LOG_OVERHEAD = 12
+# After the size: crc, magic, attributes, [timestamp int64 from magic 1 on], key length, value length.
+MESSAGE_SIZE_V0 = 14
+# After the size of a magic 2 batch: 49 bytes of header; the records begin at byte 61 of the batch.
+BATCH_SIZE = 49
+BATCH_HEADER = 61
+
+# One decode stops before the batch that would take all bodies beyond it; and no batch may decompress to more, unless
+# the caller says otherwise.
+MAX_BODY = 256 << 20
+# Highest base offset whose batch cannot overflow an int64.
+MAX_OFFSET = (1 << 63) - 1 - (1 << 31)
+NO_TIMESTAMP = -1
+
 
 _CHUNK = 1 << 20
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -42,7 +70,7 @@ class Scratch:
     """
 
     def __init__(self, limit: int | None = None, room: int | None = None) -> None:
-        self.limit = L.MAX_BODY if limit is None else limit
+        self.limit = MAX_BODY if limit is None else limit
         self.left = sys.maxsize if room is None else room
         self._chunk = memoryview(_native.Memory(0))
         self._used = 0
@@ -77,16 +105,16 @@ def decompress(codec: int, magic: int, data: memoryview, scratch: Scratch) -> me
     if scratch.left <= 0:
         raise NoRoom("no room is left")
     try:
-        if codec == L.GZIP:
+        if codec == GZIP:
             return _gunzip(data, scratch)
-        if codec == L.SNAPPY:
+        if codec == SNAPPY:
             return _snappy(data, scratch)
-        if codec == L.LZ4:
+        if codec == LZ4:
             frame, bound = _lz4_frame(data)
             if magic < 2:
                 frame = _with_right_header_checksum(frame)
             return _into(cramjam.lz4.decompress_into, frame, bound, scratch)
-        if codec == L.ZSTD and magic == 2:
+        if codec == ZSTD and magic == 2:
             frames, bound = _zstd_frames(data, scratch.most)
             return _into(cramjam.zstd.decompress_into, frames, bound, scratch)
     except (cramjam.DecompressionError, zlib.error, IndexError) as error:

@@ -6,6 +6,7 @@ take messages out of it copies what is taken, to take columns copies nothing. On
 
 from __future__ import annotations
 
+import base64
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 from kzconsumer.records import _native
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # loaded by what is made into columns
+    import pyarrow as pa
+
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
@@ -253,3 +255,18 @@ class _NoRecords(Records):
 
 NO_RECORDS = _NoRecords()
 """A range of offsets that holds no record: control records, a gap in the log."""
+
+
+# The bytes of a key, value or header as JSON.
+
+Content: TypeAlias = "str | dict[str, str] | None"
+"""Text if valid UTF-8, else `{"base64": ...}`; null stays null."""
+
+
+def content(raw: bytes | None) -> Content:
+    if raw is None:
+        return None
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(raw).decode()}

@@ -5,12 +5,62 @@ A partition whose record has an unknown format is not consumed.
 
 from __future__ import annotations
 
-from typing import Annotated
+import enum
+import re
+from collections.abc import Container, Iterable
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from kzconsumer.registry.node_json import read_json
-from kzconsumer.registry.offset_list import Spans, offsets_in
+from kzconsumer.model import ConsumerThreadId
+from kzconsumer.registry.nodes import read_json
+from kzconsumer.zookeeper.operations import Check
+
+# A set of offsets as a short text, for a plan in ZooKeeper: `3 17-19`, relative to the first offset of the range.
+
+Spans: TypeAlias = tuple[tuple[int, int], ...]
+"""Offsets `first <= offset < until`, in order and apart."""
+
+LONGEST: Final = 10_000
+"""In characters: 1,400 single offsets of a range of a million, or any number that follow each other. 64 plans with so
+long a list fit into one request to ZooKeeper."""
+
+_TEXT: Final = re.compile(r"\d{1,19}(-\d{1,19})?( \d{1,19}(-\d{1,19})?)*", re.ASCII)
+
+
+def spans_of(offsets: Iterable[int], more: Spans = ()) -> Spans:
+    """The offsets, and those of `more`."""
+    found: list[tuple[int, int]] = []
+    for first, until in sorted([*((each, each + 1) for each in offsets), *more]):
+        if found and first <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], until)
+        else:
+            found.append((first, until))
+    return tuple(found)
+
+
+def offset_list(spans: Spans, first: int) -> str:
+    """Raises ValueError for a text that would be longer than `LONGEST`."""
+    pairs = ((begin - first, until - 1 - first) for begin, until in spans)
+    text = " ".join(str(begin) if begin == last else f"{begin}-{last}" for begin, last in pairs)
+    if len(text) > LONGEST:
+        raise ValueError(f"{sum(until - begin for begin, until in spans)} records, too many for one range")
+    return text
+
+
+def offsets_in(text: str, first: int) -> Spans:
+    """Raises ValueError for a text that `offset_list` has not made."""
+    if not _TEXT.fullmatch(text):
+        raise ValueError(f"{text[:40]!r} is not a list of offsets")
+    found: list[tuple[int, int]] = []
+    for each in text.split(" "):
+        begin, _, last = each.partition("-")
+        span = first + int(begin), first + int(last or begin) + 1
+        if span[0] >= span[1] or (found and span[0] <= found[-1][1]):
+            raise ValueError(f"{each!r} in a list of offsets is not in order")
+        found.append(span)
+    return tuple(found)
+
 
 CLAIM_RECORD_VERSION = 1
 
@@ -25,10 +75,10 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     both hold, the offset was not changed by others. `id` is unique. `records` and `checksum` are the range's as read
     with `isolation`. Where the sink fetches for itself, `records` counts offsets and `checksum` is empty until it has
     read them; nothing is published before. Offsets refer to the topic's `incarnation` and the reset `epoch`,
-    `fingerprint` names the destination. `steps` are the steps of the work that are done (`sinks/steps`), absent without
-    any. `rejected` (`offset_list`) are records that are not written with the range: `[rejected]` has been carried out
-    for them. They are among the `records` and in `checksum`. `leader_epoch` is that of the last record before `until`,
-    absent if it is unknown.
+    `fingerprint` names the destination. `steps` are the steps of the work that are done (`sinks/interface`), absent
+    without any. `rejected` (`offset_list`) are records that are not written with the range: `[rejected]` has been
+    carried out for them. They are among the `records` and in `checksum`. `leader_epoch` is that of the last record
+    before `until`, absent if it is unknown.
     """
 
     id: str
@@ -176,3 +226,89 @@ def decode_claim_record(data: bytes) -> ClaimRecord:
     if record.version != CLAIM_RECORD_VERSION:
         raise ValueError(f"claim record of format {record.version}, this version knows {CLAIM_RECORD_VERSION}")
     return record
+
+
+# The outcome of a claim: ours with its fence, blocked, or refused.
+
+
+class OwnerNode(msgspec.Struct, frozen=True):
+    """An owner node as last written; it changes only with the thread that it names."""
+
+    path: str
+    version: int
+
+    def check(self) -> Check:
+        return Check(self.path, self.version)
+
+
+class Fence(msgspec.Struct, frozen=True):
+    """The two versions that only the present owner knows. Check(owner, 0) alone is no fence: any new node has it.
+
+    The record's version also changes with every plan: a fence is what the owner's last write has left.
+    """
+
+    owner: OwnerNode
+    record_path: str
+    record_version: int
+
+    def checks(self) -> tuple[Check, Check]:
+        return self.owner.check(), Check(self.record_path, self.record_version)
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """The partition is ours; `stored` is the offset read after the claim (None and version -1: there is none)."""
+
+    fence: Fence
+    record: ClaimRecord
+    stored: int | None
+    stored_version: int
+
+
+class Blocked(msgspec.Struct, frozen=True):
+    """Another session holds the owner node."""
+
+    path: str
+    owner: str
+    ephemeral_owner: int
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """This member must not consume the partition."""
+
+    path: str
+    reason: str
+
+
+def refusal(plan: Plan, fingerprint: str) -> str | None:
+    """Why a member with this destination ("": a sink that cannot replay) must not take over a plan; None if it may."""
+    if fingerprint and plan.fingerprint == fingerprint:
+        return None
+    planned = f"offsets {plan.first} to {plan.until} are planned for another destination ({plan.fingerprint})"
+    ours = f"ours is {fingerprint}" if fingerprint else "this sink cannot replay"
+    return f"{planned}, {ours}: only a member with that destination can finish them"
+
+
+class BlockedBy(enum.Enum):
+    LIVE_MEMBER = "a live member, which has to release it"
+    UNREGISTERED = "a member that is not registered: its session has to expire"
+    PERSISTENT = "a persistent node: only an operator may delete it"
+
+
+def blocked_by(blocked: Blocked, members: Container[str]) -> BlockedBy:
+    if blocked.ephemeral_owner == 0:
+        return BlockedBy.PERSISTENT
+    return BlockedBy.UNREGISTERED if owning_member(blocked.owner, members) is None else BlockedBy.LIVE_MEMBER
+
+
+def owning_member(text: str, members: Container[str]) -> str | None:
+    """The registered member that an owner node names: by a thread of its, or by its id; None if there is none.
+
+    Clients in Go (`wvanbergen/kafka`) and Ruby (`poseidon_cluster`) have no threads and write the id.
+    """
+    if text in members:
+        return text
+    try:
+        consumer = ConsumerThreadId.parse(text).consumer
+    except ValueError:
+        return None
+    return consumer if consumer in members else None

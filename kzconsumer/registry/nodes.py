@@ -6,13 +6,89 @@ A reader raises ValueError with the reason; callers add the path.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar, overload
 
 import msgspec
 
-from kzconsumer.registry.listeners import Listener
-from kzconsumer.registry.node_json import read_json, read_object
 from kzconsumer.registry.paths import is_number
+
+# Reads the JSON of znodes, which any program may have written: a value or a ValueError.
+
+T = TypeVar("T")
+
+MOST_BYTES = 8 << 20
+"""Of a node; servers accept 1 MiB unless `jute.maxbuffer` is set."""
+
+
+@overload
+def read_json(data: bytes) -> Any: ...
+@overload
+def read_json(data: bytes, kind: type[T]) -> T: ...
+def read_json(data: bytes, kind: Any = Any) -> Any:
+    """The value. Raises ValueError with a short reason, also if it is too large or nested too deeply."""
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"{len(data)} bytes are more than are read of a node ({MOST_BYTES})")
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(str(error)) from error
+
+
+def read_object(data: bytes) -> dict[str, Any]:
+    """A JSON object. Values may be nested deeply: do not show or convert one without checking its type."""
+    try:
+        fields = read_json(data)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise ValueError("not a JSON object")
+    return fields
+
+
+# Which of a broker's listeners to connect to.
+#
+# Metadata returns the other brokers' addresses on the listener that it was requested on, so the choice holds for all.
+
+
+class Listener(msgspec.Struct, frozen=True):
+    """One `listeners` entry of a broker. Before 0.10.2 a listener's name is its security protocol."""
+
+    name: str
+    security_protocol: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return self.name if self.name == self.security_protocol else f"{self.name} ({self.security_protocol})"
+
+
+def choose(listeners: Sequence[Listener], name: str | None, security_protocol: str) -> Listener:
+    """The listener called `name`; without a name the one called like the protocol, or the only one that uses it.
+
+    Raises ValueError with the existing listeners and the setting to change if there is none.
+    """
+    there_are = f"it has {', '.join(map(str, listeners)) or 'none'}"
+    if name is not None:
+        named = [listener for listener in listeners if listener.name == name]
+        if not named:
+            raise ValueError(f"no listener {name} ([brokers] listener); {there_are}")
+        if named[0].security_protocol != security_protocol:
+            raise ValueError(
+                f"listener {name} speaks {named[0].security_protocol}, not {security_protocol} "
+                f"([brokers] security_protocol)"
+            )
+        return named[0]
+    speaking = [listener for listener in listeners if listener.security_protocol == security_protocol]
+    alike = [listener for listener in speaking if listener.name == security_protocol]
+    if not speaking:
+        raise ValueError(f"no listener speaks {security_protocol} ([brokers] security_protocol); {there_are}")
+    if not alike and len(speaking) > 1:
+        raise ValueError(f"several listeners speak {security_protocol}, [brokers] listener names none; {there_are}")
+    return (alike or speaking)[0]
+
 
 MOST_PARTITIONS = 20_000
 """Of one topic; one with more counts as unreadable."""

@@ -1,0 +1,1 @@
+"""TLS contexts and SASL exchanges, for both clients. Read `sasl` first."""

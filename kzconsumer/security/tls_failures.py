@@ -5,8 +5,8 @@ from __future__ import annotations
 import ssl
 from typing import Final, NamedTuple
 
-from kzconsumer.figures import some
-from kzconsumer.security.host_names import OtherHostError
+from kzconsumer.display import some
+from kzconsumer.security.tls import OtherHostError
 
 
 class Peer(NamedTuple):

@@ -1,0 +1,1 @@
+"""The daemon: one member and one sink under a service manager. Read `daemon` first."""

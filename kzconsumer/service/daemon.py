@@ -6,39 +6,104 @@ the session: otherwise two members could write the same range.
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import anyio
+import msgspec
 
+from kzconsumer.clock import now
 from kzconsumer.consumer import ConsumerConnector, subscribe
-from kzconsumer.errors import sole_cause
+from kzconsumer.errors import (
+    AlreadyRunningError,
+    ConfigError,
+    KzConsumerError,
+    NotPermittedError,
+    PluginError,
+    sole_cause,
+)
+from kzconsumer.lag.totals import Total
 from kzconsumer.logs.logger import facts, get_logger
-from kzconsumer.logs.setup import configure
-from kzconsumer.registry.cluster_id import cluster_identity
-from kzconsumer.registry.run_record import GroupRun
-from kzconsumer.runs.runs import is_over
-from kzconsumer.service.progress import log_progress, show_run
-from kzconsumer.service.reload import Change, compare, obey_reloads
-from kzconsumer.service.sd_notify import Manager
-from kzconsumer.service.signals import Stop
-from kzconsumer.service.systemd import ServiceReport
+from kzconsumer.logs.setup import configure, finish
+from kzconsumer.model import TopicPartition
+from kzconsumer.process_lock import ProcessLock, content
+from kzconsumer.registry.cluster import cluster_identity
+from kzconsumer.registry.group_records import GroupRun
+from kzconsumer.runs import is_over
+from kzconsumer.service.signals import Change, Stop, compare, obey_reloads
+from kzconsumer.service.systemd import Manager, ServiceReport
 from kzconsumer.sessions import Sessions
 from kzconsumer.settings.settings import Settings
-from kzconsumer.sinks.capabilities import capabilities
-from kzconsumer.sinks.configured import configured_sink
-from kzconsumer.sinks.destination import destination_of
+from kzconsumer.sinks.capabilities import capabilities, configured_sink
 from kzconsumer.sinks.interface import SinkContext
-from kzconsumer.sinks.planning import RangePlans
-from kzconsumer.sinks.quarantine import RangeQuarantine
+from kzconsumer.sinks.planning import RangePlans, destination_of
 from kzconsumer.sinks.runner import SinkRunner
-from kzconsumer.status.health import Health
-from kzconsumer.status.observer import Observer
-from kzconsumer.zookeeper.lease import Lease
+from kzconsumer.sinks.writing import RangeQuarantine
+from kzconsumer.status.observer import Health, Observer
+from kzconsumer.zookeeper.session import Lease
+
+# Reports the progress of a running member: in the log, and of a bounded run to a callback.
 
 log = get_logger("kzconsumer")
+
+# Seconds until the first line.
+FIRST = 5.0
+# Seconds between two calls of `show`.
+SHOW = 0.5
+
+
+async def log_progress(
+    sessions: Sessions, runner: SinkRunner, total: Callable[[], Total], reconfigured: Callable[[], anyio.Event]
+) -> None:
+    """A line per `[log] progress_interval`: owned partitions, lag, rate; at debug the positions of each partition.
+
+    `reconfigured` gives the event of the next change of settings: a line is logged at once then.
+    """
+    before: dict[tuple[str, int], int] = {}
+    pause = min(sessions.settings.log.progress_interval, FIRST)
+    logged = now()
+    while True:
+        with anyio.move_on_after(pause):
+            await reconfigured().wait()
+        passed, logged = now() - logged, now()
+        positions = sessions.positions()
+        done = {(at.topic, at.partition): at.processed for at in positions}
+        advanced = sum(until - before[key] for key, until in done.items() if key in before)
+        lag = total()
+        log.info(
+            "progress",
+            owned=len(positions),
+            behind=lag.lag,
+            **({"at_least": lag.at_least, "unknown": lag.unknown} if lag.unknown else {}),
+            per_second=round(advanced / passed) if before else None,
+            lease=sessions.lease.held,
+            batch=runner.status.log_fields() if runner.status else None,
+        )
+        log.debug("positions", partitions=[msgspec.structs.asdict(at) for at in positions])
+        before = done
+        pause = sessions.settings.log.progress_interval
+
+
+async def show_run(sessions: Sessions, show: Callable[[int, int], None]) -> None:
+    """Call `show` with offsets processed and to process, of the partitions owned at present."""
+    begun: dict[TopicPartition, int] = {}
+    while True:
+        await anyio.sleep(SHOW)
+        if (run := sessions.group_run) is None:
+            continue
+        done = total = 0
+        for at in sessions.positions():
+            end = run.end(at.topic_partition, at.incarnation)
+            if end is not None:
+                first = min(begun.setdefault(at.topic_partition, at.processed), end)
+                done += min(at.processed, end) - first
+                total += end - first
+        show(done, total)
+
 
 # Seconds that a sink may take to start, as announced to the service manager, unless its `start_limit` is longer.
 SINK_START = 900.0
@@ -223,3 +288,95 @@ class Daemon:
         self._reconfigured = anyio.Event()
         if change.rejoins:
             self._stop.begin(start_again=True)
+
+
+# Runs the daemon of one instance: its lock file, its restarts, its exit status.
+#
+# The lock only prevents an instance from being started twice by mistake; it is not part of the fencing.
+
+INSTALLED = Path("/etc/kzconsumer")
+RUNNING = Path("/run/kzconsumer")
+
+
+def run(settings: Settings, load: Callable[[], Settings], show: Callable[[int, int], None] | None = None) -> int:
+    """Consume until a signal, or to the end of a run. Returns the exit status: 0 after an orderly stop, 1 after a
+    failure, which is logged (a final commit that failed is one), 75 when a run is not at its end.
+
+    `load` reads the settings again after a SIGHUP; it raises ConfigError or PluginError, and may block. `show` is
+    called at intervals with how much this member has read of its part of a run, and how much that is.
+    The event loop is uvloop's where that is installed. The settings have been checked (`cli/checks`). Raises
+    ConfigError and PluginError for faults in them that only a server or the start of the sink shows,
+    AlreadyRunningError.
+    """
+    manager = Manager.from_environment(os.environ, os.getpid())
+    try:
+        with instance_lock(lock_path(settings.service.lock, settings.source, os.environ)):
+            loop = {"use_uvloop": find_spec("uvloop") is not None}
+            return anyio.run(_run_daemons, settings, load, manager, show, backend_options=loop)
+    except (AlreadyRunningError, ConfigError, PluginError):
+        raise
+    except NotPermittedError as error:
+        raise ConfigError([f"{settings.source}: [zookeeper]: {error}"]) from None
+    except KzConsumerError as error:
+        log.error("stopped by a failure", error=type(error).__name__, reason=str(error))
+        for note in getattr(error, "__notes__", ()):
+            log.error("another failure", reason=note)
+        if error.__cause__ is not None:
+            log.debug("caused by", exc_info=error.__cause__)
+        return 1
+    finally:
+        finish()
+
+
+async def _run_daemons(
+    settings: Settings,
+    load: Callable[[], Settings],
+    manager: Manager,
+    show: Callable[[int, int], None] | None,
+) -> int:
+    while True:
+        daemon = Daemon(settings, load, manager, show)
+        if (status := await daemon.run()) is not None:
+            return status
+        settings = daemon.settings
+        if settings.subscription.stop_at is None:
+            log.info("rejoining with other topics")
+        else:
+            log.info("previous run finished, starting our own", run=settings.subscription.run)
+
+
+def lock_path(setting: str | None, source: str, environment: Mapping[str, str]) -> Path | None:
+    """The setting, or the lock of the systemd unit that runs this process, or that has this file.
+
+    None without either: the same file may be run several times, as several members.
+    """
+    if setting is not None:
+        return Path(setting)
+    if directory := environment.get("RUNTIME_DIRECTORY", "").partition(":")[0]:
+        return Path(directory, "lock")
+    file = Path(source)
+    if file.absolute().parent == INSTALLED and (started := RUNNING / file.stem / "lock").exists():
+        return started
+    return None
+
+
+@contextmanager
+def instance_lock(path: Path | None) -> Iterator[None]:
+    """Raises AlreadyRunningError if another process has the lock, ConfigError if the file cannot be opened."""
+    if path is None:
+        yield
+        return
+    try:
+        lock = ProcessLock.take(path, mode=0o644)
+        holder = content(path)[:32].decode("ascii", "replace").strip() if lock is None else ""
+    except OSError as error:
+        raise ConfigError([f"[service] lock: {path} cannot be opened: {error.strerror}"]) from None
+    if lock is None:
+        raise AlreadyRunningError(f"{path}: process {holder or os.getpid()} runs this instance already")
+    try:
+        os.fchmod(lock.descriptor, 0o644)  # regardless of the umask: the holder is shown to other users
+        os.ftruncate(lock.descriptor, 0)
+        os.pwrite(lock.descriptor, b"%d\n" % os.getpid(), 0)
+        yield
+    finally:
+        lock.release()

@@ -1,9 +1,17 @@
-"""The group's file. The names below are the interface for authors of plugins that have settings of their own."""
+"""The group's file as frozen structs. Read `sections` first; the names below are for plugins."""
 
-from kzconsumer.redaction import redacted, redacted_text
-from kzconsumer.settings.quantities import ByteSize, Duration, PositiveDuration, read_byte_size, read_duration, reader
-from kzconsumer.settings.secret import read_secret
-from kzconsumer.settings.tables import nearest, read_table
+from kzconsumer.display import redacted, redacted_text
+from kzconsumer.settings.layers import read_secret
+from kzconsumer.settings.tables import (
+    ByteSize,
+    Duration,
+    PositiveDuration,
+    nearest,
+    read_byte_size,
+    read_duration,
+    read_table,
+    reader,
+)
 
 __all__ = [
     "ByteSize",

@@ -16,7 +16,59 @@ from typing import Any, Literal
 import msgspec
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.settings.toml_faults import toml_faults
+
+# Explains why a text is not TOML: the place, the parser's reason and the likely meaning, without showing values.
+
+_AT = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
+_ASSIGNED = re.compile(r"\s*(?P<key>[\w.\"-]+)\s*=\s*(?P<value>.*?)\s*")
+_MAPPED = re.compile(r"\s*[\w\"-]+\s*:.*")
+_PROPERTY = re.compile(r"(?m)^\s*(?:zookeeper\.connect|group\.id)\s*[=:]\s*[^\s\"']")
+
+
+def toml_faults(text: str, source: str) -> Iterator[str]:
+    """One line for each fault, up to one that leaves open where the next statement begins; none for valid TOML."""
+    if _PROPERTY.search(text):
+        yield (
+            f"{source}: is a configuration of the original consumer, not TOML; translate it with"
+            f" `kzconsumer config import {source} >group.toml`"
+        )
+        return
+    lines = text.split("\n")
+    while (fault := _first(lines)) is not None:
+        reason, number, column = fault
+        written = lines[number - 1] if number <= len(lines) else ""
+        meant = _meant(written, reason)
+        yield f"{source}:{number}:{column}: is not TOML: {reason}{f'; {meant}' if meant else ''}"
+        if meant is None or not written.strip():
+            return
+        lines[number - 1] = ""
+
+
+def _first(lines: list[str]) -> tuple[str, int, int] | None:
+    """The parser's reason, line and column."""
+    try:
+        tomllib.loads("\n".join(lines))
+    except tomllib.TOMLDecodeError as error:
+        match = _AT.search(str(error))
+        assert match is not None
+        place = (int(match["line"]), int(match["column"])) if match["line"] else (len(lines), len(lines[-1]) + 1)
+        return str(error)[: match.start()], *place
+    return None
+
+
+def _meant(line: str, reason: str) -> str | None:
+    """What to write instead, for a statement that ends with its line."""
+    if reason.startswith("Cannot"):
+        return "this is given twice"
+    if assigned := _ASSIGNED.fullmatch(line):
+        key, value = assigned["key"], assigned["value"]
+        if not value or value.startswith("#"):
+            return f"{key} has no value"
+        if value[0] not in "\"'[{":
+            return f'text needs quotes: {key} = "..."'
+        return None
+    return "write key = value" if _MAPPED.fullmatch(line) else None
+
 
 #: Of all groups on the machine: what a distribution or an image ships, read in the order of the files' names.
 VENDOR = Path("/usr/lib/kzconsumer/conf.d")
@@ -251,3 +303,42 @@ def _nearest(places: Mapping[Place, Origin], place: Place) -> Origin:
     origin = places.get(place) or next(parts, None) or _exact(places, place)
     assert origin is not None
     return origin
+
+
+# Secrets, which are not in the settings but in a file or an environment variable that these name.
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+def read_secret(file: str | None, variable: str | None, name: str, where: str, faults: list[str]) -> bytes | None:
+    """None if neither is given, or after adding a line to `faults` that begins with `where` and names the key."""
+    if file is not None and variable is not None:
+        faults.append(f"{where} {name}_env: cannot be given together with {name}_file")
+    elif file is not None:
+        try:
+            secret = Path(file).read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+        except (OSError, ValueError) as error:
+            faults.append(f"{where} {name}_file: cannot be read: {reason_of(error)}")
+        else:
+            mode = Path(file).stat().st_mode & 0o777
+            if mode & 0o002:
+                faults.append(f"{where} {name}_file: everybody may write it (mode {mode:03o}): chmod 600 {file}")
+            elif secret:
+                return secret
+            else:
+                faults.append(f"{where} {name}_file: is empty")
+    elif variable is not None and not _VARIABLE.fullmatch(variable):
+        faults.append(
+            f"{where} {name}_env: is not the name of an environment variable; a {name} must not be written here"
+        )
+    elif variable is not None:
+        secret = os.environb.get(os.fsencode(variable), b"")
+        if secret:
+            return secret
+        faults.append(f"{where} {name}_env: the environment has no such variable, or an empty one")
+    return None
+
+
+def reason_of(error: Exception) -> str:
+    """Why a file cannot be read, or a server cannot be reached, in words."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)

@@ -9,14 +9,14 @@ import msgspec
 from msgspec import Meta
 
 from kzconsumer.model import MOST_STREAMS, TopicPartition
-from kzconsumer.settings.quantities import ByteSize, Duration, PositiveDuration
-from kzconsumer.settings.tables import Table
-from kzconsumer.settings.topic_filter import Exclude, Include, TopicFilter
+from kzconsumer.settings.tables import ByteSize, Duration, PositiveDuration, Table
 from kzconsumer.settings.values import (
     AtLeastOne,
     BrokerAddress,
     Connect,
+    Exclude,
     FetchSize,
+    Include,
     Listen,
     ListenerName,
     ListText,
@@ -27,6 +27,7 @@ from kzconsumer.settings.values import (
     Reset,
     StopAt,
     Text,
+    TopicFilter,
     TopicName,
     Topics,
     host_and_port,
@@ -85,7 +86,7 @@ class ZooKeeperSaslSettings(KerberosSettings, frozen=True, kw_only=True):
 
 
 class ZooKeeperSettings(Table, frozen=True, kw_only=True):
-    """`[zookeeper]`; `zookeeper/access` checks that the keys fit together."""
+    """`[zookeeper]`; `zookeeper/credentials` checks that the keys fit together."""
 
     connect: Connect
     session_timeout: PositiveDuration = 6.0
@@ -106,7 +107,7 @@ class SaslSettings(KerberosSettings, frozen=True, kw_only=True):
 
 
 class BrokersSettings(Table, frozen=True, kw_only=True):
-    """`[brokers]`: where brokers are, and which of their listeners to use; `brokers/security` checks the keys."""
+    """`[brokers]`: where brokers are, and which of their listeners to use; `brokers/transport` checks the keys."""
 
     bootstrap: tuple[BrokerAddress, ...] = ()
     metadata_interval: PositiveDuration = 5.0

@@ -1,27 +1,35 @@
-"""Sinks and what runs them. The names below are the interface for authors of sinks."""
+"""Sinks and what runs them. Read `interface` (for authors), then `runner`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kzconsumer.plugins import load_async_function, load_function, load_plain_function
 from kzconsumer.records.forms import ColumnRecords
-from kzconsumer.sinks.function_reference import load_async_function, load_function, load_plain_function
 from kzconsumer.sinks.interface import (
+    Accountable,
+    BadRecord,
     Batch,
     Checkable,
+    HeldRange,
+    Holdings,
     Preparing,
+    Preview,
+    Previewing,
     Pulling,
     RangeData,
     RecordsRejectedError,
+    Redirectable,
     Rejected,
     SettingAside,
     Sink,
     SinkContext,
     SinkPlugin,
+    StepNotRecordedError,
+    Steps,
     Trying,
+    check_step,
 )
-from kzconsumer.sinks.reports import Accountable, BadRecord, HeldRange, Holdings, Preview, Previewing, Redirectable
-from kzconsumer.sinks.steps import StepNotRecordedError, Steps, check_step
 
 if TYPE_CHECKING:
     from kzconsumer.records.columns import SCHEMA

@@ -11,11 +11,10 @@ import sys
 import msgspec
 
 from kzconsumer.model import Wants
-from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.progress import Chunk, OffsetTracker
 from kzconsumer.records.forms import DecodedRecords, Records
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch, RangeData
-from kzconsumer.streams.chunk import Chunk
 
 # Made into columns, a piece takes 6 KiB beside its records. JOINED consecutive ones that are smaller than that are
 # joined.

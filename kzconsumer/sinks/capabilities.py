@@ -2,18 +2,116 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from typing import cast
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, cast, get_args
 
 import msgspec
 
-from kzconsumer.errors import PluginError
+from kzconsumer.errors import ConfigError, KzConsumerError, PluginError, raised
 from kzconsumer.model import RangeIdentity, Wants
-from kzconsumer.offsets.destination import Destination
-from kzconsumer.sinks.interface import Batch, Checkable, Preparing, Pulling, RangeData, SettingAside, Sink, Trying
-from kzconsumer.sinks.reports import Accountable, Previewing
-from kzconsumer.sinks.sink_faults import sink_faults
+from kzconsumer.offsets.start_rules import Destination
+from kzconsumer.plugins import SINKS, described, is_async, load_chosen, misfit
+from kzconsumer.settings.settings import Settings
+from kzconsumer.settings.tables import faults_in
+from kzconsumer.sinks.interface import (
+    Accountable,
+    Batch,
+    Checkable,
+    Preparing,
+    Previewing,
+    Pulling,
+    RangeData,
+    SettingAside,
+    Sink,
+    SinkContext,
+    SinkPlugin,
+    Trying,
+)
+
+# Why an object cannot be used as a sink, found before it is entered.
+
+_ENTERING: dict[str, tuple[str, ...]] = {"__aenter__": (), "__aexit__": ("kind", "error", "trace")}
+_OPTIONAL = {"has": ("ranges",), "set_aside": ("part", "records"), "prepare": ("batch",), "asked": ()}
+# Of a replayable sink alone.
+_REPLAYING = ("has", "set_aside", "remembers")
+
+
+def sink_faults(sink: object) -> list[str]:
+    """Each begins with the name of the sink's class and says what to change. Empty for a usable sink."""
+    kind = type(sink).__name__
+    return [f"{kind} {fault}" for fault in (*_shape(sink), *_contradictions(sink))]
+
+
+def _shape(sink: object) -> Iterator[str]:
+    yield from _method(sink, "write", ("batch",), required=True)
+    for name, arguments in _ENTERING.items():
+        if hasattr(type(sink), name):
+            yield from _method(sink, name, arguments)
+        else:  # `async with` looks at the class only
+            yield f'has no "{name}"; define "{_definition(name, arguments)}"'
+    for name, arguments in _OPTIONAL.items():
+        yield from _method(sink, name, arguments)
+    if is_async(getattr(sink, "check", None)):
+        yield 'has an async "check", which would never run; define "def check(self)"'
+
+
+def _method(sink: object, name: str, arguments: tuple[str, ...], *, required: bool = False) -> Iterator[str]:
+    found = getattr(sink, name, None)
+    if found is None:
+        if required:
+            yield f'has no "{name}"; define "{_definition(name, arguments)}"'
+    elif not is_async(found):
+        yield f'has a "{name}" that is not async; define "{_definition(name, arguments)}"'
+    elif (reason := misfit(found, *arguments)) is not None:
+        yield f'has a "{name}" that {reason}; define "{_definition(name, arguments)}"'
+
+
+def _contradictions(sink: object) -> Iterator[str]:
+    wants = getattr(sink, "wants", "columns")
+    if wants not in get_args(Wants):
+        yield f'wants "{wants}"; there is {", ".join(get_args(Wants))}'
+    batch_bytes = getattr(sink, "batch_bytes", 1)
+    if not isinstance(batch_bytes, int) or batch_bytes < 1:
+        yield f'has a "batch_bytes" that is not a number of bytes: {batch_bytes!r}'
+    due_records = getattr(sink, "due_records", 1)
+    if not isinstance(due_records, int) or due_records < 1:
+        yield f'has a "due_records" that is not a number of records: {due_records!r}'
+    try:
+        fingerprint = _fingerprint(sink)
+    except Exception as error:
+        yield f'has a "fingerprint" that cannot be read before the sink is entered: {type(error).__name__}: {error}'
+        return
+    if fingerprint is None:
+        if declared := [name for name in _REPLAYING if _declares(sink, name) and getattr(sink, name)]:
+            yield f'has "{declared[0]}" and no "fingerprint"; set that to a text, or to "" if it is not replayable'
+    elif not isinstance(fingerprint, str):
+        yield f'has a "fingerprint" that is not a text: {fingerprint!r}'
+    elif fingerprint:
+        if getattr(sink, "has", None) is None:
+            yield f'has a "fingerprint" and no "has"; define "{_definition("has", _OPTIONAL["has"])}"'
+        if wants == "raw":
+            # The records of its ranges are not counted, so no plan can identify them.
+            yield 'has a "fingerprint" and wants "raw": only a sink of columns can be replayable'
+
+
+def _fingerprint(sink: Any) -> object:
+    """None if there is none. Raises what its property raises."""
+    try:
+        return sink.fingerprint
+    except AttributeError:
+        if _declares(sink, "fingerprint"):
+            raise
+        return None
+
+
+def _declares(sink: object, name: str) -> bool:
+    return inspect.getattr_static(sink, name, None) is not None
+
+
+def _definition(name: str, arguments: tuple[str, ...]) -> str:
+    return f"async def {name}({', '.join(('self', *arguments))})"
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,3 +169,74 @@ def capabilities(sink: Sink) -> Capabilities:
         previews=sink if isinstance(sink, Previewing) else None,
         accounts=sink if isinstance(sink, Accountable) else None,
     )
+
+
+# Builds the sink that the settings name, without entering it.
+
+
+def check_sink(settings: Settings) -> Sink:
+    """Build the sink only to check its options; no server is asked. Raises as `configured_sink`."""
+    context = SinkContext(group=settings.group.id, member="", cluster="", safe_until=lambda: 0.0)
+    return configured_sink(settings, context)
+
+
+def look_at_sink(settings: Settings) -> Sink:
+    """As `check_sink`, and calls `check` of a sink that has it. Raises also SinkError."""
+    sink = check_sink(settings)
+    if (check := capabilities(sink).check) is not None:
+        with faults_in(settings.source):
+            check()
+    return sink
+
+
+def configured_sink(settings: Settings, context: SinkContext) -> Sink:
+    """Load the sink's plugin and let it check its options.
+
+    Raises ConfigError (lines that begin with the file) for faults of the settings, also for those that need the records
+    of a sink that fetches for itself; PluginError for faults of the plugin, such as a sink that has no `write`.
+    """
+    chosen = settings.require_sink()
+    build = cast(SinkPlugin, load_chosen(SINKS, chosen.plugin, f"{settings.source}: [sink] plugin"))
+    plugin = described(SINKS, chosen.plugin)
+    _require_builder(plugin, build)
+    try:
+        with faults_in(settings.source):
+            sink = build(chosen.options, msgspec.structs.replace(context, settings=settings))
+    except KzConsumerError:
+        raise
+    except Exception as error:
+        raise PluginError(f"{plugin} failed to check its options: {raised(error)}") from error
+    try:
+        can = capabilities(sink)
+    except PluginError as error:
+        raise PluginError(f"{plugin}: {error}") from None
+    if can.wants == "ranges":
+        _require_no_records(settings)
+    return sink
+
+
+def _require_no_records(settings: Settings) -> None:
+    """Raises ConfigError for what the member does with records that it has fetched."""
+    chosen = settings.require_sink()
+    needing = {
+        "[fetch] on_corrupt": settings.fetch.on_corrupt != "fail",
+        "[fetch] rate_limit": settings.fetch.rate_limit is not None,
+        "[sink] on_batch_failure": chosen.on_batch_failure != "stop",
+    }
+    why = f"needs records in the member, but the sink {chosen.plugin} fetches for itself"
+    way_out = "remove it, or change [sink.options]"
+    if faults := [f"{settings.source}: {key}: {why}: {way_out}" for key, is_set in needing.items() if is_set]:
+        raise ConfigError(faults)
+
+
+def _require_builder(plugin: str, build: SinkPlugin) -> None:
+    if not callable(build):
+        reason: str | None = (
+            f"is an object of type {type(build).__name__}, not a class or function (options, context) -> sink"
+        )
+    elif is_async(build):
+        reason = "is async; it must return the sink, not a coroutine"
+    else:
+        reason = misfit(build, "options", "context")
+    if reason is not None:
+        raise PluginError(f"{plugin} {reason}")

@@ -10,21 +10,68 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
 import msgspec
 
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
+from kzconsumer.offsets.progress import Message
 from kzconsumer.records.contents import Contents
 from kzconsumer.records.forms import Records, Unfetched
-from kzconsumer.registry.offset_list import Spans, spans_of
+from kzconsumer.registry.claim_record import Spans, spans_of
 from kzconsumer.settings.settings import Settings
-from kzconsumer.sinks.steps import Steps
-from kzconsumer.streams.message import Message
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # loaded by the sinks that take columns
+    import pyarrow as pa
+
+
+# The steps of a batch that are done, stored in the plans of its ranges, so that a replay does not repeat them.
+
+MOST_STEPS = 32
+LONGEST_STEP = 100
+"""In characters. With the limit above: 64 plans still fit into one request to ZooKeeper."""
+
+
+class StepNotRecordedError(KzConsumerError):
+    """The step is not stored: the next write of the range repeats it."""
+
+
+class Steps:
+    """A step done for a batch is done for each of its ranges, which are replayed one by one."""
+
+    def __init__(self, done: Iterable[str], record: Callable[[str], Awaitable[bool]]) -> None:
+        """`record` stores a step in the plan of every range; False if none of them is owned any more."""
+        self._done = tuple(done)
+        self._record = record
+
+    def __repr__(self) -> str:
+        return f"Steps({', '.join(self._done)})"
+
+    @property
+    def done(self) -> tuple[str, ...]:
+        """In the order in which they were recorded."""
+        return self._done
+
+    async def record(self, step: str) -> None:
+        """Store that this step is done for each range that is still owned.
+
+        Raises StepNotRecordedError when none is, ValueError for a name that `check_step` refuses.
+        """
+        check_step(step, self._done)
+        if step not in self._done:
+            if not await self._record(step):
+                raise StepNotRecordedError(f'step "{step}" is not recorded: the partitions of the batch are lost')
+            self._done = (*self._done, step)
+
+
+def check_step(step: str, done: Iterable[str]) -> None:
+    """Raises ValueError for a name that cannot be stored with those that are done."""
+    if not step or not step.isprintable() or len(step) > LONGEST_STEP:
+        raise ValueError(f"{step[:LONGEST_STEP]!r} is not the name of a step: 1 to {LONGEST_STEP} printable characters")
+    others = set(done) - {step}
+    if len(others) >= MOST_STEPS:
+        raise ValueError(f'step "{step}": a batch has {MOST_STEPS} steps at most')
 
 
 class RangeData(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -200,7 +247,7 @@ class Sink(Protocol):
 
     A sink is **replayable** when publishing a range is atomic, the first publication wins and nothing is deleted, so
     that a range written twice, also by two members at once, is there once. It declares this by `fingerprint` and `has`
-    (see `kzconsumer.offsets.destination.Destination`); with an empty fingerprint it is not replayable. `destination`, a
+    (see `kzconsumer.offsets.start_rules.Destination`); with an empty fingerprint it is not replayable. `destination`, a
     text, names it in errors. Each range is planned in ZooKeeper before it is written, and the partition's next owner
     writes exactly that range first. With `remembers = True`, which means that `has` never forgets a range, a claim also
     asks for the last range that was committed, and does not consume the partition if that is missing. The claim cannot
@@ -287,3 +334,98 @@ class SinkPlugin(Protocol):
     """
 
     def __call__(self, options: Mapping[str, object], context: SinkContext) -> Sink: ...
+
+
+# What a sink may report about its destination: what it holds, previews of records, bad records.
+#
+# Optional parts of the sink interface, used by `kzconsumer sink verify`, `replay` and `try`.
+
+
+class KeptRange(NamedTuple):
+    """A range in the sink's quarantine; the records of raw bytes are not counted (None)."""
+
+    identity: RangeIdentity
+    records: int | None
+
+
+class BadRecord(msgspec.Struct, frozen=True):
+    """Where a record is that cannot be decoded, and why."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+
+
+class Preview(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sink would make of records: `columns` are names and types, cells what JSON can say of them."""
+
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[object, ...], ...]
+    bad: tuple[BadRecord, ...]
+
+
+@runtime_checkable
+class Previewing(Protocol):
+    """A sink that can show what it would write, for `kzconsumer sink try`. It has not been entered then.
+
+    Nothing is published, marked or set aside. Raises ConfigError for options that turn out to be wrong, SinkError.
+    """
+
+    async def preview(self, batch: Batch) -> Preview: ...
+
+
+class HeldRange(msgspec.Struct, frozen=True, kw_only=True):
+    """A range that a destination's ledger has: records that came in, rows that went out, records set aside.
+
+    Older ones that follow each other may be listed as one: then `ranges` is their number, and `gaps` which offsets
+    between them are not there, in order. `rows` are those counted in the destination itself (None where that cannot be
+    done), `faults` what is wrong there.
+    """
+
+    identity: RangeIdentity
+    records_in: int
+    records_out: int
+    records_quarantined: int
+    rows: int | None = None
+    faults: tuple[str, ...] = ()
+    ranges: int = 1
+    gaps: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def runs(self) -> list[RangeIdentity]:
+        """The offsets that are there, in order: one range, unless there are gaps."""
+        ends = [self.identity.first, *(end for gap in self.gaps for end in gap), self.identity.until]
+        return [RangeIdentity(*self.identity[:4], *ends[at : at + 2]) for at in range(0, len(ends), 2)]
+
+
+class Holdings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a destination holds: `strays` are what its readers see and no range stands for, `leftovers` what they do not
+    see and is not used any more. A snapshot, except for `rows`, `faults` and `strays`."""
+
+    destination: str
+    fingerprint: str
+    ranges: tuple[HeldRange, ...]
+    strays: tuple[str, ...] = ()
+    leftovers: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Accountable(Protocol):
+    """A replayable sink that can list what its destination holds, for `kzconsumer sink verify` and `sink replay`.
+
+    It need not have been entered; nothing is changed, made or marked. Members may be writing meanwhile: a range that is
+    there whole when this is called is listed, one that is only under way is neither listed nor a stray. Without
+    `count_rows` only the ledger is read. Raises SinkError when there is no destination, or it is another group's.
+    """
+
+    async def holdings(self, *, count_rows: bool) -> Holdings: ...
+
+
+class Redirectable(Protocol):
+    """A plugin whose sink can be given another target of the same kind, for `kzconsumer sink replay`.
+
+    The plugin itself has this, not the sink. Returns the options with everything that is written going to `into`.
+    """
+
+    def elsewhere(self, options: Mapping[str, object], into: str) -> Mapping[str, object]: ...

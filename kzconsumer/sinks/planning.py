@@ -4,22 +4,151 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol, TypeVar
 
+import anyio
 import msgspec
 
-from kzconsumer.errors import RangeChangedError, SessionExpiredError, SinkError
+from kzconsumer.errors import KzConsumerError, RangeChangedError, SessionExpiredError, SinkError, ZooKeeperError, raised
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
-from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.progress import Message, OffsetTracker
+from kzconsumer.offsets.start_rules import Destination
 from kzconsumer.records.contents import Contents, contents_of
-from kzconsumer.registry.claim_record import Plan
-from kzconsumer.registry.offset_list import Spans
-from kzconsumer.sinks.destination import SinkDestination
-from kzconsumer.sinks.interface import Batch, Found, RangeData
-from kzconsumer.sinks.owned_ranges import OwnedRanges
-from kzconsumer.sinks.steps import StepNotRecordedError, Steps
+from kzconsumer.registry.claim_record import Plan, Spans
+from kzconsumer.sinks.capabilities import Capabilities
+from kzconsumer.sinks.interface import Batch, Found, RangeData, StepNotRecordedError, Steps
+from kzconsumer.zookeeper.session import Lease
+
+# What a sink's runner needs of the membership: plans, steps and commits of the ranges that this member owns.
+#
+# `sessions` implements it for whatever membership is present. A claim is named by its tracker.
+
+
+class OwnedRanges(Protocol):
+    """Without a membership no claim is owned: nothing is stored then, and nothing is raised."""
+
+    @property
+    def lease(self) -> Lease:
+        """Whether this member may still act as the owner."""
+        ...
+
+    async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
+        """Store these ranges as in flight.
+
+        Returns the claims still owned; raises SessionExpiredError, ZooKeeperError.
+        """
+        ...
+
+    async def record_step(self, claims: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
+        """Store in the plans of these claims that a step is done. Returns and raises as `plan`."""
+        ...
+
+    async def record_rejected(self, offsets: Mapping[OffsetTracker, Spans]) -> Collection[OffsetTracker]:
+        """Store in the plans of these claims which records are not written with their ranges.
+
+        Returns and raises as `plan`; ValueError if they are too many.
+        """
+        ...
+
+    def require_room(self, offsets: Mapping[OffsetTracker, Spans]) -> None:
+        """Raises ValueError if these records are too many for `record_rejected`. Stores nothing."""
+        ...
+
+    async def record_contents(self, figures: Mapping[OffsetTracker, tuple[int, str]]) -> Collection[OffsetTracker]:
+        """Store in the plans of these claims the number of records that were read, and their checksum.
+
+        Returns and raises as `plan`.
+        """
+        ...
+
+    async def message(self, partition: TopicPartition, offset: int) -> Message | None:
+        """Fetch one record; None if the log does not have it. Raises KzConsumerError."""
+        ...
+
+    async def commit(self) -> None:
+        """Store what is processed. Raises SessionExpiredError, ZooKeeperError, CoordinatorError."""
+        ...
+
+    async def resume_after_replay(self, claim: OffsetTracker) -> None:
+        """Fetch on behind the planned range of a claim, which has been written again and committed.
+
+        Raises SessionExpiredError, ZooKeeperError.
+        """
+        ...
+
+
+# What a sink raises becomes SinkError, with the sink's name.
+
+
+@contextmanager
+def sink_failures(name: str) -> Iterator[None]:
+    """Errors of the package pass, except those of recording a step: then the write has failed."""
+    try:
+        yield
+    except (StepNotRecordedError, ZooKeeperError) as error:
+        raise SinkError(f"sink {name}: {error}") from error
+    except KzConsumerError:
+        raise
+    except Exception as error:
+        raise SinkError(f"sink {name}: {raised(error)}") from error
+
+
+# The destination of a replayable sink: its errors, and answers that take too long, are raised as SinkError.
+
+# Seconds. `has` may first publish the files of a member that died, on a slow disk.
+PATIENCE = 60.0
+
+_Answer = TypeVar("_Answer")
+
+
+class SinkDestination(Destination, Protocol):
+    """A destination as the sink's runner asks it, also if the sink cannot set ranges aside."""
+
+    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        """See `kzconsumer.sinks.interface.SettingAside`; otherwise whether the range is unpublished."""
+        ...
+
+
+def destination_of(name: str, can: Capabilities) -> SinkDestination | None:
+    """None if the sink is not replayable."""
+    return _Asked(name, can.destination, can) if can.destination is not None else None
+
+
+class _Asked:
+    def __init__(self, name: str, sink: Destination, can: Capabilities) -> None:
+        self._name = name
+        self._sink = sink
+        self._can = can
+
+    def __str__(self) -> str:
+        described = self._can.described()
+        return f"sink {self._name} ({described})" if described else f"sink {self._name}"
+
+    @property
+    def fingerprint(self) -> str:
+        return self._sink.fingerprint
+
+    @property
+    def remembers(self) -> bool:
+        return self._can.remembers()
+
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        return await self._answer(self._sink.has(ranges))
+
+    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        if self._can.set_aside is None:
+            return part not in await self.has([part])
+        return await self._answer(self._can.set_aside(part, records))
+
+    async def _answer(self, answer: Awaitable[_Answer]) -> _Answer:
+        with sink_failures(self._name):
+            with anyio.move_on_after(PATIENCE):
+                return await answer
+            raise SinkError(f"sink {self._name}: no answer within {PATIENCE:g} s whether planned ranges are published")
+
 
 log = get_logger("kzconsumer.sink")
 

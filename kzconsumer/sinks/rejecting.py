@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
 import anyio
@@ -11,18 +11,19 @@ from kzconsumer.errors import (
     BrokerError,
     BrokersUnreachableError,
     ConnectionLostError,
+    ContentRefusedError,
     RecordNotWrittenError,
     RecordRejectedError,
     SinkError,
 )
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.registry.offset_list import Spans, spans_of
-from kzconsumer.rejected.rejects import RejectedRecord
-from kzconsumer.sinks.interface import RangeData, RecordsRejectedError, Rejected
-from kzconsumer.sinks.owned_ranges import OwnedRanges
-from kzconsumer.streams.message import Message
+from kzconsumer.offsets.progress import Message, OffsetTracker
+from kzconsumer.records.forms import Unfetched
+from kzconsumer.registry.claim_record import Spans, spans_of
+from kzconsumer.rejected import RejectedRecord
+from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, Rejected
+from kzconsumer.sinks.planning import OwnedRanges
 
 log = get_logger("kzconsumer.sink")
 
@@ -149,3 +150,67 @@ def _not_in_batch(record: Rejected) -> ValueError:
 
 def _all_lost(claims: Collection[OffsetTracker]) -> bool:
     return all(claim.lost for claim in claims)
+
+
+# Finds the records of a range that a destination refuses, by trying halves of it.
+
+CLASS: Final = "refused"
+"""The class of errors of records that only the destination knows to be unusable."""
+MOST_REFUSED: Final = 32
+"""Records of one range. Each takes about twice as many trials as the range can be halved: 40 of a million."""
+
+
+class Separating:
+    """`trial` as in `kzconsumer.sinks.interface.Trying`."""
+
+    def __init__(self, trial: Callable[[Batch], Awaitable[None]]) -> None:
+        self._trial = trial
+        self._trials = 0
+
+    async def refused(self, part: RangeData) -> list[Rejected]:
+        """The refused records of a range; empty if it is not refused, or only as a whole, or for more than
+        `MOST_REFUSED` records. Raises SinkError if a trial fails for another reason.
+        """
+        self._trials = 0
+        found: list[Rejected] = []
+        whole = await self._search(part, found)
+        log.info("refused records searched", **part.range._asdict(), trials=self._trials, found=len(found))
+        return found if whole else []
+
+    async def _search(self, part: RangeData, found: list[Rejected], *, refused: bool = False) -> bool:
+        """Whether all of the refusal is explained by `found`. `refused`: the range is known to be."""
+        single = part.records == 1
+        if not refused or single:
+            self._trials += 1
+            try:
+                await self._trial(Batch((part,)))
+            except ContentRefusedError as error:
+                if single:
+                    found.append(Rejected(part.topic, part.partition, _first(part), str(error), CLASS))
+                    return len(found) <= MOST_REFUSED
+            else:
+                return not refused
+        before = len(found)
+        lower, upper = _halves(part)
+        if not await self._search(lower, found):
+            return False
+        # If nothing was found in the lower half, the upper one is refused, or neither is without the other.
+        return await self._search(upper, found, refused=len(found) == before)
+
+
+def _first(part: RangeData) -> int:
+    piece = part.pieces[0]
+    return piece.first if isinstance(piece, Unfetched) else next(piece.messages()).offset
+
+
+def _halves(part: RangeData) -> tuple[RangeData, RangeData]:
+    """Each with at least one record; bounds of offsets are the whole range's."""
+    wanted = part.records // 2
+    first, until = part.first, part.until
+    while first < until:
+        middle = (first + until) // 2
+        if sum(piece.rows_below(middle) for piece in part.pieces) < wanted:
+            first = middle + 1
+        else:
+            until = middle
+    return part.between(part.first, first), part.between(first, part.until)

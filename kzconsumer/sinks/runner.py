@@ -7,31 +7,103 @@ and fetching pauses: that is the backpressure of a slow sink. A record is proces
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
-from typing import NamedTuple
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Literal, NamedTuple
 
 import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
 from kzconsumer.clock import now
+from kzconsumer.counters import Timing
 from kzconsumer.errors import CoordinatorError, KzConsumerError, SessionExpiredError, ZooKeeperError
 from kzconsumer.logs.logger import get_logger
-from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.progress import OffsetTracker
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder
-from kzconsumer.sinks.batch_status import BatchCounters, BatchStatus
 from kzconsumer.sinks.capabilities import capabilities
-from kzconsumer.sinks.failures import sink_failures
 from kzconsumer.sinks.interface import Batch, Sink
-from kzconsumer.sinks.owned_ranges import OwnedRanges
-from kzconsumer.sinks.planning import RangePlans
-from kzconsumer.sinks.quarantine import RangeQuarantine
+from kzconsumer.sinks.planning import OwnedRanges, RangePlans, sink_failures
 from kzconsumer.sinks.rejecting import Policy
-from kzconsumer.sinks.writing import BatchWriter
-from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
-from kzconsumer.streams.many_queues import ManyQueues
+from kzconsumer.sinks.writing import BatchWriter, RangeQuarantine
+from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream, ManyQueues
+
+# The stage of each batch and the time its stages took, for the log and the status pages.
+
+#: How many of the latest batches are kept.
+LAST = 20
+
+Stage = Literal["collect", "prepare", "wait", "plan", "write", "commit", "done"]
+
+
+class BatchStatus:
+    """`ranges` and `records`: what is written, once that has begun. `written`: it was written as a whole.
+
+    `seconds` has an entry for each stage that has ended. "collect" is since the first record was taken; "wait" is the
+    time between stages: for the previous batch, for the lease.
+    """
+
+    def __init__(self, batch: Batch, collected: float) -> None:
+        self.written = False
+        self.reduce_to(batch)
+        self.seconds: dict[Stage, float] = {"collect": collected}
+        self.stage: Stage = "wait"
+        self._since = now()
+        self.ended: float | None = None
+        """Seconds since 1970."""
+
+    def reduce_to(self, batch: Batch) -> None:
+        """Only these ranges are left of it."""
+        self.ranges = [str(part.range) for part in batch.ranges]
+        self.records = batch.records
+
+    @contextmanager
+    def during(self, stage: Stage) -> Iterator[None]:
+        self._enter(stage)
+        try:
+            yield
+        finally:
+            self._enter("wait")
+
+    def done(self) -> None:
+        self._enter("done")
+        self.ended = time.time()
+
+    def _enter(self, stage: Stage) -> None:
+        at = now()
+        self.seconds[self.stage] = self.seconds.get(self.stage, 0.0) + at - self._since
+        self.stage, self._since = stage, at
+
+    def log_fields(self) -> dict[str, object]:
+        return {"stage": self.stage, "ranges": len(self.ranges), "records": self.records, "seconds": self.rounded}
+
+    @property
+    def rounded(self) -> dict[str, float]:
+        return {stage: round(spent, 3) for stage, spent in self.seconds.items()}
+
+
+class BatchCounters:
+    """Counts of ended batches."""
+
+    def __init__(self) -> None:
+        self.last: deque[BatchStatus] = deque(maxlen=LAST)
+        self.records = 0
+        self.unwritten = 0
+        """Dropped, or not written as a whole."""
+        self.stages: dict[Stage, Timing] = {}
+
+    def add(self, status: BatchStatus) -> None:
+        self.last.append(status)
+        if status.written:
+            self.records += status.records
+        elif status.records:
+            self.unwritten += 1
+        for stage, seconds in status.seconds.items():
+            self.stages.setdefault(stage, Timing()).add(seconds)
+
 
 log = get_logger("kzconsumer.sink")
 

@@ -6,7 +6,7 @@ import hmac
 from http import HTTPStatus
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.settings.secret import read_secret
+from kzconsumer.settings.layers import read_secret
 from kzconsumer.settings.sections import StatusSettings
 from kzconsumer.settings.values import is_loopback
 

@@ -18,11 +18,10 @@ from prometheus_client.core import (
 )
 
 from kzconsumer.counters import BOUNDS, Counters, Timing
-from kzconsumer.lag.findings import VERDICTS
-from kzconsumer.logs.troubles import Trouble
-from kzconsumer.sinks.batch_status import BatchCounters
-from kzconsumer.status.degraded import examination
-from kzconsumer.status.report import SESSION_STATES, Report
+from kzconsumer.lag.totals import VERDICTS
+from kzconsumer.logs.setup import Trouble
+from kzconsumer.sinks.runner import BatchCounters
+from kzconsumer.status.report import SESSION_STATES, Report, examination
 from kzconsumer.status.track import Kind, PartitionStatus
 
 PREFIX = "kzconsumer_"

@@ -1,7 +1,4 @@
-"""Contracts of assignors and sinks, as test classes.
-
-A contract is imported on first use: `AssignorContract` needs hypothesis, `SinkContract` Linux.
-"""
+"""Contracts of assignors and sinks, as test classes. Read `sink_contract` first."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from kzconsumer.assignors.interface import AssignmentContext, Assignor
+from kzconsumer.assignors import AssignmentContext, Assignor
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 
 LIMIT = 60.0

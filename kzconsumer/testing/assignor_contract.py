@@ -12,11 +12,11 @@ from typing import ClassVar
 
 import msgspec
 
-from kzconsumer.assignors.interface import AssignmentContext, Assignor
-from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.assignors import AssignmentContext, Assignor
+from kzconsumer.group.assignment import GroupSnapshot
 from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.registry.group_records import Registration
 from kzconsumer.registry.nodes import Topic
-from kzconsumer.registry.registration import Registration
 from kzconsumer.testing.assignment_worker import assign_elsewhere
 
 try:

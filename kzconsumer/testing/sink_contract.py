@@ -17,8 +17,7 @@ from typing import ClassVar, Literal
 import pytest
 
 from kzconsumer.sinks.interface import Sink, SinkContext
-from kzconsumer.testing.sink_group import Group, write_failed
-from kzconsumer.testing.unusual_records import Values
+from kzconsumer.testing.sink_group import Group, Values, write_failed
 
 
 def contract_context() -> SinkContext:

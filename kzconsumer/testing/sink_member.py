@@ -25,8 +25,7 @@ import msgspec
 from kzconsumer.errors import raised, sole_cause
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.capabilities import Capabilities, capabilities
-from kzconsumer.sinks.interface import Batch, RangeData, Sink
-from kzconsumer.sinks.steps import Steps
+from kzconsumer.sinks.interface import Batch, RangeData, Sink, Steps
 from kzconsumer.testing.processes import LIMIT, LOOK, send_signal, started_by, state, wait_gone
 
 _LEAVE = 20.0

@@ -6,27 +6,97 @@ import asyncio
 import ssl
 import struct
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
 import anyio
 
 from kzconsumer import clock
 from kzconsumer.connecting import Attempts, connect, server_name
-from kzconsumer.errors import ConnectionLostError, ProtocolError, SecurityError
+from kzconsumer.errors import ConnectionLostError, KzConsumerError, ProtocolError, SecurityError, ZooKeeperError
 from kzconsumer.logs.logger import get_logger
-from kzconsumer.security.exchange import Sasl
-from kzconsumer.security.next_token import next_token
+from kzconsumer.security.sasl import Sasl
 from kzconsumer.security.tls_failures import ZOOKEEPER, explain
-from kzconsumer.settings.secret import reason_of
-from kzconsumer.zookeeper import wire, wire_frames
-from kzconsumer.zookeeper.access import Access
-from kzconsumer.zookeeper.connect_string import host_port
-from kzconsumer.zookeeper.session_calls import Asked
+from kzconsumer.security.tokens import next_token
+from kzconsumer.settings.layers import reason_of
+from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper.credentials import Access
+from kzconsumer.zookeeper.operations import OK, Handling, described, error_code, host_port
+from kzconsumer.zookeeper.watch_table import Watch, WatchKind, WatchTable
+
+# What waits for a reply: a caller's request with its future and its watch, or a request of the session itself.
+
+R = TypeVar("R")
+
+
+class Arming(NamedTuple):
+    """The watch that a request sets: at which path of the server, in which list by reply code."""
+
+    watch: Watch
+    path: str
+    kinds: Mapping[int, WatchKind]
+
+
+class Asked(Generic[R]):
+    """A caller's request, waiting for a connection or in flight. A caller that gives up cancels `outcome`."""
+
+    def __init__(
+        self,
+        request: wire.Request[R],
+        loss: Callable[[str], KzConsumerError],
+        arming: Arming | None = None,
+        watches: WatchTable | None = None,
+    ) -> None:
+        self.request = request
+        self.outcome: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._loss = loss
+        self._arming = arming
+        self._watches = watches
+
+    def answered(self, reply: wire.Reply) -> None:
+        if self.outcome.done():
+            return  # given up, and the watch with it
+        try:
+            result = wire.result(self.request, reply)
+        except ZooKeeperError as error:
+            self._arm(reply.code)
+            self.outcome.set_exception(error)
+        else:
+            self._arm(reply.code)
+            if not self.outcome.done():  # the reply to a close ends every call, this one too
+                self.outcome.set_result(result)
+
+    def lost(self, reason: str) -> None:
+        if not self.outcome.done():
+            self.outcome.set_exception(self._loss(reason))
+
+    def _arm(self, code: int) -> None:
+        if self._arming and self._watches and (kind := self._arming.kinds.get(code)):
+            self._watches.arm(kind, self._arming.path, self._arming.watch)
+
+
+class Own:
+    """A request of the session itself; each connection gets its own."""
+
+    def __init__(self, then: Callable[[], None], not_now: Callable[[], None]) -> None:
+        """`not_now` is called instead of `then` if an overloaded server has not executed it."""
+        self._then = then
+        self._not_now = not_now
+
+    def answered(self, reply: wire.Reply) -> None:
+        if reply.code == OK:
+            self._then()
+        elif error_code(reply.code).handling is Handling.REPEAT:
+            self._not_now()
+        else:
+            raise ConnectionLostError(f"the server refuses to continue the session: {described(reply.code)}")
+
+    def lost(self, reason: str) -> None:
+        pass
+
 
 log = get_logger("kzconsumer.zookeeper")
 
-R = TypeVar("R")
 
 MAX_FRAME = 64 << 20
 """Bytes. A list of children may exceed what the server takes in a request."""
@@ -47,7 +117,7 @@ class HungUp(ConnectionLostError):
 class Call(Protocol):
     """A request that awaits its reply."""
 
-    def answered(self, reply: wire_frames.Reply) -> None:
+    def answered(self, reply: wire.Reply) -> None:
         """Runs while the reply is read. Raises ConnectionLostError or ProtocolError if the connection has to end."""
 
     def lost(self, reason: str) -> None:
@@ -95,7 +165,7 @@ class Link(asyncio.Protocol):
         on_event: Callable[[bytes], None],
         on_zxid: Callable[[int], None],
         access: Access = _PLAIN,
-    ) -> tuple[Link, wire_frames.Established]:
+    ) -> tuple[Link, wire.Established]:
         """Connect, shake hands and authenticate within `timeout` seconds.
 
         Raises ConnectionLostError (HungUp), ProtocolError; SecurityError when either side does not accept the other.
@@ -105,7 +175,7 @@ class Link(asyncio.Protocol):
             with anyio.fail_after(timeout):
                 await connect(lambda: link, host, port, tls=access.tls, attempts=attempts)
                 link._write(_SIZE.pack(len(handshake)) + handshake)
-                answer = wire_frames.established(await link._hello)
+                answer = wire.established(await link._hello)
                 if answer.session_id:
                     await link._authenticate()
                 return link, answer
@@ -150,7 +220,7 @@ class Link(asyncio.Protocol):
         self._calls.append((xid, call))
         self._write(_SIZE_XID.pack(len(body) + 4, xid) + body)
 
-    async def ask(self, request: wire_frames.Request[R], xid: int | None = None) -> R:
+    async def ask(self, request: wire.Request[R], xid: int | None = None) -> R:
         """The decoded reply.
 
         Raises the server's refusal, ConnectionLostError, SecurityError if the server rejects us.
@@ -172,7 +242,7 @@ class Link(asyncio.Protocol):
                 raise SecurityError(f"[zookeeper.sasl] {sasl}: {error}") from None
         if (digest := self._access.digest) is not None:
             # A wrong password is not refused in this scheme: it makes us another user, to whom nodes may be closed.
-            await self.ask(wire.add_auth("digest", digest), wire_frames.AUTH_XID)
+            await self.ask(wire.add_auth("digest", digest), wire.AUTH_XID)
 
     async def _sasl(self, sasl: Sasl) -> None:
         exchange = sasl.begin(server_name(self.host[0]))
@@ -240,11 +310,11 @@ class Link(asyncio.Protocol):
         if not self._hello.done():
             self._hello.set_result(frame)
             return
-        reply = wire_frames.reply(frame)
-        if reply.xid == wire_frames.EVENT_XID:
+        reply = wire.reply(frame)
+        if reply.xid == wire.EVENT_XID:
             self._on_event(reply.body)
-        elif reply.code in wire_frames.REFUSES_US:
-            self._refuse(wire_frames.REFUSES_US[reply.code])
+        elif reply.code in wire.REFUSES_US:
+            self._refuse(wire.REFUSES_US[reply.code])
         elif not self._calls or self._calls[0][0] != reply.xid:
             raise ProtocolError(f"a reply to request {reply.xid}, which is not the oldest in flight")
         else:

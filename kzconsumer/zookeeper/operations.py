@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import enum
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
 import msgspec
 
 
@@ -61,3 +66,184 @@ class Check(msgspec.Struct, frozen=True):
 
 
 Operation = Create | SetData | Delete | Check
+
+
+# Kafka's `zookeeper.connect`: hosts and an optional chroot.
+
+DEFAULT_PORT = 2181
+
+# Java checks UTF-16 units: characters beyond the BMP are refused with the surrogates.
+_REFUSED_CHARACTERS = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+
+
+class ConnectString(msgspec.Struct, frozen=True):
+    """The hosts of an ensemble, and the node used as `/` ("" without one)."""
+
+    hosts: tuple[tuple[str, int], ...]
+    chroot: str
+
+    def __str__(self) -> str:
+        return ",".join(host_port(host, port) for host, port in self.hosts) + self.chroot
+
+    @classmethod
+    def parse(cls, text: str) -> ConnectString:
+        """Read `h1:2181,h2,[::1]:2182/chroot`; a missing port is 2181, a chroot of `/` is none.
+
+        Raises ValueError, with the reason, on anything else.
+        """
+        servers, slash, rest = text.strip().partition("/")
+        if not servers:
+            raise ValueError(f"{text!r} names no host")
+        chroot = slash + rest
+        if chroot in ("", "/"):
+            chroot = ""
+        elif "," in chroot:
+            raise ValueError(f"chroot {chroot!r} holds a comma: write the chroot once, behind the last host")
+        elif fault := path_fault(chroot):
+            raise ValueError(f"chroot {chroot!r} {fault}")
+        return cls(tuple(_host(server.strip()) for server in servers.split(",")), chroot)
+
+    def full(self, path: str) -> str:
+        """The path with the chroot. Raises ValueError for an invalid path, which could leave the chroot."""
+        if fault := path_fault(path):
+            raise ValueError(fault)
+        if path == "/":
+            return self.chroot or "/"
+        return self.chroot + path
+
+
+def host_port(host: str, port: int) -> str:
+    """`host:port`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def path_fault(path: str) -> str:
+    """Why ZooKeeper refuses this path (`org.apache.zookeeper.common.PathUtils`, 3.8), or ""."""
+    if not path.startswith("/"):
+        return "does not start with /"
+    if path == "/":
+        return ""
+    if path.endswith("/"):
+        return "ends with /"
+    for name in path[1:].split("/"):
+        if name in ("", ".", ".."):
+            return f"has {name!r} between its slashes"
+    if wrong := _REFUSED_CHARACTERS.search(path):
+        return f"holds the character {wrong[0]!r}"
+    return ""
+
+
+def _host(text: str) -> tuple[str, int]:
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ValueError(f"{text!r} is not [address]:port")
+        colon, port = rest[:1], rest[1:]
+    else:
+        host, colon, port = text.partition(":")
+        if ":" in port:
+            raise ValueError(f"{text!r}: write an IPv6 address in brackets")
+    if not host or any(character.isspace() for character in host):
+        raise ValueError(f"{text!r} names no host")
+    if not colon:
+        return host, DEFAULT_PORT
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        raise ValueError(f"{text!r}: {port!r} is not a port")
+    return host, int(port)
+
+
+# The error codes of ZooKeeper's replies, and what each means for the client.
+#
+# Numbers and names are those of `org.apache.zookeeper.KeeperException.Code` (3.4 to 3.9).
+
+
+class Handling(enum.Enum):
+    """What the client does after a reply with a code."""
+
+    ANSWER = "answer"
+    """It is the result: the nodes are such that the request was not executed. The caller decides."""
+    REPEAT = "repeat"
+    """Not executed, and it would be a moment later: it is sent again."""
+    WAIT = "wait"
+    """Not executed until an operator changes something: it is sent again until then."""
+    RECONNECT = "reconnect"
+    """The outcome is unknown, or another server has to be asked: the connection is given up."""
+    REFUSED = "refused"
+    """The server does not let this client in."""
+    END = "end"
+    """It never will be executed: what asked for it fails."""
+
+
+class ErrorCode(NamedTuple):
+    name: str
+    handling: Handling
+    meaning: str
+
+
+OK: Final = 0
+RUNTIME_INCONSISTENCY: Final = -2
+NO_NODE: Final = -101
+NO_AUTH: Final = -102
+BAD_VERSION: Final = -103
+NODE_EXISTS: Final = -110
+NOT_EMPTY: Final = -111
+AUTH_FAILED: Final = -115
+REQUIRES_SASL: Final = -124
+QUOTA_EXCEEDED: Final = -125
+THROTTLED: Final = -127
+
+_ANSWER, _REPEAT, _WAIT, _RECONNECT, _REFUSED, _END = Handling
+
+ERROR_CODES: Final[Mapping[int, ErrorCode]] = {
+    OK: ErrorCode("OK", _ANSWER, "executed"),
+    -1: ErrorCode("SYSTEMERROR", _END, "the server failed; its log says why"),
+    RUNTIME_INCONSISTENCY: ErrorCode("RUNTIMEINCONSISTENCY", _END, "another operation of the transaction was refused"),
+    -3: ErrorCode("DATAINCONSISTENCY", _END, "the server's data are inconsistent; its log says why"),
+    -4: ErrorCode("CONNECTIONLOSS", _RECONNECT, "the server lost its connection"),
+    -5: ErrorCode("MARSHALLINGERROR", _END, "the server could not read or execute the request; its log says why"),
+    -6: ErrorCode("UNIMPLEMENTED", _END, "the server does not know this request: it is too old"),
+    -7: ErrorCode("OPERATIONTIMEOUT", _RECONNECT, "the servers did not agree in time"),
+    -8: ErrorCode("BADARGUMENTS", _END, "the server considers the request invalid"),
+    -9: ErrorCode("INVALIDSTATE", _RECONNECT, "the session is not in a state to be served"),
+    -12: ErrorCode("UNKNOWNSESSION", _RECONNECT, "the server does not know the session"),
+    -13: ErrorCode("NEWCONFIGNOQUORUM", _END, "a new configuration of the ensemble has no quorum"),
+    -14: ErrorCode("RECONFIGINPROGRESS", _END, "the ensemble is being reconfigured"),
+    -100: ErrorCode("APIERROR", _END, "the server refuses the request"),
+    NO_NODE: ErrorCode("NONODE", _ANSWER, "no such node"),
+    NO_AUTH: ErrorCode("NOAUTH", _ANSWER, "the node's ACL is for another user"),
+    BAD_VERSION: ErrorCode("BADVERSION", _ANSWER, "the node has another version"),
+    -108: ErrorCode("NOCHILDRENFOREPHEMERALS", _END, "an ephemeral node has no children"),
+    NODE_EXISTS: ErrorCode("NODEEXISTS", _ANSWER, "the node exists"),
+    NOT_EMPTY: ErrorCode("NOTEMPTY", _ANSWER, "the node has children"),
+    -112: ErrorCode("SESSIONEXPIRED", _RECONNECT, "the session has expired"),
+    -113: ErrorCode("INVALIDCALLBACK", _END, "the callback is invalid"),
+    -114: ErrorCode(
+        "INVALIDACL", _END, "the ACL is invalid: [zookeeper] acl needs [zookeeper.sasl] or [zookeeper.digest]"
+    ),
+    AUTH_FAILED: ErrorCode("AUTHFAILED", _REFUSED, "the server does not accept our authentication (AUTH_FAILED)"),
+    -118: ErrorCode("SESSIONMOVED", _RECONNECT, "the session is served by another server"),
+    -119: ErrorCode("NOTREADONLY", _RECONNECT, "the server is cut off from the others, and read-only"),
+    -120: ErrorCode(
+        "EPHEMERALONLOCALSESSION",
+        _END,
+        "the server keeps sessions for itself (localSessionsEnabled): set localSessionsUpgradingEnabled=true there",
+    ),
+    -121: ErrorCode("NOWATCHER", _END, "there is no such watch"),
+    -122: ErrorCode("REQUESTTIMEOUT", _RECONNECT, "the request was not answered in time"),
+    -123: ErrorCode("RECONFIGDISABLED", _END, "the ensemble must not be reconfigured"),
+    REQUIRES_SASL: ErrorCode("SESSIONCLOSEDREQUIRESASLAUTH", _REFUSED, "the server requires SASL: [zookeeper.sasl]"),
+    QUOTA_EXCEEDED: ErrorCode(
+        "QUOTAEXCEEDED", _WAIT, "a quota of ZooKeeper is used up: raise it (setquota), or remove unused nodes"
+    ),
+    THROTTLED: ErrorCode("THROTTLEDOP", _REPEAT, "the server has more requests than it can answer in time"),
+}
+
+
+def error_code(code: int) -> ErrorCode:
+    """An unknown code, of a later version, ends what asked."""
+    return ERROR_CODES.get(code) or ErrorCode("UNKNOWN", _END, "a code that ZooKeeper up to 3.9 does not have")
+
+
+def described(code: int) -> str:
+    known = error_code(code)
+    return f"{known.meaning} ({known.name}, {code})"

@@ -22,12 +22,12 @@ from kzconsumer.errors import (
     SessionExpiredError,
 )
 from kzconsumer.logs.logger import get_logger
-from kzconsumer.zookeeper import wire, wire_frames
-from kzconsumer.zookeeper.access import Access
-from kzconsumer.zookeeper.connect_string import ConnectString, host_port
+from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper.credentials import Access
 from kzconsumer.zookeeper.heartbeat import Instant
 from kzconsumer.zookeeper.link import HungUp, Link
-from kzconsumer.zookeeper.operations import Check
+from kzconsumer.zookeeper.operations import Check, ConnectString, host_port
+from kzconsumer.zookeeper.wire import Established
 
 log = get_logger("kzconsumer.zookeeper")
 
@@ -58,7 +58,7 @@ class Found(NamedTuple):
     """A server that took the session, and when it was asked."""
 
     link: Link
-    answer: wire_frames.Established
+    answer: Established
     sent: Instant
 
 
@@ -249,3 +249,48 @@ async def _why_hung_up(host: str, port: int, access: Access) -> str:
         "has it a quorum, and room for more connections (maxClientCnxns), "
         "or does this port want TLS? ([zookeeper] secure, connect)"
     )
+
+
+# A session that has ended for us, but that the ensemble may still keep, with all its ephemeral nodes.
+#
+# A leader that was suspended reports "expired" before it learns that it is no longer the leader. Deleting the nodes
+# one by one could hit nodes of another session made in between, since no operation checks an owner. Closing the
+# session by its id and password removes exactly its nodes, in one transaction, and servers refuse requests of it that
+# still arrive.
+
+
+class FormerSession:
+    """The id and password of a session. The password is in no text of it."""
+
+    def __init__(self, session: int, password: bytes, timeout: float, kept_until: float) -> None:
+        """`kept_until`: on `kzconsumer.clock`, the latest end of the lease that sinks and applications were given."""
+        self.id = session
+        self._password = password
+        self._timeout = timeout
+        self._kept_until = kept_until
+
+    def __repr__(self) -> str:
+        return f"<FormerSession {self.id & 0xFFFFFFFFFFFFFFFF:#x}>"
+
+    async def end(self, host: tuple[str, int], access: Access) -> bool:
+        """Close it; False if the server, as one of a quorum, no longer knows it.
+
+        Waits until it could have expired by itself: until then a writer of this process may rely on it. Raises
+        ConnectionLostError, ProtocolError, SecurityError, TimeoutError.
+        """
+        greeting = wire.handshake(self.id, self._password, self._timeout, 0)
+        patience = self._timeout / 3
+        link, answer = await Link.open(*host, greeting, timeout=patience, on_event=_drop, on_zxid=_drop, access=access)
+        try:
+            if answer.session_id != self.id:
+                return False
+            await anyio.sleep(max(0.0, self._kept_until - clock.now()))
+            with anyio.fail_after(patience):
+                await link.ask(wire.close_session(lambda: None))
+            return True
+        finally:
+            link.abort("done")
+
+
+def _drop(_: object) -> None:
+    """Its events are dropped."""

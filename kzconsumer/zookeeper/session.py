@@ -13,16 +13,26 @@ from typing import Protocol, Self, TypeVar
 import anyio
 
 from kzconsumer import clock
-from kzconsumer.errors import NodeExistsError, NoNodeError, ZooKeeperError
-from kzconsumer.zookeeper import wire, wire_frames
-from kzconsumer.zookeeper.access import Access
-from kzconsumer.zookeeper.connect_string import ConnectString
-from kzconsumer.zookeeper.error_codes import NO_NODE, OK
-from kzconsumer.zookeeper.former_session import FormerSession
-from kzconsumer.zookeeper.operations import Check, Create, Delete, Node, Operation, SetData, Stat
-from kzconsumer.zookeeper.session_calls import Arming
+from kzconsumer.errors import NodeExistsError, NoNodeError, SessionExpiredError, ZooKeeperError
+from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper.credentials import Access
+from kzconsumer.zookeeper.link import Arming
+from kzconsumer.zookeeper.operations import (
+    NO_NODE,
+    OK,
+    Check,
+    ConnectString,
+    Create,
+    Delete,
+    Node,
+    Operation,
+    SetData,
+    Stat,
+)
+from kzconsumer.zookeeper.server_choice import FormerSession
 from kzconsumer.zookeeper.session_life import SessionLife, SessionState
-from kzconsumer.zookeeper.watch import Watch, WatchKind
+from kzconsumer.zookeeper.watch_table import Watch, WatchKind
+from kzconsumer.zookeeper.wire import Request
 
 __all__ = [
     "Check",
@@ -43,7 +53,7 @@ R = TypeVar("R")
 
 
 class _Watching(Protocol[R]):
-    def __call__(self, path: str, full: str, *, watch: bool) -> wire_frames.Request[R]: ...
+    def __call__(self, path: str, full: str, *, watch: bool) -> Request[R]: ...
 
 
 class ZooKeeperSession(SessionLife):
@@ -248,3 +258,50 @@ class ZooKeeperSession(SessionLife):
         except asyncio.CancelledError:
             watch.cancel()  # the reply may have armed it just before
             raise
+
+
+# The lease: whether this process may still act as an owner. It outlives sessions and refers to the current one.
+#
+# It makes deliveries by an expired member rare; correctness rests on fenced commits.
+
+
+class Lease:
+    """Records may be delivered and published while `held`."""
+
+    def __init__(self) -> None:
+        self._session: ZooKeeperSession | None = None
+        self._changed = anyio.Event()
+
+    @property
+    def safe_until(self) -> float:
+        """Until then (`kzconsumer.clock`) no server can have expired the session; 0 without one."""
+        return self._session.safe_until if self._session is not None else 0.0
+
+    @property
+    def held(self) -> bool:
+        return self._session is not None and self._session.trusted()
+
+    def set(self, session: ZooKeeperSession | None) -> None:
+        self._session = session
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def wait(self) -> None:
+        """Wait until the lease is held, across sessions."""
+        while not self.held:
+            changed = self._changed
+            try:
+                if self._session is not None:
+                    await self._session.wait_trusted()
+                    continue
+            except SessionExpiredError:
+                pass  # the connector sets the next session, or none
+            await changed.wait()
+
+    async def wait_lost(self) -> None:
+        """Wait until the lease is not held."""
+        while True:
+            left = self.safe_until - clock.now()  # read once: doubt makes it 0 at any moment
+            if left <= 0:
+                return
+            await anyio.sleep(left)

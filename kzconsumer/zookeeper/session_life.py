@@ -24,16 +24,13 @@ from kzconsumer.errors import (
     ZooKeeperError,
 )
 from kzconsumer.logs.logger import get_logger
-from kzconsumer.zookeeper import server_choice, wire, wire_frames
-from kzconsumer.zookeeper.access import Access
-from kzconsumer.zookeeper.connect_string import ConnectString
-from kzconsumer.zookeeper.former_session import FormerSession
+from kzconsumer.zookeeper import server_choice, wire
+from kzconsumer.zookeeper.credentials import Access
 from kzconsumer.zookeeper.heartbeat import Beat, Heartbeat
-from kzconsumer.zookeeper.link import Link
-from kzconsumer.zookeeper.operations import Check
-from kzconsumer.zookeeper.server_choice import PAUSE, Found, Handshake, ServerChoice
-from kzconsumer.zookeeper.session_calls import Arming, Asked, Own
-from kzconsumer.zookeeper.watch import WatchTable, run_callback
+from kzconsumer.zookeeper.link import Arming, Asked, Link, Own
+from kzconsumer.zookeeper.operations import Check, ConnectString
+from kzconsumer.zookeeper.server_choice import PAUSE, FormerSession, Found, Handshake, ServerChoice
+from kzconsumer.zookeeper.watch_table import WatchTable, run_callback
 
 log = get_logger("kzconsumer.zookeeper")
 
@@ -143,7 +140,7 @@ class SessionLife:
         if self._over:
             raise self._end()
 
-    async def ask(self, request: wire_frames.Request[R], arming: Arming | None = None) -> R:
+    async def ask(self, request: wire.Request[R], arming: Arming | None = None) -> R:
         """Send a request, in the order of calls, as soon as there is a connection; returns the reply.
 
         Raises ConnectionLostError (sent, no reply), SessionExpiredError, and the server's refusal. A request that an
@@ -306,7 +303,7 @@ class SessionLife:
         def again() -> None:
             asyncio.get_running_loop().call_later(PAUSE[1], self._restore, link, body)
 
-        link.send(body, Own(self._restored, again), wire_frames.SET_WATCHES_XID)
+        link.send(body, Own(self._restored, again), wire.SET_WATCHES_XID)
 
     def _restored(self) -> None:
         self._restoring -= 1
@@ -317,7 +314,7 @@ class SessionLife:
             self._zxid = zxid
 
     def _event(self, body: bytes) -> None:
-        if event := wire_frames.event(body):
+        if event := wire.event(body):
             self.watches.fire(*event)
 
     def _enter(self, state: SessionState) -> None:

@@ -6,15 +6,59 @@ event before any reply that shows the change.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from itertools import islice
 from typing import Any, TypeVar
 
-from kzconsumer.errors import NoNodeError
-from kzconsumer.zookeeper.round_trips import together
-from kzconsumer.zookeeper.session import Node, Stat, Watch, ZooKeeperSession
+import anyio
+
+from kzconsumer.errors import ConnectionLostError, KzConsumerError, NoNodeError
+from kzconsumer.zookeeper.operations import Node, Stat
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.watch_table import Watch
+
+# Many requests in one round trip, and reads repeated when their reply was lost.
+#
+# Writes are never repeated here: only the caller can find out whether a lost one was executed.
 
 T = TypeVar("T")
+
+
+async def outcomes(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | KzConsumerError]:
+    """Each call's result or its error, in order, after all have ended."""
+    pending = list(calls)
+    results: list[Any] = [None] * len(pending)
+
+    async def run(index: int, call: Coroutine[Any, Any, T]) -> None:
+        try:
+            results[index] = await call
+        except KzConsumerError as error:
+            results[index] = error
+
+    async with anyio.create_task_group() as tasks:
+        for index, call in enumerate(pending):
+            tasks.start_soon(run, index, call)
+    return results
+
+
+async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """All results in order; raises the first error after all calls have ended."""
+    results: list[T] = []
+    for result in await outcomes(calls):
+        if isinstance(result, KzConsumerError):
+            raise result
+        results.append(result)
+    return results
+
+
+async def repeated(read: Callable[[], Awaitable[T]]) -> T:
+    """The result of a read, repeated as long as connections break; each attempt waits for a connection."""
+    while True:
+        try:
+            return await read()
+        except ConnectionLostError:
+            continue
+
 
 # Nodes that are read again at one timer, so that its cost does not grow with the group.
 REREAD_AT_ONCE = 32

@@ -10,17 +10,20 @@ from tests.audit import c_operators, operators
 from tests.audit.operators import Mutation
 
 MEMBER: Final = (
-    *("group", "offsets", "registry", "zookeeper", "brokers", "fetcher", "streams", "records", "runs", "rejected"),
+    *("group", "offsets", "registry", "zookeeper", "brokers", "fetcher", "streams", "records"),
     *("sinks", "settings", "security", "service", "status"),
 )
 DECODER: Final = "decoder in C"
-_SPARK: Final = ("ranges", "delta", "iceberg", "jdbc", "executors", "source", "columns")
-_TOOLS: Final = ("groups", "offsets", "cluster", "sinks", "exporter")
+_SPARK: Final = ("ranges", "destinations", "executors", "source", "columns")
+_TOOLS: Final = ("groups", "offsets", "cluster", "exporter")
 FOLDERS: Final[Mapping[str, str]] = {
     **{room: f"kzconsumer/{room}" for room in MEMBER},
+    "runs": "kzconsumer/runs.py",
+    "rejected": "kzconsumer/rejected.py",
     "files": "plugins/files/kzconsumer_files",
     **{f"spark {room}": f"plugins/spark/kzconsumer_spark/{room}" for room in _SPARK},
     **{f"tools {room}": f"plugins/tools/kzconsumer_tools/{room}" for room in _TOOLS},
+    "tools proof": "plugins/tools/kzconsumer_tools/proof.py",
 }
 NATIVE: Final = "kzconsumer/records/native"
 
@@ -35,5 +38,5 @@ def bugs_of(root: Path, room: str) -> list[Mutation]:
         files, pattern, make = root / NATIVE, "*.c", c_operators.mutations
     else:
         files, pattern, make = root / FOLDERS[room], "*.py", operators.mutations
-    found = sorted(files.rglob(pattern))
+    found = [files] if files.is_file() else sorted(files.rglob(pattern))
     return [bug for file in found for bug in make(str(file.relative_to(root)), file.read_text())]

@@ -16,13 +16,12 @@ import pyarrow as pa
 
 from kzconsumer.clock import now
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.progress import Chunk, OffsetTracker
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer.sinks.runner import SinkRunner
-from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer_spark.daemon.sink import SparkSink
 from tests.support.owned_ranges import Owned

@@ -29,10 +29,11 @@ from rich.table import Table
 from kzconsumer import clock
 from kzconsumer.logs import setup
 from kzconsumer.model import ConsumerThreadId
-from kzconsumer.zookeeper.round_trips import together
-from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
+from kzconsumer.zookeeper.operations import ConnectString
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.watches import together
+from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import Sandbox
-from kzconsumer_sandbox.servers.topics import create_topic
 from tests.bench import scale_simulated
 from tests.bench.report import Spread
 from tests.bench.scale_members import Progress

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from kzconsumer_spark import GroupSource
-from kzconsumer_spark.worker.pipes import take_pipes
+from kzconsumer_spark.worker.spark_session import take_pipes
 from tests.bench.spark_source import answer, session_in
 
 

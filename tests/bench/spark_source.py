@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from kzconsumer_spark.pipe.messages import Start, ToFunction
 from kzconsumer_spark.pipe.spark_settings import settings
-from kzconsumer_spark.worker.pipes import take_pipes
+from kzconsumer_spark.worker.spark_session import take_pipes
 
 #: The set of jars of Spark's own source.
 JARS = "spark-kafka-source"

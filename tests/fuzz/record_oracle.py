@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from kzconsumer.records import layout as L
+from kzconsumer.records import compression as L
 from kzconsumer.records.compression import BadCompression, Scratch, decompress
 
 

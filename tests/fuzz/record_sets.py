@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from kzconsumer.records import compression as L
 from kzconsumer.records import decode as decoder
-from kzconsumer.records import layout as L
 from kzconsumer.records.compression import Scratch
 from kzconsumer.records.decode import Decoded, decode
 from tests.fuzz.guarded_memory import GuardedMemory

@@ -16,39 +16,51 @@ from kzconsumer.brokers.protocol.cluster_state import (
     DescribeConfigsRequest,
     DescribeQuorumRequest,
     ListPartitionReassignmentsRequest,
+    MetadataRequest,
+    MetadataResponse,
     Moving,
+    PartitionMetadata,
     Reassignments,
     TopicConfig,
+    TopicMetadata,
 )
-from kzconsumer.brokers.protocol.fetch import Diverging, FetchedPartition, FetchRequest, FetchResponse
-from kzconsumer.brokers.protocol.frames import response_body
-from kzconsumer.brokers.protocol.group_offsets import (
-    Coordinator,
-    FindCoordinatorRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    StoredOffset,
-    StoredOffsets,
-)
-from kzconsumer.brokers.protocol.group_state import (
+from kzconsumer.brokers.protocol.groups import (
     ConsumerGroupDescribeRequest,
+    Coordinator,
     DescribeGroupsRequest,
+    FindCoordinatorRequest,
     GroupListing,
     GroupMember,
     GroupState,
     ListedGroup,
     ListGroupsRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    StoredOffset,
+    StoredOffsets,
 )
-from kzconsumer.brokers.protocol.leader_epochs import EpochEnd, OffsetForLeaderEpochRequest
-from kzconsumer.brokers.protocol.list_offsets import ListedOffset, ListOffsetsRequest
-from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
-from kzconsumer.brokers.protocol.sasl import (
+from kzconsumer.brokers.protocol.log_reads import (
+    Diverging,
+    EpochEnd,
+    FetchedPartition,
+    FetchRequest,
+    FetchResponse,
+    ListedOffset,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+)
+from kzconsumer.brokers.protocol.primitives import response_body
+from kzconsumer.brokers.protocol.versions import (
+    SPOKEN,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
     SaslHandshakeResponse,
+    Versions,
+    is_flexible,
 )
-from kzconsumer.brokers.protocol.versions import SPOKEN, ApiVersionsRequest, ApiVersionsResponse, Versions, is_flexible
 from kzconsumer.errors import ProtocolError
 from kzconsumer.model import Broker, TopicPartition
 from tests.fuzz.guarded_memory import GuardedMemory

@@ -13,7 +13,7 @@ import time
 import anyio
 
 import kzconsumer
-from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.consumer import KafkaStream
 from tests.interop.plants import PLANTS
 from tests.support.printing_member import consume_until_terminated
 

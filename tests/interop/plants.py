@@ -11,9 +11,8 @@ import msgspec
 from kzconsumer.errors import NoNodeError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.storage import OffsetWrite
-from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
+from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.storage import OffsetWrite, ZooKeeperOffsetStorage
 from kzconsumer.registry.owners import OwnerRegistry
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import anyio
 from anyio import to_thread
 
-from kzconsumer_sandbox.errors import SandboxError
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.sandbox_errors import SandboxError
 from kzconsumer_sandbox.servers.configuration import QUICK_START
 from kzconsumer_sandbox.servers.jars import NEWEST, cache_folder, find_java, kafka_version, resolve_jars
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.interop.committed import committed
 from tests.interop.evidence import Span
 from tests.interop.schedule import OF_ZOOKEEPER, Fault, What

@@ -14,7 +14,7 @@ from typing import cast
 
 import pyarrow.parquet as pq
 
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.soak.ledger import Ledger
 from tests.soak.member import TASKS
 from tests.soak.process import Held, held

@@ -12,9 +12,9 @@ import sys
 import anyio
 
 import kzconsumer
+from kzconsumer.consumer import KafkaStream
 from kzconsumer.logs import setup
-from kzconsumer.streams.kafka_stream import KafkaStream
-from kzconsumer.streams.message import Message
+from kzconsumer.offsets.progress import Message
 
 # So many are always unfinished, so that a kill interrupts some.
 UNFINISHED = 40

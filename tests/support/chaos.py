@@ -21,7 +21,7 @@ from pyiceberg.catalog import load_catalog
 from structlog.testing import capture_logs
 
 from kzconsumer.errors import KzConsumerError
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.support.ensemble import Ensemble
 from tests.support.members import Daemon, owners, stored_offsets
 from tests.support.object_store import ObjectStore

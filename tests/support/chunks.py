@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.progress import Chunk, Message, OffsetTracker, load
 from kzconsumer.records._native import Lot
 from kzconsumer.records.decode import decode
 from kzconsumer.records.forms import RawRecords, Records
-from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from kzconsumer.streams.message import Message, load
-from kzconsumer.zookeeper.lease import Lease
+from kzconsumer.zookeeper.session import Lease
 from tests.support.record_sets import Record, record_batch
 
 TOPIC = "orders"

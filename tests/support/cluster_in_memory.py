@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.authority import WithBrokers
+from kzconsumer.offsets.start_rules import WithBrokers
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
-from kzconsumer_tools.groups.lag import LogRange
-from kzconsumer_tools.groups.topics import NodeTopics, Topics
-from kzconsumer_tools.offsets.coordinator_changes import NO_OFFSET
+from kzconsumer_tools.groups.group_lag import LogRange
+from kzconsumer_tools.groups.group_reader import NodeTopics, Topics
+from kzconsumer_tools.offsets.changes import NO_OFFSET
 
 
 class Cluster(ClusterAccess):

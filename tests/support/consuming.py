@@ -12,7 +12,7 @@ import anyio
 import pyarrow as pa
 
 import kzconsumer
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.support.zookeeper_sessions import session
 
 LIMIT = 30.0

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from kzconsumer_spark.function.batch import FunctionBatch
+from kzconsumer_spark.destinations.function_batch import FunctionBatch
 from tests.support.spark_functions import FUNCTION_DIRECTORY
 
 

@@ -18,13 +18,12 @@ from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer_files.names import Owner
-from kzconsumer_files.parquet.records import write_records
+from kzconsumer_files.parquet import write_records
 from kzconsumer_files.publication import StagedRange
-from kzconsumer_spark.daemon.spool import write_spool
-from kzconsumer_spark.daemon.spool_place import SpoolPlace
-from kzconsumer_spark.delta.target import DeltaTarget
+from kzconsumer_spark.daemon.spool import SpoolPlace, write_spool
+from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.pipe.messages import SpooledRange, ToDelta
-from kzconsumer_spark.ranges.table_destination import TableTarget
+from kzconsumer_spark.worker.range_writers import TableTarget
 from tests.support.range_data import range_data
 
 Target = TypeVar("Target", bound=TableTarget[Any])

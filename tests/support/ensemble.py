@@ -14,10 +14,9 @@ from pathlib import Path
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from kzconsumer_sandbox.servers.configuration import as_text
-from kzconsumer_sandbox.servers.ports import HOST, free_port
+from kzconsumer_sandbox.servers.configuration import HOST, as_text, free_port
+from kzconsumer_sandbox.servers.kafka_servers import ZooKeeperServer
 from kzconsumer_sandbox.servers.readiness import _four_letters
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.cable import Cable
 from tests.support.processes import wait_until
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.jars import NEWEST, resolve_jars
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.support.ensemble import Ensemble, ensemble
 from tests.support.servers import Servers
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import KafkaException, Producer
 
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.support.original import Record
 from tests.support.producing import compatibility
 

@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import ClientSession
 from yarl import URL
 
-from kzconsumer_sandbox.servers.ports import HOST
+from kzconsumer_sandbox.servers.configuration import HOST
 
 _XML: Final = {"Content-Type": "application/xml"}
 

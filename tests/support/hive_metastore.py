@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from kzconsumer_sandbox.servers.configuration import HOST
 from kzconsumer_sandbox.servers.jars import classpath, find_java
-from kzconsumer_sandbox.servers.ports import HOST
 from tests.support.jars import fetched, spark_jars
 from tests.support.java_program import JavaProgram
 from tests.support.py4j_gateway import SERVER, gateway_of

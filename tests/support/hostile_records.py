@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from kzconsumer.streams.message import Message
-from kzconsumer_files.parquet.records import FIRST_MS, LAST_MS
+from kzconsumer.offsets.progress import Message
+from kzconsumer_files.parquet import FIRST_MS, LAST_MS
 from tests.support.producing import Headers, Sent
 from tests.support.range_data import record
 

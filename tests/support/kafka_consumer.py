@@ -15,9 +15,9 @@ import anyio
 from confluent_kafka import Consumer, KafkaError, KafkaException, ShareConsumer
 
 from kzconsumer.brokers.connection import BrokerConnection
-from kzconsumer.brokers.protocol.group_state import ListGroupsRequest
+from kzconsumer.brokers.protocol.groups import ListGroupsRequest
 from kzconsumer.model import Broker
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.support.consuming import LIMIT
 from tests.support.java_program import JavaProgram
 from tests.support.producing import compatibility

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 import anyio
 from confluent_kafka import Consumer, TopicPartition
 
-from kzconsumer.assignors.roundrobin import java_hash
+from kzconsumer.assignors import java_hash
 from kzconsumer.registry import paths
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.support.producing import compatibility
 from tests.support.zookeeper_sessions import session
 

@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.configuration import QUICK_START
+from kzconsumer_sandbox.servers.configuration import HOST, QUICK_START, free_port
 from kzconsumer_sandbox.servers.jars import NEWEST, resolve_jars
-from kzconsumer_sandbox.servers.ports import HOST, free_port
+from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.server_process import ServerProcess
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.programs import KADMIN, KINIT, KRB5KDC, give_up, need
 from tests.support.servers import Servers
 

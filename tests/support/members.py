@@ -18,12 +18,11 @@ from typing import Any
 import anyio
 
 import kzconsumer
-from kzconsumer.consumer import ConsumerConnector
+from kzconsumer.consumer import ConsumerConnector, KafkaStream
 from kzconsumer.member import Member
 from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.progress import Message
 from kzconsumer.sessions import Sessions
-from kzconsumer.streams.kafka_stream import KafkaStream
-from kzconsumer.streams.message import Message
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from tests.support.zookeeper_sessions import session
 

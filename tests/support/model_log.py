@@ -11,7 +11,7 @@ import random
 from typing import NamedTuple
 
 from kzconsumer.brokers.protocol.error_codes import NONE, OFFSET_OUT_OF_RANGE
-from kzconsumer.brokers.protocol.fetch import READ_COMMITTED, FetchedPartition
+from kzconsumer.brokers.protocol.log_reads import READ_COMMITTED, FetchedPartition
 from kzconsumer.model import TopicPartition
 from tests.support.record_sets import Record, control_batch, record_batch
 

@@ -22,7 +22,7 @@ from urllib.request import Request, urlopen
 
 from pyarrow import fs
 
-from kzconsumer_sandbox.servers.ports import HOST, free_port
+from kzconsumer_sandbox.servers.configuration import HOST, free_port
 from kzconsumer_sandbox.servers.server_process import ServerProcess
 from tests.support.jars import fetched, hadoop_version, spark_jars
 from tests.support.programs import AZURITE, FAKE_GCS_SERVER, need

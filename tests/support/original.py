@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import anyio
 
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.support.extent import extent
 from tests.support.java_program import JavaProgram
 from tests.support.servers import Servers

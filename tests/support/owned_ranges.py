@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.registry.claim_record import Plan
-from kzconsumer.registry.offset_list import Spans
-from kzconsumer.streams.message import Message
-from kzconsumer.zookeeper.lease import Lease
+from kzconsumer.offsets.progress import Message, OffsetTracker
+from kzconsumer.registry.claim_record import Plan, Spans
+from kzconsumer.zookeeper.session import Lease
 from tests.support.chunks import LeaseInHand
 
 

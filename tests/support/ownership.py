@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import anyio
 
-from kzconsumer.assignors.interface import Assignor
-from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.assignors import Assignor
+from kzconsumer.group.assignment import GroupSnapshot
+from kzconsumer.registry.group_records import STATIC, Registration
 from kzconsumer.registry.nodes import Topic
-from kzconsumer.registry.registration import STATIC, Registration
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from tests.support.zookeeper_sessions import session
 

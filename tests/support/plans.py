@@ -9,7 +9,7 @@ import msgspec
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.registry.claim_record import Plan, decode_claim_record
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.support.zookeeper_sessions import session
 
 

@@ -24,7 +24,7 @@ import psycopg
 import pytest
 
 import kzconsumer_sandbox.servers.die_with_parent as die_with_parent
-from kzconsumer_sandbox.servers.ports import HOST, free_port
+from kzconsumer_sandbox.servers.configuration import HOST, free_port
 from tests.support.jars import fetched
 from tests.support.programs import INITDB, need
 

@@ -21,7 +21,7 @@ import anyio
 
 import kzconsumer
 from kzconsumer import clock
-from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.consumer import KafkaStream
 from tests.support.steady_flow import Delivery
 
 

@@ -11,7 +11,7 @@ from random import Random
 
 from anyio import to_thread
 
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.support.chaos import LIMIT, Destination, SparkGroup, freeze, killed
 from tests.support.members import Daemon
 from tests.support.processes import session_of, wait_gone

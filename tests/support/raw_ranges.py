@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kzconsumer.sinks.interface import RangeData
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.support.record_sets import Record, record_batch
 
 TOPIC = "orders"

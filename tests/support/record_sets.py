@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import cramjam
 from crc32c import crc32c
 
-from kzconsumer.records import layout as L
+from kzconsumer.records import compression as L
 from kzconsumer.records.compression import lz4_header_checksum
 
 Codec = Literal["none", "gzip", "snappy", "snappy-raw", "lz4", "lz4-KAFKA-3160", "zstd"]

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kzconsumer_sandbox.servers.configuration import HOST, free_port
 from kzconsumer_sandbox.servers.jars import classpath, find_java
-from kzconsumer_sandbox.servers.ports import HOST, free_port
 from kzconsumer_sandbox.servers.server_process import ServerProcess
 from tests.support.jars import fetched, spark_jars
 

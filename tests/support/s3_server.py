@@ -17,7 +17,7 @@ import moto.server
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import run_simple
 
-from kzconsumer_sandbox.servers.ports import HOST
+from kzconsumer_sandbox.servers.configuration import HOST
 
 HANDLER: Any = moto.server.MotoRequestHandler  # type: ignore[attr-defined]
 # Headers and body are sent one after the other: otherwise the second waits 40 ms for the first to be acknowledged.

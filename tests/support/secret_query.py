@@ -17,7 +17,7 @@ from urllib.request import urlopen
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from kzconsumer_sandbox.servers.ports import HOST, free_port
+from kzconsumer_sandbox.servers.configuration import HOST, free_port
 from tests.support.source_query import LIMIT, source, starved
 from tests.support.spark_session import spark_session
 

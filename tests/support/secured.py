@@ -20,11 +20,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509 import load_pem_x509_certificate
 
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.configuration import QUICK_START
+from kzconsumer_sandbox.servers.configuration import HOST, QUICK_START
 from kzconsumer_sandbox.servers.jars import NEWEST
-from kzconsumer_sandbox.servers.ports import HOST
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session
 

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from kzconsumer_sandbox.servers.configuration import as_text
+from kzconsumer_sandbox.servers.configuration import HOST, as_text, free_port
 from kzconsumer_sandbox.servers.jars import NEWEST, resolve_jars
-from kzconsumer_sandbox.servers.ports import HOST, free_port
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from kzconsumer_sandbox.servers.kafka_servers import ZooKeeperServer
 from tests.support.secured import STORE_PASSWORD, Secured
 from tests.support.servers import Servers
 

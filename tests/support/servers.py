@@ -11,10 +11,9 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.configuration import LOG4J, QUICK_START
 from kzconsumer_sandbox.servers.jars import NEWEST, classpath, find_java, kafka_version, resolve_jars
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from tests.support.class_archive import ClassArchive
 from tests.support.jars import fetched
 from tests.support.kafka_tools import KafkaTools

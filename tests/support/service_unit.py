@@ -6,8 +6,8 @@ from pathlib import Path
 
 from anyio import to_thread
 
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.ports import HOST, free_port
+from kzconsumer_sandbox.servers.configuration import HOST, free_port
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.support.producing import produce
 from tests.support.system_manager import SystemManager
 

@@ -12,12 +12,11 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from kzconsumer.sinks.interface import RangeData
-from kzconsumer_spark.daemon.spool import write_spool
-from kzconsumer_spark.daemon.spool_place import SpoolPlace
-from kzconsumer_spark.daemon.worker_process import worker_environment
+from kzconsumer_spark.daemon.spool import SpoolPlace, write_spool
+from kzconsumer_spark.daemon.workers import worker_environment
 from kzconsumer_spark.pipe.messages import SpooledRange, Start, ToFiles
-from kzconsumer_spark.ranges.spool_reader import read_spool
-from kzconsumer_spark.worker.session import build_session, start_java
+from kzconsumer_spark.ranges.batch import read_spool
+from kzconsumer_spark.worker.spark_session import build_session, start_java
 
 
 def into_parquet(

@@ -10,16 +10,14 @@ import sys
 from pathlib import Path
 
 from kzconsumer_files.names import Owner
-from kzconsumer_spark.daemon.destination import claimed_destination
-from kzconsumer_spark.daemon.spool import write_spool
-from kzconsumer_spark.daemon.spool_place import SpoolPlace
+from kzconsumer_spark.daemon.marked_destination import claimed_destination
+from kzconsumer_spark.daemon.spool import SpoolPlace, write_spool
 from kzconsumer_spark.pipe.messages import RunBatch, ToFiles
-from kzconsumer_spark.ranges.lease import Lease
-from kzconsumer_spark.worker.files_destination import FilesDestination
-from kzconsumer_spark.worker.process import _query_directory
-from kzconsumer_spark.worker.query import RangeQuery
-from kzconsumer_spark.worker.tracebacks import Tracebacks
-from kzconsumer_spark.worker.warm_up import warm_up
+from kzconsumer_spark.ranges.batch import Lease
+from kzconsumer_spark.worker.query import RangeQuery, warm_up
+from kzconsumer_spark.worker.range_writers import FilesDestination
+from kzconsumer_spark.worker.spark_session import Tracebacks
+from kzconsumer_spark.worker.worker_main import _query_directory
 from tests.support.range_data import range_data
 from tests.support.spark_session import into_parquet, spark_session
 

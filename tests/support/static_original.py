@@ -15,7 +15,7 @@ from typing import Any
 import anyio.to_thread
 from py4j.protocol import Py4JError
 
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.support.original import NEWEST_ORIGINAL, PROPERTIES, Original, Record, logging_command
 from tests.support.py4j_gateway import SERVER, gateway_of, with_py4j
 from tests.support.servers import Servers

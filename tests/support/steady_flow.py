@@ -17,9 +17,9 @@ import anyio
 from confluent_kafka import KafkaError, Message, Producer
 
 from kzconsumer import clock
-from kzconsumer.zookeeper.round_trips import repeated
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer.zookeeper.watches import repeated
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 
 Record = tuple[int, int]
 """Partition, offset."""

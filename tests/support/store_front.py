@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from aiohttp import ClientSession, web
 from yarl import URL
 
-from kzconsumer_sandbox.servers.ports import HOST
+from kzconsumer_sandbox.servers.configuration import HOST
 from tests.support.google_xml import Answer, GoogleServer, Request
 
 CONDITION: Final = ("if-none-match", "x-goog-if-generation-match")

@@ -9,8 +9,8 @@ from typing import Self
 
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Batch
-from kzconsumer_spark.delta.target import DeltaTarget
-from kzconsumer_spark.iceberg.target import IcebergTarget
+from kzconsumer_spark.destinations.delta_table import DeltaTarget
+from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from tests.support.delta import Writer
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import anyio
 
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.list_offsets import EARLIEST_LOCAL, ListOffsetsRequest
+from kzconsumer.brokers.protocol.log_reads import EARLIEST_LOCAL, ListOffsetsRequest
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.jars import NEWEST, classpath, resolve_jars
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.producing import Sent, produce
 from tests.support.programs import JAVAC, need
 from tests.support.servers import Servers

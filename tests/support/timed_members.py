@@ -12,11 +12,10 @@ from itertools import pairwise
 import anyio
 
 from kzconsumer import clock
-from kzconsumer.consumer import ConsumerConnector
+from kzconsumer.consumer import ConsumerConnector, KafkaStream
 from kzconsumer.sessions import Sessions
-from kzconsumer.streams.kafka_stream import KafkaStream
-from kzconsumer.zookeeper.lease import Lease
-from kzconsumer.zookeeper.session import SessionState
+from kzconsumer.zookeeper.session import Lease
+from kzconsumer.zookeeper.session_life import SessionState
 from tests.support.members import sessions_of, settings
 from tests.support.steady_flow import Delivery, Flow, Owners, out_of_turn, records
 from tests.support.zookeeper_sessions import session, until

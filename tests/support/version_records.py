@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.support.producing import Sent, produce
 from tests.support.range_data import TIME
 

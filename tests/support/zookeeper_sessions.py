@@ -15,8 +15,10 @@ from contextlib import asynccontextmanager
 import anyio
 
 from kzconsumer.errors import ConnectionLostError
-from kzconsumer.zookeeper import wire, wire_frames
-from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
+from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper.operations import ConnectString
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.wire import established
 
 
 @asynccontextmanager
@@ -63,7 +65,7 @@ async def expire(victim: ZooKeeperSession, connect: str) -> None:
             with contextlib.suppress(OSError, EOFError, TimeoutError), anyio.fail_after(1):
                 writer.write(greeting + _frame(struct.pack("!i", 1) + close))
                 (size,) = struct.unpack("!i", await reader.readexactly(4))
-                known = wire_frames.established(await reader.readexactly(size)).session_id != 0
+                known = established(await reader.readexactly(size)).session_id != 0
                 await reader.read()
             writer.transport.abort()
 

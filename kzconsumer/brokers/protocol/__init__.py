@@ -1,0 +1,1 @@
+"""Requests and responses as bytes, without IO. Read `primitives`, then any API."""

@@ -1,4 +1,4 @@
-// Numbers, times and names for display, the same texts as those of kzconsumer/figures.py: "1,234", "2 min 5 s", times in UTC.
+// Numbers, times and names for display, the same texts as those of kzconsumer/display.py: "1,234", "2 min 5 s", times in UTC.
 
 const HOUR = 3600;
 const UNKNOWN = "-";

@@ -1,1 +1,3 @@
-"""Ranges of Kafka records as files, published exactly once, and the sinks `parquet` and `segments`."""
+"""Ranges of records as files, published exactly once; the sinks `parquet` and `segments`. Read `publication`, then
+`ledger`.
+"""

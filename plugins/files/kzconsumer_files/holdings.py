@@ -20,11 +20,11 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from kzconsumer.model import OffsetRange
-from kzconsumer.sinks.reports import HeldRange
+from kzconsumer.sinks.interface import HeldRange
 from kzconsumer_files.fold_plan import Span
-from kzconsumer_files.ledger_items import Folded
+from kzconsumer_files.ledger import Folded
 from kzconsumer_files.names import LedgerEntry, NamedRange, parsed, range_name
-from kzconsumer_files.targets import AnyTarget
+from kzconsumer_files.target import AnyTarget
 
 _READERS: Final = 8
 _PIECE: Final = 1 << 20
@@ -32,7 +32,7 @@ _RowsIn: TypeAlias = Callable[[str], int | None]
 
 
 class Held(NamedTuple):
-    """See `kzconsumer.sinks.reports.Holdings`."""
+    """See `kzconsumer.sinks.interface.Holdings`."""
 
     ranges: tuple[HeldRange, ...]
     strays: tuple[str, ...]

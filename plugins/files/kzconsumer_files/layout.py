@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from kzconsumer_files.state_files import StateFiles
+from kzconsumer_files.object_store import StateFiles
 
 Field: TypeAlias = Mapping[str, Any]
 _BY_POSITION: Final = "csv"

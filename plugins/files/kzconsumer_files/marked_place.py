@@ -11,7 +11,7 @@ import msgspec
 from kzconsumer.logs.logger import get_logger
 from kzconsumer_files.layout import Layouts, Misfit
 from kzconsumer_files.names import Marker, NotOurs, Owner
-from kzconsumer_files.state_files import StateFiles
+from kzconsumer_files.object_store import StateFiles
 
 #: The name of the file.
 MARKER = "owner.json"

@@ -40,6 +40,7 @@ from kzconsumer_files.ledger import Ledger
 from kzconsumer_files.names import (
     AnyRange,
     LedgerEntry,
+    Overlap,
     RecordRange,
     aside_entry,
     identity_of,
@@ -47,7 +48,6 @@ from kzconsumer_files.names import (
     range_name,
     staged_file,
 )
-from kzconsumer_files.overlap import Overlap
 
 _log = get_logger("kzconsumer.files")
 _PROBE: Final = ".kzconsumer-probe-"

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BufferedIOBase
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from kzconsumer.durable_files import make_directory, put_in_place, sync_directory, write_new
 from kzconsumer.model import RangeIdentity
-from kzconsumer_files.folding import Folder
-from kzconsumer_files.ledger import Contents, Ledger
-from kzconsumer_files.ledger_items import LedgerItems, UnreadableItem, read_all
+from kzconsumer_files.ledger import Contents, Folder, Ledger, LedgerItems, UnreadableItem, read_all
 from kzconsumer_files.marked_place import MARKER, MarkedPlace, new_marker, require_unused
 from kzconsumer_files.names import AnyRange, LedgerEntry, NotOurs, Owner, range_name
+from kzconsumer_files.object_store import ObjectStore, StateDirectory, is_object_store
+from kzconsumer_files.object_target import ObjectTarget
 from kzconsumer_files.private_directory import PrivateDirectory, dead_attempts, sweep
 from kzconsumer_files.publication import Publication, StagedRange, log_blocked
-from kzconsumer_files.state_files import StateDirectory
 
 _Range = TypeVar("_Range", bound=AnyRange)
 
@@ -165,3 +164,13 @@ class Target(MarkedPlace):
         blocked = self._publication.finish_staged_under(attempt)
         log_blocked(blocked)
         return bool(blocked)
+
+
+# A target of files, in a directory or in an object store: both have the same methods.
+
+AnyTarget: TypeAlias = Target | ObjectTarget
+
+
+def target_at(path: str, store_options: Mapping[str, str]) -> AnyTarget:
+    """At a directory or a URI. Raises ConfigError, PluginError."""
+    return ObjectTarget(ObjectStore(path, store_options)) if is_object_store(path) else Target(Path(path))

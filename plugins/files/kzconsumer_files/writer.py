@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
+from kzconsumer.errors import ConfigError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity
-from kzconsumer_files.names import NotOurs, RecordRange, identity_of
+from kzconsumer_files.names import NotOurs, Owner, RecordRange, fingerprint, identity_of
+from kzconsumer_files.object_store import is_object_store
 from kzconsumer_files.private_directory import PrivateDirectory
-from kzconsumer_files.publication import StagedRange
-from kzconsumer_files.targets import AnyTarget
+from kzconsumer_files.publication import KeptAside, StagedRange
+from kzconsumer_files.target import AnyTarget, target_at
 
 _Records = TypeVar("_Records", bound=RecordRange)
 
@@ -99,3 +103,97 @@ def _fold(target: AnyTarget) -> None:
         target.fold()
     except (OSError, NotOurs) as error:  # the ledger is only larger than it need be
         _log.warning("ledger not folded", error=str(error))
+
+
+# A target of files as the member sees it: whose it is, which one it is, and which ranges it has. All calls block.
+
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class TargetDestination:
+    """Files of one format in one layout.
+
+    The fingerprint is valid once `claim` or `find` has returned. It contains the id of the directory instead of its
+    path: members may mount one directory under different names, and two machines may have directories of one name.
+    """
+
+    remembers = True
+
+    def __init__(
+        self, path: str, kind: str, partition_by: tuple[str, ...] = (), store_options: Mapping[str, str] = _NONE
+    ) -> None:
+        self.target = target_at(path, store_options)
+        self._kind = kind
+        self._partition_by = partition_by
+        self._id = ""
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint("files", self._id, self._kind, self._partition_by)
+
+    def claim(self, owner: Owner) -> None:
+        """Make the directory if need be, and mark it as `owner`'s. Raises NotOurs, OSError."""
+        self._id = self.target.claim(owner)
+        self.target.settle_layout(self._kind, self._partition_by)
+
+    def find(self, owner: Owner) -> None:
+        """As `claim`, but nothing is made or marked. Raises NotOurs, also if there is no target; OSError."""
+        self._id = self.target.find(owner)
+        self.target.require_layout(self._kind, self._partition_by)
+
+    def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
+        """Those that are published. Raises OSError."""
+        missing = set(self.target.missing(ranges))
+        return [each for each in ranges if each not in missing and self._is_published(each)]
+
+    def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        """Keep the range from ever being published; False if it is published. Raises OSError."""
+        return self.target.set_aside(part, records)
+
+    def _is_published(self, part: RangeIdentity) -> bool:
+        try:
+            self.target.require_published(part)
+        except KeptAside:
+            return False
+        return True
+
+
+# What the sinks for files have in common in their options: a place that must be usable.
+
+
+def unusable(why: str) -> ConfigError:
+    return ConfigError([f"[sink.options] path: {why}"])
+
+
+def read_place(value: object) -> object:
+    """An absolute directory, or the URI of an object store."""
+    if not isinstance(value, str) or not value or is_object_store(value):
+        return value
+    return str(Path(value).absolute())
+
+
+def read_directory(value: object) -> object:
+    """A directory."""
+    if isinstance(value, str) and is_object_store(value):
+        raise ValueError("is in an object store, whose objects cannot be appended to, as segment files are")
+    return value
+
+
+def require_usable(path: str) -> None:
+    """Check a directory, without changing anything; of a URI nothing is known before it is used. Raises ConfigError."""
+    if is_object_store(path):
+        return
+    try:
+        require_writable(Path(path))
+    except OSError as error:
+        raise unusable(f"{path} cannot be used: {error.strerror}") from error
+
+
+def require_writable(path: Path) -> bool:
+    """Check that `path` is a writable directory or could be made; whether it exists. Raises ConfigError, OSError."""
+    there = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise unusable(f"{path} cannot be used: {there} is not a directory")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise unusable(f"{path} cannot be used: {there} is not writable for this user")
+    return there == path

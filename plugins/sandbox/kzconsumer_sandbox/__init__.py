@@ -1,1 +1,1 @@
-"""Real ZooKeeper and Kafka servers on loopback (`servers`), the demo on them (`demo`), and the commands of both."""
+"""Real servers on loopback."""

@@ -13,9 +13,8 @@ from pathlib import Path
 import msgspec
 
 from kzconsumer.errors import ConfigError, NotDoneError, NotFoundError
-from kzconsumer.settings.effective import toml_value
 from kzconsumer.settings.layers import Layers
-from kzconsumer.settings.settings import Settings, layers_of
+from kzconsumer.settings.settings import Settings, layers_of, toml_value
 
 NO_GROUP = "console"
 

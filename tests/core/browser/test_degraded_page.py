@@ -19,9 +19,9 @@ import pytest
 from playwright.async_api import expect
 
 from kzconsumer.status.server import serving
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.ports import free_port
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.configuration import free_port
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.core.plain.test_status_server import observer
 from tests.support.browser import Window, browser, window
 from tests.support.extent import extent

@@ -13,7 +13,7 @@ from playwright.async_api import Browser, expect
 from kzconsumer.lag.partition import Measured, PartitionFacts, Why, partition_lag
 from kzconsumer.status.server import serving
 from kzconsumer.status.track import PartitionStatus
-from kzconsumer_sandbox.servers.ports import free_port
+from kzconsumer_sandbox.servers.configuration import free_port
 from tests.core.plain.test_status_metrics import report
 from tests.core.plain.test_status_report import KNOWN
 from tests.core.plain.test_status_server import observer

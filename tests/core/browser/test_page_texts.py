@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from kzconsumer.figures import count, moment, rate, span
+from kzconsumer.display import count, moment, rate, span
 from kzconsumer.status.report import Point
 from kzconsumer.status.server import serving
-from kzconsumer_sandbox.servers.ports import free_port
+from kzconsumer_sandbox.servers.configuration import free_port
 from tests.core.plain.test_status_server import observer
 from tests.support.browser import Window, browser, window
 from tests.support.programs import CHROMIUM

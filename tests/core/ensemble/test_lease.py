@@ -18,12 +18,14 @@ import pytest
 
 from kzconsumer import clock
 from kzconsumer.errors import ConnectionLostError
-from kzconsumer.zookeeper import wire, wire_frames
-from kzconsumer.zookeeper.error_codes import OK
+from kzconsumer.zookeeper import wire
 from kzconsumer.zookeeper.link import Link
-from kzconsumer.zookeeper.session import FormerSession, SessionState, ZooKeeperSession
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer.zookeeper.operations import OK
+from kzconsumer.zookeeper.server_choice import FormerSession
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.session_life import SessionState
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.ensemble import Ensemble, connect_string
 from tests.support.steady_flow import flowing, records
 from tests.support.timed_members import drained, member, shared_evenly, watched
@@ -68,7 +70,7 @@ class PingedSession:
         self.pings = 0
         self.safe_until = 0.0
 
-    def answered(self, reply: wire_frames.Reply) -> None:
+    def answered(self, reply: wire.Reply) -> None:
         self.pings += 1
         self.safe_until = self._sent + T
 
@@ -191,7 +193,7 @@ class Reply:
     def __init__(self) -> None:
         self.outcome: object = None
 
-    def answered(self, reply: wire_frames.Reply) -> None:
+    def answered(self, reply: wire.Reply) -> None:
         self.outcome = reply.code
 
     def lost(self, reason: str) -> None:

@@ -18,9 +18,8 @@ import anyio
 import pytest
 
 from kzconsumer import clock
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.ensemble import Ensemble
 from tests.support.extent import extent
 from tests.support.printing_member import printing_member

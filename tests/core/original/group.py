@@ -16,10 +16,10 @@ from itertools import chain, pairwise
 import anyio
 
 import kzconsumer
-from kzconsumer.settings.topic_filter import TopicFilter
-from kzconsumer.streams.kafka_stream import KafkaStream
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer.consumer import KafkaStream
+from kzconsumer.settings.values import TopicFilter
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.flow import Deliveries, Flow, flow
 from tests.support.members import Reader
 from tests.support.original import Original, Record, tools_verdict

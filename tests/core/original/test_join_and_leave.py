@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 import kzconsumer
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.core.original.group import PARTITIONS, mixed_group, our_member
 from tests.support.flow import Deliveries
 from tests.support.members import settings

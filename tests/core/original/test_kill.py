@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.core.original.group import PARTITIONS, STALL, mixed_group, our_member
 from tests.support.flow import Deliveries
 from tests.support.members import Daemon

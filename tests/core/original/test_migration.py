@@ -21,8 +21,8 @@ import pytest
 from anyio.abc import TaskGroup, TaskStatus
 
 import kzconsumer
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.kafka_consumer import read_to_the_end
 from tests.support.kafka_offsets import kafka_offset

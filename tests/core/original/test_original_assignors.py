@@ -18,13 +18,11 @@ import pyspark
 import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from kzconsumer.assignors.interface import Assignor
-from kzconsumer.assignors.range import assign as assign_range
-from kzconsumer.assignors.roundrobin import assign, assign_legacy
-from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.assignors import Assignor, assign_legacy, assign_range, assign_roundrobin
+from kzconsumer.group.assignment import GroupSnapshot
+from kzconsumer.registry.group_records import STATIC, Registration, encode_registration
 from kzconsumer.registry.nodes import Topic
-from kzconsumer.registry.registration import STATIC, Registration, encode_registration
-from kzconsumer.settings.topic_filter import WHITE_LIST
+from kzconsumer.settings.values import WHITE_LIST
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.configuration import QUICK_START
 from kzconsumer_sandbox.servers.jars import classpath, kafka_version, resolve_jars
@@ -113,7 +111,7 @@ async def make_topics(zookeeper: ZooKeeperSession, topics: dict[str, int]) -> No
         )
 
 
-@pytest.mark.parametrize(("version", "our_round_robin"), [("1.1.1", assign), ("0.10.2.2", assign_legacy)])
+@pytest.mark.parametrize(("version", "our_round_robin"), [("1.1.1", assign_roundrobin), ("0.10.2.2", assign_legacy)])
 async def test_ours_compute_the_same_as_the_original(
     servers: Servers, unique: str, version: str, our_round_robin: Assignor
 ) -> None:

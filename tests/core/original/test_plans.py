@@ -9,8 +9,8 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.core.servers.test_plan_handover import RECORDS, Slow, owner_of, plans, whole
 from tests.core.servers.test_replay import LIMIT, Sink, Target, consume
 from tests.support.members import stored_offsets

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 import kzconsumer
-from kzconsumer.assignors.interface import Assignor
-from kzconsumer.assignors.roundrobin import assign, assign_legacy
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import add_partitions, create_topic
+from kzconsumer.assignors import Assignor, assign_legacy, assign_roundrobin
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import add_partitions, create_topic
 from tests.core.original.group import STALL, MixedGroup, mixed_group, our_member
 from tests.support.extent import extent
 from tests.support.flow import Deliveries, flow
@@ -28,7 +27,7 @@ from tests.support.ownership import Owners, by_assignor
 from tests.support.servers import Servers
 from tests.support.static_original import static_original
 
-_NEWEST = pytest.param("1.1.1", "roundrobin", assign, id="1.1.1")
+_NEWEST = pytest.param("1.1.1", "roundrobin", assign_roundrobin, id="1.1.1")
 _ERAS = [_NEWEST, pytest.param("0.10.2.2", "roundrobin-legacy", assign_legacy, id="0.10.2.2")]
 IN_BOTH = pytest.mark.parametrize(("version", "assignor", "computed"), _ERAS)
 IN_THE_NEWEST = pytest.mark.parametrize(("version", "assignor", "computed"), extent([_NEWEST], _ERAS))
@@ -67,7 +66,9 @@ def distinguishing_topic(name: str, *members: int, partitions: int = 12) -> str:
     for length in range(1, 100):
         topic = f"{name}-{'x' * length}"  # each letter more changes every bit of the hash
         wanted = {consumer: {topic: streams} for consumer, streams in subscriptions}
-        if by_assignor(assign, {topic: partitions}, wanted) != by_assignor(assign_legacy, {topic: partitions}, wanted):
+        if by_assignor(assign_roundrobin, {topic: partitions}, wanted) != by_assignor(
+            assign_legacy, {topic: partitions}, wanted
+        ):
             return topic
     raise AssertionError("no topic distinguishes them")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import anyio
 
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.core.original.group import mixed_group, our_member
 from tests.support.flow import Deliveries
 from tests.support.members import reader, settings

@@ -10,13 +10,10 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.streams import unacknowledged
-from kzconsumer.streams.chunk import Chunk
+from kzconsumer.offsets.progress import Chunk, Message, OffsetTracker
+from kzconsumer.streams import cursor
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from kzconsumer.streams.cursor import StreamCursor
-from kzconsumer.streams.message import Message
-from kzconsumer.streams.unacknowledged import Unacknowledged
+from kzconsumer.streams.cursor import StreamCursor, Unacknowledged
 from tests.core.plain.test_kafka_stream import LIMIT, HeldStream, rows, stream_of, take
 from tests.support.chunks import TOPIC, LeaseInHand, chunk, hole, put, tracker
 
@@ -229,7 +226,7 @@ async def test_close_ends_a_wait_for_acknowledgements() -> None:
 
 
 async def test_a_long_wait_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unacknowledged, "PATIENCE", 0.01)
+    monkeypatch.setattr(cursor, "PATIENCE", 0.01)
     claim = tracker()
     stream = explicit(chunk(claim, 0, 20), most=3)
     messages = await take(aiter(stream), 3)

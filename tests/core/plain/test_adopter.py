@@ -13,10 +13,16 @@ from kzconsumer.errors import OffsetLostError
 from kzconsumer.model import ConsumerThreadId, RangeIdentity, TopicPartition
 from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
-from kzconsumer.registry.claim_record import ClaimRecord, CommitMark, Plan, decode_claim_record, encode_claim_record
+from kzconsumer.offsets.storage import ZooKeeperOffsetStorage
+from kzconsumer.registry.claim_record import (
+    Claimed,
+    ClaimRecord,
+    CommitMark,
+    Plan,
+    decode_claim_record,
+    encode_claim_record,
+)
 from kzconsumer.registry.owners import OwnerRegistry
-from kzconsumer.registry.ownership import Claimed
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from tests.support.owned_ranges import Nothing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kzconsumer.offsets.adoption import Adoption, Clear, Refuse, Replay, Start, compare, missing, resume
+from kzconsumer.offsets.start_rules import Adoption, Clear, Refuse, Replay, Start, compare, missing, resume
 from kzconsumer.registry.claim_record import Plan
 
 PLAN = Plan(

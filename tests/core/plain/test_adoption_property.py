@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from kzconsumer.offsets.adoption import Clear, Refuse, Replay, Start, compare, missing
+from kzconsumer.offsets.start_rules import Clear, Refuse, Replay, Start, compare, missing
 from kzconsumer.registry.claim_record import Plan
 
 # Few values, so that equal and neighbouring ones are frequent.

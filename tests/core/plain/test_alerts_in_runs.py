@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from kzconsumer.logs.troubles import Trouble
+from kzconsumer.logs.setup import Trouble
 from kzconsumer.model import TopicPartition
 from kzconsumer.status.metrics import families
 from kzconsumer.zookeeper.operations import Create

@@ -10,9 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from kzconsumer.assignors import range as range_assignor
-from kzconsumer.assignors import roundrobin
-from kzconsumer.assignors.interface import AssignmentContext, Assignor
+from kzconsumer import assignors as range_assignor
+from kzconsumer.assignors import AssignmentContext, Assignor, assign_legacy, assign_roundrobin
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.testing import AssignorContract
 from kzconsumer_sticky import assignor as sticky
@@ -21,15 +20,15 @@ Assignment = dict[TopicPartition, ConsumerThreadId]
 
 
 class TestRange(AssignorContract):
-    assignor = staticmethod(range_assignor.assign)
+    assignor = staticmethod(range_assignor.assign_range)
 
 
 class TestRoundRobin(AssignorContract):
-    assignor = staticmethod(roundrobin.assign)
+    assignor = staticmethod(assign_roundrobin)
 
 
 class TestRoundRobinLegacy(AssignorContract):
-    assignor = staticmethod(roundrobin.assign_legacy)
+    assignor = staticmethod(assign_legacy)
 
 
 class TestSticky(AssignorContract):
@@ -39,22 +38,22 @@ class TestSticky(AssignorContract):
 class TestAPlainFunction(AssignorContract):
     """Without staticmethod."""
 
-    assignor = range_assignor.assign  # type: ignore[assignment]
+    assignor = range_assignor.assign_range  # type: ignore[assignment]
 
 
 def forgets_the_last(context: AssignmentContext) -> Assignment:
-    return dict(list(range_assignor.assign(context).items())[:-1])
+    return dict(list(range_assignor.assign_range(context).items())[:-1])
 
 
 def invents_one(context: AssignmentContext) -> Assignment:
-    owners = range_assignor.assign(context)
+    owners = range_assignor.assign_range(context)
     for topic, threads in context.threads.items():
         owners[TopicPartition(topic, len(context.partitions[topic]))] = threads[0]
     return owners
 
 
 def gives_plain_tuples(context: AssignmentContext) -> Assignment:
-    return {cast(TopicPartition, tuple(each)): thread for each, thread in range_assignor.assign(context).items()}
+    return {cast(TopicPartition, tuple(each)): thread for each, thread in range_assignor.assign_range(context).items()}
 
 
 def ignores_subscriptions(context: AssignmentContext) -> Assignment:
@@ -68,17 +67,19 @@ _DICE = random.Random(1)
 
 
 def is_random(context: AssignmentContext) -> Assignment:
-    return {partition: _DICE.choice(context.threads[partition.topic]) for partition in range_assignor.assign(context)}
+    return {
+        partition: _DICE.choice(context.threads[partition.topic]) for partition in range_assignor.assign_range(context)
+    }
 
 
 _owners_before: Assignment = {}
 
 
 def remembers(context: AssignmentContext) -> Assignment:
-    for partition, thread in range_assignor.assign(context).items():
+    for partition, thread in range_assignor.assign_range(context).items():
         if _owners_before.get(partition) not in context.threads[partition.topic]:
             _owners_before[partition] = thread
-    return {partition: _owners_before[partition] for partition in range_assignor.assign(context)}
+    return {partition: _owners_before[partition] for partition in range_assignor.assign_range(context)}
 
 
 def depends_on_the_order_of_topics(context: AssignmentContext) -> Assignment:
@@ -92,7 +93,7 @@ def depends_on_the_order_of_topics(context: AssignmentContext) -> Assignment:
 
 
 def modifies_its_input(context: AssignmentContext) -> Assignment:
-    owners = range_assignor.assign(context)
+    owners = range_assignor.assign_range(context)
     cast(dict[str, Any], context.partitions).clear()
     return owners
 
@@ -100,7 +101,7 @@ def modifies_its_input(context: AssignmentContext) -> Assignment:
 def trusts_hash(context: AssignmentContext) -> Assignment:
     return {
         partition: context.threads[partition.topic][hash(str(partition)) % len(context.threads[partition.topic])]
-        for partition in range_assignor.assign(context)
+        for partition in range_assignor.assign_range(context)
     }
 
 
@@ -108,7 +109,7 @@ def trusts_the_order_of_sets(context: AssignmentContext) -> Assignment:
     sets = AssignmentContext(
         {topic: tuple(set(threads)) for topic, threads in context.threads.items()}, context.partitions
     )
-    return range_assignor.assign(sets)
+    return range_assignor.assign_range(sets)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer.assignors.interface import AssignmentContext
-from kzconsumer.assignors.range import assign
+from kzconsumer.assignors import AssignmentContext, assign_range
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 
 
@@ -19,7 +18,7 @@ def context(threads: dict[str, list[str]], partitions: dict[str, int]) -> Assign
 def owners(threads: dict[str, list[str]], partitions: dict[str, int]) -> dict[str, list[int]]:
     """Thread -> partitions, over all topics."""
     found: dict[str, list[int]] = {}
-    for partition, thread in assign(context(threads, partitions)).items():
+    for partition, thread in assign_range(context(threads, partitions)).items():
         found.setdefault(str(thread), []).append(partition.partition)
     return found
 
@@ -47,7 +46,7 @@ def test_threads_in_text_order() -> None:
 
 
 def test_topics_are_divided_independently() -> None:
-    assignment = assign(context({"a": ["me-0", "you-0"], "b": ["you-0"]}, {"a": 2, "b": 2}))
+    assignment = assign_range(context({"a": ["me-0", "you-0"], "b": ["you-0"]}, {"a": 2, "b": 2}))
     me, you = ConsumerThreadId("me", 0), ConsumerThreadId("you", 0)
     assert assignment == {
         TopicPartition("a", 0): me,
@@ -64,7 +63,7 @@ def test_a_topic_that_does_not_exist_yet_has_no_owners() -> None:
 def test_partition_numbers_may_have_gaps() -> None:
     """Kafka never creates such a topic, but the assignment follows what is in ZooKeeper."""
     threads = (ConsumerThreadId("me", 0), ConsumerThreadId("me", 1))
-    assignment = assign(AssignmentContext({"t": threads}, {"t": (3, 5, 9)}))
+    assignment = assign_range(AssignmentContext({"t": threads}, {"t": (3, 5, 9)}))
     assert [(at.partition, thread.thread) for at, thread in assignment.items()] == [(3, 0), (5, 0), (9, 1)]
 
 

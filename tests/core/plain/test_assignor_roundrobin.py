@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer.assignors.interface import AssignmentContext
-from kzconsumer.assignors.roundrobin import assign, assign_legacy, java_hash
+from kzconsumer.assignors import AssignmentContext, assign_legacy, assign_roundrobin, java_hash
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 
 
@@ -53,7 +52,7 @@ ONE_MEMBER = context(
 
 def test_one_member_of_two_topics() -> None:
     """Observed with 1.1.1."""
-    assert dealt(assign(ONE_MEMBER)) == [
+    assert dealt(assign_roundrobin(ONE_MEMBER)) == [
         ("my.topic-2-0", "g3_me-0"),
         ("my.topic-2-1", "g3_me-1"),
         ("t1-0", "g3_me-2"),
@@ -76,25 +75,25 @@ def test_one_member_of_two_topics_legacy() -> None:
 
 def test_partitions_are_ordered_by_the_hash_of_their_text() -> None:
     twelve = context({"a": ["me-0"]}, {"a": 12})
-    assert [at.partition for at in assign(twelve)] == list(range(12))
+    assert [at.partition for at in assign_roundrobin(twelve)] == list(range(12))
     assert [at.partition for at in assign_legacy(twelve)] == [10, 11, *range(10)]
 
 
 def test_the_ring_is_in_text_order_and_has_each_thread_once() -> None:
     """Thread ids sort as text, and a thread that two topics share has one place."""
     eleven = [f"me-{number}" for number in range(11)]
-    found = assign(context({"a": eleven, "b": ["me-0"]}, {"a": 12}))
+    found = assign_roundrobin(context({"a": eleven, "b": ["me-0"]}, {"a": 12}))
     assert [thread.thread for thread in found.values()] == [0, 1, 10, 2, 3, 4, 5, 6, 7, 8, 9, 0]
 
 
 def test_a_skipped_thread_has_had_its_turn() -> None:
     """The ring continues with the thread after it and does not return to those it skipped."""
-    found = assign(context({"a": ["c-0"], "b": ["a-0", "b-0", "c-0", "d-0"]}, {"a": 1, "b": 4}))
+    found = assign_roundrobin(context({"a": ["c-0"], "b": ["a-0", "b-0", "c-0", "d-0"]}, {"a": 1, "b": 4}))
     assert dealt(found) == [("a-0", "c-0"), ("b-0", "d-0"), ("b-1", "a-0"), ("b-2", "b-0"), ("b-3", "c-0")]
 
 
 def test_threads_of_a_topic_that_does_not_exist_have_a_place_in_the_ring_and_are_skipped() -> None:
-    found = assign(context({"a": ["a-0", "c-0"], "later": ["b-0"]}, {"a": 3}))
+    found = assign_roundrobin(context({"a": ["a-0", "c-0"], "later": ["b-0"]}, {"a": 3}))
     assert dealt(found) == [("a-0", "a-0"), ("a-1", "c-0"), ("a-2", "a-0")]
 
 
@@ -105,9 +104,9 @@ def test_equal_hashes_are_ordered_by_topic_name() -> None:
         {"BB": (ConsumerThreadId("a", 0), ConsumerThreadId("b", 0)), "Aa": (ConsumerThreadId("a", 0),)},
         {"BB": (0, 1), "Aa": (0,)},
     )
-    assert dealt(assign(tied)) == [("Aa-0", "a-0"), ("BB-0", "b-0"), ("BB-1", "a-0")]
+    assert dealt(assign_roundrobin(tied)) == [("Aa-0", "a-0"), ("BB-0", "b-0"), ("BB-1", "a-0")]
 
 
 def test_a_group_without_members() -> None:
-    assert assign(AssignmentContext({}, {})) == {}
+    assert assign_roundrobin(AssignmentContext({}, {})) == {}
     assert assign_legacy(context({"later": ["me-0"]}, {})) == {}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kzconsumer.brokers.protocol.list_offsets import LATEST, ListedOffset
+from kzconsumer.brokers.protocol.log_reads import LATEST, ListedOffset
 from kzconsumer.fetcher import range_reader
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import TopicPartition

@@ -147,7 +147,7 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
 def test_the_tests_of_a_line_judge_its_bugs(tree: Tree, tmp_path: Path) -> None:
     """In a copy of the tree, with the tests of one assignor."""
     reach = record(tree, tmp_path / "reach", ["tests/core/plain/test_assignor_range.py"], jobs=1)
-    file = "kzconsumer/assignors/range.py"
+    file = "kzconsumer/assignors.py"
     source = (ROOT / file).read_text()
     (bug,) = [each for each in mutations(file, source) if each.before == "<"]
     tests, seconds = reach.tests_of(bug, budget=60)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from kzconsumer.model import OffsetRange, TopicPartition
-from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.progress import OffsetTracker
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder

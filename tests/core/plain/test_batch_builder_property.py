@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.progress import Chunk, OffsetTracker
 from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.interface import Batch
-from kzconsumer.streams.chunk import Chunk
 
 PARTITIONS = 4
 LARGEST_CHUNK = 7

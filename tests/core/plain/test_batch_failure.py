@@ -13,15 +13,13 @@ from structlog.testing import capture_logs
 
 from kzconsumer.errors import DestinationWentBackError, NoNodeError, SinkError
 from kzconsumer.model import RangeIdentity
-from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.progress import OffsetTracker
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.capabilities import capabilities
-from kzconsumer.sinks.destination import destination_of
-from kzconsumer.sinks.interface import Batch, RangeData
-from kzconsumer.sinks.planning import RangePlans
-from kzconsumer.sinks.quarantine import METADATA, RangeQuarantine
+from kzconsumer.sinks.interface import Batch, RangeData, StepNotRecordedError
+from kzconsumer.sinks.planning import RangePlans, destination_of
 from kzconsumer.sinks.runner import SinkRunner
-from kzconsumer.sinks.steps import StepNotRecordedError
+from kzconsumer.sinks.writing import METADATA, RangeQuarantine
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.core.plain.test_sink_runner import Memory, running, until
 from tests.support.chunks import LeaseInHand, chunk, put, tracker
@@ -248,7 +246,7 @@ async def test_a_sink_without_set_aside_is_asked_what_it_has(tmp_path: Path) -> 
 
 async def test_a_destination_that_does_not_answer_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rebalance waits for the answer."""
-    monkeypatch.setattr("kzconsumer.sinks.destination.PATIENCE", 0.01)
+    monkeypatch.setattr("kzconsumer.sinks.planning.PATIENCE", 0.01)
 
     class Silent(Memory):
         fingerprint = "f"

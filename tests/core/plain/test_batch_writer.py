@@ -8,11 +8,10 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.progress import OffsetTracker
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch
-from kzconsumer.sinks.quarantine import RangeQuarantine
-from kzconsumer.sinks.writing import BatchWriter
+from kzconsumer.sinks.writing import BatchWriter, RangeQuarantine
 from tests.core.plain.test_sink_runner import Memory
 from tests.support.chunks import TOPIC, LeaseInHand, tracker
 from tests.support.owned_ranges import Owned

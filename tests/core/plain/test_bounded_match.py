@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kzconsumer.registry.registration import Registration, streams_by_topic
+from kzconsumer.registry.group_records import Registration, streams_by_topic
 from kzconsumer.settings import bounded_match
 from kzconsumer.settings.bounded_match import matcher
-from kzconsumer.settings.topic_filter import WHITE_LIST, Include
+from kzconsumer.settings.values import WHITE_LIST, Include
 
 _ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", r"\w", r"\.", "(?i:A)", "-", r"\b", "^", "$", r"\S"])
 

@@ -16,10 +16,10 @@ from kzconsumer.brokers import connection as connection_module
 from kzconsumer.brokers import pool as brokers_module
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.list_offsets import ListedOffset, ListOffsetsRequest
-from kzconsumer.brokers.protocol.metadata import MetadataRequest
+from kzconsumer.brokers.protocol.cluster_state import MetadataRequest
+from kzconsumer.brokers.protocol.log_reads import ListedOffset, ListOffsetsRequest
 from kzconsumer.brokers.protocol.versions import BEFORE_API_VERSIONS
-from kzconsumer.brokers.security import Security
+from kzconsumer.brokers.transport import Security
 from kzconsumer.clock import now
 from kzconsumer.errors import (
     BrokerError,

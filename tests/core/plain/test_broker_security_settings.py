@@ -14,7 +14,7 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from kzconsumer.brokers.security import Security, load_security
+from kzconsumer.brokers.transport import Security, load_security
 from kzconsumer.cli.main import main
 from kzconsumer.errors import ConfigError
 from kzconsumer.installation import pip_install

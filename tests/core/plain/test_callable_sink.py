@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.errors import ConfigError, SinkError
-from kzconsumer.sinks.callable_sink import CallableSink
-from kzconsumer.sinks.function_reference import load_function, load_plain_function
+from kzconsumer.plugins import load_function, load_plain_function
+from kzconsumer.sinks.builtin import CallableSink
 from kzconsumer.sinks.interface import Batch, SinkContext
 from tests.support.range_data import range_data
 

@@ -12,8 +12,8 @@ import pytest
 from kzconsumer.errors import PluginError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.capabilities import capabilities
-from kzconsumer.sinks.destination import destination_of
 from kzconsumer.sinks.interface import Batch
+from kzconsumer.sinks.planning import destination_of
 
 
 class Plain:

@@ -7,7 +7,7 @@ import asyncio
 import anyio
 import pytest
 
-from kzconsumer.streams.chunk import Chunk
+from kzconsumer.offsets.progress import Chunk
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue, EndOfStream
 from tests.support.chunks import chunk, hole, put, tracker
 

@@ -20,7 +20,7 @@ from kzconsumer.cli.checks import checked
 from kzconsumer.cli.main import main, report_error
 from kzconsumer.errors import ConfigError, ConnectionLostError, SinkError
 from kzconsumer.settings.settings import layers_of
-from kzconsumer.sinks.configured import check_sink
+from kzconsumer.sinks.capabilities import check_sink
 
 GOOD = """
 [zookeeper]
@@ -226,7 +226,7 @@ ZOOKEEPER_AND_GROUP = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n
     ids=["both subscriptions", "no subscription", "log", "files", "unreadable", "two together", "nothing goes there"],
 )
 def test_a_fault_hides_no_other(file: Path, tables: str, output: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kzconsumer.logs.journal.SOCKET", file / "no journal")
+    monkeypatch.setattr("kzconsumer.logs.setup.SOCKET", file / "no journal")
     file.write_text(ZOOKEEPER_AND_GROUP + tables)
     with pytest.raises(ConfigError) as caught:
         checked(layers_of(file), check_sink)
@@ -412,7 +412,7 @@ def test_plugins_lists_what_is_installed() -> None:
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     assert lines[0] == f"kzconsumer {__version__}"
-    assert ["assignor", "range", "kzconsumer.assignors.range:assign"] in [line.split() for line in lines]
+    assert ["assignor", "range", "kzconsumer.assignors:assign_range"] in [line.split() for line in lines]
     assert max(map(len, lines)) <= 80
 
 

@@ -10,8 +10,13 @@ import pytest
 
 import kzconsumer
 from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.cluster_state import (
+    MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from kzconsumer.brokers.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_code
-from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
 from kzconsumer.brokers.protocol.versions import DESCRIBE_QUORUM, Versions
 from kzconsumer.errors import ConnectionLostError, KzConsumerError, ZooKeeperError
 from kzconsumer.model import Broker

@@ -9,12 +9,10 @@ import anyio
 
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.storage import Committed
-from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
-from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record
+from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.storage import Committed, ZooKeeperOffsetStorage
+from kzconsumer.registry.claim_record import Claimed, ClaimRecord, decode_claim_record
 from kzconsumer.registry.owners import OwnerRegistry
-from kzconsumer.registry.ownership import Claimed
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from tests.support.plans import plan_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer.zookeeper.connect_string import ConnectString
+from kzconsumer.zookeeper.operations import ConnectString
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from itertools import accumulate
 import pytest
 
 from kzconsumer.errors import CorruptRecordError
-from kzconsumer.fetcher.corrupt_batch import Jump, NoJump, Unusable, jump, without_way
+from kzconsumer.fetcher.reading import Jump, NoJump, Unusable, jump, without_way
 from kzconsumer.model import TopicPartition
 from tests.support.record_sets import Record, message, message_set, record_batch
 

@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from kzconsumer.errors import CorruptRecordError, KzConsumerError
-from kzconsumer.fetcher.corrupt_batch import Unusable
-from kzconsumer.fetcher.corrupt_policy import CorruptPolicy
+from kzconsumer.fetcher.delivery import CorruptPolicy
+from kzconsumer.fetcher.reading import Unusable
 from kzconsumer.settings.sections import FetchSettings
 from tests.core.plain.test_corrupt_batch import FIRST, SECOND, THIRD, unusable
 from tests.support.disk import watched_disk

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from kzconsumer.dead_letter import DeadLetter
 from kzconsumer.errors import DeadLetterError
-from kzconsumer.rejected.dead_letter import DeadLetter
-from kzconsumer.rejected.rejects import RejectedRecords
-from tests.core.plain.test_rejects import configured, rejected
+from kzconsumer.rejected import RejectedRecords
+from tests.core.plain.test_rejects import configured, rejected_record
 from tests.support.simulated.virtual_time import BEGINNING, World, clock_of
 
 
@@ -27,7 +27,7 @@ def test_pauses_double_up_to_half_a_minute() -> None:
     rejects = RejectedRecords(configured({"policy": "dead-letter", "directory": "letters"}), Full(), Counter())
     with clock_of(world):
         process = world.process("member")
-        waiting = process.create_task(rejects.handle([rejected(5)], lambda: world.now - BEGINNING > 100))
+        waiting = process.create_task(rejects.handle([rejected_record(5)], lambda: world.now - BEGINNING > 100))
         world.pass_time(120.0)
         assert waiting.done()
         assert not waiting.result(), "the partition is lost by then"

@@ -8,14 +8,13 @@ import msgspec
 import pytest
 
 from kzconsumer.counters import CommitCounters
-from kzconsumer.group.notices import DEGRADED_AFTER, Notices
-from kzconsumer.lag.findings import Finding
+from kzconsumer.group.reconciler import DEGRADED_AFTER, Notices
 from kzconsumer.lag.partition import FRESH, Why
+from kzconsumer.lag.totals import Finding
 from kzconsumer.model import TopicPartition
-from kzconsumer.registry.ownership import Blocked
-from kzconsumer.registry.registration import Registration
-from kzconsumer.status.degraded import degraded, examination
-from kzconsumer.status.report import BlockedClaim, Report
+from kzconsumer.registry.claim_record import Blocked
+from kzconsumer.registry.group_records import Registration
+from kzconsumer.status.report import BlockedClaim, Report, degraded, examination
 from kzconsumer.status.track import PartitionStatus, behind_sink
 from tests.core.plain.test_status_metrics import report
 from tests.core.plain.test_status_report import changed, unknown

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kzconsumer.errors import ProtocolError, SecurityError
-from kzconsumer.security import digest_md5 as module
-from kzconsumer.security.digest_md5 import digest_md5
-from kzconsumer.security.exchange import Exchange
+from kzconsumer.security import sasl as module
+from kzconsumer.security.sasl import Exchange, digest_md5
 
 CHALLENGE = b'realm="elwood.innosoft.com",nonce="OA6MG9tEQGm2hh",qop="auth",algorithm=md5-sess,charset=utf-8'
 

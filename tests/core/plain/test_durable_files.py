@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from kzconsumer import durable_files
+from kzconsumer.dead_letter import DeadLetter
 from kzconsumer.durable_files import (
     AppendedFile,
     create_same,
@@ -23,10 +24,9 @@ from kzconsumer.durable_files import (
     write_new,
 )
 from kzconsumer.errors import DeadLetterError, SinkError
-from kzconsumer.rejected.dead_letter import DeadLetter
-from kzconsumer.rejected.letter_files import LetterFiles
-from kzconsumer.sinks.quarantine import RangeQuarantine
-from kzconsumer.streams.message import Message
+from kzconsumer.offsets.progress import Message
+from kzconsumer.rejected import LetterFiles
+from kzconsumer.sinks.writing import RangeQuarantine
 from tests.support.disk import Disk, watched_disk
 from tests.support.failed_syncs import require_written_again
 from tests.support.range_data import range_data

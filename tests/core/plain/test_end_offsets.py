@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kzconsumer.end_offsets import EndOffsets
 from kzconsumer.model import TopicPartition
-from kzconsumer.registry.run_record import GroupRun, TopicEnds, decode_group_run, encode_group_run
-from kzconsumer.runs.end_offsets import EndOffsets
+from kzconsumer.registry.group_records import GroupRun, TopicEnds, decode_group_run, encode_group_run
 
 ORDERS = TopicPartition("orders", 0)
 RUN = GroupRun(

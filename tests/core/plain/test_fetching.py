@@ -16,19 +16,18 @@ import pytest
 
 from kzconsumer import clock
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.fetch import READ_COMMITTED
+from kzconsumer.brokers.protocol.log_reads import READ_COMMITTED
 from kzconsumer.counters import Counters
 from kzconsumer.fetcher import delivery, reading
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
-from kzconsumer.fetcher.looking import LOOK_SECONDS, Looking
+from kzconsumer.fetcher.fetch_state import PartitionFetchState, RateLimit
 from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.fetcher.partition_state import PartitionFetchState
-from kzconsumer.fetcher.rate_limit import RateLimit
+from kzconsumer.fetcher.reading import LOOK_SECONDS, Looking
 from kzconsumer.model import Broker, Wants
+from kzconsumer.offsets.progress import Chunk
 from kzconsumer.records import decode
 from kzconsumer.records._native import allocated_bytes
 from kzconsumer.settings.sections import FetchSettings
-from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.chunks import tracker
 from tests.support.log_broker import log_broker
@@ -236,10 +235,10 @@ import sys
 from pathlib import Path
 
 from kzconsumer.fetcher.delivery import Arrival, enqueue
-from kzconsumer.fetcher.partition_state import PartitionFetchState
+from kzconsumer.fetcher.fetch_state import PartitionFetchState
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.model import TopicPartition
-from kzconsumer.brokers.protocol.fetch import FetchedPartition
+from kzconsumer.brokers.protocol.log_reads import FetchedPartition
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.record_sets import Record, record_batch
 from tests.support.chunks import tracker

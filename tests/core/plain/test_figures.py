@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from kzconsumer.figures import count, moment, plural, rate, some, span
+from kzconsumer.display import count, moment, plural, rate, some, span
 
 
 @pytest.mark.parametrize(

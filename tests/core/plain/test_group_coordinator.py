@@ -9,25 +9,23 @@ import pytest
 
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol import error_codes
-from kzconsumer.brokers.protocol.group_offsets import (
+from kzconsumer.brokers.protocol.groups import (
+    ConsumerGroupDescribeRequest,
     Coordinator,
+    DescribeGroupsRequest,
     FindCoordinatorRequest,
+    GroupMember,
+    GroupState,
     OffsetFetchRequest,
     StoredOffset,
     StoredOffsets,
-)
-from kzconsumer.brokers.protocol.group_state import (
-    ConsumerGroupDescribeRequest,
-    DescribeGroupsRequest,
-    GroupMember,
-    GroupState,
 )
 from kzconsumer.brokers.protocol.versions import CONSUMER_GROUP_DESCRIBE
 from kzconsumer.errors import CoordinatorError
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets import coordinator as module
-from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.offsets.coordinator import GroupCoordinator
+from kzconsumer.offsets.start_rules import WithBrokers
 from kzconsumer.registry.topics import TopicRegistry
 from tests.support.simulated.virtual_time import BEGINNING, World
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
-from kzconsumer.fetcher.partition_state import PartitionFetchState
+from kzconsumer.fetcher.fetch_state import PartitionFetchState
 from kzconsumer.model import TopicPartition
 from kzconsumer.streams.turns import Turns
 from tests.support.simulated.broker_machine import TIGHT

@@ -16,23 +16,21 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from kzconsumer.fetcher import broker_fetcher
-from kzconsumer.fetcher.partition_state import PartitionFetchState
-from kzconsumer.group.claims import Claims
+from kzconsumer.fetcher.fetch_state import PartitionFetchState
+from kzconsumer.group.claimer import Claims
 from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.member import Member
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.storage import OffsetWrite
-from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
-from kzconsumer.registry.claim_record import ClaimRecord
+from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.storage import OffsetWrite, ZooKeeperOffsetStorage
+from kzconsumer.registry.claim_record import Blocked, Claimed, ClaimRecord, Refused
 from kzconsumer.registry.owners import OwnerRegistry
-from kzconsumer.registry.ownership import Blocked, Claimed, Refused
 from kzconsumer.streams.cursor import StreamCursor
 from kzconsumer.zookeeper.heartbeat import Heartbeat, Instant
 from kzconsumer.zookeeper.operations import Check, Create, SetData
-from kzconsumer.zookeeper.round_trips import outcomes
 from kzconsumer.zookeeper.server_choice import ServerChoice
+from kzconsumer.zookeeper.watches import outcomes
 from tests.core.plain.test_group_schedules import violations_of_a_release_in_the_middle_of_a_lot
 from tests.support.extent import NIGHTLY, only_nightly
 from tests.support.simulated.broker_machine import LogsCutOffMachine, ZooKeeperRestoredMachine

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kzconsumer.brokers.protocol.error_codes import GROUP_ID_NOT_FOUND, NONE, UNSUPPORTED_VERSION
-from kzconsumer.brokers.protocol.group_state import (
+from kzconsumer.brokers.protocol.groups import (
     ConsumerGroupDescribeRequest,
     DescribeGroupsRequest,
     GroupMember,

@@ -9,9 +9,9 @@ import pytest
 
 from kzconsumer.lag.partition import Why
 from kzconsumer.lag.totals import total
-from kzconsumer.offsets.position import Position
+from kzconsumer.offsets.progress import Position
 from kzconsumer.sessions import Sessions
-from kzconsumer.status.health import Health
+from kzconsumer.status.observer import Health
 from tests.core.plain.test_status_report import PROGRESS, unknown
 from tests.support.chunks import LeaseInHand
 

@@ -135,7 +135,7 @@ IN_NEED_OF_EXTRAS = {
     *(f"kzconsumer.status.{each}" for each in ("connections", "events", "metrics", "server", "web_server")),
     *(f"kzconsumer.testing.{each}" for each in ("assignor_contract", "sink_contract", "sink_group")),
     *(f"kzconsumer_spark.{table}.{each}" for table in ("delta", "iceberg") for each in ("holdings", "log", "target")),
-    "kzconsumer_spark.delta.applications",
+    "kzconsumer_spark.destinations.delta_log",
     *(f"kzconsumer_spark.iceberg.{each}" for each in ("columns", "drivers", "hive")),
     *(f"kzconsumer_spark.jdbc.{each}" for each in ("database", "destination", "holdings", "stage", "table")),
 }

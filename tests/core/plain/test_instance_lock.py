@@ -12,13 +12,13 @@ import pytest
 
 from kzconsumer.cli.main import main
 from kzconsumer.errors import AlreadyRunningError, ConfigError
-from kzconsumer.service import start
-from kzconsumer.service.start import lock_path
+from kzconsumer.service import daemon
+from kzconsumer.service.daemon import lock_path
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from kzconsumer.service.start import instance_lock
+from kzconsumer.service.daemon import instance_lock
 with instance_lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
@@ -59,8 +59,8 @@ def test_the_second_daemon_names_the_first(
         assert main(["run", "group.toml"]) == 1
         assert capsys.readouterr().err == f"kzconsumer: lock: process {pid} runs this instance already\n"
         assert lock.stat().st_mode & 0o777 == 0o644
-    with start.instance_lock(lock):  # it was killed: the file that it left behind blocks nothing
-        with pytest.raises(AlreadyRunningError), start.instance_lock(lock):
+    with daemon.instance_lock(lock):  # it was killed: the file that it left behind blocks nothing
+        with pytest.raises(AlreadyRunningError), daemon.instance_lock(lock):
             pass
         assert main(["run", "group.toml"]) == 1
     assert main(["run", "group.toml", "--set", "service.lock=/no/folder/lock"]) == 78
@@ -72,14 +72,14 @@ def test_a_lock_that_is_a_symbolic_link_is_refused(tmp_path: Path) -> None:
     victim, lock = tmp_path / "victim", tmp_path / "lock"
     victim.write_text("content")
     lock.symlink_to(victim)
-    with pytest.raises(ConfigError, match="lock cannot be opened"), start.instance_lock(lock):
+    with pytest.raises(ConfigError, match="lock cannot be opened"), daemon.instance_lock(lock):
         pass
     assert victim.read_text() == "content"
 
 
 def test_which_settings_identify_an_instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start, "INSTALLED", tmp_path / "etc")
-    monkeypatch.setattr(start, "RUNNING", tmp_path / "run")
+    monkeypatch.setattr(daemon, "INSTALLED", tmp_path / "etc")
+    monkeypatch.setattr(daemon, "RUNNING", tmp_path / "run")
     source = str(tmp_path / "etc" / "orders.toml")
     assert lock_path("here", source, {"RUNTIME_DIRECTORY": "/run/a"}) == Path("here")
     assert lock_path(None, source, {"RUNTIME_DIRECTORY": "/run/a:/run/b"}) == Path("/run/a/lock")

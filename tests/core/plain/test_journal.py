@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.logs import journal, setup
+from kzconsumer.logs import setup
 
 Fields = dict[str, str]
 
@@ -56,7 +56,7 @@ def received(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiv
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(path))
         listening.settimeout(10)
-        monkeypatch.setattr(journal, "SOCKET", path)
+        monkeypatch.setattr(setup, "SOCKET", path)
         setup.configure("info", "journald")
         yield Received(listening)
     logging.captureWarnings(False)
@@ -93,8 +93,8 @@ def test_a_message_larger_than_a_datagram_arrives_whole(received: Received) -> N
 
 
 def test_without_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(journal, "SOCKET", tmp_path / "none")
+    monkeypatch.setattr(setup, "SOCKET", tmp_path / "none")
     with pytest.raises(ConfigError, match=r'\[log\] format: "journald", but there is no journal here'):
         setup.configure("info", "journald")
-    journal.Journal().msg(MESSAGE="it went away")
+    setup.Journal().msg(MESSAGE="it went away")
     assert capsys.readouterr().err == "it went away (not in the journal: No such file or directory)\n"

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from kzconsumer.errors import ConfigError
+from kzconsumer.sinks.builtin import JsonLinesSink, encode
 from kzconsumer.sinks.interface import RangeData, SinkContext
-from kzconsumer.sinks.jsonlines_sink import JsonLinesSink, encode
 from tests.support.range_data import TIME, range_data, record
 
 

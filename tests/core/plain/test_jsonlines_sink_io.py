@@ -14,7 +14,7 @@ import math, sys, anyio
 from kzconsumer.clock import now
 from kzconsumer.errors import SinkError
 from kzconsumer.sinks.interface import Batch, SinkContext
-from kzconsumer.sinks.jsonlines_sink import JsonLinesSink
+from kzconsumer.sinks.builtin import JsonLinesSink
 from tests.support.range_data import range_data
 
 async def main(batches, limit):

@@ -15,16 +15,13 @@ import anyio
 import pyarrow as pa
 import pytest
 
+from kzconsumer.consumer import KafkaStream
 from kzconsumer.errors import OffsetLostError
-from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.progress import Chunk, Message, OffsetTracker
 from kzconsumer.records._native import allocated_bytes
-from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
-from kzconsumer.streams.cursor import LOOK_SECONDS, LOT_ROWS, StreamCursor
-from kzconsumer.streams.kafka_stream import KafkaStream
-from kzconsumer.streams.message import Message
-from kzconsumer.streams.unacknowledged import Unacknowledged
-from kzconsumer.zookeeper.lease import Lease
+from kzconsumer.streams.cursor import LOOK_SECONDS, LOT_ROWS, StreamCursor, Unacknowledged
+from kzconsumer.zookeeper.session import Lease
 from tests.support.chunks import TOPIC, LeaseInHand, chunk, failure, hole, put, tracker
 
 LIMIT = 2.0

@@ -12,18 +12,22 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from kzconsumer.brokers.connection import BrokerConnection
-from kzconsumer.brokers.protocol.fetch import Diverging
-from kzconsumer.brokers.protocol.leader_epochs import AskedEpoch, EpochEnd, OffsetForLeaderEpochRequest
-from kzconsumer.brokers.protocol.list_offsets import EARLIEST, ListedOffset, ListOffsetsRequest
+from kzconsumer.brokers.protocol.log_reads import (
+    EARLIEST,
+    AskedEpoch,
+    Diverging,
+    EpochEnd,
+    ListedOffset,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+)
 from kzconsumer.brokers.protocol.versions import OFFSET_FOR_LEADER_EPOCH, Versions
 from kzconsumer.errors import OffsetLostError
-from kzconsumer.fetcher.log_check import UNKNOWN_END, find_divergence
-from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.fetcher.partition_state import PartitionFetchState
+from kzconsumer.fetcher.fetch_state import PartitionFetchState
+from kzconsumer.fetcher.offset_reset import UNKNOWN_END, OffsetReset, find_divergence
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.leader_epochs import UNKNOWN, LeaderEpochs
-from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.progress import UNKNOWN, LeaderEpochs, OffsetTracker
 from kzconsumer.registry.claim_record import ClaimRecord, StoredPosition
 from kzconsumer.streams.chunk_queue import ChunkQueue
 

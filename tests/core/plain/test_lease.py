@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 
 from kzconsumer import clock
-from kzconsumer.zookeeper.lease import Lease
+from kzconsumer.zookeeper.session import Lease
 
 
 class Until(Lease):

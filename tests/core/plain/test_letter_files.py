@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from kzconsumer.dead_letter import DeadLetter
 from kzconsumer.errors import DeadLetterError
-from kzconsumer.rejected.dead_letter import DeadLetter
-from kzconsumer.rejected.letter_files import LetterFiles
-from kzconsumer.streams.message import Message
+from kzconsumer.offsets.progress import Message
+from kzconsumer.rejected import LetterFiles
 
 
 def letters(*offsets: int) -> list[DeadLetter]:

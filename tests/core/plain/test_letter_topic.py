@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from kzconsumer import rejected
+from kzconsumer.dead_letter import DeadLetter
 from kzconsumer.errors import DeadLetterError
-from kzconsumer.rejected import letter_topic
-from kzconsumer.rejected.dead_letter import DeadLetter
-from kzconsumer.rejected.letter_topic import LetterTopic
+from kzconsumer.offsets.progress import Message
+from kzconsumer.rejected import LetterTopic
 from kzconsumer.settings.sections import BrokersSettings
-from kzconsumer.streams.message import Message
 
 LETTER = DeadLetter(Message("orders", 0, 7, b"k", b"v"), "rejected", "no", "g")
 TIMEOUT = 30.0
@@ -42,7 +42,7 @@ async def test_a_letter_that_is_not_acknowledged_in_time_is_not_written(
     silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The producer has not given up by then and has reported no failure."""
-    monkeypatch.setattr(letter_topic, "_LATE", -TIMEOUT)
+    monkeypatch.setattr(rejected, "_LATE", -TIMEOUT)
     async with topic_at(silent) as topic:
         with pytest.raises(DeadLetterError, match=r"^topic letters: no answer$"):
             await topic.write([LETTER])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer.registry.listeners import Listener, choose
+from kzconsumer.registry.nodes import Listener, choose
 
 PLAINTEXT = Listener("PLAINTEXT", "PLAINTEXT", "a", 1)
 SSL = Listener("SSL", "SSL", "a", 2)

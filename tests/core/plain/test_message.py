@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from kzconsumer.offsets.progress import Message
 from kzconsumer.records._native import allocated_bytes
 from kzconsumer.records.decode import decode
 from kzconsumer.records.forms import Records
-from kzconsumer.streams.message import Message
 from tests.support.chunks import messages
 from tests.support.record_sets import Record, message_set, record_batch
 

@@ -36,17 +36,17 @@ KNOWN = {
     "kzconsumer/testing/sink_group.py": {"TemporaryDirectory"},
     # Compares what `own_directory` is given.
     "plugins/files/kzconsumer_files/private_directory.py": {"gettempdir"},
-    "plugins/spark/kzconsumer_spark/daemon/directories.py": {"gettempdir"},
+    "plugins/spark/kzconsumer_spark/daemon/requirements.py": {"gettempdir"},
     # In `own_directory`.
     "plugins/spark/kzconsumer_spark/source/prompt_commits.py": {
         "gettempdir",
         "TemporaryDirectory",
         "create_unix_listener",
     },
-    "plugins/sandbox/kzconsumer_sandbox/demo/run.py": {"mkdtemp"},
+    "plugins/sandbox/kzconsumer_sandbox/demo/scenario.py": {"mkdtemp"},
     "plugins/sandbox/kzconsumer_sandbox/servers/supervisor.py": {"mkdtemp"},
     # Looks for free ports; nothing listens.
-    "plugins/sandbox/kzconsumer_sandbox/servers/ports.py": {"bind"},
+    "plugins/sandbox/kzconsumer_sandbox/servers/configuration.py": {"bind"},
 }
 
 

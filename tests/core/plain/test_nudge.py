@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from kzconsumer.group.original_members import LOOK_INTERVAL, PATIENCE, Nudge, OriginalMemberNudges, needs_looking
+from kzconsumer.group.differences import LOOK_INTERVAL, PATIENCE, Nudge, OriginalMemberNudges, needs_looking
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.registry.registration import STATIC, Registration
+from kzconsumer.registry.group_records import STATIC, Registration
 
 OURS = Registration(pattern=STATIC, subscription={"t": 1}, ours=True)
 THEIRS = Registration(pattern=STATIC, subscription={"t": 1}, ours=False)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.offsets.authority import Authority, WithBrokers, require_storage
+from kzconsumer.offsets.start_rules import Authority, WithBrokers, require_storage
 from kzconsumer.settings.sections import OffsetsSettings
 from kzconsumer.settings.settings import Settings
 

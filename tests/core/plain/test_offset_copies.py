@@ -18,13 +18,12 @@ from msgspec.structs import replace
 from kzconsumer.errors import CoordinatorError
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.adopter import Adopter
-from kzconsumer.offsets.authority import Authority, WithBrokers
 from kzconsumer.offsets.committer import STORE_AGAIN, Committer
 from kzconsumer.offsets.coordinator import GroupCoordinator
+from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.start_rules import Authority, WithBrokers
 from kzconsumer.offsets.storage import OffsetWrite, Refused, Stored
-from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.registry.claim_record import ClaimRecord
-from kzconsumer.registry.ownership import Claimed, Fence, OwnerNode
+from kzconsumer.registry.claim_record import Claimed, ClaimRecord, Fence, OwnerNode
 from tests.support.simulated.virtual_time import World, clock_of
 
 PARTITION = TopicPartition("orders", 0)

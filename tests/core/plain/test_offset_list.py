@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record, encode_claim_record
-from kzconsumer.registry.offset_list import LONGEST, offset_list, offsets_in, spans_of
+from kzconsumer.registry.claim_record import (
+    LONGEST,
+    ClaimRecord,
+    decode_claim_record,
+    encode_claim_record,
+    offset_list,
+    offsets_in,
+    spans_of,
+)
 from tests.support.plans import plan_of
 
 FIRST = 1 << 40

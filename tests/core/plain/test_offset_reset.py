@@ -10,13 +10,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kzconsumer.brokers.connection import BrokerConnection
-from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS
-from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
+from kzconsumer.brokers.protocol.log_reads import EARLIEST, ISOLATION_LEVELS, LATEST, ListedOffset, ListOffsetsRequest
+from kzconsumer.fetcher.fetch_state import FIRST_PAUSE, LONGEST_PAUSE, PartitionFetchState
 from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.fetcher.partition_state import FIRST_PAUSE, LONGEST_PAUSE, PartitionFetchState
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.progress import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.values import LARGEST, SMALLEST
 from kzconsumer.streams.chunk_queue import ChunkQueue

@@ -14,8 +14,17 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.settings.quantities import ByteSize, Duration, PositiveDuration, read_duration, reader, show_duration
-from kzconsumer.settings.tables import faults_in, nearest, read_table
+from kzconsumer.settings.tables import (
+    ByteSize,
+    Duration,
+    PositiveDuration,
+    faults_in,
+    nearest,
+    read_duration,
+    read_table,
+    reader,
+    show_duration,
+)
 
 
 def read_even(value: object) -> int:

@@ -68,7 +68,7 @@ def test_spools_and_files_to_be_uploaded_are_in_such_directories(
 ) -> None:
     """The names are known, and another user may have made them before."""
     from kzconsumer_files.private_directory import local_attempts, make_local_attempts
-    from kzconsumer_spark.daemon.directories import _private
+    from kzconsumer_spark.daemon.requirements import _private
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for path in (tmp_path / f"kzconsumer-spark-{os.getuid()}", local_attempts()):

@@ -8,9 +8,8 @@ import pytest
 
 from kzconsumer.errors import TopicChangedError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
+from kzconsumer.registry.claim_record import Blocked, Claimed, ClaimRecord, Fence, Refused, encode_claim_record
 from kzconsumer.registry.owners import OwnerRegistry
-from kzconsumer.registry.ownership import Blocked, Claimed, Fence, Refused
 from kzconsumer.registry.paths import GroupPaths, topic
 from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from kzconsumer.assignors.interface import AssignmentContext, Assignor
-from kzconsumer.assignors.range import assign
+from kzconsumer.assignors import AssignmentContext, Assignor, assign_range
 from kzconsumer.errors import PluginError
 from kzconsumer.group.assignment import assignment, compare, wanted_by
 from kzconsumer.model import ConsumerThreadId, TopicPartition
@@ -50,9 +49,9 @@ def test_eager_releases_everything_if_anything_changes() -> None:
 
 
 def test_a_members_share_of_the_assignment() -> None:
-    assert wanted_by("me", assignment("range", assign, CONTEXT)) == {P0: ME, P1: MINE}
-    assert wanted_by("you", assignment("range", assign, CONTEXT)) == {P2: YOU}
-    assert wanted_by("stranger", assignment("range", assign, CONTEXT)) == {}
+    assert wanted_by("me", assignment("range", assign_range, CONTEXT)) == {P0: ME, P1: MINE}
+    assert wanted_by("you", assignment("range", assign_range, CONTEXT)) == {P2: YOU}
+    assert wanted_by("stranger", assignment("range", assign_range, CONTEXT)) == {}
 
 
 def test_an_assignor_that_raises() -> None:
@@ -104,4 +103,4 @@ def test_an_assignor_that_invents_a_partition() -> None:
 
 def test_a_topic_without_threads_is_not_assigned() -> None:
     context = AssignmentContext({"t": (ME,)}, {"t": (0,), "unread": (0, 1)})
-    assert wanted_by("me", assignment("range", assign, context)) == {P0: ME}
+    assert wanted_by("me", assignment("range", assign_range, context)) == {P0: ME}

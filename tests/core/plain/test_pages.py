@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.brokers.protocol.frames import MAX_RESPONSE
+from kzconsumer.brokers.protocol.primitives import MAX_RESPONSE
 from kzconsumer.brokers.transport import MAX_FIRST_RESPONSE as FIRST_RESPONSE
 from kzconsumer.cli.main import whole_parser
 from kzconsumer.settings.settings import Settings

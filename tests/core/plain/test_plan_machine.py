@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 
 from kzconsumer.model import RangeIdentity
 from kzconsumer.offsets import adopter
-from kzconsumer.offsets.adoption import Adoption, Clear, Replay, compare
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.storage import OffsetWrite
-from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
+from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.start_rules import Adoption, Clear, Replay, compare
+from kzconsumer.offsets.storage import OffsetWrite, ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import ClaimRecord, Plan
 from kzconsumer.sinks import planning
 from kzconsumer.zookeeper.operations import Check, Operation, SetData

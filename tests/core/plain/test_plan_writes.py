@@ -19,16 +19,22 @@ from hypothesis import strategies as st
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.storage import Committed
-from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
-from kzconsumer.registry.claim_record import ClaimRecord, Plan, decode_claim_record
-from kzconsumer.registry.offset_list import LONGEST, Spans
+from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.storage import Committed, ZooKeeperOffsetStorage
+from kzconsumer.registry.claim_record import (
+    LONGEST,
+    Claimed,
+    ClaimRecord,
+    Fence,
+    OwnerNode,
+    Plan,
+    Spans,
+    decode_claim_record,
+)
 from kzconsumer.registry.owners import OwnerRegistry
-from kzconsumer.registry.ownership import Claimed, Fence, OwnerNode
 from kzconsumer.registry.paths import CONSUMERS, GroupPaths
-from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
-from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
+from kzconsumer.zookeeper.operations import ConnectString, Create, Delete, Operation, SetData
+from kzconsumer.zookeeper.session import ZooKeeperSession
 from tests.support.plans import plan_of
 from tests.support.simulated.ensemble import OPERATOR, Ensemble
 from tests.support.simulated.lost_replies import Loss

@@ -11,17 +11,22 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.brokers.leaders import Leaders
-from kzconsumer.brokers.log_offsets import LogOffsets
+from kzconsumer.brokers.leaders import Leaders, LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,
     NOT_LEADER_OR_FOLLOWER,
     TOPIC_AUTHORIZATION_FAILED,
 )
-from kzconsumer.brokers.protocol.fetch import FetchedPartition
-from kzconsumer.brokers.protocol.leader_epochs import EpochEnd, OffsetForLeaderEpochRequest
-from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
+from kzconsumer.brokers.protocol.log_reads import (
+    EARLIEST,
+    LATEST,
+    EpochEnd,
+    FetchedPartition,
+    ListedOffset,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+)
 from kzconsumer.brokers.protocol.versions import OFFSET_FOR_LEADER_EPOCH
 from kzconsumer.counters import Counters
 from kzconsumer.errors import (
@@ -32,18 +37,17 @@ from kzconsumer.errors import (
     KzConsumerError,
 )
 from kzconsumer.fetcher import delivery, fetcher_manager
-from kzconsumer.fetcher.corrupt_policy import CorruptPolicy
-from kzconsumer.fetcher.delivery import Arrival, Delivery
+from kzconsumer.fetcher.delivery import Arrival, CorruptPolicy, Delivery
+from kzconsumer.fetcher.fetch_state import PartitionFetchState
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.progress import OffsetTracker
 from kzconsumer.records.decode import Corruption, Decoded
 from kzconsumer.records.forms import NO_RECORDS
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.registry.topics import TopicRegistry
-from kzconsumer.runs.losses import RunLosses
+from kzconsumer.runs import RunLosses
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.plans import plan_of

@@ -11,13 +11,12 @@ from structlog.testing import capture_logs
 
 from kzconsumer.errors import RangeChangedError, SessionExpiredError
 from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.progress import OffsetTracker
 from kzconsumer.records.contents import contents_of
 from kzconsumer.records.forms import Unfetched
 from kzconsumer.registry.claim_record import Plan
-from kzconsumer.sinks.interface import Batch, RangeData
+from kzconsumer.sinks.interface import MOST_STEPS, Batch, RangeData, StepNotRecordedError, check_step
 from kzconsumer.sinks.planning import RangePlans
-from kzconsumer.sinks.steps import MOST_STEPS, StepNotRecordedError, check_step
 from tests.support.owned_ranges import Nothing, Owned
 from tests.support.plans import plan_of
 from tests.support.range_data import range_data

@@ -9,9 +9,9 @@ import sys
 
 SHOW = """
 import sys, time
-from kzconsumer.cli import progress
-progress.AFTER, progress.LINES = float(sys.argv[1]), float(sys.argv[1])
-with progress.progress("reading") as show:
+from kzconsumer.cli import arguments
+arguments.AFTER, arguments.LINES = float(sys.argv[1]), float(sys.argv[1])
+with arguments.progress("reading") as show:
     if len(sys.argv) > 2:
         show(1000, 4000)
         show(3000, 4000)

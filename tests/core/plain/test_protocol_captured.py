@@ -12,17 +12,28 @@ from typing import Any
 
 import pytest
 
+from kzconsumer.brokers.protocol.cluster_state import (
+    MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from kzconsumer.brokers.protocol.error_codes import NONE, UNKNOWN_TOPIC_OR_PARTITION
-from kzconsumer.brokers.protocol.fetch import READ_COMMITTED, FetchPosition, FetchRequest
-from kzconsumer.brokers.protocol.group_offsets import (
+from kzconsumer.brokers.protocol.groups import (
     FindCoordinatorRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
     StoredOffset,
     StoredOffsets,
 )
-from kzconsumer.brokers.protocol.list_offsets import LATEST, ListedOffset, ListOffsetsRequest
-from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
+from kzconsumer.brokers.protocol.log_reads import (
+    LATEST,
+    READ_COMMITTED,
+    FetchPosition,
+    FetchRequest,
+    ListedOffset,
+    ListOffsetsRequest,
+)
 from kzconsumer.brokers.protocol.versions import SPOKEN, ApiVersionsRequest
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.records.decode import decode

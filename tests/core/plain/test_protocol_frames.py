@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kzconsumer.brokers.protocol.frames import FrameReader, request_frame, response_body
+from kzconsumer.brokers.protocol.primitives import FrameReader, request_frame, response_body
 from kzconsumer.errors import ProtocolError
 
 

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer.brokers.protocol.fetch import READ_COMMITTED, Diverging, FetchedPartition, FetchPosition, FetchRequest
-from kzconsumer.brokers.protocol.leader_epochs import AskedEpoch, EpochEnd, OffsetForLeaderEpochRequest
-from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
-from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
+from kzconsumer.brokers.protocol.cluster_state import (
+    MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from kzconsumer.brokers.protocol.log_reads import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    AskedEpoch,
+    Diverging,
+    EpochEnd,
+    FetchedPartition,
+    FetchPosition,
+    FetchRequest,
+    ListedOffset,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+)
 from kzconsumer.brokers.protocol.versions import ApiVersionsRequest
 from kzconsumer.model import Broker, TopicPartition
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from kzconsumer.brokers.protocol.group_state import (
+from kzconsumer.brokers.protocol.groups import (
     ConsumerGroupDescribeRequest,
     DescribeGroupsRequest,
     GroupListing,

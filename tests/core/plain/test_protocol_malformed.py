@@ -8,14 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kzconsumer.brokers.protocol.fetch import FetchRequest, FetchResponse
-from kzconsumer.brokers.protocol.group_offsets import FindCoordinatorRequest, OffsetCommitRequest, OffsetFetchRequest
-from kzconsumer.brokers.protocol.group_state import DescribeGroupsRequest
-from kzconsumer.brokers.protocol.leader_epochs import OffsetForLeaderEpochRequest
-from kzconsumer.brokers.protocol.list_offsets import ListOffsetsRequest
-from kzconsumer.brokers.protocol.metadata import MetadataRequest
-from kzconsumer.brokers.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
-from kzconsumer.brokers.protocol.versions import SPOKEN, ApiVersionsRequest
+from kzconsumer.brokers.protocol.cluster_state import MetadataRequest
+from kzconsumer.brokers.protocol.groups import (
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+)
+from kzconsumer.brokers.protocol.log_reads import (
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+)
+from kzconsumer.brokers.protocol.versions import (
+    SPOKEN,
+    ApiVersionsRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
 from kzconsumer.errors import ProtocolError
 
 FETCH_V0 = "00000001 0001 74 00000001 00000001 0006 0000000000000009 00000002 6869"

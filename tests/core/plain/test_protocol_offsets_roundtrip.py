@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from kzconsumer.brokers.protocol.group_offsets import (
+from kzconsumer.brokers.protocol.groups import (
     Coordinator,
     FindCoordinatorRequest,
     OffsetCommitRequest,

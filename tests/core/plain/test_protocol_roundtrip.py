@@ -17,17 +17,19 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from kzconsumer.brokers.protocol.fetch import Diverging, FetchedPartition, FetchPosition, FetchRequest
-from kzconsumer.brokers.protocol.frames import request_frame, response_body
-from kzconsumer.brokers.protocol.leader_epochs import AskedEpoch, EpochEnd, OffsetForLeaderEpochRequest
-from kzconsumer.brokers.protocol.list_offsets import ListedOffset, ListOffsetsRequest
-from kzconsumer.brokers.protocol.metadata import MetadataRequest, PartitionMetadata, TopicMetadata
-from kzconsumer.brokers.protocol.sasl import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
+from kzconsumer.brokers.protocol.cluster_state import MetadataRequest, PartitionMetadata, TopicMetadata
+from kzconsumer.brokers.protocol.log_reads import (
+    AskedEpoch,
+    Diverging,
+    EpochEnd,
+    FetchedPartition,
+    FetchPosition,
+    FetchRequest,
+    ListedOffset,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
 )
+from kzconsumer.brokers.protocol.primitives import request_frame, response_body
 from kzconsumer.brokers.protocol.versions import (
     API_VERSIONS,
     CONSUMER_GROUP_DESCRIBE,
@@ -47,6 +49,10 @@ from kzconsumer.brokers.protocol.versions import (
     SASL_HANDSHAKE,
     SPOKEN,
     ApiVersionsRequest,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
     is_flexible,
 )
 from kzconsumer.model import Broker, TopicPartition

@@ -9,8 +9,7 @@ from typing import Final
 import msgspec
 import pytest
 
-from kzconsumer.brokers.protocol.fetch import READ_COMMITTED, READ_UNCOMMITTED
-from kzconsumer.brokers.protocol.leader_epochs import EpochEnd
+from kzconsumer.brokers.protocol.log_reads import READ_COMMITTED, READ_UNCOMMITTED, EpochEnd
 from kzconsumer.errors import ConnectionLostError, KzConsumerError, OffsetLostError
 from kzconsumer.fetcher.range_account import PATIENCE, RangeAccount, questions
 from kzconsumer.model import OffsetRange, TopicPartition

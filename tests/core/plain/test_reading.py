@@ -6,13 +6,13 @@ import math
 
 import pytest
 
-from kzconsumer.brokers.protocol.fetch import FetchedPartition
+from kzconsumer.brokers.protocol.log_reads import FetchedPartition
 from kzconsumer.errors import PluginError
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.model import TopicPartition
+from kzconsumer.sinks.builtin import JsonLinesSink
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Sink, SinkContext
-from kzconsumer.sinks.jsonlines_sink import JsonLinesSink
 from tests.support.record_sets import Codec, Record, record_batch
 
 

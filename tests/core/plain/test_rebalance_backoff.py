@@ -6,8 +6,8 @@ import pytest
 
 from kzconsumer.errors import ZooKeeperError
 from kzconsumer.group import rebalancer
+from kzconsumer.group.membership import SnapshotReader
 from kzconsumer.group.reconciler import Reconciler
-from kzconsumer.group.snapshot_reader import SnapshotReader
 from tests.support.simulated.group import simulated_group
 
 MINUTE = 60.0

@@ -6,7 +6,7 @@ import asyncio
 
 import anyio
 
-from kzconsumer.group.trigger import LONGEST_QUIET_PERIOD, MEMBERS, QUIET_PERIOD, Calm, RebalanceTrigger
+from kzconsumer.group.rebalancer import LONGEST_QUIET_PERIOD, MEMBERS, QUIET_PERIOD, Calm, RebalanceTrigger
 from tests.support.simulated.virtual_time import in_virtual_time
 
 LIMIT = 2.0

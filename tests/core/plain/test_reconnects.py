@@ -8,8 +8,9 @@ import anyio
 import pytest
 
 from kzconsumer.zookeeper.operations import SetData
-from kzconsumer.zookeeper.round_trips import repeated
-from kzconsumer.zookeeper.session import SessionState, ZooKeeperSession
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.session_life import SessionState
+from kzconsumer.zookeeper.watches import repeated
 from tests.support.simulated.clients import Clients
 from tests.support.simulated.ensemble import Connection
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pytest
 
+from kzconsumer.offsets.progress import handed_out
 from kzconsumer.records._native import allocated_bytes, join
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer.records.decode import decode
 from kzconsumer.records.forms import NO_RECORDS, ColumnRecords, DecodedRecords, RawRecords, Records
-from kzconsumer.streams.message import handed_out
 from tests.support.chunks import messages
 from tests.support.record_sets import Record, record_batch
 

@@ -9,8 +9,7 @@ from random import Random
 import pytest
 from crc32c import crc32c
 
-from kzconsumer.records.decode import decode
-from kzconsumer.records.whole_batches import keep
+from kzconsumer.records.decode import decode, keep
 from tests.support.record_sets import Record, record_batch
 
 SIZES = [1, 2, 3, 5, 9, 20, 100, 924, 1024, 4096, 65_536, 1 << 20, 3_000_001]

@@ -12,7 +12,7 @@ import cramjam
 import pyarrow as pa
 import pytest
 
-from kzconsumer.records import layout as L
+from kzconsumer.records import compression as L
 from kzconsumer.records._native import allocated_bytes
 from kzconsumer.records.compression import BadCompression, NoRoom, Scratch, decompress, lz4_header_checksum
 from tests.support.odd_record_sets import snappy_bodies, zstd_bodies

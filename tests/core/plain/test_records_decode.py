@@ -14,9 +14,8 @@ import pytest
 
 from kzconsumer.records._native import allocated_bytes
 from kzconsumer.records.columns import SCHEMA
-from kzconsumer.records.decode import Decoded, decode, scan_next_offset
+from kzconsumer.records.decode import Decoded, decode, keep, scan_next_offset
 from kzconsumer.records.forms import NO_RECORDS
-from kzconsumer.records.whole_batches import keep
 from tests.support.record_sets import (
     CODECS,
     LEGACY_CODECS,

@@ -8,7 +8,7 @@ import zlib
 import pytest
 from crc32c import crc32c
 
-from kzconsumer.records import layout as L
+from kzconsumer.records import compression as L
 from kzconsumer.records.decode import Decoded, decode, scan_next_offset
 from tests.support.record_sets import (
     CODECS,

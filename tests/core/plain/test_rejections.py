@@ -9,7 +9,7 @@ import pytest
 
 from kzconsumer.errors import RecordRejectedError, SinkError
 from kzconsumer.model import TopicPartition
-from kzconsumer.rejected.rejects import RejectedRecord
+from kzconsumer.rejected import RejectedRecord
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import RecordsRejectedError, Rejected
 from kzconsumer.sinks.runner import SinkRunner

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from kzconsumer import rejected
+from kzconsumer.dead_letter import DeadLetter
 from kzconsumer.errors import ConfigError, DeadLetterError, RecordRejectedError
-from kzconsumer.rejected import rejects
-from kzconsumer.rejected.dead_letter import DeadLetter
-from kzconsumer.rejected.rejects import RejectedRecord, RejectedRecords, check_rejected
+from kzconsumer.offsets.progress import Message
+from kzconsumer.rejected import RejectedRecord, RejectedRecords, check_rejected
 from kzconsumer.settings.settings import Settings
-from kzconsumer.streams.message import Message
 
 
 class Box:
@@ -51,14 +51,14 @@ def configured(table: Mapping[str, object], **others: Mapping[str, object]) -> S
     )
 
 
-def rejected(offset: int, error_class: str = "rejected", reason: str = "no such order") -> RejectedRecord:
+def rejected_record(offset: int, error_class: str = "rejected", reason: str = "no such order") -> RejectedRecord:
     return RejectedRecord(Message("orders", 3, offset, b"k", b"v"), error_class, reason)
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rejects, "_FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(rejects, "_LONGEST_PAUSE", 0.002)
+    monkeypatch.setattr(rejected, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(rejected, "_LONGEST_PAUSE", 0.002)
 
 
 async def test_the_policy_fail_raises_before_anything_is_written() -> None:
@@ -66,7 +66,7 @@ async def test_the_policy_fail_raises_before_anything_is_written() -> None:
     with pytest.raises(
         RecordRejectedError, match="orders-3 at offset 8 was rejected as grave: no such order"
     ) as raised:
-        await case.settle(rejected(7), rejected(8, "grave"))
+        await case.settle(rejected_record(7), rejected_record(8, "grave"))
     assert (raised.value.topic_partition, raised.value.offset) == (("orders", 3), 8)
     assert not case.box.letters
     assert case.counts == {("grave", "fail"): 1}
@@ -75,7 +75,12 @@ async def test_the_policy_fail_raises_before_anything_is_written() -> None:
 async def test_each_class_has_its_policy() -> None:
     case = Case(classes={"undecodable": "dead-letter", "too-large": "skip"}, policy="skip", directory="letters")
     with capture_logs() as output:
-        assert await case.settle(rejected(1, "undecodable"), rejected(2, "too-large"), rejected(3), rejected(4, "odd"))
+        assert await case.settle(
+            rejected_record(1, "undecodable"),
+            rejected_record(2, "too-large"),
+            rejected_record(3),
+            rejected_record(4, "odd"),
+        )
     assert [letter.message.offset for letter in case.box.letters] == [1]
     assert case.counts == {
         ("undecodable", "dead-letter"): 1,
@@ -96,7 +101,7 @@ async def test_each_class_has_its_policy() -> None:
 async def test_a_dead_letter_that_cannot_be_written_is_retried_and_reported() -> None:
     case = Case(Box(full=3), policy="dead-letter", directory="letters")
     with capture_logs() as output:
-        assert await case.settle(rejected(5), rejected(6))
+        assert await case.settle(rejected_record(5), rejected_record(6))
     waits = [line for line in output if line["event"] == "dead letter not written, partition waits"]
     assert len(waits) == 3
     assert [(line["offset"], line["records"], line["reason"]) for line in waits] == [(5, 2, "the box is full")] * 3
@@ -105,7 +110,7 @@ async def test_a_dead_letter_that_cannot_be_written_is_retried_and_reported() ->
 
 async def test_waiting_ends_when_the_partition_is_lost() -> None:
     case, lost = Case(Box(full=1 << 30), policy="dead-letter", directory="letters"), False
-    waiting = asyncio.create_task(case.rejects.handle([rejected(5)], lambda: lost))
+    waiting = asyncio.create_task(case.rejects.handle([rejected_record(5)], lambda: lost))
     async with asyncio.timeout(5):
         while case.box.attempts < 2:
             await asyncio.sleep(0.001)
@@ -113,16 +118,16 @@ async def test_waiting_ends_when_the_partition_is_lost() -> None:
         lost = True
         assert not await waiting
     assert not case.counts
-    assert not await case.rejects.handle([rejected(5)], lambda: True)
+    assert not await case.rejects.handle([rejected_record(5)], lambda: True)
 
 
 async def test_a_lost_partition_is_noticed_during_a_long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next owner waits for the release."""
-    monkeypatch.setattr(rejects, "_FIRST_PAUSE", 1000.0)
-    monkeypatch.setattr(rejects, "_LONGEST_PAUSE", 1000.0)
-    monkeypatch.setattr(rejects, "_LOOK", 0.001)
+    monkeypatch.setattr(rejected, "_FIRST_PAUSE", 1000.0)
+    monkeypatch.setattr(rejected, "_LONGEST_PAUSE", 1000.0)
+    monkeypatch.setattr(rejected, "_LOOK", 0.001)
     case, lost = Case(Box(full=1 << 30), policy="dead-letter", directory="letters"), False
-    waiting = asyncio.create_task(case.rejects.handle([rejected(5)], lambda: lost))
+    waiting = asyncio.create_task(case.rejects.handle([rejected_record(5)], lambda: lost))
     async with asyncio.timeout(5):
         while not case.box.attempts:
             await asyncio.sleep(0.001)
@@ -133,11 +138,11 @@ async def test_a_lost_partition_is_noticed_during_a_long_pause(monkeypatch: pyte
 
 async def test_log_lines_per_class_are_limited_and_the_rest_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     case, at = Case(policy="skip"), 1000.0
-    monkeypatch.setattr(rejects, "now", lambda: at)
+    monkeypatch.setattr(rejected, "now", lambda: at)
     with capture_logs() as output:
-        await case.settle(*map(rejected, range(25)))
+        await case.settle(*map(rejected_record, range(25)))
         at += 61
-        await case.settle(rejected(25))
+        await case.settle(rejected_record(25))
     assert [line["offset"] for line in output] == [*range(10), 25]
     assert output[-1]["left_out_before"] == 15
     assert case.counts == {("rejected", "skip"): 26}
@@ -147,7 +152,7 @@ async def test_class_names_are_validated() -> None:
     case = Case(policy="skip")
     for name in ("", "two words", "x" * 65, "\N{SNOWMAN}"):
         with pytest.raises(ValueError, match="is not a class of errors"):
-            await case.settle(rejected(1, name))
+            await case.settle(rejected_record(1, name))
 
 
 def test_invalid_settings() -> None:

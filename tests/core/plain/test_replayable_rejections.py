@@ -10,20 +10,17 @@ import pytest
 
 from kzconsumer.errors import ConnectionLostError, ContentRefusedError, NoNodeError, RecordRejectedError, SinkError
 from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.progress import Chunk, Message, OffsetTracker
 from kzconsumer.records.forms import Unfetched
-from kzconsumer.registry.claim_record import Plan
-from kzconsumer.registry.offset_list import Spans, offset_list, offsets_in, spans_of
-from kzconsumer.rejected.rejects import RejectedRecord
+from kzconsumer.registry.claim_record import Plan, Spans, offset_list, offsets_in, spans_of
+from kzconsumer.rejected import RejectedRecord
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks import rejecting
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, Rejected
 from kzconsumer.sinks.planning import RangePlans
-from kzconsumer.sinks.quarantine import RangeQuarantine
 from kzconsumer.sinks.runner import SinkRunner
-from kzconsumer.streams.chunk import Chunk
+from kzconsumer.sinks.writing import RangeQuarantine
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from kzconsumer.streams.message import Message
 from tests.core.plain.test_rejections import fails
 from tests.core.plain.test_separating import offsets_of
 from tests.core.plain.test_sink_runner import Memory, running, until

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kzconsumer.brokers.protocol.fetch import FetchResponse
+from kzconsumer.brokers.protocol.log_reads import FetchResponse
 from kzconsumer.brokers.protocol.versions import SPOKEN
 from kzconsumer.errors import ProtocolError
 from tests.fuzz.responses import APIS, decode, differences, seeds

@@ -9,10 +9,9 @@ import traceback
 
 import pytest
 
-from kzconsumer.brokers.protocol.sasl import SaslAuthenticateRequest
+from kzconsumer.brokers.protocol.versions import SaslAuthenticateRequest
 from kzconsumer.errors import KzConsumerError, ProtocolError, SecurityError
-from kzconsumer.security.exchange import Exchange
-from kzconsumer.security.sasl import exchange, scram
+from kzconsumer.security.sasl import Exchange, exchange, scram
 
 RFC_5802 = (
     "sha1",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.service.sd_notify import Manager, datagram
+from kzconsumer.service.systemd import Manager, datagram
 from tests.support.processes import wait_until
 from tests.support.service_manager import ServiceManager, service_manager
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.settings.secret import read_secret
+from kzconsumer.settings.layers import read_secret
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kzconsumer.display import HIDDEN, redacted
 from kzconsumer.errors import ConfigError
-from kzconsumer.redaction import HIDDEN, redacted
 from tests.support.command_line import CommandLine
 
 GROUP = """\

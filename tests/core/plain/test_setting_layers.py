@@ -11,9 +11,8 @@ import pytest
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.settings import layers
-from kzconsumer.settings.effective import as_toml, effective
 from kzconsumer.settings.layers import Layers, Origin, read_layers
-from kzconsumer.settings.settings import Settings, _File, layers_of
+from kzconsumer.settings.settings import Settings, _File, as_toml, effective, layers_of
 from kzconsumer.settings.tables import tables_of
 
 LEAST = """\

@@ -17,9 +17,9 @@ import pytest
 from kzconsumer.durable_files import put_in_place, sync_file
 from kzconsumer.errors import ConfigError, DestinationWentBackError
 from kzconsumer.model import RangeIdentity
-from kzconsumer.records.json_content import Content
+from kzconsumer.records.forms import Content
+from kzconsumer.sinks.builtin import JsonLinesSink
 from kzconsumer.sinks.interface import Batch, RangeData, Sink
-from kzconsumer.sinks.jsonlines_sink import JsonLinesSink
 from kzconsumer.testing.sink_contract import SinkContract, contract_context
 from tests.support.copied import copied
 from tests.support.sink_contract import OurSinkContract

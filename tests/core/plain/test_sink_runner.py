@@ -14,14 +14,13 @@ from structlog.testing import capture_logs
 
 from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, OffsetLostError, SessionExpiredError, SinkError, ZooKeeperError
-from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.progress import Chunk, OffsetTracker
 from kzconsumer.records.contents import contents_of
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.runner import SinkRunner
-from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.chunks import LeaseInHand, chunk, failure, hole, put, tracker
 from tests.support.owned_ranges import Nothing, Owned

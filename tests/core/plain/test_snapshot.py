@@ -6,15 +6,14 @@ import time
 
 import pytest
 
-from kzconsumer.assignors.interface import Assignor
-from kzconsumer.assignors.range import assign as range_assign
-from kzconsumer.assignors.roundrobin import assign as roundrobin_assign
-from kzconsumer.group.assignment import assignment
-from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.assignors import Assignor
+from kzconsumer.assignors import assign_range as range_assign
+from kzconsumer.assignors import assign_roundrobin as roundrobin_assign
+from kzconsumer.group.assignment import GroupSnapshot, assignment
 from kzconsumer.model import MOST_STREAMS, ConsumerThreadId
+from kzconsumer.registry.group_records import STATIC, Registration, needs_all_topics, subscribed_topics
 from kzconsumer.registry.nodes import Topic
-from kzconsumer.registry.registration import STATIC, Registration, needs_all_topics, subscribed_topics
-from kzconsumer.settings.topic_filter import WHITE_LIST
+from kzconsumer.settings.values import WHITE_LIST
 
 STATIC_MEMBER = Registration(STATIC, {"orders": 2, "later": 1}, ours=True)
 WILDCARD = Registration(WHITE_LIST, {"or.*": 1}, ours=False)

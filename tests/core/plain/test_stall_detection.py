@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kzconsumer.offsets.position import Position
-from kzconsumer.status.health import StallDetection
+from kzconsumer.offsets.progress import Position
+from kzconsumer.status.observer import StallDetection
 
 BEHIND = Position(
     topic="t", partition=0, thread="m-0", fetched=10, consumed=10, processed=5, committed=5, high_watermark=20

@@ -12,7 +12,7 @@ import pytest
 
 from kzconsumer.lag.partition import FRESH
 from kzconsumer.model import TopicPartition
-from kzconsumer.status.degraded import degraded
+from kzconsumer.status.report import degraded
 from tests.support.simulated.group import SimulatedGroup
 from tests.support.simulated.member import Member
 from tests.support.simulated.observed import Observed, observed

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from kzconsumer.status.server import ROUTES, serving
-from kzconsumer_sandbox.servers.ports import free_port
+from kzconsumer_sandbox.servers.configuration import free_port
 from tests.core.plain.test_status_server import observer
 
 

@@ -19,9 +19,9 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from kzconsumer.counters import BOUNDS, Counters, Rebalance
-from kzconsumer.logs.troubles import Trouble
-from kzconsumer.offsets.position import Position
-from kzconsumer.sinks.batch_status import BatchCounters
+from kzconsumer.logs.setup import Trouble
+from kzconsumer.offsets.progress import Position
+from kzconsumer.sinks.runner import BatchCounters
 from kzconsumer.status.metrics import families
 from kzconsumer.status.report import Queue, Report
 from kzconsumer.status.track import PartitionStatus, Track

@@ -24,18 +24,14 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from kzconsumer.errors import CannotListenError
-from kzconsumer.service.sd_notify import Manager
-from kzconsumer.service.systemd import ServiceReport
+from kzconsumer.service.systemd import Manager, ServiceReport
 from kzconsumer.settings.settings import Settings
-from kzconsumer.status import connections, events, web_server
-from kzconsumer.status.documents import DOCUMENTS
-from kzconsumer.status.health import Health
-from kzconsumer.status.observer import Observer
-from kzconsumer.status.page import page
+from kzconsumer.status import server, web_server
+from kzconsumer.status.observer import Health, Observer
 from kzconsumer.status.report import point
-from kzconsumer.status.server import ROUTES, serving
+from kzconsumer.status.server import DOCUMENTS, ROUTES, page, serving
 from kzconsumer.status.web_server import listening_socket
-from kzconsumer.zookeeper.lease import Lease
+from kzconsumer.zookeeper.session import Lease
 
 
 def observer(listen: str, **status: object) -> Observer:
@@ -141,8 +137,8 @@ async def texts(answer: aiohttp.ClientResponse) -> AsyncIterator[str]:
 
 async def test_events_carry_changes_and_end_with_the_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first events hold everything, then only changes, then only keep-alive comments."""
-    monkeypatch.setattr(events, "PERIOD", 0.05)
-    monkeypatch.setattr(events, "MOST", 1)
+    monkeypatch.setattr(server, "PERIOD", 0.05)
+    monkeypatch.setattr(server, "MOST", 1)
     path, watched = tmp_path / "s", observer(f"unix:{tmp_path / 's'}")
     client = aiohttp.ClientSession("http://localhost", connector=aiohttp.UnixConnector(str(path)))
     async with asyncio.timeout(30), client:
@@ -172,7 +168,7 @@ async def test_events_carry_changes_and_end_with_the_daemon(tmp_path: Path, monk
 async def test_the_whole_group_is_read_for_those_that_ask_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "PERIOD", 0.05)
+    monkeypatch.setattr(server, "PERIOD", 0.05)
     client = aiohttp.ClientSession("http://localhost", connector=aiohttp.UnixConnector(str(tmp_path / "s")))
     watched = observer(f"unix:{tmp_path / 's'}")
     async with asyncio.timeout(30), serving(watched), client:
@@ -316,10 +312,10 @@ async def test_a_connection_accepted_during_shutdown_is_closed(monkeypatch: pyte
         accepted.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(connections, "_make_room", make_room)
+    monkeypatch.setattr(web_server, "_make_room", make_room)
     with warnings.catch_warnings(record=True) as output, socket.create_server(("127.0.0.1", 0)) as listening:
         warnings.simplefilter("always", ResourceWarning)
-        accepting = asyncio.create_task(connections.accept(listening, web.Server(answer), ()))
+        accepting = asyncio.create_task(web_server.accept(listening, web.Server(answer), ()))
         with socket.create_connection(listening.getsockname()):
             await asyncio.wait_for(accepted.wait(), 30)
             accepting.cancel()

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kzconsumer.lag.partition import FRESH, Measured, Why
-from kzconsumer.offsets.position import Position
+from kzconsumer.offsets.progress import Position
 from kzconsumer.status.track import Bounds, PartitionStatus, Track, hindrance
 
 BEHIND = Position(

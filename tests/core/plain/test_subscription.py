@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer.registry.registration import STATIC, Registration, has_wildcard, streams_by_topic
-from kzconsumer.settings.topic_filter import BLACK_LIST, WHITE_LIST, normalised
+from kzconsumer.registry.group_records import STATIC, Registration, has_wildcard, streams_by_topic
+from kzconsumer.settings.values import BLACK_LIST, WHITE_LIST, normalised
 
 TOPICS = ("my.topic-2", "orders", "orders-eu", "payments", "__consumer_offsets", "__transaction_state")
 

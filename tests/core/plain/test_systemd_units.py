@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.cli.main import EXIT_CONFIG
-from kzconsumer.status import connections, events
+from kzconsumer.status import web_server
+from kzconsumer.status.server import MOST
 from tests.support.pages import files_shown
 from tests.support.programs import SYSTEMD_ANALYZE, need
 
@@ -116,7 +117,7 @@ try:
     mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
 except PermissionError:
     print("denied")
-import kzconsumer.service.daemon, kzconsumer.sinks.jsonlines_sink
+import kzconsumer.service.daemon, kzconsumer.sinks.builtin
 from kzconsumer.records.decode import decode
 from tests.support.record_sets import CODECS, Record, record_batch
 for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
@@ -140,4 +141,4 @@ def test_a_member_needs_no_memory_that_is_writable_and_executable() -> None:
 @pytest.mark.parametrize("file", [UNIT, ROOT / "docs" / "scheduled-jobs.md"], ids=lambda path: path.name)
 def test_the_descriptor_limit_leaves_room_beside_status_clients(file: Path) -> None:
     (limit,) = re.findall(r"^LimitNOFILE=(\d+)$", file.read_text(), re.MULTILINE)
-    assert int(limit) >= 100 * (connections.MOST + events.MOST)
+    assert int(limit) >= 100 * (web_server.MOST + MOST)

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.errors import SecurityError
-from kzconsumer.security import oauth_bearer
-from kzconsumer.security.oauth_bearer import token_of
+from kzconsumer.security import tokens
+from kzconsumer.security.tokens import token_of
 from kzconsumer.settings.sections import SaslSettings
 
 HANGS = """
 import anyio
-from kzconsumer.security.next_token import next_token
+from kzconsumer.security.tokens import next_token
 
 def exchange():
     import time
@@ -37,7 +37,7 @@ def of_shell(script: str) -> SaslSettings:
 
 
 def test_what_a_command_has_started_is_ended_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oauth_bearer, "_COMMAND_LIMIT", 0.5)
+    monkeypatch.setattr(tokens, "_COMMAND_LIMIT", 0.5)
     with pytest.raises(SecurityError, match=r"token_command: sh did not end within 0\.5 s"):
         token_of(of_shell(f"(sleep 2; touch {tmp_path}/lives) & wait"))
     time.sleep(3)

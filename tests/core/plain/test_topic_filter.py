@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kzconsumer.settings.topic_filter import BLACK_LIST, MOST_CHARACTERS, WHITE_LIST, Exclude, Include
+from kzconsumer.settings.values import BLACK_LIST, MOST_CHARACTERS, WHITE_LIST, Exclude, Include
 
 
 @pytest.mark.parametrize(

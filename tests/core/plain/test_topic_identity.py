@@ -7,10 +7,10 @@ import pytest
 
 from kzconsumer.errors import ZooKeeperError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.registry.claim_record import Claimed
+from kzconsumer.registry.cluster_topics import TopicIdentities
 from kzconsumer.registry.owners import OwnerRegistry
-from kzconsumer.registry.ownership import Claimed
 from kzconsumer.registry.paths import GroupPaths, topic
-from kzconsumer.registry.topic_identity import TopicIdentities
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 from tests.support.simulated.clients import Clients

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.progress import OffsetTracker
 from tests.support.chunks import tracker
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kzconsumer.logs.troubles import KINDS, OTHERS, Troubles
+from kzconsumer.logs.setup import KINDS, OTHERS, Troubles
 
 
 def test_lines_are_counted_by_kind_and_the_last_text_is_kept() -> None:

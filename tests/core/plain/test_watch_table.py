@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kzconsumer.errors import SessionExpiredError
-from kzconsumer.zookeeper.watch import EventType, Watch, WatchKind, WatchTable
+from kzconsumer.zookeeper.watch_table import EventType, Watch, WatchKind, WatchTable
 
 
 def armed(table: WatchTable, kind: WatchKind, path: str) -> Watch:

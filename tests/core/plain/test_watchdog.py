@@ -7,10 +7,9 @@ from itertools import pairwise
 import pytest
 
 from kzconsumer.clock import now
-from kzconsumer.service.sd_notify import Field, Manager
-from kzconsumer.service.systemd import ServiceReport
-from kzconsumer.status.health import Health
-from kzconsumer.zookeeper.lease import Lease
+from kzconsumer.service.systemd import Field, Manager, ServiceReport
+from kzconsumer.status.observer import Health
+from kzconsumer.zookeeper.session import Lease
 from tests.support.simulated.virtual_time import World, clock_of
 
 

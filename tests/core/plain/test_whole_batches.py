@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer.records.decode import Decoded, decode
+from kzconsumer.records.decode import Decoded, decode, keep, messages, walk
 from kzconsumer.records.forms import RawRecords
-from kzconsumer.records.whole_batches import keep, messages, walk
 from tests.support.record_sets import Record, control_batch, message_set, record_batch
 
 RECORDS = [Record(b"key %d" % n, b"value %d" % n) for n in range(10)]

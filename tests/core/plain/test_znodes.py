@@ -12,19 +12,24 @@ import pytest
 
 from kzconsumer.model import MOST_STREAMS
 from kzconsumer.registry.claim_record import ClaimRecord, Plan, decode_claim_record, encode_claim_record
-from kzconsumer.registry.listeners import Listener
+from kzconsumer.registry.group_records import (
+    STATIC,
+    Registration,
+    decode_group_run,
+    decode_registration,
+    encode_registration,
+)
 from kzconsumer.registry.nodes import (
     MOST_PARTITIONS,
+    Listener,
     decode_cluster_id,
     decode_listeners,
     decode_offset,
     decode_topic,
     encode_offset,
 )
-from kzconsumer.registry.registration import STATIC, Registration, decode_registration, encode_registration
-from kzconsumer.registry.run_record import decode_group_run
-from kzconsumer.settings.topic_filter import BLACK_LIST, WHITE_LIST, Include
-from kzconsumer_tools.cluster.nodes import decode_controller
+from kzconsumer.settings.values import BLACK_LIST, WHITE_LIST, Include
+from kzconsumer_tools.cluster.description import decode_controller
 
 MAP = '"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},'
 BROKERS = {

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kzconsumer.errors import BadVersionError, ConnectionLostError, NotNowError, ZooKeeperError
-from kzconsumer.zookeeper import wire, wire_frames
-from kzconsumer.zookeeper.error_codes import ERROR_CODES, Handling, error_code
+from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper.operations import ERROR_CODES, Handling, error_code
+from kzconsumer.zookeeper.wire import Reply, result
 
 CODES_OF_3_8_4 = {
     "OK": 0, "SYSTEMERROR": -1, "RUNTIMEINCONSISTENCY": -2, "DATAINCONSISTENCY": -3, "CONNECTIONLOSS": -4,
@@ -29,7 +30,7 @@ def test_the_table_has_every_code() -> None:
 def test_each_code_becomes_the_error_of_its_handling(code: int) -> None:
     handling = error_code(code).handling
     with pytest.raises((ZooKeeperError, ConnectionLostError)) as refused:
-        wire_frames.result(wire.get("/n", "/n"), wire_frames.Reply(1, 1, code, b""))
+        result(wire.get("/n", "/n"), Reply(1, 1, code, b""))
     assert isinstance(refused.value, ConnectionLostError) == (handling is Handling.RECONNECT)
     assert isinstance(refused.value, NotNowError) == (handling in (Handling.REPEAT, Handling.WAIT))
     if isinstance(refused.value, NotNowError):
@@ -40,9 +41,9 @@ def test_each_code_becomes_the_error_of_its_handling(code: int) -> None:
 
 def test_an_unknown_code_ends_the_request_and_has_its_number() -> None:
     with pytest.raises(ZooKeeperError, match=r"^/n: .*\(UNKNOWN, -199\)"):
-        wire_frames.result(wire.get("/n", "/n"), wire_frames.Reply(1, 1, -199, b""))
+        result(wire.get("/n", "/n"), Reply(1, 1, -199, b""))
 
 
 def test_refusals_of_single_operations_keep_their_errors() -> None:
     with pytest.raises(BadVersionError):
-        wire_frames.result(wire.get("/n", "/n"), wire_frames.Reply(1, 1, -103, b""))
+        result(wire.get("/n", "/n"), Reply(1, 1, -103, b""))

@@ -14,12 +14,12 @@ import anyio
 import pytest
 
 from kzconsumer.errors import ConnectionLostError, ProtocolError
-from kzconsumer.zookeeper import server_choice, wire, wire_frames
-from kzconsumer.zookeeper.link import Link
-from kzconsumer.zookeeper.operations import Check, Create, SetData, Stat
-from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
-from kzconsumer.zookeeper.session_calls import Asked
-from kzconsumer.zookeeper.watch import EventType
+from kzconsumer.zookeeper import server_choice, wire
+from kzconsumer.zookeeper.link import Asked, Link
+from kzconsumer.zookeeper.operations import Check, ConnectString, Create, SetData, Stat
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.watch_table import EventType
+from kzconsumer.zookeeper.wire import Reply, Request, event
 from tests.fuzz.mutations import mutate
 from tests.support.simulated import zookeeper_frames as frames
 from tests.support.zookeeper_sessions import until
@@ -39,9 +39,9 @@ class Recorded:
     """A call that records its outcome."""
 
     def __init__(self) -> None:
-        self.outcome: wire_frames.Reply | str | None = None
+        self.outcome: Reply | str | None = None
 
-    def answered(self, reply: wire_frames.Reply) -> None:
+    def answered(self, reply: Reply) -> None:
         self.outcome = reply
         if reply.code == -4:
             raise ConnectionLostError("no use")
@@ -96,7 +96,7 @@ async def test_replies_and_events_come_in_the_order_of_the_bytes() -> None:
         with anyio.fail_after(5):
             while calls[1].outcome is None:
                 await anyio.sleep(0.001)
-        assert calls[0].outcome == wire_frames.Reply(1, 5, 0, b"")
+        assert calls[0].outcome == Reply(1, 5, 0, b"")
         assert order == [(b"event", None)]
         assert seen == [5, 9]
 
@@ -164,7 +164,7 @@ RESULTS = frames.written_body(
     frames.MULTI, [Create("/a", b""), SetData("/b", b"", 1), Check("/c", 2)], [None, Stat(1, 2, 3, 4, 0, 0, 5, 6), None]
 )
 EVENT = frames.event(EventType.DELETED, "/a")[20:]
-ANSWERS: list[tuple[wire_frames.Request[Any], bytes]] = [
+ANSWERS: list[tuple[Request[Any], bytes]] = [
     (wire.get("/a", "/a"), NODE),
     (wire.exists("/a", "/a"), NODE[11:]),
     (wire.children("/a", "/a"), frames.names_body(["x", "y"]) + NODE[11:]),
@@ -175,7 +175,7 @@ ANSWERS: list[tuple[wire_frames.Request[Any], bytes]] = [
 
 
 def read_event(body: bytes) -> None:
-    wire_frames.event(body)
+    event(body)
 
 
 async def test_every_call_ends_whatever_bytes_a_reply_has() -> None:

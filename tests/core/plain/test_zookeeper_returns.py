@@ -12,9 +12,10 @@ from structlog.testing import capture_logs
 
 from kzconsumer.errors import NotNowError, SessionExpiredError
 from kzconsumer.model import TopicPartition
-from kzconsumer.zookeeper.operations import Create, SetData
-from kzconsumer.zookeeper.round_trips import repeated
-from kzconsumer.zookeeper.session import ConnectString, SessionState, ZooKeeperSession
+from kzconsumer.zookeeper.operations import ConnectString, Create, SetData
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.session_life import SessionState
+from kzconsumer.zookeeper.watches import repeated
 from tests.support.simulated.clients import Clients
 from tests.support.simulated.ensemble import Connection
 from tests.support.simulated.group import simulated_group

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kzconsumer.errors import ConnectionLostError, ProtocolError, ZooKeeperError
-from kzconsumer.zookeeper import wire, wire_frames
-from kzconsumer.zookeeper.error_codes import OK
-from kzconsumer.zookeeper.operations import Check, SetData
+from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper.operations import OK, Check, SetData
+from kzconsumer.zookeeper.wire import Reply, Request, established, event, reply, result
 
-REQUESTS: list[wire_frames.Request[Any]] = [
+REQUESTS: list[Request[Any]] = [
     wire.get("/a", "/c/a"),
     wire.exists("/a", "/c/a"),
     wire.children("/a", "/c/a"),
@@ -34,14 +34,14 @@ bodies = st.lists(
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.body[:4].hex())
 @given(body=bodies)
-def test_any_reply_is_decoded_or_rejected(request_: wire_frames.Request[Any], body: bytes) -> None:
+def test_any_reply_is_decoded_or_rejected(request_: Request[Any], body: bytes) -> None:
     with contextlib.suppress(ProtocolError, ZooKeeperError, ConnectionLostError):
-        wire_frames.result(request_, wire_frames.Reply(1, 1, OK, body))
+        result(request_, Reply(1, 1, OK, body))
 
 
 @given(body=bodies)
 def test_any_event_and_any_handshake_is_decoded_or_rejected(body: bytes) -> None:
-    for read in (wire_frames.event, wire_frames.established, wire_frames.reply):
+    for read in (event, established, reply):
         with contextlib.suppress(ProtocolError):
             read(body)
 
@@ -49,5 +49,5 @@ def test_any_event_and_any_handshake_is_decoded_or_rejected(body: bytes) -> None
 @given(code=st.integers(-(2**31), 2**31 - 1).filter(bool))
 def test_any_error_code_is_an_error_with_its_number_or_meaning(code: int) -> None:
     with pytest.raises((ZooKeeperError, ConnectionLostError)) as refused:
-        wire_frames.result(REQUESTS[0], wire_frames.Reply(1, 1, code, b""))
+        result(REQUESTS[0], Reply(1, 1, code, b""))
     assert str(code) in str(refused.value) or code in (-101, -102, -103, -110, -111)

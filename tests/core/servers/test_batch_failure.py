@@ -8,8 +8,8 @@ from pathlib import Path
 import anyio
 import pyarrow.parquet as pq
 
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.members import daemon, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import until

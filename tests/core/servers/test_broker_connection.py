@@ -14,29 +14,29 @@ from confluent_kafka import Producer
 
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.protocol import error_codes
-from kzconsumer.brokers.protocol.fetch import (
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    Diverging,
-    FetchedPartition,
-    FetchPosition,
-    FetchRequest,
-)
-from kzconsumer.brokers.protocol.group_offsets import (
+from kzconsumer.brokers.protocol.cluster_state import MetadataRequest, MetadataResponse
+from kzconsumer.brokers.protocol.groups import (
     FindCoordinatorRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
     StoredOffset,
 )
-from kzconsumer.brokers.protocol.leader_epochs import AskedEpoch, EpochEnd, OffsetForLeaderEpochRequest
-from kzconsumer.brokers.protocol.list_offsets import (
+from kzconsumer.brokers.protocol.log_reads import (
     EARLIEST,
     EARLIEST_LOCAL,
     EARLIEST_LOCAL_VERSION,
     LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    AskedEpoch,
+    Diverging,
+    EpochEnd,
+    FetchedPartition,
+    FetchPosition,
+    FetchRequest,
     ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
 )
-from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse
 from kzconsumer.brokers.protocol.versions import (
     FETCH,
     FIND_COORDINATOR,
@@ -50,8 +50,8 @@ from kzconsumer.brokers.protocol.versions import (
 )
 from kzconsumer.errors import ConnectionLostError
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.agreed_versions import agreed
 from tests.support.extent import extent
 from tests.support.producing import compatibility

@@ -13,16 +13,16 @@ import structlog
 from kzconsumer.brokers import pool as brokers_module
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse
-from kzconsumer.brokers.security import load_security
+from kzconsumer.brokers.protocol.cluster_state import MetadataRequest, MetadataResponse
+from kzconsumer.brokers.transport import load_security
 from kzconsumer.errors import ConnectionLostError, ProtocolError, SecurityError
-from kzconsumer.fetcher.leader_finder import LeaderFinder
-from kzconsumer.fetcher.partition_state import PartitionFetchState
+from kzconsumer.fetcher.fetch_state import PartitionFetchState
+from kzconsumer.fetcher.fetcher_manager import LeaderFinder
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.settings.settings import Settings
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import start_server, stop_server
-from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.consuming import member, take
 from tests.support.dead_letters import read_letters
 from tests.support.flow import flow

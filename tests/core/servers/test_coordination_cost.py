@@ -9,12 +9,11 @@ import anyio
 
 import kzconsumer
 from kzconsumer.consumer import ConsumerConnector
-from kzconsumer.group.listener import RebalanceListener
+from kzconsumer.group.claimer import RebalanceListener
 from kzconsumer.model import TopicPartition
-from kzconsumer.registry.registration import encode_registration
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from kzconsumer.registry.group_records import encode_registration
+from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.members import sessions_of, settings
 from tests.support.zookeeper_sessions import received_by_session, session, until
 

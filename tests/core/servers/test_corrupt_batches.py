@@ -11,10 +11,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from kzconsumer.zookeeper.session import Create
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer.zookeeper.operations import Create
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import start_server, stop_server
-from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.members import Daemon, daemon, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.raw_ranges import content, log_directory, segments

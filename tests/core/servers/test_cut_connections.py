@@ -9,8 +9,8 @@ from collections import Counter
 import anyio
 
 from kzconsumer.consumer import ConsumerConnector
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import add_partitions, create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import add_partitions, create_topic
 from tests.support.members import owners, reader, sessions_of, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy

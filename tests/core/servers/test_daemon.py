@@ -11,11 +11,10 @@ import anyio
 import pytest
 
 from kzconsumer.errors import CorruptRecordError
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.ports import free_port
+from kzconsumer_sandbox.servers.configuration import free_port
+from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
+from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import start_server, stop_server
-from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.members import daemon, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy

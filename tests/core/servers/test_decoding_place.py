@@ -12,8 +12,8 @@ import pytest
 
 from kzconsumer.fetcher import delivery, reading
 from kzconsumer.records import decode
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.consuming import member, take_batches
 from tests.support.producing import Sent, produce
 

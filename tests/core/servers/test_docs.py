@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import pytest
 
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.members import stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers

@@ -13,9 +13,8 @@ import kzconsumer
 from kzconsumer import NotOwnedError
 from kzconsumer.clock import now
 from kzconsumer.model import TopicPartition
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.consuming import member, stored_offset, take
 from tests.support.members import daemon, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce

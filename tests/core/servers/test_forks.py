@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.producing import Sent, produce
 
 PARENT = """

@@ -14,11 +14,11 @@ import pytest
 from structlog.testing import capture_logs
 
 import kzconsumer
-from kzconsumer.registry.registration import decode_registration, encode_registration
+from kzconsumer.registry.group_records import decode_registration, encode_registration
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer.zookeeper.watches import Watches
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import add_partitions, create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import add_partitions, create_topic
 from tests.support.members import daemon, owners, reader, sessions_of, settings, stored_offsets
 from tests.support.original import tools_verdict
 from tests.support.producing import Sent, produce

@@ -14,16 +14,16 @@ import pytest
 import structlog
 
 from kzconsumer.brokers.connection import BrokerConnection
-from kzconsumer.brokers.protocol.metadata import MetadataRequest
-from kzconsumer.brokers.security import load_security
+from kzconsumer.brokers.protocol.cluster_state import MetadataRequest
+from kzconsumer.brokers.transport import load_security
 from kzconsumer.errors import ConfigError, ConnectionLostError, NotPermittedError, SecurityError
 from kzconsumer.model import Broker
-from kzconsumer.registry.sessions import open_session
+from kzconsumer.registry.cluster import open_session
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.ports import HOST
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.configuration import HOST
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.consuming import member, take
 from tests.support.flow import flow
 from tests.support.kerberos import KerberosZooKeeper, Realm, kerberos_cluster, realm

@@ -12,9 +12,9 @@ from confluent_kafka.cimpl import NewPartitions
 from structlog.testing import capture_logs
 
 import kzconsumer
-from kzconsumer.runs.end_offsets import RUN_CHECK
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic_in_kraft
+from kzconsumer.end_offsets import RUN_CHECK
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic_in_kraft
 from tests.support.extent import extent
 from tests.support.members import Reader, Tables, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce

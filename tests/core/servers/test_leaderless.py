@@ -6,7 +6,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from kzconsumer_sandbox.servers.topics import add_partitions, create_topic
+from kzconsumer_sandbox.servers.readiness import add_partitions, create_topic
 from tests.support.members import reader, settings
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import until

@@ -18,10 +18,9 @@ from structlog.testing import capture_logs
 
 import kzconsumer
 from kzconsumer.errors import OffsetLostError
-from kzconsumer.runs.runs import is_over
-from kzconsumer_sandbox.servers.broker_server import BrokerServer
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer.runs import is_over
+from kzconsumer_sandbox.servers.kafka_servers import BrokerServer, Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.extent import extent
 from tests.support.members import settings, stored_offsets
 from tests.support.producing import Sent, produce

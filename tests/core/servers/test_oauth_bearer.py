@@ -17,14 +17,14 @@ import structlog
 from anyio.abc import TaskStatus
 
 from kzconsumer.brokers.connection import BrokerConnection
-from kzconsumer.brokers.protocol.metadata import MetadataRequest
-from kzconsumer.brokers.security import load_security
+from kzconsumer.brokers.protocol.cluster_state import MetadataRequest
+from kzconsumer.brokers.transport import load_security
 from kzconsumer.errors import SecurityError
 from kzconsumer.model import Broker
 from kzconsumer.settings.settings import Settings
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.ports import HOST
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.configuration import HOST
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.consuming import member, take
 from tests.support.dead_letters import read_letters
 from tests.support.flow import flow

@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 import kzconsumer
-from kzconsumer.registry.registration import decode_registration
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer.registry.group_records import decode_registration
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.members import owners, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session, until

@@ -12,8 +12,8 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.claim_record import Plan, decode_claim_record
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.sinks.interface import Batch, RangeData
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.core.servers.test_replay import LIMIT, Sink, Target, consume
 from tests.support.members import stored_offsets
 from tests.support.producing import Sent, produce

@@ -12,15 +12,13 @@ import structlog
 
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.storage import Committed, OffsetWrite
-from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
-from kzconsumer.registry.claim_record import Plan, decode_claim_record
+from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.storage import Committed, OffsetWrite, ZooKeeperOffsetStorage
+from kzconsumer.registry.claim_record import Claimed, Plan, Refused, decode_claim_record
 from kzconsumer.registry.owners import OwnerRegistry
-from kzconsumer.registry.ownership import Claimed, Refused
 from kzconsumer.registry.paths import CONSUMERS, GroupPaths
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from kzconsumer_sandbox.servers.kafka_servers import ZooKeeperServer
 from tests.support.zookeeper_sessions import session
 
 GROUP = "g" * 200

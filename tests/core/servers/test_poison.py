@@ -5,8 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.members import reader, settings
 from tests.support.zookeeper_sessions import session, until
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.jars import kafka_version, resolve_jars
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.consuming import member, take
 from tests.support.members import sessions_of
 from tests.support.producing import Sent, produce

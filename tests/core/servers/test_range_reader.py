@@ -18,9 +18,9 @@ from kzconsumer.errors import BrokerError, BrokersUnreachableError, ConnectionLo
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.settings.sections import FetchSettings
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.ports import free_port
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.configuration import free_port
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.log_broker import log_broker
 from tests.support.producing import Sent, produce
 from tests.support.record_sets import Record, record_batch

@@ -9,8 +9,8 @@ import pytest
 import structlog
 
 import kzconsumer
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.consuming import stored_offset, take
 from tests.support.members import present_member, reader, sessions_of, settings
 from tests.support.producing import Sent, produce

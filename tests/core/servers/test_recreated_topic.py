@@ -10,15 +10,15 @@ import pytest
 from structlog.testing import capture_logs
 
 import kzconsumer
+from kzconsumer.consumer import KafkaStream
 from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.registry.claim_record import Claimed
 from kzconsumer.registry.owners import OwnerRegistry
-from kzconsumer.registry.ownership import Claimed
 from kzconsumer.registry.paths import CONSUMERS, GroupPaths
-from kzconsumer.streams.kafka_stream import KafkaStream
-from kzconsumer.zookeeper.session import Delete, ZooKeeperSession
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from kzconsumer.zookeeper.operations import Delete
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.core.servers.test_replay import Sink, Target, consume, tiled
 from tests.support.members import reader, settings, stored_offsets
 from tests.support.producing import Sent, produce

@@ -16,8 +16,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from kzconsumer.errors import RecordRejectedError
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.consuming import LIMIT, member, stored_offset, take
 from tests.support.dead_letters import read_letters
 from tests.support.members import daemon, sessions_of, stored_offsets

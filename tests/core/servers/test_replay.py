@@ -22,12 +22,11 @@ from kzconsumer.registry.claim_record import Plan, decode_claim_record, encode_c
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.sessions import Sessions
 from kzconsumer.sinks.capabilities import capabilities
-from kzconsumer.sinks.destination import destination_of
 from kzconsumer.sinks.interface import Batch, RangeData
-from kzconsumer.sinks.planning import RangePlans
+from kzconsumer.sinks.planning import RangePlans, destination_of
 from kzconsumer.sinks.runner import SinkRunner
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.consuming import stored_offset
 from tests.support.producing import Sent, produce
 from tests.support.recreation import recreate_topic

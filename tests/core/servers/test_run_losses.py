@@ -14,14 +14,14 @@ from confluent_kafka.admin import AdminClient
 from structlog.testing import capture_logs
 
 import kzconsumer
+from kzconsumer import runs
 from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.errors import OffsetLostError
 from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.registry.run_record import GroupRun, TopicEnds, decode_group_run, encode_group_run
-from kzconsumer.runs import losses
+from kzconsumer.registry.group_records import GroupRun, TopicEnds, decode_group_run, encode_group_run
 from kzconsumer.sessions import Sessions
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.members import Daemon, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session, until
@@ -32,8 +32,8 @@ LIMIT = 40.0
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No broker has just become leader here."""
-    monkeypatch.setattr(losses, "LOG_LOOK", 0.0)
-    monkeypatch.setattr(losses, "END_PATIENCE", 0.0)
+    monkeypatch.setattr(runs, "LOG_LOOK", 0.0)
+    monkeypatch.setattr(runs, "END_PATIENCE", 0.0)
 
 
 async def send(cluster: Cluster, topic: str, number: int) -> None:
@@ -139,21 +139,21 @@ async def test_a_log_that_is_too_short_for_a_moment(
     cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that has just become leader may not know the end of its log yet."""
-    monkeypatch.setattr(losses, "LOG_LOOK", 0.0)
+    monkeypatch.setattr(runs, "LOG_LOOK", 0.0)
     await create_topic(cluster.connect, unique, 1)
     await send(cluster, unique, 10)
     await begun(cluster, unique, 15)
     looks: list[int] = []
-    look = losses.RunLosses.reachable
+    look = runs.RunLosses.reachable
 
     async def counted(
-        losses: losses.RunLosses, run: GroupRun, short: Mapping[TopicPartition, int]
+        watched: runs.RunLosses, run: GroupRun, short: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        found = await look(losses, run, short)
+        found = await look(watched, run, short)
         looks.extend(short.values())
         return found
 
-    monkeypatch.setattr(losses.RunLosses, "reachable", counted)
+    monkeypatch.setattr(runs.RunLosses, "reachable", counted)
     read: list[list[int]] = []
 
     async def member() -> None:

@@ -15,9 +15,9 @@ import kzconsumer
 from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.errors import NotFoundError
 from kzconsumer.model import TopicPartition
-from kzconsumer.registry.run_record import GroupRun, decode_group_run, encode_group_run
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import add_partitions, create_topic
+from kzconsumer.registry.group_records import GroupRun, decode_group_run, encode_group_run
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import add_partitions, create_topic
 from tests.support.members import Daemon, daemon, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.transactions import COMMIT, History

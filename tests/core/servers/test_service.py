@@ -15,14 +15,13 @@ import anyio
 import kzconsumer
 from kzconsumer.clock import now
 from kzconsumer.consumer import ConsumerConnector
-from kzconsumer.service.sd_notify import Manager
-from kzconsumer.service.systemd import ServiceReport
+from kzconsumer.service.systemd import Manager, ServiceReport
 from kzconsumer.sessions import Sessions
-from kzconsumer.status.health import Health
-from kzconsumer.zookeeper.lease import Lease
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.ports import free_port
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer.status.observer import Health
+from kzconsumer.zookeeper.session import Lease
+from kzconsumer_sandbox.servers.configuration import free_port
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.members import Daemon, owners, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy

@@ -13,14 +13,20 @@ import pytest
 from confluent_kafka import Producer
 
 from kzconsumer.brokers.connection import BrokerConnection
-from kzconsumer.brokers.protocol.fetch import FetchPosition, FetchRequest
-from kzconsumer.brokers.protocol.leader_epochs import AskedEpoch, OffsetForLeaderEpochRequest
-from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListOffsetsRequest
-from kzconsumer.brokers.protocol.metadata import MetadataRequest
+from kzconsumer.brokers.protocol.cluster_state import MetadataRequest
+from kzconsumer.brokers.protocol.log_reads import (
+    EARLIEST,
+    LATEST,
+    AskedEpoch,
+    FetchPosition,
+    FetchRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+)
 from kzconsumer.brokers.protocol.versions import Versions
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.simulated import kafka_frames as frames
 from tests.support.simulated.group import simulated_group
 from tests.support.simulated.partition_logs import PORT, host

@@ -17,18 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kzconsumer.errors import KzConsumerError, MultiFailedError
-from kzconsumer.zookeeper.session import (
-    Check,
-    ConnectString,
-    Create,
-    Delete,
-    Node,
-    SetData,
-    Stat,
-    Watch,
-    ZooKeeperSession,
-)
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from kzconsumer.zookeeper.operations import Check, ConnectString, Create, Delete, Node, SetData, Stat
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.watch_table import Watch
+from kzconsumer_sandbox.servers.kafka_servers import ZooKeeperServer
 from tests.support.simulated.ensemble import Ensemble
 from tests.support.simulated.network import SimulatedNetwork
 from tests.support.simulated.virtual_time import World, clock_of

@@ -18,9 +18,8 @@ from statistics import median
 import anyio
 import pytest
 
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.extent import seeds
 from tests.support.members import Daemon, reader, settings
 from tests.support.producing import Sent, produce

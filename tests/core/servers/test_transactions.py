@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from kzconsumer import Message
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.consuming import member, stored_offset, take
 from tests.support.extent import extent
 from tests.support.producing import Headers, Sent, produce

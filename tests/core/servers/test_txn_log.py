@@ -11,9 +11,10 @@ import anyio
 import pytest
 
 from kzconsumer.errors import MultiFailedError
-from kzconsumer.zookeeper import wire, wire_frames
-from kzconsumer.zookeeper.session import Check, Create, Delete, SetData
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper.operations import Check, Create, Delete, SetData
+from kzconsumer.zookeeper.wire import established
+from kzconsumer_sandbox.servers.kafka_servers import ZooKeeperServer
 from tests.interop import txn_log
 from tests.interop.committed import committed
 from tests.interop.txn_log import CloseSession, CreateSession, Txn, read_folder
@@ -62,7 +63,7 @@ async def test_an_expired_session_was_closed_by_the_server(server: ZooKeeperServ
     greeting = wire.handshake(0, bytes(16), 1.0, 0)
     writer.write(struct.pack("!i", len(greeting)) + greeting)
     (size,) = struct.unpack("!i", await reader.readexactly(4))
-    number = wire_frames.established(await reader.readexactly(size)).session_id
+    number = established(await reader.readexactly(size)).session_id
     writer.transport.abort()
     ends: list[Txn] = []
     with anyio.fail_after(20):

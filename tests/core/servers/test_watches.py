@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.watches import REREAD_AT_ONCE, Watches
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from kzconsumer.zookeeper.watches import REREAD_AT_ONCE, Watches, together
+from kzconsumer_sandbox.servers.kafka_servers import ZooKeeperServer
 from tests.support.zookeeper_sessions import received_by_session, session, until
 
 

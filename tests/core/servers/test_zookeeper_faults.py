@@ -14,10 +14,9 @@ import anyio
 import pytest
 
 from kzconsumer import clock
-from kzconsumer.zookeeper.lease import Lease
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from kzconsumer.zookeeper.session import Lease
+from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.extent import only_nightly
 from tests.support.members import Daemon
 from tests.support.printing_member import printing_member

@@ -16,9 +16,10 @@ from kzconsumer.errors import (
     SessionExpiredError,
     ZooKeeperError,
 )
-from kzconsumer.zookeeper.session import Check, ConnectString, Create, Delete, SetData, ZooKeeperSession
-from kzconsumer.zookeeper.watch import WatchKind
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from kzconsumer.zookeeper.operations import Check, ConnectString, Create, Delete, SetData
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.watch_table import WatchKind
+from kzconsumer_sandbox.servers.kafka_servers import ZooKeeperServer
 from tests.support.zookeeper_sessions import session, until
 
 

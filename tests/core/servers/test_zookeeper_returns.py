@@ -11,8 +11,8 @@ import pytest
 
 from kzconsumer import clock
 from kzconsumer.errors import SessionExpiredError
-from kzconsumer.zookeeper.round_trips import together
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from kzconsumer.zookeeper.watches import together
+from kzconsumer_sandbox.servers.kafka_servers import ZooKeeperServer
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session, until
 

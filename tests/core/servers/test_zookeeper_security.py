@@ -20,16 +20,15 @@ from cryptography.hazmat.primitives import serialization
 
 from kzconsumer import ConsumerConnector, connect
 from kzconsumer.errors import ConfigError, ConnectionLostError, NotPermittedError
-from kzconsumer.registry.sessions import open_session
+from kzconsumer.registry.cluster import open_session
 from kzconsumer.settings.settings import Settings
-from kzconsumer.status.documents import DOCUMENTS
-from kzconsumer.status.server import SHOW_NOTHING
-from kzconsumer.zookeeper import wire_frames
-from kzconsumer.zookeeper.session import Create, ZooKeeperSession
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.ports import HOST
-from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from kzconsumer.status.server import DOCUMENTS, SHOW_NOTHING
+from kzconsumer.zookeeper.operations import Create
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.wire import Request
+from kzconsumer_sandbox.servers.configuration import HOST
+from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.consuming import take
 from tests.support.original import console_consumer
@@ -101,7 +100,7 @@ async def acl(session: ZooKeeperSession, path: str) -> list[tuple[str, str, int]
         )
 
     request = bytes(protocol.GetACLRequest(path=session._full(path)).serialize(None))
-    return await session.ask(wire_frames.Request(path, request, decode))
+    return await session.ask(Request(path, request, decode))
 
 
 async def test_every_authentication_and_the_owner_of_its_nodes(secure: SecuredZooKeeper, unique: str) -> None:
@@ -151,7 +150,7 @@ async def test_a_refused_client_reports_the_reason_in_one_line(
     tmp_path: Path,
 ) -> None:
     """At once and with exit status 78 if the settings must change; what may be a restarting server is retried."""
-    monkeypatch.setattr("kzconsumer.registry.sessions.LIMIT", 2.0)
+    monkeypatch.setattr("kzconsumer.registry.cluster.LIMIT", 2.0)
     kzconsumer = CommandLine(capsys)
     tls, plain = f"{HOST}:{secure.secure_port}", secure.connect
     refused = "[zookeeper.sasl] DIGEST-MD5 as {}: the server does not accept it: wrong name or password?"

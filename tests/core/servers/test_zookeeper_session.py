@@ -15,11 +15,14 @@ from structlog.testing import capture_logs
 
 from kzconsumer import clock
 from kzconsumer.errors import ConnectionLostError, NoNodeError, SessionExpiredError
-from kzconsumer.zookeeper.session import ConnectString, Create, FormerSession, SessionState, ZooKeeperSession
+from kzconsumer.zookeeper.operations import ConnectString, Create
+from kzconsumer.zookeeper.server_choice import FormerSession
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.session_life import SessionState
+from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_sandbox.servers.jars import NEWEST, resolve_jars
-from kzconsumer_sandbox.servers.ports import free_port
+from kzconsumer_sandbox.servers.kafka_servers import ZooKeeperServer
 from kzconsumer_sandbox.servers.readiness import _four_letters
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.ensemble import EnsembleServer
 from tests.support.processes import wait_until
 from tests.support.proxy import FaultProxy

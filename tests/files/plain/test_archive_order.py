@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer_files.segments.archive import IDENTITY, PartitionArchive
-from kzconsumer_files.segments.layout import Limits
-from kzconsumer_files.segments.sink import SegmentsSink
+from kzconsumer_files.segment_layout import Limits
+from kzconsumer_files.segments import IDENTITY, PartitionArchive, SegmentsSink
 from tests.files.plain.test_segments_sink import context
 from tests.support.disk import Disk, watched_disk
 from tests.support.failed_syncs import require_written_again

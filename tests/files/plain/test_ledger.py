@@ -14,11 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer.model import RangeIdentity
-from kzconsumer_files import folding
 from kzconsumer_files.fold_plan import FAN_OUT_BITS, Span, height
 from kzconsumer_files.holdings import files
-from kzconsumer_files.names import Owner, aside_entry, data_file, range_name
-from kzconsumer_files.overlap import Overlap
+from kzconsumer_files.ledger import Folder
+from kzconsumer_files.names import Overlap, Owner, aside_entry, data_file, range_name
 from kzconsumer_files.publication import KeptAside, StagedRange
 from kzconsumer_files.target import Target
 from kzconsumer_spark.pipe.messages import SpooledRange
@@ -189,13 +188,13 @@ def test_a_line_with_unchanged_entries_is_not_read_again(target: Target, monkeyp
     publish(target, *range(RANGES))
     assert len(entries(target)) > 1 << FAN_OUT_BITS
     folded: list[str] = []
-    fold_line = folding.Folder._fold_line
+    fold_line = Folder._fold_line
 
     def noted(self: Any, line: str, *more: Any) -> int:
         folded.append(line)
         return fold_line(self, line, *more)
 
-    monkeypatch.setattr(folding.Folder, "_fold_line", noted)
+    monkeypatch.setattr(Folder, "_fold_line", noted)
     target.fold()
     # Enough of them for a second pass, none of which ends a group.
     more = [n for n in range(RANGES, RANGES + 200) if height("t.x+0+-5.1", (n + 1) * EACH) == 0]
@@ -317,8 +316,8 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[st
 def test_folding_interrupted_at_any_call_loses_nothing_and_is_finished_later(
     target: Target, monkeypatch: pytest.MonkeyPatch, failing: Callable[[int], list[str]]
 ) -> None:
-    fold = folding.Folder.fold
-    monkeypatch.setattr(folding.Folder, "fold", lambda self, scratch, settled: fold(self, scratch, settled, 1))
+    fold = Folder.fold
+    monkeypatch.setattr(Folder, "fold", lambda self, scratch, settled: fold(self, scratch, settled, 1))
     there = 0
     for number in range(10_000):
         publish(target, *range(there, there + 2 if there > 12 else 14))

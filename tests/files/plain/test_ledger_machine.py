@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.model import RangeIdentity
-from kzconsumer_files import folding
+from kzconsumer_files.ledger import Folder
 from kzconsumer_files.names import Owner, data_file, named, range_name
 from kzconsumer_files.private_directory import PrivateDirectory
 from kzconsumer_files.publication import KeptAside, StagedRange
@@ -49,10 +49,10 @@ def quick(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def few_for_an_item(monkeypatch: pytest.MonkeyPatch) -> None:
-    fold = folding.Folder.fold
-    monkeypatch.setattr(folding.Folder, "fold", lambda self, scratch, settled: fold(self, scratch, settled, BITS))
+    fold = Folder.fold
+    monkeypatch.setattr(Folder, "fold", lambda self, scratch, settled: fold(self, scratch, settled, BITS))
     # No power failure here: another test shows that files are removed only after their replacement is on disk.
-    for module in ("kzconsumer_files.publication", "kzconsumer_files.folding"):
+    for module in ("kzconsumer_files.publication", "kzconsumer_files.ledger"):
         monkeypatch.setattr(f"{module}.sync_directory", lambda path: None)
 
 

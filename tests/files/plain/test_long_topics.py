@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 
 from kzconsumer.durable_files import create_whole
 from kzconsumer.errors import SinkError
-from kzconsumer.fetcher.corrupt_policy import CorruptPolicy
+from kzconsumer.fetcher.delivery import CorruptPolicy
 from kzconsumer.file_names import MOST_BYTES, named_after, short
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.sinks.interface import Batch, RangeData
-from kzconsumer.sinks.quarantine import RangeQuarantine, kept_ranges
+from kzconsumer.sinks.writing import RangeQuarantine, kept_ranges
 from kzconsumer_files.holdings import files
 from kzconsumer_files.names import (
     NamedRange,
+    Overlap,
     data_file,
     named,
     parsed,
@@ -30,7 +31,6 @@ from kzconsumer_files.names import (
     staged_file,
     unique_file,
 )
-from kzconsumer_files.overlap import Overlap
 from kzconsumer_files.target import Target
 from tests.core.plain.test_corrupt_policy import CORRUPT, LOG
 from tests.files.plain.test_parquet_sink import made

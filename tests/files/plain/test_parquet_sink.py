@@ -17,7 +17,7 @@ from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.sinks.interface import Batch, RecordsRejectedError, Sink, SinkContext
 from kzconsumer.testing.sink_contract import contract_context
 from kzconsumer_files.names import data_file
-from kzconsumer_files.parquet.sink import ParquetSink
+from kzconsumer_files.parquet import ParquetSink
 from kzconsumer_files.target import Target
 from tests.support.copied import copied
 from tests.support.range_data import TIME, range_data, record

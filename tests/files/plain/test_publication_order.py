@@ -13,8 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kzconsumer_files.folding import Folder
-from kzconsumer_files.ledger_items import LedgerItems
+from kzconsumer_files.ledger import Folder, LedgerItems
 from kzconsumer_files.names import LedgerEntry, parsed
 from kzconsumer_files.target import Target
 from tests.files.plain.test_ledger import spooled

@@ -12,11 +12,10 @@ import duckdb
 import pyarrow.dataset as ds
 import pytest
 
-from kzconsumer.sinks.callable_sink import CallableSink
+from kzconsumer.offsets.progress import Message
+from kzconsumer.sinks.builtin import CallableSink
 from kzconsumer.sinks.interface import Batch, RecordsRejectedError, SinkContext
-from kzconsumer.streams.message import Message
-from kzconsumer_files.parquet.records import NO_TIME
-from kzconsumer_files.parquet.sink import ParquetSink
+from kzconsumer_files.parquet import NO_TIME, ParquetSink
 from tests.support.hostile_records import (
     decoded,
     differences,

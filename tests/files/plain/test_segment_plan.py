@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kzconsumer_files.segments import layout
-from kzconsumer_files.segments.layout import (
+from kzconsumer_files import segment_layout
+from kzconsumer_files.segment_layout import (
     Begin,
     Limits,
     Overlap,
@@ -212,7 +212,7 @@ def test_recovery_finds_a_flipped_byte(kind: str) -> None:
 
 
 def test_recovery_of_batches_larger_than_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "WINDOW", 100)
+    monkeypatch.setattr(segment_layout, "WINDOW", 100)
     disk = Disk()
     parts = [entry("batch", 0, 50), entry("batch", 50, 1), entry("batch", 51, 30)]
     disk.write(0, 81, *parts)

@@ -20,7 +20,7 @@ from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.process_lock import ProcessLock
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
-from kzconsumer_files.segments.sink import SegmentsSink
+from kzconsumer_files.segments import SegmentsSink
 from tests.support.copied import copied
 from tests.support.raw_ranges import TOPIC, batch, batches, content, log_bytes, raw_range, segments
 from tests.support.record_sets import Record, message_set

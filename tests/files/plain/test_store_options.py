@@ -7,7 +7,7 @@ import pytest
 from kzconsumer.errors import ConfigError
 from kzconsumer.testing.sink_contract import contract_context
 from kzconsumer_files.object_store import client_options, require_usable_options
-from kzconsumer_files.parquet.sink import ParquetSink
+from kzconsumer_files.parquet import ParquetSink
 
 
 @pytest.mark.parametrize(

@@ -28,13 +28,12 @@ from kzconsumer.durable_files import put_in_place
 from kzconsumer.errors import ConfigError, DestinationWentBackError, PluginError, SinkError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import SinkContext
-from kzconsumer_files.names import LedgerEntry, NotOurs, Owner, data_file, identity_of, range_name
-from kzconsumer_files.overlap import Overlap
+from kzconsumer_files.names import LedgerEntry, NotOurs, Overlap, Owner, data_file, identity_of, range_name
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_files.publication import KeptAside, StagedRange
 from kzconsumer_files.target import Target
 from kzconsumer_spark.daemon.sink import SparkSink
-from kzconsumer_spark.daemon.worker_process import java_environment
+from kzconsumer_spark.daemon.workers import java_environment
 from kzconsumer_spark.pipe.messages import SpooledRange
 from tests.support.copied import copied
 

@@ -26,16 +26,15 @@ from kzconsumer.installation import pip_install
 from kzconsumer.sinks.interface import Batch, Sink, SinkContext
 from kzconsumer.testing.sink_contract import contract_context
 from kzconsumer_files.holdings import files
-from kzconsumer_files.names import Owner, data_file, identity_of
+from kzconsumer_files.names import Overlap, Owner, data_file, identity_of
 from kzconsumer_files.object_store import ObjectStore as Place
 from kzconsumer_files.object_store import StoreUnavailable
 from kzconsumer_files.object_target import ObjectTarget
-from kzconsumer_files.overlap import Overlap
-from kzconsumer_files.parquet.sink import ParquetSink
+from kzconsumer_files.parquet import ParquetSink
 from kzconsumer_files.private_directory import PrivateDirectory, local_attempts
 from kzconsumer_files.publication import KeptAside, NotPublished, StagedRange
-from kzconsumer_files.segments.sink import SegmentsSink
-from kzconsumer_sandbox.servers.ports import HOST, free_port
+from kzconsumer_files.segments import SegmentsSink
+from kzconsumer_sandbox.servers.configuration import HOST, free_port
 from kzconsumer_spark.pipe.messages import SpooledRange
 from tests.support.extent import extent, only_nightly
 from tests.support.object_store import AzureStore, Conditions, ObjectStore, Scheme

@@ -13,8 +13,8 @@ import pyarrow.dataset as ds
 import pytest
 from pyarrow import fs
 
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.copied import copied
 from tests.support.extent import only_nightly

@@ -14,8 +14,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.members import Daemon, daemon, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.raw_ranges import content, log_directory, segments

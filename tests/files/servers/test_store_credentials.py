@@ -9,8 +9,8 @@ import pytest
 
 from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.testing.sink_contract import contract_context
-from kzconsumer_files.parquet.sink import ParquetSink
-from kzconsumer_sandbox.servers.ports import HOST, free_port
+from kzconsumer_files.parquet import ParquetSink
+from kzconsumer_sandbox.servers.configuration import HOST, free_port
 from tests.support.object_store import ObjectStore
 
 pytestmark = pytest.mark.timeout(120)

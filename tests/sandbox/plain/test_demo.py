@@ -12,14 +12,18 @@ from pyarrow import parquet
 from rich.console import Console, RenderableType
 
 from kzconsumer.settings.settings import Settings
-from kzconsumer_sandbox.demo.board import Board, MemberRow, MemberState, Reported, partition_rows
-from kzconsumer_sandbox.demo.count import Counted, count
-from kzconsumer_sandbox.demo.group_view import member_name
-from kzconsumer_sandbox.demo.members import configuration
-from kzconsumer_sandbox.demo.producing import Allowance, value
-from kzconsumer_sandbox.demo.screen import since
-from kzconsumer_sandbox.demo.table import picture, summary
-from kzconsumer_sandbox.demo.verdict import judge, notes, verdict_table
+from kzconsumer_sandbox.demo.board import (
+    Board,
+    Counted,
+    MemberRow,
+    MemberState,
+    Reported,
+    count,
+    member_name,
+    partition_rows,
+)
+from kzconsumer_sandbox.demo.members import Allowance, configuration, value
+from kzconsumer_sandbox.demo.screen import judge, notes, picture, since, summary, verdict_table
 
 
 def board() -> Board:

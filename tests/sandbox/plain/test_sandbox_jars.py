@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from kzconsumer_sandbox.errors import SandboxError
+from kzconsumer_sandbox.sandbox_errors import SandboxError
 from kzconsumer_sandbox.servers import jar_fetch
 from kzconsumer_sandbox.servers.jar_fetch import repositories
 from kzconsumer_sandbox.servers.jars import VERSIONS, Jar, JarSet, read_jar_sets, resolve_jars
@@ -340,5 +340,6 @@ def test_a_jar_has_its_place_in_a_repository(tmp_path: Path) -> None:
 
 def test_options_are_parsed_without_the_packages_of_a_download() -> None:
     """The manual is made where these are not installed, when the wheel of the tools is built."""
-    code = "import sys, kzconsumer_sandbox.commands.sandbox; sys.exit(bool({'requests', 'jgo'} & sys.modules.keys()))"
+    code = "import sys, kzconsumer_sandbox.commands.sandbox_command as _; "
+    code += "sys.exit(bool({'requests', 'jgo'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,22 +8,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kzconsumer_sandbox.errors import SandboxError
-from kzconsumer_sandbox.servers import ports
-from kzconsumer_sandbox.servers.configuration import as_text, broker_properties, java_flags, zookeeper_properties
-from kzconsumer_sandbox.servers.jars import (
-    NEWEST,
-    VERSIONS,
-    cache_folder,
-    find_java,
-    kafka_version,
-    resolve_jars,
+from kzconsumer_sandbox.sandbox_errors import SandboxError
+from kzconsumer_sandbox.servers import configuration
+from kzconsumer_sandbox.servers.configuration import (
+    Ports,
+    as_text,
+    broker_properties,
+    free_port,
+    java_flags,
+    ports_outside,
+    zookeeper_properties,
 )
-from kzconsumer_sandbox.servers.ports import Ports, free_port, ports_outside
-from kzconsumer_sandbox.servers.quorum import new_cluster_id
-from kzconsumer_sandbox.servers.readiness import read_metadata
+from kzconsumer_sandbox.servers.jars import NEWEST, VERSIONS, cache_folder, find_java, kafka_version, resolve_jars
+from kzconsumer_sandbox.servers.kafka_servers import new_cluster_id
+from kzconsumer_sandbox.servers.readiness import assignment, deal, read_metadata, topic_config
 from kzconsumer_sandbox.servers.state_file import SandboxState, StateFile, default_path
-from kzconsumer_sandbox.servers.topics import assignment, deal, topic_config
 
 
 def test_versions() -> None:
@@ -54,8 +53,8 @@ def test_free_ports_differ() -> None:
 @pytest.fixture
 def usual_ports(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     found = free_port(), free_port()
-    monkeypatch.setattr(ports, "ZOOKEEPER_PORT", found[0])
-    monkeypatch.setattr(ports, "BROKER_PORT", found[1])
+    monkeypatch.setattr(configuration, "ZOOKEEPER_PORT", found[0])
+    monkeypatch.setattr(configuration, "BROKER_PORT", found[1])
     return found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer_sandbox.errors import SandboxError
+from kzconsumer_sandbox.sandbox_errors import SandboxError
 from kzconsumer_sandbox.servers.server_process import ServerProcess
 from tests.support.processes import exists, wait_gone, wait_until
 

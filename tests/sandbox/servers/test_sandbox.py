@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kzconsumer_sandbox.servers.ports import free_port
+from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_sandbox.servers.readiness import known_brokers, led_partitions, zookeeper_serves
 from kzconsumer_sandbox.servers.state_file import StateFile
 from tests.sandbox.servers.conftest import KZCONSUMER, Commands

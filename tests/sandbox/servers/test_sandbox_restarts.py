@@ -8,9 +8,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from kzconsumer_sandbox.servers.readiness import ephemeral_nodes, known_brokers, led_partitions, zookeeper_serves
+from kzconsumer_sandbox.servers.readiness import (
+    create_topic,
+    ephemeral_nodes,
+    known_brokers,
+    led_partitions,
+    zookeeper_serves,
+)
 from kzconsumer_sandbox.servers.sandbox import Sandbox
-from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.processes import exists
 from tests.support.producing import Sent, produce
 

@@ -10,14 +10,12 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from kzconsumer.errors import NodeExistsError
-from kzconsumer_sandbox.errors import SandboxError
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.sandbox_errors import SandboxError
 from kzconsumer_sandbox.servers.jars import NEWEST, resolve_jars
 from kzconsumer_sandbox.servers.jars import VERSIONS as ALL
-from kzconsumer_sandbox.servers.readiness import known_brokers, zookeeper_serves
+from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
+from kzconsumer_sandbox.servers.readiness import add_partitions, create_topic, known_brokers, zookeeper_serves
 from kzconsumer_sandbox.servers.sandbox import start_server
-from kzconsumer_sandbox.servers.topics import add_partitions, create_topic
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.extent import extent
 from tests.support.producing import Sent, compatibility, produce
 from tests.support.servers import Servers

@@ -12,11 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kzconsumer.model import TopicPartition
-from kzconsumer_spark.columns.avro_decoder import AvroDecoder, AvroSchema
-from kzconsumer_spark.columns.avro_types import Unsupported, for_spark, merged
-from kzconsumer_spark.columns.decoder import decode_column
-from kzconsumer_tools.commands.sink import last_offsets
-from kzconsumer_tools.tables.sink import fitted
+from kzconsumer_spark.columns.decoders import AvroDecoder, AvroSchema, Unsupported, decode_column, for_spark, merged
+from kzconsumer_tools.commands.sink_commands import last_offsets
+from kzconsumer_tools.tables.offset_tables import fitted
 
 logs = st.dictionaries(
     st.builds(TopicPartition, st.sampled_from("ab"), st.integers(0, 5)),

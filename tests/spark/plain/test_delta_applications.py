@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from kzconsumer.errors import DestinationWentBackError
 from kzconsumer_files.names import Owner
-from kzconsumer_spark.delta.applications import Applications
+from kzconsumer_spark.destinations.delta_log import Applications
 from tests.support.copied import copied
 from tests.support.delta import Writer, claimed, spark_columns
 from tests.support.range_data import range_data

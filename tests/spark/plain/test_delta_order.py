@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kzconsumer.model import RangeIdentity
-from kzconsumer_spark.delta.log import DeltaLog
-from kzconsumer_spark.delta.target import DeltaTarget
+from kzconsumer_spark.destinations.delta_log import DeltaLog
+from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from tests.support.delta import Writer, claimed
 from tests.support.disk import Disk, watched_disk
 from tests.support.failed_syncs import require_written_again

@@ -14,7 +14,7 @@ import pytest
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.settings.settings import Settings
-from kzconsumer_spark.source.driver_readers import DriverReaders, Reads
+from kzconsumer_spark.source.query_member import DriverReaders, Reads
 
 LIMIT = 60.0
 

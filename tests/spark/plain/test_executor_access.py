@@ -26,13 +26,19 @@ from kzconsumer.errors import (
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.records.forms import NO_RECORDS, Unfetched
-from kzconsumer.rejected.letter_topic import producer_security
+from kzconsumer.rejected import producer_security
 from kzconsumer.settings.settings import Settings
 from kzconsumer_spark.daemon.spool import unspooled
-from kzconsumer_spark.executors.access import BrokerAccess
-from kzconsumer_spark.executors.fetching import BrokersOutageError, fetched
-from kzconsumer_spark.executors.source import PublishedBatch, PublishedBatches, RangePart, RangeStreamReader
-from kzconsumer_spark.pipe.kafka import Kafka
+from kzconsumer_spark.executors.broker_access import BrokerAccess
+from kzconsumer_spark.executors.fetching import (
+    BrokersOutageError,
+    PublishedBatch,
+    PublishedBatches,
+    RangePart,
+    RangeStreamReader,
+    fetched,
+)
+from kzconsumer_spark.pipe.messages import Kafka
 from kzconsumer_spark.worker.range_stream import FEWEST_OFFSETS, split
 from tests.support.range_data import range_data
 

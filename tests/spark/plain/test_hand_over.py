@@ -13,8 +13,8 @@ import msgspec
 from kzconsumer.model import OffsetRange
 from kzconsumer.records.forms import Unfetched
 from kzconsumer.sinks.interface import Batch, RangeData
-from kzconsumer.zookeeper.lease import Lease
-from kzconsumer_spark.source.hand_over import HandOver
+from kzconsumer.zookeeper.session import Lease
+from kzconsumer_spark.source.query_member import HandOver
 from kzconsumer_spark.source.stream_offset import StreamOffset
 from tests.support.chunks import LeaseInHand
 

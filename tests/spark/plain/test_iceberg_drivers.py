@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.errors import ConfigError
-from kzconsumer_spark.daemon.destination import require_usable
-from kzconsumer_spark.iceberg import log
-from kzconsumer_spark.iceberg.drivers import SUPPORTED
+from kzconsumer_spark.daemon.marked_destination import require_usable
+from kzconsumer_spark.destinations import iceberg_log
+from kzconsumer_spark.destinations.iceberg_log import SUPPORTED
 from kzconsumer_spark.pipe.messages import ToIceberg
 
 SQLITE = {"type": "sql", "uri": "sqlite:////lake.db"}
@@ -68,4 +68,4 @@ def test_a_catalog_that_is_not_configured_or_not_supported(
 
 
 def test_supported_catalogs_are_those_of_the_table() -> None:
-    assert {f"{kind.capitalize()}Catalog" for kind in SUPPORTED} == set(log._CATALOGS)
+    assert {f"{kind.capitalize()}Catalog" for kind in SUPPORTED} == set(iceberg_log._CATALOGS)

@@ -28,14 +28,12 @@ from kzconsumer.sinks.interface import RangeData, Sink
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs, Owner, range_names
 from kzconsumer_files.publication import KeptAside, StagedRange
-from kzconsumer_spark.daemon.destination import claim, claimed_destination
-from kzconsumer_spark.daemon.spool import write_spool
-from kzconsumer_spark.daemon.spool_place import SpoolPlace
-from kzconsumer_spark.iceberg.holdings import held
-from kzconsumer_spark.iceberg.log import IcebergLog, _first_line, local
-from kzconsumer_spark.iceberg.target import IcebergTarget
+from kzconsumer_spark.daemon.marked_destination import claim, claimed_destination
+from kzconsumer_spark.daemon.spool import SpoolPlace, write_spool
+from kzconsumer_spark.destinations.iceberg_log import IcebergLog, _first_line, local
+from kzconsumer_spark.destinations.iceberg_table import IcebergTarget, held
 from kzconsumer_spark.pipe.messages import ToIceberg
-from kzconsumer_spark.ranges.positions import Overtaken
+from kzconsumer_spark.ranges.history import Overtaken
 from tests.support.copied import copied
 from tests.support.delta import OWNER, Writer, require_refused
 from tests.support.disk import watched_disk
@@ -185,7 +183,7 @@ def test_a_range_of_a_long_topic_that_an_earlier_version_has_set_aside(
     """Its name has the whole topic, or a short one."""
     part = range_data("t" * 220, 0, 0, 10)
     with monkeypatch.context() as before:
-        before.setattr("kzconsumer_spark.ranges.positions.range_names", lambda part: range_names(part)[place:][:1])
+        before.setattr("kzconsumer_spark.ranges.history.range_names", lambda part: range_names(part)[place:][:1])
         assert claimed(tmp_path).set_aside(part.identity, 10)
     assert writer.target.has([part.identity]) == []
     with pytest.raises(KeptAside):

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kzconsumer_spark.columns.quarantine import Quarantine, QuarantineDiffers
+from kzconsumer_spark.columns.shaping import Quarantine, QuarantineDiffers
 from kzconsumer_spark.pipe.messages import SpooledRange
 from tests.support.disk import watched_disk
 

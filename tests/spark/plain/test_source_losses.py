@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
-from kzconsumer_spark.source.losses import left
+from kzconsumer_spark.source.group_source import left
 
 GONE = "topic t was deleted"
 

@@ -13,9 +13,8 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from kzconsumer.errors import ConfigError
 from kzconsumer.model import TopicPartition
 from kzconsumer_spark import GroupSource
-from kzconsumer_spark.ranges.spool_reader import SCHEMA
-from kzconsumer_spark.source.bounds import Bounds
-from kzconsumer_spark.source.options import COLUMNS, read_options
+from kzconsumer_spark.ranges.batch import SCHEMA
+from kzconsumer_spark.source.source_options import COLUMNS, Bounds, read_options
 
 BASE = {"zookeeper.connect": "zk:2181", "group.id": "g", "topics": "a"}
 

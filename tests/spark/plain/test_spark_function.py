@@ -10,9 +10,9 @@ import pytest
 
 from kzconsumer.records.contents import Contents
 from kzconsumer_files.names import scope
-from kzconsumer_spark.function.batch import FunctionBatch, function_range, require_done, takes_batch
-from kzconsumer_spark.function.step_recorder import StepNotRecordedError, StepRecorder
+from kzconsumer_spark.destinations.function_batch import FunctionBatch, function_range, require_done, takes_batch
 from kzconsumer_spark.pipe.messages import RangesRead, Recorded, RunBatch, SpooledRange, StepDone
+from kzconsumer_spark.worker.range_writers import StepNotRecordedError, StepRecorder
 
 PART = SpooledRange(topic="t", partition=3, first=7, until=12, incarnation=0x2A, epoch=1, records=4, file="f")
 SCOPE = scope("c", "g", "spark")

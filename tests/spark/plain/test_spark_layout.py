@@ -17,7 +17,7 @@ from kzconsumer.sinks.interface import SinkContext
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs, Owner
 from kzconsumer_files.target import Target
-from kzconsumer_spark.daemon.destination import Files
+from kzconsumer_spark.daemon.marked_destination import Files
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.pipe.messages import ToFiles
 

@@ -14,9 +14,8 @@ from kzconsumer import clock
 from kzconsumer.model import TopicPartition
 from kzconsumer.records.contents import Contents
 from kzconsumer_spark.executors.accounts import NotWholeError
-from kzconsumer_spark.ranges.batch import SparkBatch
-from kzconsumer_spark.ranges.lease import Lease, LeaseLost
-from kzconsumer_spark.worker.kafka_registry import KafkaRegistry, TopicsLease
+from kzconsumer_spark.ranges.batch import Lease, LeaseLost, SparkBatch
+from kzconsumer_spark.worker.range_stream import KafkaRegistry, TopicsLease
 
 
 def test_a_lease_that_holds_does_not_wait() -> None:

@@ -17,19 +17,17 @@ import pytest
 from kzconsumer.errors import ConfigError
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import SinkContext
-from kzconsumer_spark.columns.avro_types import Unsupported
 from kzconsumer_spark.columns.ddl import require_types
+from kzconsumer_spark.columns.decoders import Unsupported
 from kzconsumer_spark.columns.schemas import check_files
-from kzconsumer_spark.daemon.destination_options import FilesOptions, read_options
-from kzconsumer_spark.daemon.directories import make_directories
-from kzconsumer_spark.daemon.options import local_path
+from kzconsumer_spark.daemon.requirements import make_directories
 from kzconsumer_spark.daemon.sink import SparkSink
-from kzconsumer_spark.daemon.worker_process import WorkerDied, WorkerProcess, worker_environment
-from kzconsumer_spark.pipe.cluster import local_address
+from kzconsumer_spark.daemon.sink_options import FilesOptions, local_path, read_options
+from kzconsumer_spark.daemon.workers import WorkerDied, WorkerProcess, worker_environment
 from kzconsumer_spark.pipe.messages import Start, To, ToDelta, ToFiles, ToFunction, ToJdbc
-from kzconsumer_spark.pipe.spark_settings import settings
-from kzconsumer_spark.worker.process import fault_of_settings, reason_of
-from kzconsumer_spark.worker.session import LOG_NAME
+from kzconsumer_spark.pipe.spark_settings import local_address, settings
+from kzconsumer_spark.worker.spark_session import LOG_NAME
+from kzconsumer_spark.worker.worker_main import fault_of_settings, reason_of
 
 PARQUET = {"destination": "parquet", "path": "out/"}
 DELTA: dict[str, object] = {"destination": "delta", "path": "/d"}

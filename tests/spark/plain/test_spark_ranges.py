@@ -9,11 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer_files.names import data_file, ledger_entry, range_name
-from kzconsumer_files.parquet.records import record_table
-from kzconsumer_spark.daemon.spool import write_spool
-from kzconsumer_spark.daemon.spool_place import SpoolPlace
+from kzconsumer_files.parquet import record_table
+from kzconsumer_spark.daemon.spool import SpoolPlace, write_spool
 from kzconsumer_spark.pipe.messages import RunBatch, SpooledRange, decode_command, encode
-from kzconsumer_spark.ranges.parts import Part, PartMismatch, match_parts, read_part
+from kzconsumer_spark.ranges.files import Part, PartMismatch, match_parts, read_part
 from tests.support.range_data import TIME, range_data, record
 
 

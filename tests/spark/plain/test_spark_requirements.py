@@ -15,7 +15,7 @@ from kzconsumer.errors import ConfigError, PluginError
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer_spark.daemon.requirements import require_pyspark
 from kzconsumer_spark.daemon.sink import SparkSink
-from kzconsumer_spark.daemon.worker_process import WorkerDied, WorkerProcess, java_environment, worker_environment
+from kzconsumer_spark.daemon.workers import WorkerDied, WorkerProcess, java_environment, worker_environment
 from kzconsumer_spark.pipe.messages import Start, ToFiles
 
 CONTEXT = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: 0.0)
@@ -133,7 +133,7 @@ def checked_database(url: str = "jdbc:postgresql://h/d", conf: Mapping[str, str]
 @pytest.fixture
 def jars_of_pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Empty. Only where PySpark is looked for is another one; its modules are those that there are."""
-    importlib.import_module("kzconsumer_spark.jdbc.table")
+    importlib.import_module("kzconsumer_spark.destinations.jdbc_table")
     jars = tmp_path / "found" / "pyspark" / "jars"
     jars.mkdir(parents=True)
     (jars.parent / "__init__.py").touch()

@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer.sinks.interface import RangeData
-from kzconsumer_spark.daemon import spooling
-from kzconsumer_spark.daemon.spool_place import SpoolPlace
-from kzconsumer_spark.daemon.spooling import Spooled, Spooling
+from kzconsumer_spark.daemon import spool as spool_module
+from kzconsumer_spark.daemon.spool import Spooled, Spooling, SpoolPlace
 from tests.support.range_data import range_data
 
 ONE = [range_data("t", 0, 0, 5), range_data("t", 1, 7, 9)]
@@ -86,7 +85,7 @@ async def test_a_disk_that_is_full_leaves_nothing_behind(tmp_path: Path, monkeyp
 
     spool = Spooling(SpoolPlace.in_directory(tmp_path))
     with monkeypatch.context() as patched:
-        patched.setattr(spooling, "write_spool", fill)
+        patched.setattr(spool_module, "write_spool", fill)
         with pytest.raises(OSError, match="No space"):
             await spool.prepare(ONE)
     assert files(tmp_path) == []

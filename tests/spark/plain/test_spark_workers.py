@@ -11,13 +11,11 @@ from structlog.testing import capture_logs
 from kzconsumer.errors import DestinationWentBackError, RangeChangedError, SinkError
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.records.contents import Contents
-from kzconsumer.sinks.interface import Batch, Rejected
-from kzconsumer.sinks.steps import StepNotRecordedError
+from kzconsumer.sinks.interface import Batch, Rejected, StepNotRecordedError
 from kzconsumer.testing.sink_contract import contract_context
-from kzconsumer_spark.daemon.destination_options import read_options
 from kzconsumer_spark.daemon.sink import SparkSink, _recorded
-from kzconsumer_spark.daemon.worker_process import _MAX_LINE
-from kzconsumer_spark.daemon.workers import Workers
+from kzconsumer_spark.daemon.sink_options import read_options
+from kzconsumer_spark.daemon.workers import _MAX_LINE, Workers
 from kzconsumer_spark.pipe.messages import (
     Event,
     Failed,
@@ -29,7 +27,7 @@ from kzconsumer_spark.pipe.messages import (
     decode_event,
     encode,
 )
-from kzconsumer_spark.ranges.screen import MOST_REJECTED
+from kzconsumer_spark.ranges.unstorable import MOST_REJECTED
 from tests.support.range_data import range_data
 
 CANNOT_START = {"TOO_LONG": "x" * (1 << 22)}

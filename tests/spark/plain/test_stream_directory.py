@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kzconsumer_spark.worker.spool_stream import StreamDirectory
+from kzconsumer_spark.worker.range_stream import StreamDirectory
 
 
 def entries(path: Path) -> dict[str, list[str]]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.records.contents import contents_of
-from kzconsumer_files.parquet.records import spark_columns
+from kzconsumer_files.parquet import spark_columns
 from kzconsumer_spark.executors.accounts import COLUMN, NotWholeError, PartAccount, PartReading, part_accounts, whole
 from tests.support.range_data import range_data
 

@@ -7,8 +7,7 @@ import traceback
 import pytest
 
 from kzconsumer.model import OffsetRange
-from kzconsumer_spark.executors.fetching import BrokersOutageError
-from kzconsumer_spark.executors.timestamps import MOST_NAMED, NotStorableError
+from kzconsumer_spark.executors.fetching import MOST_NAMED, BrokersOutageError, NotStorableError
 from kzconsumer_spark.pipe.messages import RunBatch
 from kzconsumer_spark.worker.query import failure
 

@@ -10,12 +10,11 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from kzconsumer.errors import ConfigError, OffsetLostError
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark import GroupSource
-from kzconsumer_spark.source.batch_reader import GroupBatchReader
-from kzconsumer_spark.source.bounds import ranges_between
-from kzconsumer_spark.source.options import read_options
+from kzconsumer_spark.source.group_source import GroupBatchReader
+from kzconsumer_spark.source.source_options import ranges_between, read_options
 from tests.spark.servers.test_group_reader import COLUMNS
 from tests.support.producing import Sent, produce
 from tests.support.recreation import recreate_topic

@@ -16,18 +16,17 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from kzconsumer.errors import BrokersUnreachableError, ConfigError, ZooKeeperUnreachableError
+from kzconsumer.registry.cluster import short_session
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.registry.sessions import short_session
 from kzconsumer.settings.sections import ZooKeeperSettings
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
+from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark import GroupSource
-from kzconsumer_spark.executors.source import RangePart
-from kzconsumer_spark.source import group_member
+from kzconsumer_spark.executors.fetching import RangePart
+from kzconsumer_spark.source import query_member
 from kzconsumer_spark.source.group_source import GroupStreamReader
-from kzconsumer_spark.source.hand_over import HandOver
+from kzconsumer_spark.source.query_member import HandOver
 from kzconsumer_spark.source.stream_offset import StreamOffset
 from tests.support.members import stored_offsets
 from tests.support.plans import planned
@@ -60,7 +59,7 @@ async def test_offsets_are_committed_when_spark_asks_for_the_next_batch_and_not_
         sessions.append(zookeeper)
         return short_session(zookeeper)
 
-    monkeypatch.setattr("kzconsumer_spark.worker.kafka_registry.short_session", counted)
+    monkeypatch.setattr("kzconsumer_spark.worker.range_stream.short_session", counted)
     await create_topic(cluster.connect, unique, 1)
     sent = [Sent(0, None, b"%d" % n) for n in range(10)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
@@ -103,7 +102,7 @@ async def test_a_planned_range_that_moved_before_spark_asked_is_delivered_by_its
         await anyio.lowlevel.checkpoint()
 
     monkeypatch.setattr(HandOver, "asked", at_once)
-    monkeypatch.setattr(group_member, "FIRST_BATCH_SECONDS", 0.0)
+    monkeypatch.setattr(query_member, "FIRST_BATCH_SECONDS", 0.0)
     await create_topic(cluster.connect, unique, 2)
     sent = [Sent(n % 2, None, b"%d" % n) for n in range(20)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
@@ -161,7 +160,7 @@ async def test_two_sources_of_one_query_in_a_run_of_their_group(
     cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark asks one after the other: the run is not over for the first until the second knows of a commit."""
-    monkeypatch.setattr("kzconsumer_spark.source.group_member.EMPTY_BATCH_SECONDS", 1.0)
+    monkeypatch.setattr("kzconsumer_spark.source.query_member.EMPTY_BATCH_SECONDS", 1.0)
     topics = [f"{unique}-a", f"{unique}-b"]
     for topic in topics:
         await create_topic(cluster.connect, topic, 1)
@@ -192,7 +191,7 @@ async def test_two_sources_of_one_query_in_a_run_of_their_group(
 
 
 def test_a_wrong_address_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kzconsumer.registry.sessions.LIMIT", 0.5)
+    monkeypatch.setattr("kzconsumer.registry.cluster.LIMIT", 0.5)
     reader = reader_of("127.0.0.1:1", "g", "t")
     with pytest.raises(ZooKeeperUnreachableError, match=r"127\.0\.0\.1:1"):
         reader.latestOffset(reader.initialOffset(), ROWS)

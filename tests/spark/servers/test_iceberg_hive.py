@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer_files.names import NotOurs
-from kzconsumer_spark.iceberg import hive
-from kzconsumer_spark.iceberg.target import IcebergTarget
+from kzconsumer_spark.destinations import iceberg_hive
+from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.pipe.messages import ToIceberg
 from tests.support.delta import OWNER, Writer, race
 from tests.support.duckdb_reader import iceberg_by_duckdb as by_duckdb
@@ -80,7 +80,7 @@ def test_a_writer_that_outlives_its_lock(
     """
     if not compares:
         for name in ("compare_and_set", "require_comparison"):
-            monkeypatch.setattr(hive, name, lambda *ignored: None)
+            monkeypatch.setattr(iceberg_hive, name, lambda *ignored: None)
         options = {**options, "lock-check-max-wait-time": "0.5", "lock-check-retries": "100"}
     late, other = (Writer(claimed(options, table), tmp_path / name) for name in ("late", "other"))
     late.publish(late.stage(one(0, 0)))  # the table gets its columns
@@ -100,7 +100,7 @@ def test_a_writer_that_outlives_its_lock(
 def test_others_go_on_when_the_lock_of_a_dead_writer_expires(
     options: dict[str, str], table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hive, "_PATIENCE", 0.5)
+    monkeypatch.setattr(iceberg_hive, "_PATIENCE", 0.5)
     writer = Writer(claimed(options, table), tmp_path)
     writer.publish(writer.stage(one(0, 0)))
     staged, leases = writer.stage(one(0, 1)), list[bool]()

@@ -7,11 +7,10 @@ import pytest
 
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files.names import NotOurs, Owner
-from kzconsumer_spark.jdbc.holdings import JdbcHoldings
-from kzconsumer_spark.jdbc.stage import STAGE
-from kzconsumer_spark.jdbc.table import JdbcTable
+from kzconsumer_spark.destinations.jdbc_database import STAGE
+from kzconsumer_spark.destinations.jdbc_table import JdbcHoldings, JdbcTable
 from kzconsumer_spark.pipe.messages import SpooledRange, ToJdbc
-from kzconsumer_spark.ranges.tags import RANGE_PARTITION, RANGE_TOPIC
+from kzconsumer_spark.ranges.batch import RANGE_PARTITION, RANGE_TOPIC
 from tests.support.postgres import Postgres
 
 OWNER = Owner(cluster="c", group="g")

@@ -15,13 +15,12 @@ import pytest
 
 from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
-from kzconsumer_files.names import NotOurs, Owner, identity_of
-from kzconsumer_files.overlap import Overlap
+from kzconsumer_files.names import NotOurs, Overlap, Owner, identity_of
 from kzconsumer_files.publication import KeptAside
-from kzconsumer_spark.jdbc.stage import STAGE
-from kzconsumer_spark.jdbc.table import JdbcTable
+from kzconsumer_spark.destinations.jdbc_database import STAGE
+from kzconsumer_spark.destinations.jdbc_table import JdbcTable
 from kzconsumer_spark.pipe.messages import SpooledRange, ToJdbc
-from kzconsumer_spark.ranges.tags import RANGE_PARTITION, RANGE_TOPIC
+from kzconsumer_spark.ranges.batch import RANGE_PARTITION, RANGE_TOPIC
 from tests.support.postgres import Postgres, postgres
 from tests.support.processes import wait_until
 
@@ -171,7 +170,7 @@ def test_an_unreachable_database_is_reported_in_one_line_without_the_password(
 WRITER = """
 import sys
 import msgspec
-from kzconsumer_spark.jdbc.table import JdbcTable
+from kzconsumer_spark.destinations.jdbc_table import JdbcTable
 from kzconsumer_spark.pipe.messages import ToJdbc
 from tests.spark.servers.test_jdbc_publication import fill, spooled
 

@@ -23,16 +23,14 @@ from kzconsumer_files.names import Owner
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.target import Target
 from kzconsumer_files.writer import TargetWriter, Written
-from kzconsumer_sandbox.servers.ports import free_port
-from kzconsumer_sandbox.servers.topics import create_topic_in_kraft
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
-from kzconsumer_spark.executors.access import BrokerAccess
+from kzconsumer_sandbox.servers.configuration import free_port
+from kzconsumer_sandbox.servers.kafka_servers import ZooKeeperServer
+from kzconsumer_sandbox.servers.readiness import create_topic_in_kraft
+from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import fetched
-from kzconsumer_spark.pipe.kafka import Kafka
-from kzconsumer_spark.pipe.messages import SpooledRange
-from kzconsumer_spark.ranges.batch import SparkBatch
-from kzconsumer_spark.ranges.lease import Lease, LeaseLost
-from kzconsumer_spark.worker.kafka_registry import KafkaRegistry, TopicRecreatedError, TopicsLease
+from kzconsumer_spark.pipe.messages import Kafka, SpooledRange
+from kzconsumer_spark.ranges.batch import Lease, LeaseLost, SparkBatch
+from kzconsumer_spark.worker.range_stream import KafkaRegistry, TopicRecreatedError, TopicsLease
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import make_chroot, session, until
@@ -141,7 +139,7 @@ async def test_the_brokers_that_were_known_are_used_while_zookeeper_is_away(
     found = await asyncio.to_thread(known.brokers)
     assert found == (Broker(7, "h", 9092),)
     monkeypatch.setattr(known, "kafka", away.kafka)
-    monkeypatch.setattr("kzconsumer.registry.sessions.LIMIT", 0.3)
+    monkeypatch.setattr("kzconsumer.registry.cluster.LIMIT", 0.3)
     assert await asyncio.to_thread(known.brokers) == found
     with pytest.raises(ZooKeeperUnreachableError):
         await asyncio.to_thread(away.brokers)
@@ -157,8 +155,8 @@ async def test_brokers_that_say_nothing(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         brokers = {"bootstrap": [f"127.0.0.1:{silent.getsockname()[1]}"]}
         settings = {"zookeeper": {"connect": connect}, "group": {"id": "g"}, "brokers": brokers}
-        monkeypatch.setattr("kzconsumer.registry.sessions.LIMIT", 3.0)
-        monkeypatch.setattr("kzconsumer_spark.worker.kafka_registry._BROKER_TIMEOUT", 0.5)
+        monkeypatch.setattr("kzconsumer.registry.cluster.LIMIT", 3.0)
+        monkeypatch.setattr("kzconsumer_spark.worker.range_stream._BROKER_TIMEOUT", 0.5)
         with pytest.raises(BrokersUnreachableError):
             await asyncio.to_thread(KafkaRegistry(Kafka.of(Settings.from_dict(settings))).reachable)
 

@@ -6,13 +6,12 @@ import asyncio
 
 from kzconsumer.model import OffsetRange
 from kzconsumer.settings.settings import Settings
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_spark.daemon.spool import unspooled
-from kzconsumer_spark.executors.access import BrokerAccess
+from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import fetched
-from kzconsumer_spark.pipe.kafka import Kafka
-from kzconsumer_spark.worker.kafka_registry import KafkaRegistry
-from kzconsumer_spark.worker.range_stream import split
+from kzconsumer_spark.pipe.messages import Kafka
+from kzconsumer_spark.worker.range_stream import KafkaRegistry, split
 from tests.core.servers.test_replay import Sink, Target, consume, planned, retained_from, tiled
 
 

@@ -14,10 +14,10 @@ from pyiceberg.catalog import load_catalog
 from kzconsumer.sinks.interface import Sink
 from kzconsumer_files.names import NotOurs
 from kzconsumer_files.publication import KeptAside
-from kzconsumer_spark.delta.holdings import held as held_by_delta
-from kzconsumer_spark.delta.target import DeltaTarget
-from kzconsumer_spark.iceberg.holdings import held as held_by_iceberg
-from kzconsumer_spark.iceberg.target import IcebergTarget
+from kzconsumer_spark.destinations.delta_table import DeltaTarget
+from kzconsumer_spark.destinations.delta_table import held as held_by_delta
+from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
+from kzconsumer_spark.destinations.iceberg_table import held as held_by_iceberg
 from kzconsumer_spark.pipe.messages import ToDelta, ToIceberg
 from tests.support.copied import copied
 from tests.support.delta import OWNER, Writer, race

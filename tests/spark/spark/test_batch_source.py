@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark import GroupSource
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session

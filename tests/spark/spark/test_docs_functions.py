@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from kzconsumer_sandbox.servers.ports import HOST
+from kzconsumer_sandbox.servers.configuration import HOST
 from tests.support.extent import only_nightly
 from tests.support.postgres import JDBC_COMMIT, Postgres, driver_jar
 from tests.support.proxy import FaultProxy

@@ -21,23 +21,20 @@ from pyspark.sql import functions as sql
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.records.contents import Contents, contents_of
 from kzconsumer.settings.settings import Settings
-from kzconsumer.sinks.steps import StepNotRecordedError
+from kzconsumer.sinks.interface import StepNotRecordedError
 from kzconsumer_files.names import Owner
 from kzconsumer_files.target import Target
 from kzconsumer_files.writer import Written
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_spark.daemon.destination import claimed_destination
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_spark.daemon.marked_destination import claimed_destination
 from kzconsumer_spark.executors.accounts import NotWholeError
-from kzconsumer_spark.pipe.kafka import Kafka
-from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange, ToFiles
-from kzconsumer_spark.ranges.batch import SparkBatch
-from kzconsumer_spark.ranges.lease import Lease
-from kzconsumer_spark.worker.files_destination import FilesDestination
-from kzconsumer_spark.worker.kafka_registry import KafkaRegistry, TopicsLease
+from kzconsumer_spark.pipe.messages import Done, Failed, Kafka, RunBatch, SpooledRange, ToFiles
+from kzconsumer_spark.ranges.batch import Lease, SparkBatch
 from kzconsumer_spark.worker.query import RangeQuery
-from kzconsumer_spark.worker.range_stream import FEWEST_OFFSETS, RangeStream
-from kzconsumer_spark.worker.tracebacks import Tracebacks
+from kzconsumer_spark.worker.range_stream import FEWEST_OFFSETS, KafkaRegistry, RangeStream, TopicsLease
+from kzconsumer_spark.worker.range_writers import FilesDestination
+from kzconsumer_spark.worker.spark_session import Tracebacks
 from tests.support.extent import NIGHTLY
 from tests.support.members import daemon, stored_offsets
 from tests.support.processes import wait_until

@@ -18,10 +18,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
+from kzconsumer.offsets.progress import Message
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.streams.message import Message
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark import PromptCommits
 from tests.support.extent import extent, only_nightly
 from tests.support.members import owners, reader, settings, stored_offsets

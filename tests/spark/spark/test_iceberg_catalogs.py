@@ -15,9 +15,9 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from kzconsumer.sinks.interface import Sink
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_spark.iceberg.target import IcebergTarget
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.pipe.messages import ToIceberg
 from tests.support.chaos import LIMIT, IcebergFiles, SparkGroup, kill_worker
 from tests.support.delta import OWNER, Writer, race

@@ -19,8 +19,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from kzconsumer.group.claims import REVOKE_DEADLINE_WITH_ORIGINALS
-from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer.group.claimer import REVOKE_DEADLINE_WITH_ORIGINALS
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.core.original.group import PARTITIONS, mixed_group
 from tests.support.extent import only_nightly
 from tests.support.flow import Deliveries

@@ -15,23 +15,18 @@ from pyspark.sql import SparkSession
 
 from kzconsumer.errors import ContentRefusedError, SinkError
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError
-from kzconsumer.sinks.separating import Separating
+from kzconsumer.sinks.rejecting import Separating
 from kzconsumer_spark.columns.shaping import Shaping
-from kzconsumer_spark.daemon.destination import claimed_destination
-from kzconsumer_spark.daemon.spool import write_spool
-from kzconsumer_spark.daemon.spool_place import SpoolPlace
-from kzconsumer_spark.delta.target import DeltaTarget
-from kzconsumer_spark.iceberg.target import IcebergTarget
-from kzconsumer_spark.jdbc.destination import JdbcDestination
+from kzconsumer_spark.daemon.marked_destination import claimed_destination
+from kzconsumer_spark.daemon.spool import SpoolPlace, write_spool
+from kzconsumer_spark.destinations.delta_table import DeltaTarget
+from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
+from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
 from kzconsumer_spark.pipe.column_options import Columns, FieldOptions
 from kzconsumer_spark.pipe.messages import ToDelta, ToFiles, ToIceberg, ToJdbc
-from kzconsumer_spark.ranges.batch import SparkBatch
+from kzconsumer_spark.ranges.batch import SCHEMA, Lease, SparkBatch, read_spool
 from kzconsumer_spark.ranges.files import RangeFiles
-from kzconsumer_spark.ranges.lease import Lease
-from kzconsumer_spark.ranges.spool_reader import SCHEMA, read_spool
-from kzconsumer_spark.ranges.table_destination import TableDestination
-from kzconsumer_spark.worker.files_destination import FilesDestination
-from kzconsumer_spark.worker.refusals import refuses_content
+from kzconsumer_spark.worker.range_writers import FilesDestination, TableDestination, refuses_content
 from tests.spark.spark.test_spark_destinations import OWNER
 from tests.support.extent import only_nightly
 from tests.support.postgres import Postgres

@@ -20,18 +20,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, SinkContext
-from kzconsumer_spark.columns import sql
-from kzconsumer_spark.columns.avro_types import Unsupported
-from kzconsumer_spark.columns.quarantine import QuarantineDiffers
-from kzconsumer_spark.columns.registry import RegistryError
-from kzconsumer_spark.columns.shaping import Shaping
-from kzconsumer_spark.daemon.destination_options import read_options
+from kzconsumer_spark.columns.decoders import Unsupported
+from kzconsumer_spark.columns.schemas import RegistryError
+from kzconsumer_spark.columns.shaping import QuarantineDiffers, Shaping, SqlFault, apply
 from kzconsumer_spark.daemon.sink import SparkSink
+from kzconsumer_spark.daemon.sink_options import read_options
 from kzconsumer_spark.pipe.column_options import Columns, FieldOptions, RegistryOptions
-from kzconsumer_spark.ranges.spool_reader import SCHEMA
-from kzconsumer_spark.ranges.tags import Shaped
+from kzconsumer_spark.ranges.batch import SCHEMA, Shaped
 from kzconsumer_spark.worker.preview import previewed
-from kzconsumer_tools.tables.sink import preview_table
+from kzconsumer_tools.tables.offset_tables import preview_table
 from tests.support.extent import only_nightly
 from tests.support.range_data import range_data, record
 from tests.support.schema_registry import SchemaRegistry, schema_registry
@@ -452,8 +449,8 @@ def test_a_column_named_like_one_of_the_sink_is_refused(session: SparkSession, t
     """Only with the first records if a registry determines the columns."""
     frame, _ = spooled(session, tmp_path / "spool", values(b"a"))
     columns = read_options({"destination": "parquet", "path": "/d", "select": select}).columns
-    with pytest.raises(sql.SqlFault, match=r"select: the column _kz_(topic|row) needs another name"):
-        sql.apply(frame.selectExpr("*", "topic AS _kz_topic", "partition AS _kz_partition"), columns)
+    with pytest.raises(SqlFault, match=r"select: the column _kz_(topic|row) needs another name"):
+        apply(frame.selectExpr("*", "topic AS _kz_topic", "partition AS _kz_partition"), columns)
 
 
 def test_sql_is_parsed_early_even_when_no_type_is_known(

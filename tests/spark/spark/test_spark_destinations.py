@@ -27,31 +27,22 @@ from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_files import writer
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import Owner
-from kzconsumer_files.parquet.records import Codec
-from kzconsumer_files.parquet.sink import ParquetSink
+from kzconsumer_files.parquet import Codec, ParquetSink
 from kzconsumer_files.publication import KeptAside
 from kzconsumer_files.target import Target
 from kzconsumer_spark.columns.shaping import Shaping as ColumnShaping
-from kzconsumer_spark.daemon.destination import claimed_destination
-from kzconsumer_spark.daemon.holdings import held_by
-from kzconsumer_spark.daemon.spool import write_spool
-from kzconsumer_spark.daemon.spool_place import SpoolPlace
-from kzconsumer_spark.delta.target import DeltaTarget
-from kzconsumer_spark.function.step_recorder import StepRecorder
-from kzconsumer_spark.iceberg.target import IcebergTarget
-from kzconsumer_spark.jdbc.destination import JdbcDestination
+from kzconsumer_spark.daemon.marked_destination import claimed_destination, held_by
+from kzconsumer_spark.daemon.spool import SpoolPlace, write_spool
+from kzconsumer_spark.destinations.delta_table import DeltaTarget
+from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
+from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
 from kzconsumer_spark.pipe.column_options import Columns
 from kzconsumer_spark.pipe.messages import RunBatch, SpooledRange, Start, To, ToDelta, ToFiles, ToIceberg, ToJdbc
-from kzconsumer_spark.ranges.batch import SparkBatch
-from kzconsumer_spark.ranges.files import RangeFiles
-from kzconsumer_spark.ranges.lease import Lease
-from kzconsumer_spark.ranges.parts import read_part
-from kzconsumer_spark.ranges.spool_reader import SCHEMA, read_spool
-from kzconsumer_spark.ranges.table_destination import TableDestination
-from kzconsumer_spark.ranges.tags import TAGS, RowsLost, Shaped
-from kzconsumer_spark.worker.files_destination import FilesDestination
-from kzconsumer_spark.worker.process import _destination as worker_destination
+from kzconsumer_spark.ranges.batch import SCHEMA, TAGS, Lease, RowsLost, Shaped, SparkBatch, read_spool
+from kzconsumer_spark.ranges.files import RangeFiles, read_part
 from kzconsumer_spark.worker.query import failure
+from kzconsumer_spark.worker.range_writers import FilesDestination, StepRecorder, TableDestination
+from kzconsumer_spark.worker.worker_main import _destination as worker_destination
 from tests.files.plain.test_ledger import publish as publish_ranges
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
 from tests.support.postgres import Postgres

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from kzconsumer.sinks.interface import SinkContext
-from kzconsumer_sandbox.servers.ports import HOST, free_port
+from kzconsumer_sandbox.servers.configuration import HOST, free_port
 from kzconsumer_spark.daemon.sink import SparkSink
 
 pytestmark = pytest.mark.timeout(300)

@@ -20,16 +20,14 @@ from pyspark.sql.streaming.listener import (
 
 from kzconsumer_files.writer import Written
 from kzconsumer_spark.columns.shaping import Shaping
-from kzconsumer_spark.daemon.spool import write_spool
-from kzconsumer_spark.daemon.spool_place import SpoolPlace
+from kzconsumer_spark.daemon.spool import SpoolPlace, write_spool
 from kzconsumer_spark.pipe.column_options import Columns, FieldOptions
 from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange, ToFiles
-from kzconsumer_spark.ranges.batch import SparkBatch
+from kzconsumer_spark.ranges.batch import SCHEMA, SparkBatch
 from kzconsumer_spark.ranges.files import RangeFiles
-from kzconsumer_spark.ranges.spool_reader import SCHEMA
 from kzconsumer_spark.worker import query as worker_query
 from kzconsumer_spark.worker.query import RangeQuery
-from kzconsumer_spark.worker.tracebacks import Tracebacks
+from kzconsumer_spark.worker.spark_session import Tracebacks
 from tests.support.processes import wait_until
 from tests.support.range_data import range_data, record
 

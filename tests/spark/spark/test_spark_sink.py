@@ -33,7 +33,7 @@ from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_files.names import Owner, data_file
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.target import Target
-from kzconsumer_sandbox.servers.ports import HOST
+from kzconsumer_sandbox.servers.configuration import HOST
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.pipe.messages import SpooledRange
 from tests.support.delta import spark_columns

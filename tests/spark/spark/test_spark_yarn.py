@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer.sinks.interface import Batch, SinkContext
-from kzconsumer_sandbox.servers.ports import HOST
+from kzconsumer_sandbox.servers.configuration import HOST
 from kzconsumer_spark.daemon.sink import SparkSink
 from tests.support.extent import only_nightly
 from tests.support.range_data import range_data

@@ -21,23 +21,18 @@ from pyspark.sql import functions as sql
 
 from kzconsumer.sinks.interface import Batch, RecordsRejectedError, SinkContext
 from kzconsumer_files.names import Owner
-from kzconsumer_files.parquet.sink import ParquetSink
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_files.parquet import ParquetSink
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark import GroupSource
-from kzconsumer_spark.daemon.destination import claimed_destination
-from kzconsumer_spark.delta.target import DeltaTarget
-from kzconsumer_spark.function.destination import FunctionDestination
-from kzconsumer_spark.function.step_recorder import StepRecorder
-from kzconsumer_spark.iceberg.target import IcebergTarget
-from kzconsumer_spark.jdbc.destination import JdbcDestination
+from kzconsumer_spark.daemon.marked_destination import claimed_destination
+from kzconsumer_spark.destinations.delta_table import DeltaTarget
+from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
+from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
 from kzconsumer_spark.pipe.messages import SpooledRange, To, ToDelta, ToFiles, ToIceberg, ToJdbc
-from kzconsumer_spark.ranges.batch import SparkBatch
+from kzconsumer_spark.ranges.batch import Lease, Shaped, SparkBatch
 from kzconsumer_spark.ranges.files import RangeFiles
-from kzconsumer_spark.ranges.lease import Lease
-from kzconsumer_spark.ranges.table_destination import TableDestination
-from kzconsumer_spark.ranges.tags import Shaped
-from kzconsumer_spark.worker.files_destination import FilesDestination
+from kzconsumer_spark.worker.range_writers import FilesDestination, FunctionDestination, StepRecorder, TableDestination
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
 from tests.support.extent import extent, only_nightly
 from tests.support.hostile_records import decoded, differences, records, rows_of_table, sent

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kzconsumer.assignors.interface import AssignmentContext
-from kzconsumer.assignors.range import assign as assign_range
-from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.assignors import AssignmentContext, assign_range
+from kzconsumer.group.assignment import GroupSnapshot
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.plugins import ASSIGNORS, load
+from kzconsumer.registry.group_records import STATIC, Registration
 from kzconsumer.registry.nodes import Topic
-from kzconsumer.registry.registration import STATIC, Registration
 from kzconsumer.testing.assignor_contract import CONTEXTS
 from kzconsumer_sticky.assignor import assign
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from kzconsumer.registry.paths import CONSUMERS
-from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
+from kzconsumer.zookeeper.operations import ConnectString
+from kzconsumer.zookeeper.session import ZooKeeperSession
 from tests.support.simulated.ensemble import Ensemble
 from tests.support.simulated.lost_replies import Loss
 from tests.support.simulated.network import SimulatedNetwork

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData, Stat
-from kzconsumer.zookeeper.watch import EventType
+from kzconsumer.zookeeper.watch_table import EventType
 from tests.support.simulated import zookeeper_frames as frames
 from tests.support.simulated.virtual_time import World
 from tests.support.simulated.znode_tree import Refused, Tree

@@ -12,12 +12,11 @@ from random import Random
 from typing import Self
 
 from kzconsumer.model import TopicPartition, Wants
-from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.progress import Chunk, OffsetTracker
 from kzconsumer.records.forms import RawRecords
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.runner import SinkRunner
-from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
 from tests.support.owned_ranges import Owned
 from tests.support.simulated.virtual_time import World, clock_of

@@ -14,13 +14,12 @@ import anyio
 from anyio.abc import TaskGroup
 
 import kzconsumer
-from kzconsumer.consumer import Acknowledge, ConsumerConnector
+from kzconsumer.consumer import Acknowledge, ConsumerConnector, KafkaStream
 from kzconsumer.errors import KzConsumerError
-from kzconsumer.group.listener import RebalanceListener
+from kzconsumer.group.claimer import RebalanceListener
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.records._native import Message
 from kzconsumer.settings.settings import Settings
-from kzconsumer.streams.kafka_stream import KafkaStream
 from tests.support.members import sessions_of
 from tests.support.simulated.virtual_time import Process
 

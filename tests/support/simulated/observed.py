@@ -14,11 +14,10 @@ from kzconsumer.lag.partition import FRESH
 from kzconsumer.lag.totals import behind_text
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.status import observer as observing
-from kzconsumer.status.documents import DOCUMENTS
-from kzconsumer.status.health import Health
 from kzconsumer.status.metrics import families
-from kzconsumer.status.observer import Observer
+from kzconsumer.status.observer import Health, Observer
 from kzconsumer.status.report import Report
+from kzconsumer.status.server import DOCUMENTS
 from tests.support.members import sessions_of
 from tests.support.simulated.group import SimulatedGroup, simulated_group
 from tests.support.simulated.member import Member

@@ -19,16 +19,23 @@ from kzconsumer.errors import DestinationWentBackError, KzConsumerError
 from kzconsumer.model import ConsumerThreadId, RangeIdentity, TopicPartition
 from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
-from kzconsumer.registry.claim_record import ClaimRecord, CommitMark, Plan, decode_claim_record, encode_claim_record
+from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.storage import ZooKeeperOffsetStorage
+from kzconsumer.registry.claim_record import (
+    Blocked,
+    Claimed,
+    ClaimRecord,
+    CommitMark,
+    Plan,
+    decode_claim_record,
+    encode_claim_record,
+)
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.registry.owners import OwnerRegistry
-from kzconsumer.registry.ownership import Blocked, Claimed
 from kzconsumer.registry.paths import CONSUMERS, GroupPaths
 from kzconsumer.sinks import planning
-from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
-from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
+from kzconsumer.zookeeper.operations import ConnectString, Create, Delete, Operation, SetData
+from kzconsumer.zookeeper.session import ZooKeeperSession
 from tests.support.simulated.ensemble import OPERATOR, Ensemble
 from tests.support.simulated.lost_replies import Kind, Loss
 from tests.support.simulated.network import SimulatedNetwork

@@ -6,16 +6,15 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import cast
 
-from kzconsumer.assignors.interface import Assignor
-from kzconsumer.group.assignment import assignment, wanted_by
-from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.assignors import Assignor
+from kzconsumer.group.assignment import GroupSnapshot, assignment, wanted_by
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.plugins import ASSIGNORS, load_chosen
 from kzconsumer.registry import paths
 from kzconsumer.registry.claim_record import decode_claim_record
+from kzconsumer.registry.group_records import decode_registration, needs_all_topics, subscribed_topics
 from kzconsumer.registry.nodes import Topic, decode_topic
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.registry.registration import decode_registration, needs_all_topics, subscribed_topics
 from tests.support.members import sessions_of
 from tests.support.simulated.member import GROUP, Member, listed
 from tests.support.simulated.partition_logs import PartitionLogs

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.streams.chunk import Chunk
+from kzconsumer.offsets.progress import Chunk, OffsetTracker
 from kzconsumer.streams.cursor import StreamCursor
 from tests.support.members import sessions_of
 from tests.support.simulated.broker import SimulatedBroker

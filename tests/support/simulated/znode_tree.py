@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData, Stat
-from kzconsumer.zookeeper.watch import EventType
+from kzconsumer.zookeeper.watch_table import EventType
 
 NO_NODE, BAD_VERSION, NO_CHILDREN_FOR_EPHEMERALS, NODE_EXISTS, NOT_EMPTY = -101, -103, -108, -110, -111
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData, Stat
-from kzconsumer.zookeeper.watch import EventType
+from kzconsumer.zookeeper.watch_table import EventType
 
 CREATE, DELETE, EXISTS, GET, SET, SYNC, PING, CHILDREN2, CHECK, MULTI, SET_WATCHES, CLOSE = (
     1, 2, 3, 4, 5, 9, 11, 12, 13, 14, 101, -11,

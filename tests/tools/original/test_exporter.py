@@ -18,10 +18,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.ports import free_port
-from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from kzconsumer_sandbox.servers.configuration import free_port
+from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.members import reader, settings
 from tests.support.original import console_consumer, offset_checker
 from tests.support.producing import Sent, produce

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.members import reader, sessions_of, settings
 from tests.support.original import offset_checker, tools_verdict

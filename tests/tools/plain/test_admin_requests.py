@@ -10,16 +10,30 @@ import pytest
 from kzconsumer.zookeeper.operations import Create
 from kzconsumer_tools.cluster import requests
 from kzconsumer_tools.cluster.description import (
+    AssignmentNode,
+    BrokerNode,
     ClusterDescription,
+    ControllerNode,
+    StateNode,
     TopicDescription,
     Unreadable,
     cluster_description,
     topic_description,
 )
-from kzconsumer_tools.cluster.nodes import AssignmentNode, BrokerNode, ControllerNode, StateNode
-from kzconsumer_tools.cluster.requests import Deleted, Elected, Election, Reassigned, Reassignment, Refused
-from kzconsumer_tools.cluster.topic_settings import SETTINGS, Configured, Setting, changed, notification
-from kzconsumer_tools.tables.topics import configured_table, deleted_table, elected_table, reassigned_table
+from kzconsumer_tools.cluster.requests import (
+    SETTINGS,
+    Configured,
+    Deleted,
+    Elected,
+    Election,
+    Reassigned,
+    Reassignment,
+    Refused,
+    Setting,
+    changed,
+    notification,
+)
+from kzconsumer_tools.tables.cluster_tables import configured_table, deleted_table, elected_table, reassigned_table
 
 
 def cluster(

@@ -5,15 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kzconsumer.assignors.interface import AssignmentContext
-from kzconsumer.assignors.range import assign
+from kzconsumer.assignors import AssignmentContext, assign_range
 from kzconsumer.errors import PluginError
-from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.group.assignment import GroupSnapshot
 from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.registry.group_records import STATIC, Registration
 from kzconsumer.registry.nodes import Topic
-from kzconsumer.registry.registration import STATIC, Registration
-from kzconsumer_tools.groups.assignment_preview import AssignmentPreview, preview
-from kzconsumer_tools.tables.assign import table
+from kzconsumer_tools.groups.group_description import AssignmentPreview, preview
+from kzconsumer_tools.tables.group_tables import table
 
 TOPICS = {"orders": Topic(tuple(range(6)), 1)}
 
@@ -33,7 +32,7 @@ def plan(
     topics: dict[str, Topic] = TOPICS,
 ) -> AssignmentPreview:
     now, then = (GroupSnapshot(members, (), topics) for members in (present, {**present, **joining}))
-    return preview("group", "range", assign, now, then, owners)
+    return preview("group", "range", assign_range, now, then, owners)
 
 
 def test_one_more_member() -> None:

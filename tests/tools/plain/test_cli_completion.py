@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from kzconsumer.cli.arguments import Parser
 from kzconsumer.cli.main import main, whole_parser
-from kzconsumer.cli.parser import Parser
-from kzconsumer_tools.commands.completion import SHELLS
+from kzconsumer_tools.commands.parsers import SHELLS
 from tests.support.programs import FISH, GROFF, ZSH, Program, need
 
 Words = tuple[str, ...]

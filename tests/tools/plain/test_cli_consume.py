@@ -9,7 +9,7 @@ import pytest
 from kzconsumer.cli.main import main, whole_parser
 from kzconsumer.settings.sections import SubscriptionSettings
 from kzconsumer.settings.settings import Settings
-from kzconsumer_tools.commands.consume import _settings
+from kzconsumer_tools.commands.consume_command import _settings
 
 AT = ["--zookeeper", "zk"]
 

@@ -53,7 +53,7 @@ def test_faults_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
 def test_a_zookeeper_that_does_not_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kzconsumer.registry.sessions.LIMIT", 0.3)
+    monkeypatch.setattr("kzconsumer.registry.cluster.LIMIT", 0.3)
     file = tmp_path / "group.toml"
     file.write_text(GOOD)
     assert main(["groups", "plan", "--config", str(file), "--members", "0"]) == 1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer.registry.listeners import Listener
-from kzconsumer_tools.cluster.description import Unreadable, cluster_description, topic_description
-from kzconsumer_tools.cluster.nodes import (
+from kzconsumer.registry.nodes import Listener
+from kzconsumer_tools.cluster.description import (
     AssignmentNode,
     BrokerNode,
     ControllerNode,
     StateNode,
+    Unreadable,
+    cluster_description,
     decode_assignment,
     decode_broker,
     decode_config,
@@ -19,8 +20,9 @@ from kzconsumer_tools.cluster.nodes import (
     decode_partition_counts,
     decode_requested,
     decode_state,
+    topic_description,
 )
-from kzconsumer_tools.tables.cluster import cluster_table, describe_table, topics_table
+from kzconsumer_tools.tables.cluster_tables import cluster_table, describe_table, topics_table
 
 BROKERS = {
     "0.7": (b"127.0.0.1-1329780000000:127.0.0.1:19070", BrokerNode(0, (), None, None)),

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.records.columns import SCHEMA
-from kzconsumer_tools.consume.format_string import FIELDS, Format, read_format
-from kzconsumer_tools.consume.lines import render
-from kzconsumer_tools.consume.places import Place, offset_at, read_place
-from kzconsumer_tools.consume.record_filter import HeaderMatch, RecordFilter, check_expression, read_header
+from kzconsumer_tools.consume.format_string import FIELDS, Format, Place, offset_at, read_format, read_place
+from kzconsumer_tools.consume.lines import HeaderMatch, RecordFilter, check_expression, read_header, render
 
 Row = dict[str, Any]
 

@@ -9,19 +9,23 @@ import pytest
 
 from kzconsumer.errors import NotDoneError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.offsets.authority import WithBrokers
-from kzconsumer.registry.claim_record import ClaimRecord, StoredPosition, decode_claim_record, encode_claim_record
+from kzconsumer.offsets.start_rules import WithBrokers
+from kzconsumer.registry.claim_record import (
+    Claimed,
+    ClaimRecord,
+    StoredPosition,
+    decode_claim_record,
+    encode_claim_record,
+)
 from kzconsumer.registry.owners import OwnerRegistry
-from kzconsumer.registry.ownership import Claimed
 from kzconsumer.registry.paths import GroupPaths, topic
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_tools.commands.offsets_apply import import_offsets
-from kzconsumer_tools.offsets.changes import Reset
-from kzconsumer_tools.offsets.coordinator_changes import read_undo
-from kzconsumer_tools.offsets.files import FileFormat, SavedOffset, read_offsets, write_offsets
+from kzconsumer_tools.offsets.changes import Reset, read_undo
 from kzconsumer_tools.offsets.move import Asked, apply_move, prepare_move
-from kzconsumer_tools.offsets.origin import Origin
+from kzconsumer_tools.offsets.offset_files import FileFormat, SavedOffset, read_offsets, write_offsets
 from kzconsumer_tools.offsets.prepare import OffsetChanges, prepare_clone, prepare_export, prepare_reset
+from kzconsumer_tools.offsets.stored import Origin
 from tests.support.cluster_in_memory import Cluster
 from tests.support.simulated.clients import Clients
 

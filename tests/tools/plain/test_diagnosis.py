@@ -7,22 +7,32 @@ import shlex
 import msgspec
 import pytest
 
-from kzconsumer.assignors.range import assign as by_range
-from kzconsumer.assignors.roundrobin import assign as by_roundrobin
+from kzconsumer.assignors import assign_range as by_range
+from kzconsumer.assignors import assign_roundrobin as by_roundrobin
 from kzconsumer.cli.main import whole_parser
 from kzconsumer.lag.partition import Why
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
-from kzconsumer.registry.run_record import GroupRun, TopicEnds, encode_group_run
+from kzconsumer.registry.group_records import GroupRun, TopicEnds, encode_group_run
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer_tools.groups.advice import ADVICE
-from kzconsumer_tools.groups.diagnosis import Symptom, examine, examined, lasting, not_asked, verified, verify
-from kzconsumer_tools.groups.lag import LogRange
-from kzconsumer_tools.groups.leftovers import deletion, leftovers, removal, restoration
-from kzconsumer_tools.groups.members_present import members_present
-from kzconsumer_tools.groups.nodes import GroupNodes
+from kzconsumer_tools.groups.diagnosis import (
+    Symptom,
+    deletion,
+    examine,
+    examined,
+    lasting,
+    leftovers,
+    not_asked,
+    removal,
+    restoration,
+    verified,
+    verify,
+)
+from kzconsumer_tools.groups.group_lag import LogRange
+from kzconsumer_tools.groups.group_nodes import GroupNodes, members_present
 from kzconsumer_tools.node_changes import SavedNode
-from kzconsumer_tools.tables.groups_repair import verified_table
+from kzconsumer_tools.tables.group_tables import verified_table
 from tests.core.plain.test_troubleshooting import PAGE, anchors
 from tests.tools.plain.test_group_description import MIXED, ORIGINAL, OURS, THEIRS, group, node, ours, topic
 

@@ -21,8 +21,8 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.operations import Create, Delete
 from kzconsumer_tools.exporter import exporter as module
 from kzconsumer_tools.exporter.exporter import DELAY, VALID, Exporter, Reading
+from kzconsumer_tools.exporter.exporter_server import families
 from kzconsumer_tools.exporter.kafka_groups import KafkaGroups
-from kzconsumer_tools.exporter.metrics import families
 from tests.support.extent import extent
 from tests.support.simulated import kafka_frames as frames
 from tests.support.simulated.broker import SimulatedBroker

@@ -11,20 +11,21 @@ from kzconsumer.brokers.protocol.cluster_state import (
     ActiveController,
     DescribeConfigsRequest,
     DescribeQuorumRequest,
+    MetadataResponse,
     Moving,
+    PartitionMetadata,
     Reassignments,
     TopicConfig,
+    TopicMetadata,
 )
 from kzconsumer.brokers.protocol.error_codes import NOT_CONTROLLER
-from kzconsumer.brokers.protocol.metadata import MetadataResponse, PartitionMetadata, TopicMetadata
 from kzconsumer.errors import BrokerError, BrokersUnreachableError, NotFoundError
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.registry.cluster_metadata import ClusterMetadata
-from kzconsumer_tools.cluster import from_brokers
-from kzconsumer_tools.cluster.description import ClusterDescription, TopicDescription
-from kzconsumer_tools.cluster.from_brokers import cluster_from_brokers, topics_from_brokers
-from kzconsumer_tools.cluster.nodes import ControllerNode
-from kzconsumer_tools.tables.cluster import cluster_table, describe_table, topics_table
+from kzconsumer.registry.topics import ClusterMetadata
+from kzconsumer_tools.cluster import cluster_reader
+from kzconsumer_tools.cluster.cluster_reader import cluster_from_brokers, topics_from_brokers
+from kzconsumer_tools.cluster.description import ClusterDescription, ControllerNode, TopicDescription
+from kzconsumer_tools.tables.cluster_tables import cluster_table, describe_table, topics_table
 
 REFUSED, TOPIC_REFUSED = 31, 29
 BROKERS = {1: Broker(1, "kafka1", 9092), 2: Broker(2, "kafka2", 9092)}
@@ -155,7 +156,7 @@ async def test_topics_that_are_missing_or_may_not_be_described() -> None:
 
 
 async def test_settings_are_asked_for_in_requests_of_a_limited_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(from_brokers, "TOPICS_PER_REQUEST", 1)
+    monkeypatch.setattr(cluster_reader, "TOPICS_PER_REQUEST", 1)
     reports = Reports()
     assert [each.config for each in await reports.described_as()] == [{"retention.ms": "5"}] * 2
     assert reports.asked == [("bills",), ("orders",)]

@@ -9,14 +9,13 @@ import pytest
 
 from kzconsumer.lag.partition import Reason
 from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
-from kzconsumer.registry.registration import encode_registration
+from kzconsumer.registry.group_records import encode_registration
 from kzconsumer.zookeeper.operations import Node, Stat
-from kzconsumer_tools.groups.description import GroupDescription, IdleStream, describe
 from kzconsumer_tools.groups.diagnosis import examine, examined, not_asked, verify
-from kzconsumer_tools.groups.nodes import GroupNodes, facts, topic_of_node
-from kzconsumer_tools.offsets.group_summary import GroupSummary, worst_first
-from kzconsumer_tools.tables.groups import describe_table, list_table
-from kzconsumer_tools.tables.groups_repair import symptoms_table
+from kzconsumer_tools.groups.group_description import GroupDescription, IdleStream, describe
+from kzconsumer_tools.groups.group_lag import GroupSummary, worst_first
+from kzconsumer_tools.groups.group_nodes import GroupNodes, facts, topic_of_node
+from kzconsumer_tools.tables.group_tables import describe_table, list_table, symptoms_table
 from kzconsumer_tools.tables.text import WIDTH, runs
 from tests.support.plans import plan_of
 

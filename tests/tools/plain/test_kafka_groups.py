@@ -7,23 +7,25 @@ from typing import Any
 
 import pytest
 
+from kzconsumer.brokers.protocol.cluster_state import MetadataResponse, PartitionMetadata, TopicMetadata
 from kzconsumer.brokers.protocol.error_codes import GROUP_ID_NOT_FOUND, NOT_COORDINATOR
-from kzconsumer.brokers.protocol.group_offsets import OffsetFetchRequest, StoredOffset, StoredOffsets
-from kzconsumer.brokers.protocol.group_state import (
+from kzconsumer.brokers.protocol.groups import (
     GroupListing,
     GroupMember,
     GroupState,
     ListedGroup,
     ListGroupsRequest,
+    OffsetFetchRequest,
+    StoredOffset,
+    StoredOffsets,
 )
-from kzconsumer.brokers.protocol.metadata import MetadataResponse, PartitionMetadata, TopicMetadata
 from kzconsumer.brokers.protocol.versions import OFFSET_FETCH, Versions
 from kzconsumer.errors import BrokersUnreachableError, ConnectionLostError
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.status.judgement import WINDOW
+from kzconsumer.status.track import WINDOW
 from kzconsumer_tools.exporter.kafka_groups import KafkaGroup, certain, merged, read_kafka_groups
 from kzconsumer_tools.exporter.pictures import Histories, ReadGroup, SeenPartition, group_of_nodes
-from kzconsumer_tools.groups.lag import LogRange
+from kzconsumer_tools.groups.group_lag import LogRange
 from tests.support.readings import looked
 from tests.tools.plain.test_exporter import INTERVAL, P, stored
 from tests.tools.plain.test_group_description import group, node, ours

@@ -9,9 +9,9 @@ import pytest
 
 from kzconsumer.lag.partition import Why
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer_tools.groups.lag import GroupLag, LogRange, group_lag, next_offsets, partitions_of
-from kzconsumer_tools.groups.nodes import facts
-from kzconsumer_tools.tables.groups import lag_table
+from kzconsumer_tools.groups.group_lag import GroupLag, LogRange, group_lag, next_offsets, partitions_of
+from kzconsumer_tools.groups.group_nodes import facts
+from kzconsumer_tools.tables.group_tables import lag_table
 from tests.tools.plain.test_group_description import group, node
 
 AFTER = "offset after the log's end"

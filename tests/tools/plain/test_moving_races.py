@@ -9,12 +9,12 @@ import pytest
 
 from kzconsumer.errors import NotDoneError, NotFoundError
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.authority import Storage, WithBrokers
+from kzconsumer.offsets.start_rules import Storage, WithBrokers
 from kzconsumer.registry.paths import GroupPaths, topic
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_tools.offsets.move import Asked, apply_move, prepare_move
-from kzconsumer_tools.offsets.moved import Side
-from kzconsumer_tools.tables.groups_move import compared_table, move_table
+from kzconsumer_tools.offsets.stored import Side
+from kzconsumer_tools.tables.offset_tables import compared_table, move_table
 from tests.support.cluster_in_memory import Cluster
 from tests.support.simulated.clients import Clients
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kzconsumer.model import TopicPartition
-from kzconsumer_tools.offsets.files import SavedOffset, read_offsets
+from kzconsumer_tools.offsets.offset_files import SavedOffset, read_offsets
 
 
 def test_the_forms() -> None:

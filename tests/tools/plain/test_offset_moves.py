@@ -14,7 +14,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.claim_record import ClaimRecord, CommitMark, Plan, decode_claim_record, encode_claim_record
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, Node, SetData, Stat
-from kzconsumer_tools.groups.lag import LogRange
+from kzconsumer_tools.groups.group_lag import LogRange
 from kzconsumer_tools.node_changes import Change, SavedNode, read_nodes, undo_file, write_nodes
 from kzconsumer_tools.offsets.changes import (
     ChangedGroup,
@@ -26,8 +26,8 @@ from kzconsumer_tools.offsets.changes import (
     offset_in,
     reset,
 )
-from kzconsumer_tools.offsets.files import SavedOffset, read_offsets, write_offsets
-from kzconsumer_tools.tables.offsets import changes_table
+from kzconsumer_tools.offsets.offset_files import SavedOffset, read_offsets, write_offsets
+from kzconsumer_tools.tables.offset_tables import changes_table
 
 # Few values, so that equal and neighbouring ones are frequent.
 OFFSETS = st.integers(0, 12)

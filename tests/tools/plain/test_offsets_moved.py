@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.claim_record import ClaimRecord, Plan, encode_claim_record
 from kzconsumer.zookeeper.operations import Node, Stat
-from kzconsumer_tools.groups.lag import LogRange
-from kzconsumer_tools.groups.nodes import GroupNodes, KnownTopic, facts
+from kzconsumer_tools.groups.group_lag import LogRange
+from kzconsumer_tools.groups.group_nodes import GroupNodes, KnownTopic, facts
 from kzconsumer_tools.node_changes import SavedNode
-from kzconsumer_tools.offsets.files import read_offsets, write_offsets
-from kzconsumer_tools.offsets.moved import Block, Side, block, in_use, known_blocks, moved, to_resolve
+from kzconsumer_tools.offsets.offset_files import read_offsets, write_offsets
+from kzconsumer_tools.offsets.stored import Block, Side, block, in_use, known_blocks, moved, to_resolve
 
 HERE = TopicPartition("t", 0)
 PLAN = Plan(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kzconsumer.cli.main import EXIT_CONFIG, main
 from kzconsumer.errors import ConfigError
 from kzconsumer.settings.settings import Settings
-from kzconsumer_tools.commands.config_import import as_toml
+from kzconsumer_tools.commands.config_commands import as_toml
 from kzconsumer_tools.original_config import KEYS, REQUIRED, read
 
 LEAST = "zookeeper.connect=zk1:2181\ngroup.id=orders\n"

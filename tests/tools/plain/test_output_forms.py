@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from kzconsumer_tools.commands.answer import as_text
-from kzconsumer_tools.commands.context import ListedContext
-from kzconsumer_tools.groups.lag import GroupLag, LagRow
-from kzconsumer_tools.tables.groups import lag_table
+from kzconsumer_tools.commands.config_commands import ListedContext
+from kzconsumer_tools.groups.group_lag import GroupLag, LagRow
+from kzconsumer_tools.tables.group_tables import lag_table
 
 AT = datetime(2026, 1, 31, tzinfo=UTC)
 ROWS = (

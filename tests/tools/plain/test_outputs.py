@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from kzconsumer.cli.arguments import inner_parsers
 from kzconsumer.cli.main import whole_parser
-from kzconsumer.cli.parser import inner_parsers
-from kzconsumer_tools.commands.completion import SHELLS
+from kzconsumer_tools.commands.parsers import SHELLS
 from tests.support.odd_outputs import Kind, run_all
 
 WITHOUT_SERVERS = [

@@ -9,9 +9,9 @@ import json
 
 import pytest
 
-from kzconsumer.sinks.reports import BadRecord, Preview
-from kzconsumer_tools.commands.sink import show_preview
-from kzconsumer_tools.tables.sink import preview_table
+from kzconsumer.sinks.interface import BadRecord, Preview
+from kzconsumer_tools.commands.sink_commands import show_preview
+from kzconsumer_tools.tables.offset_tables import preview_table
 
 PREVIEW = Preview(
     columns=(("id", "bigint"), ("note", "string"), ("lines", "array<struct<item:string,count:bigint>>")),

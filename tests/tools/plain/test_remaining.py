@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kzconsumer.model import OffsetRange
-from kzconsumer_tools.sinks.replay import remaining
+from kzconsumer_tools.replay import remaining
 
 RANGES = st.builds(
     lambda partition, first, size: OffsetRange("t", partition, first, first + size),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.errors import NotDoneError
-from kzconsumer_tools.sinks.replay import alone
+from kzconsumer_tools.replay import alone
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.sinks.reports import HeldRange, Holdings, KeptRange
-from kzconsumer_tools.sinks.findings import GroupProgress, InLog, Planned, Proof
-from kzconsumer_tools.sinks.proof import gaps, prove
-from kzconsumer_tools.tables.sink import proof_table
+from kzconsumer.sinks.interface import HeldRange, Holdings, KeptRange
+from kzconsumer_tools.proof import GroupProgress, InLog, Planned, Proof, gaps, prove
+from kzconsumer_tools.tables.offset_tables import proof_table
 
 PARTITION = TopicPartition("t", 0)
 INCARNATION = -5  # a czxid may be above 63 bits

@@ -22,7 +22,7 @@ import pytest
 from rich.console import Console
 
 from kzconsumer.status.server import serving
-from kzconsumer_tools.tables.top import View, picture
+from kzconsumer_tools.tables.top_screen import View, picture
 from kzconsumer_tools.top_feed import Address, DaemonFeed, events, read_address
 from tests.core.plain.test_status_server import observer
 

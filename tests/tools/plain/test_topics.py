@@ -9,13 +9,13 @@ import pytest
 
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.registry import paths
+from kzconsumer.registry.cluster_topics import TopicIdentities
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.registry.topic_identity import TopicIdentities
 from kzconsumer.settings.sections import BrokersSettings
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 from kzconsumer_tools.groups.cluster_access import metadata_of
-from kzconsumer_tools.groups.topics import Topics, topics_now
+from kzconsumer_tools.groups.group_reader import Topics, topics_now
 from tests.core.plain.test_cluster_topics import Cluster
 from tests.support.simulated.clients import Clients
 

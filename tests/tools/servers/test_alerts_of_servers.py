@@ -20,11 +20,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from kzconsumer.registry import sessions
+from kzconsumer.registry.cluster import open_session
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.alerts import MISSING, Recording, firing
 from tests.support.extent import only_nightly
 from tests.support.members import Daemon, daemon
@@ -87,7 +87,7 @@ async def test_each_rule_of_the_exporter_fires_for_its_group_alone(
     other = {"connect": cluster.connect, "digest": digest, "acl": "creator-only"}
     owner = Settings.from_dict({"zookeeper": other, "group": {"id": "unused"}})
     recording = Recording()
-    async with session(cluster.connect) as zookeeper, sessions.open_session(owner.zookeeper) as of_another:
+    async with session(cluster.connect) as zookeeper, open_session(owner.zookeeper) as of_another:
         await zookeeper.create(f"/brokers/topics/{names['leaderless']}", nobody)
         for kind, (state, _) in STOPS.items():
             await make(zookeeper, groups[kind], state, names)

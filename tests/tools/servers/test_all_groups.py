@@ -10,11 +10,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from kzconsumer.registry import sessions
+from kzconsumer.registry import cluster as short_sessions
 from kzconsumer.settings.settings import Settings
-from kzconsumer.zookeeper.session import Create, ZooKeeperSession
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer.zookeeper.operations import Create
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.extent import extent, only_nightly
 from tests.support.producing import Sent, produce
@@ -41,7 +42,7 @@ async def test_every_group_is_listed_with_its_lag_and_its_last_commit(
     digest = {"username": "other", "password_file": str(tmp_path / "password")}
     other = {"connect": cluster.connect, "digest": digest, "acl": "creator-only"}
     owner = Settings.from_dict({"zookeeper": other, "group": {"id": "unused"}})
-    async with session(cluster.connect) as zookeeper, sessions.open_session(owner.zookeeper) as of_another:
+    async with session(cluster.connect) as zookeeper, short_sessions.open_session(owner.zookeeper) as of_another:
         for name, data in (("late", b"3"), ("done", b"10"), ("odd", b"x"), ("beyond", b"99")):
             await offset(zookeeper, f"{unique}-{name}", unique, data)
         await offset(zookeeper, f"{unique}-gone", f"{unique}-deleted", b"3")
@@ -100,7 +101,7 @@ async def test_thousands_of_groups_are_read_in_pages(
         for first in range(0, GROUPS, 100):
             names = [f"/consumers/console-consumer-{n}" for n in range(first, first + 100)]
             await zookeeper.multi([Create(f"{name}{at}", b"") for name in names for at in ("", "/ids", "/owners")])
-    monkeypatch.setattr(sessions, "LIMIT", 2.0)
+    monkeypatch.setattr(short_sessions, "LIMIT", 2.0)
     kzconsumer = CommandLine(capsys, "--zookeeper", connect)
     assert len(await kzconsumer.json("groups", "list")) == GROUPS
     monkeypatch.setattr("kzconsumer_tools.offsets.overview.LIMIT", 0.001)

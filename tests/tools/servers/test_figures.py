@@ -19,10 +19,10 @@ from confluent_kafka.admin import AdminClient
 
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_tools.exporter import burrow
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_tools.exporter.exporter import Exporter, Reading
+from kzconsumer_tools.exporter.pictures import status
 from tests.support.command_line import CommandLine
 from tests.support.extent import NIGHTLY, extent
 from tests.support.producing import Sent, produce
@@ -282,7 +282,7 @@ async def compared(
             ),
         }
         rows += [(name, view, figure, true) for view, figure in views.items()]
-        total = burrow.status("c", group, reading.groups[group], whole=True)["totallag"]
+        total = status("c", group, reading.groups[group], whole=True)["totallag"]
         rows.append((name, "Burrow", total if true.unknown == 0 else None, true.lag))
     return rows
 

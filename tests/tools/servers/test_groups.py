@@ -13,9 +13,10 @@ from typing import Any
 import anyio
 import pytest
 
-from kzconsumer.zookeeper.session import Create, Delete, ZooKeeperSession
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer.zookeeper.operations import Create, Delete
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_tools.groups.cluster_access import read_nodes
 from tests.support.members import owners, reader, settings
 from tests.support.original import console_consumer

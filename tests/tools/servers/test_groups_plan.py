@@ -11,8 +11,8 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.members import owners, reader, settings
 from tests.support.zookeeper_sessions import session, until
 

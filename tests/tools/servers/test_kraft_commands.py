@@ -17,9 +17,9 @@ from confluent_kafka.admin import AdminClient
 
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic_in_kraft
-from kzconsumer_tools.groups.reader import tree_of
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic_in_kraft
+from kzconsumer_tools.groups.group_reader import tree_of
 from tests.support.command_line import CommandLine
 from tests.support.members import Tables, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce

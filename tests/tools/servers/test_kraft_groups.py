@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException
 
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic_in_kraft
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic_in_kraft
 from tests.support.command_line import CommandLine
 from tests.support.kafka_consumer import NEWER_PROTOCOL, QUICK_HEARTBEATS, kafka_member, read_to_the_end, share_member
 from tests.support.servers import Servers

@@ -7,8 +7,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.extent import extent
 from tests.support.odd_outputs import Kind, odd_outputs
 from tests.support.producing import Sent, produce

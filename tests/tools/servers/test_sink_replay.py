@@ -15,12 +15,11 @@ from kzconsumer.fetcher.range_reader import range_reader
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.settings.settings import Settings
-from kzconsumer.sinks.interface import Batch
-from kzconsumer.sinks.reports import HeldRange, Holdings
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_tools.sinks import replay as module
-from kzconsumer_tools.sinks.replay import alone, replay
+from kzconsumer.sinks.interface import Batch, HeldRange, Holdings
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_tools import replay as module
+from kzconsumer_tools.replay import alone, replay
 from tests.support.producing import Sent, produce
 
 TIME = 1_767_225_600_000

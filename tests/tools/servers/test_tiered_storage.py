@@ -14,8 +14,8 @@ from kzconsumer.fetcher.range_reader import range_reader
 from kzconsumer.model import OffsetRange
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.settings.settings import Settings
-from kzconsumer_tools.sinks import replay as module
-from kzconsumer_tools.sinks.replay import replay
+from kzconsumer_tools import replay as module
+from kzconsumer_tools.replay import replay
 from tests.support.extent import only_nightly
 from tests.support.servers import Servers
 from tests.support.tiered import RECORDS, Tiered

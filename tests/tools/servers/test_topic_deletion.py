@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_tools.commands import topics_change
+from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_tools.commands import topics_commands
 from tests.support.command_line import CommandLine
 from tests.support.servers import Servers
 
@@ -19,8 +19,8 @@ async def test_a_request_that_is_kept_for_ever_ends_with_a_line(
     try:
         await create_topic(cluster.connect, "kept", 1)
         kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect)
-        monkeypatch.setattr(topics_change, "WAIT_OF_0_8", 1)
-        monkeypatch.setattr(topics_change, "WAIT", 40)
+        monkeypatch.setattr(topics_commands, "WAIT_OF_0_8", 1)
+        monkeypatch.setattr(topics_commands, "WAIT", 40)
         began = time.monotonic()
         done = await kzconsumer("topics", "delete", "kept", "--execute")
         assert time.monotonic() - began < 30

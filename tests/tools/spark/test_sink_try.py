@@ -15,11 +15,11 @@ from kzconsumer.fetcher.range_reader import range_reader
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.settings.settings import Settings
-from kzconsumer.zookeeper.connect_string import ConnectString
+from kzconsumer.zookeeper.operations import ConnectString
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_tools.commands.sink import last_offsets
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_tools.commands.sink_commands import last_offsets
 from tests.support.producing import Sent, produce
 
 pytestmark = pytest.mark.timeout(300)

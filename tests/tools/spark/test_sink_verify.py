@@ -22,8 +22,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from kzconsumer.registry import paths
-from kzconsumer_sandbox.servers.cluster import Cluster
-from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.extent import extent
 from tests.support.members import stored_offsets

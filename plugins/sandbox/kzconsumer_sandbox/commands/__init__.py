@@ -1,0 +1,1 @@
+"""The verbs `sandbox` and `demo`. Read `sandbox_command`."""

@@ -7,22 +7,127 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
+from confluent_kafka import KafkaError, Message, Producer
 
-from kzconsumer.cli.progress import progress
+from kzconsumer.cli.arguments import progress
+from kzconsumer.display import plural
 from kzconsumer.errors import MultiFailedError, NodeExistsError
-from kzconsumer.figures import plural
-from kzconsumer_sandbox.commands.sandbox_text import AFTER, described, shell_variables
-from kzconsumer_sandbox.errors import SandboxError
+from kzconsumer_sandbox.sandbox_errors import SandboxError
+from kzconsumer_sandbox.servers.configuration import BROKER_PORT, ZOOKEEPER_PORT, Ports
 from kzconsumer_sandbox.servers.jars import NEWEST, kafka_version
 from kzconsumer_sandbox.servers.readiness import find_faults
-from kzconsumer_sandbox.servers.state_file import SandboxState, ServerState, StateFile, default_path
+from kzconsumer_sandbox.servers.sandbox import prepare
+from kzconsumer_sandbox.servers.state_file import KCAT_CONFIG, SandboxState, ServerState, StateFile, default_path
+from kzconsumer_sandbox.servers.supervisor import READY, supervise
+
+# `kzconsumer sandbox produce`: lines of standard input, or generated orders, as records of a topic.
+
+LIMIT = 30.0
+_ORDER = b'{"id":%d,"customer":"%s","article":"article-%04d","quantity":%d,"cents":%d}'
+
+Record = tuple[bytes | None, bytes]
+"""Key and value."""
+
+
+def generated(number: int) -> Iterator[Record]:
+    for n in range(number):
+        customer = b"customer-%02d" % (n * 7 % 20)
+        yield customer, _ORDER % (n, customer, n * 104_729 % 10_000, n % 9 + 1, n * 31 % 100_000)
+
+
+def lines() -> Iterator[Record]:
+    for line in sys.stdin.buffer:
+        yield None, line.rstrip(b"\n")
+
+
+def produce(bootstrap: str, kafka_version: str, topic: str, records: Iterable[Record]) -> int:
+    """Returns the number of records once the brokers have them all. Raises SandboxError."""
+    faults: list[str] = []
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            faults.append(str(error))
+
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, **_compatibility(kafka_version)})
+    number = 0
+    try:
+        for key, value in records:
+            while True:
+                try:
+                    producer.produce(topic, value, key, on_delivery=delivered)
+                    break
+                except BufferError:  # librdkafka's queue is full
+                    producer.poll(0.1)
+            producer.poll(0)
+            number += 1
+    finally:  # Ctrl-C, too: what was entered until then is sent
+        left = producer.flush(LIMIT)
+    if left or faults:
+        why = faults[0] if faults else f"no answer within {LIMIT:.0f} s"
+        raise SandboxError(f"{left + len(faults)} of {number} records were not produced: {why}")
+    return number
+
+
+def _compatibility(kafka_version: str) -> dict[str, Any]:
+    """Before 0.10 brokers do not answer the request for their versions."""
+    old = kafka_version.startswith("0.8")
+    return {"api.version.request": False, "broker.version.fallback": kafka_version} if old else {}
+
+
+# A sandbox as text: its servers, what to do with it next, and its addresses for a shell.
+
+AFTER = {
+    "copy": "a KRaft controller, which also writes to ZooKeeper",
+    "change_mode": "brokers in KRaft mode; the controller also writes to ZooKeeper",
+    "finish": "KRaft; the cluster has left ZooKeeper",
+    "upgrade": "KRaft; the cluster has left ZooKeeper",
+}
+"""The cluster after each step of its migration."""
+
+
+def described(state: SandboxState, faults: Mapping[ServerState, str]) -> str:
+    if not state.ready:
+        return f"Kafka {state.kafka_version} is starting (process {state.pid})"
+    mode = f" ({AFTER[state.migrated[-1]]})" if state.migrated else " (KRaft)" if state.kraft else ""
+    brokers = plural(len(state.brokers), "broker")
+    lines = [f"Kafka {state.kafka_version}{mode}, {brokers}, supervisor process {state.pid}"]
+    marks = {server: f"  ({fault})" for server, fault in faults.items()}
+    lines.append(f"  zookeeper  {state.zookeeper_connect}{marks.get(state.zookeeper, '') if state.zookeeper else ''}")
+    lines += [f"  broker {each.id}   {each.host}:{each.port}{marks.get(each, '')}" for each in state.brokers]
+    lines.append(f"  logs       {state.folder}")
+    return "\n".join(lines)
+
+
+def next_steps(place: StateFile) -> list[str]:
+    where = "" if place.path == default_path().absolute() else f" --state {shlex.quote(str(place.path))}"
+    return [
+        f'Use it in this shell:  eval "$(kzconsumer sandbox env{where})"',
+        f"Produce records:       kzconsumer sandbox produce orders --records 1000{where}",
+        f"Stop it:               kzconsumer sandbox down{where}",
+    ]
+
+
+def shell_variables(state: SandboxState) -> Iterator[str]:
+    """Commands for bash, zsh and other shells of POSIX."""
+    yield f"export KZCONSUMER__ZOOKEEPER__CONNECT={shlex.quote(state.zookeeper_connect)}"
+    if state.kraft:
+        addresses = ", ".join(f'"{each}"' for each in state.bootstrap.split(","))
+        yield f"export KZCONSUMER__BROKERS__BOOTSTRAP={shlex.quote(f'[{addresses}]')}"
+    yield f"export BOOTSTRAP_SERVERS={shlex.quote(state.bootstrap)}"
+    yield f"export KCAT_CONFIG={shlex.quote(str(Path(state.folder, KCAT_CONFIG)))}"
+
 
 NOT_RUNNING = 3
 _END_LIMIT = 5.0
@@ -34,8 +139,6 @@ def run(args: argparse.Namespace) -> int:
     place = StateFile(args.state or default_path())
     try:
         if args.action == "up":
-            from kzconsumer_sandbox.commands.sandbox_up import up
-
             return up(place, args)
         if args.action == "env":
             return _env(place)
@@ -109,7 +212,6 @@ def _topic(place: StateFile, name: str, partitions: int, config: Mapping[str, st
 
 
 def _produce(place: StateFile, name: str, number: int | None) -> int:
-    from kzconsumer_sandbox.commands.sandbox_produce import generated, lines, produce
 
     state = _serving(place)
     if _create(state, name, _PARTITIONS, {}):
@@ -124,7 +226,7 @@ def _produce(place: StateFile, name: str, number: int | None) -> int:
 def _create(state: SandboxState, topic: str, partitions: int, config: Mapping[str, str]) -> bool:
     """Whether the topic was created; False if it exists."""
     from kzconsumer.logs import setup
-    from kzconsumer_sandbox.servers.topics import create_topic, create_topic_in_kraft
+    from kzconsumer_sandbox.servers.readiness import create_topic, create_topic_in_kraft
 
     if state.kraft:
         return create_topic_in_kraft(state.bootstrap, topic, partitions, config)
@@ -181,3 +283,78 @@ def _ended(place: StateFile) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+# `kzconsumer sandbox up`: start the servers under a supervisor, in the background or in this process.
+
+
+def up(place: StateFile, args: argparse.Namespace) -> int:
+    version = kafka_version(args.kafka_version)
+    if args.kraft and not version.kraft:
+        raise SandboxError(f"Kafka {version.number} has no KRaft mode here; 3.9.1 and 4.2.0 do")
+    if place.running():
+        known = place.read()
+        what = f"Kafka {known.kafka_version}, process {known.pid}" if known else "starting"
+        raise SandboxError(f"a sandbox is running already ({what}); `kzconsumer sandbox down` stops it")
+    ports = Ports.chosen(args.zookeeper_port, args.port, args.brokers)
+    with progress("fetching Kafka's jars (kB)") as fetched:
+        prepare(version, fetched)
+    if args.foreground:
+        run = partial(supervise, kraft=args.kraft)
+        anyio.run(run, place, version.number, ports, partial(_show_foreground, place, args))
+        return 0
+    with progress("starting ZooKeeper and Kafka"):
+        _start_supervisor(place, version.number, ports, kraft=args.kraft)
+    state = place.read()
+    if state is None:
+        raise SandboxError("the sandbox was stopped while it was starting")
+    _show(place, args, state)
+    return 0
+
+
+def _start_supervisor(place: StateFile, version: str, ports: Ports, *, kraft: bool) -> None:
+    """Returns when the servers are ready. Raises SandboxError with the supervisor's output if they are not."""
+    command = [sys.executable, "-m", "kzconsumer_sandbox.servers.supervisor", "--state", str(place.path)]
+    command += ["--kafka-version", version, "--zookeeper-port", str(ports.zookeeper)]
+    command += ["--ports", *map(str, ports.brokers), *(["--kraft"] if kraft else [])]
+    # In a session of its own: Ctrl-C and the end of this terminal do not reach it.
+    supervisor = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        cwd="/",
+        text=True,
+        errors="replace",
+    )
+    assert supervisor.stdout is not None
+    output: list[str] = []
+    try:
+        with supervisor.stdout as lines:
+            for line in lines:
+                if line.rstrip("\n") == READY:
+                    return
+                output.append(line)
+        supervisor.wait()
+    except KeyboardInterrupt:
+        supervisor.terminate()
+        supervisor.wait()
+        raise
+    raise SandboxError("".join(output).strip() or f"the supervisor exited with status {supervisor.returncode}")
+
+
+def _show_foreground(place: StateFile, args: argparse.Namespace, state: SandboxState) -> None:
+    _show(place, args, state)
+    print("Ctrl-C stops it.", flush=True)
+
+
+def _show(place: StateFile, args: argparse.Namespace, state: SandboxState) -> None:
+    """Says so if the usual ports were asked for and are not what the servers have."""
+    assert state.zookeeper is not None
+    usual = [(args.zookeeper_port, ZOOKEEPER_PORT, state.zookeeper.port, "ZooKeeper")]
+    usual += [(args.port, BROKER_PORT + n, each.port, f"broker {each.id}") for n, each in enumerate(state.brokers)]
+    for given, wanted, port, server in usual:
+        if given is None and port != wanted:
+            print(f"kzconsumer: port {wanted} is in use, so {server} has port {port}", file=sys.stderr)
+    print(described(state, {}), *next_steps(place), sep="\n", flush=True)

@@ -6,13 +6,109 @@ import sys
 from types import TracebackType
 from typing import Protocol, Self
 
+import msgspec
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from kzconsumer.clock import now
-from kzconsumer_sandbox.demo.board import Board
-from kzconsumer_sandbox.demo.table import picture, summary
+from kzconsumer_sandbox.demo.board import Board, Counted, MemberRow, MemberState, PartitionRow
+
+# The board as rich renderables, 80 columns wide: two bars, a table of partitions, a line for each member.
+
+_COLOURS = ("cyan", "magenta", "green", "blue", "yellow")
+_UNKNOWN = "·"
+
+
+def picture(board: Board) -> RenderableType:
+    """The board for a terminal."""
+    return Group("", _bars(board), _partitions(board), _members(board))
+
+
+def summary(board: Board) -> str:
+    """The board in one line."""
+    owners = ", ".join(f"{member.name} {member.owns}" for member in board.members if member.owns) or "none"
+    lag = sum(row.lag for row in board.partitions)
+    return f"produced {board.produced:,}, committed {board.committed:,}, lag {lag:,}; owners: {owners}"
+
+
+def _bars(board: Board) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column()
+    grid.add_column()
+    grid.add_column(justify="right")
+    for label, done, style in (("produced", board.produced, "blue"), ("committed", board.committed, "green")):
+        bar = ProgressBar(
+            total=board.messages, completed=done, width=38, complete_style=style, finished_style=f"bold {style}"
+        )
+        grid.add_row(f" {label}", bar, f"{done:,} of {board.messages:,}")
+    return grid
+
+
+def _partitions(board: Board) -> Table:
+    colours = _colours(board)
+    dead = {member.name for member in board.members if member.state is MemberState.KILLED}
+    table = Table(
+        box=box.SIMPLE_HEAD, header_style="bold", show_footer=True, footer_style="bold", collapse_padding=True
+    )
+    table.add_column("partition", "all", justify="right")
+    table.add_column("owner", f"{board.owned} owned", width=10)
+    table.add_column("produced", f"{board.produced:,}", justify="right", width=9)
+    table.add_column("fetched", justify="right", width=8)
+    table.add_column("consumed", justify="right", width=8)
+    table.add_column("committed", f"{board.committed:,}", justify="right", width=9)
+    table.add_column("lag", f"{sum(row.lag for row in board.partitions):,}", justify="right", width=8)
+    for row in board.partitions:
+        table.add_row(
+            str(row.partition),
+            _owner(row, colours, dead),
+            f"{row.produced:,}",
+            _offset(row.fetched),
+            _offset(row.consumed),
+            f"{row.committed:,}",
+            Text(f"{row.lag:,}", style="yellow" if row.lag else "dim"),
+        )
+    return table
+
+
+def _owner(row: PartitionRow, colours: dict[str, str], dead: set[str]) -> Text:
+    if row.owner is None:
+        return Text("none", style="dim")
+    if row.owner in dead:
+        return Text(f"{row.owner} ✝", style="bold red")
+    return Text(row.owner, style=colours.get(row.owner, ""))
+
+
+def _offset(offset: int | None) -> Text:
+    return Text(_UNKNOWN, style="dim") if offset is None else Text(f"{offset:,}")
+
+
+def _members(board: Board) -> Table:
+    colours = _colours(board)
+    grid = Table.grid(padding=(0, 2))
+    for member in board.members:
+        colour = "red" if member.state is MemberState.KILLED else colours[member.name]
+        grid.add_row(
+            Text(f" {member.name}", style=colour), Text(f"process {member.pid}", style="dim"), _state(member, colour)
+        )
+    return grid
+
+
+def _state(member: MemberRow, colour: str) -> Text:
+    text = member.state.value
+    if member.state in (MemberState.CONSUMING, MemberState.STOPPING):
+        text += f", owns {member.owns}"
+    elif member.state is MemberState.KILLED:
+        text += f", its session still owns {member.owns}" if member.owns else ", owns no partitions now"
+    return Text(text, style=colour if member.state is not MemberState.STOPPED else "dim")
+
+
+def _colours(board: Board) -> dict[str, str]:
+    return {member.name: _COLOURS[number % len(_COLOURS)] for number, member in enumerate(board.members)}
+
 
 _LINE_EVERY = 5.0
 
@@ -93,3 +189,74 @@ class PlainScreen:
         if now() - self._said >= _LINE_EVERY:
             self._said = now()
             self.show(f"  {summary(board)}")
+
+
+# The result of the demo: its figures, remarks about them, and the table.
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """The result, as `-o json` prints it.
+
+    `rows` are in the Parquet files, with `distinct` messages; `missing` were produced and are not in the files;
+    `duplicates` are rows beyond the first of a message. `takeover_seconds` is from the kill -9 until all
+    partitions of the killed member were owned by others; `seconds` is the whole demo.
+    """
+
+    produced: int
+    rows: int
+    distinct: int
+    missing: int
+    duplicates: int
+    takeover_seconds: float
+    seconds: float
+
+
+def judge(counted: Counted, *, produced: int, takeover: float, seconds: float) -> Figures:
+    return Figures(
+        produced=produced,
+        rows=counted.rows,
+        distinct=counted.distinct,
+        missing=produced - counted.distinct,
+        duplicates=counted.rows - counted.distinct,
+        takeover_seconds=round(takeover, 3),
+        seconds=round(seconds, 1),
+    )
+
+
+def notes(figures: Figures, counted: Counted, goal: float) -> list[str]:
+    """Remarks that do not make the demo fail."""
+    found = []
+    if figures.takeover_seconds > goal:
+        found.append(f"the takeover took {figures.takeover_seconds:.1f} s, longer than the goal of {goal:.1f} s")
+    if counted.elsewhere:
+        found.append(f"{counted.elsewhere:,} messages were found at more than one offset")
+    return found
+
+
+def verdict_table(figures: Figures, goal: float) -> Table:
+    table = Table(box=box.ROUNDED, show_header=False, border_style="dim", padding=(0, 1))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim")
+    rows = f"distinct, in {figures.rows:,} rows of Parquet"
+    lost = figures.missing != 0
+    met = figures.takeover_seconds <= goal
+    table.add_row("produced", f"{figures.produced:,}", "distinct messages")
+    table.add_row("delivered", f"{figures.distinct:,}", rows)
+    table.add_row(
+        "missing",
+        Text(f"{figures.missing:,}", style="bold red" if lost else "bold green"),
+        "the demo has failed" if lost else "nothing is lost",
+    )
+    table.add_row(
+        "duplicated",
+        Text(f"{figures.duplicates:,}", style="yellow" if figures.duplicates else "green"),
+        "rows: uncommitted records of the killed member" if figures.duplicates else "rows",
+    )
+    table.add_row(
+        "takeover",
+        Text(f"{figures.takeover_seconds:.2f} s", style="green" if met else "yellow"),
+        f"from kill -9 to new owners (goal {goal:.1f} s: {'met' if met else 'not met'})",
+    )
+    table.add_row("whole demo", f"{figures.seconds:.1f} s", "")
+    return table

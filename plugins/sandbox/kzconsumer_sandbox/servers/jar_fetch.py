@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import requests
 from requests.adapters import HTTPAdapter
 
-from kzconsumer_sandbox.errors import SandboxError
+from kzconsumer_sandbox.sandbox_errors import SandboxError
 
 if TYPE_CHECKING:
     from kzconsumer_sandbox.servers.jars import Jar, Progress

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from kzconsumer.process_lock import ProcessLock
-from kzconsumer_sandbox.errors import SandboxError
+from kzconsumer_sandbox.sandbox_errors import SandboxError
 
 Progress = Callable[[int, int], None]
 """Called with the kilobytes of a download that are there, and the total."""
@@ -139,9 +139,7 @@ def resolve_jars(jars: JarSet, progress: Progress | None = None) -> Path:
         try:
             if missing := _missing(folder, jars):  # another process may have fetched it meanwhile
                 folder.mkdir(exist_ok=True)
-                from kzconsumer_sandbox.servers.jar_fetch import (
-                    Fetch,  # slow to import, and not needed to parse options
-                )
+                from kzconsumer_sandbox.servers.jar_fetch import Fetch
 
                 Fetch(folder, missing).run(progress)
         except OSError as error:

@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from kzconsumer_sandbox.errors import SandboxError
+from kzconsumer_sandbox.sandbox_errors import SandboxError
 
 START_LIMIT = 60.0
 """Seconds until a server has to serve; usually it takes 1 to 3."""

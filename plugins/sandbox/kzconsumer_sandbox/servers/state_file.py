@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from kzconsumer.process_lock import ProcessLock
-from kzconsumer_sandbox.errors import SandboxError
+from kzconsumer_sandbox.sandbox_errors import SandboxError
 
 FOLDER_PREFIX = "kzconsumer-sandbox-"
 """Prefix of every scratch directory; no other directory is ever removed."""

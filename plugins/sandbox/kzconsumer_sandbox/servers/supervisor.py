@@ -21,14 +21,12 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from kzconsumer.own_directory import own_directory
-from kzconsumer_sandbox.errors import SandboxError
-from kzconsumer_sandbox.servers.broker_server import BrokerServer
+from kzconsumer_sandbox.sandbox_errors import SandboxError
+from kzconsumer_sandbox.servers.configuration import Ports
 from kzconsumer_sandbox.servers.jars import find_java
-from kzconsumer_sandbox.servers.migration import Migration
-from kzconsumer_sandbox.servers.ports import Ports
-from kzconsumer_sandbox.servers.sandbox import Sandbox
+from kzconsumer_sandbox.servers.kafka_servers import BrokerServer, ZooKeeperServer
+from kzconsumer_sandbox.servers.sandbox import Migration, Sandbox
 from kzconsumer_sandbox.servers.state_file import FOLDER_PREFIX, KCAT_CONFIG, SandboxState, ServerState, StateFile
-from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 
 READY = "ready"
 """Printed when the state file is complete; any other output is the reason of a failure."""

@@ -1,1 +1,1 @@
-"""Decoding of key and value into columns, `where` and `select`, and the handling of bad records."""
+"""Key and value become columns. Read `shaping`."""

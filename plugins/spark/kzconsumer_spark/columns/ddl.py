@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from kzconsumer_spark.columns.avro_types import Unsupported
+from kzconsumer_spark.columns.decoders import Unsupported
 
 _TOKEN: Final = re.compile(
     r"""(?P<space>(?:\s|--[^\n]*(?:\n|$)|/\*(?:[^*]|\*(?!/))*\*/)+)

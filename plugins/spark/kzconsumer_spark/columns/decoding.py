@@ -16,11 +16,18 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
 from kzconsumer_spark.columns import schemas
-from kzconsumer_spark.columns.avro_decoder import AvroDecoder, AvroSchema, schema_id
-from kzconsumer_spark.columns.avro_types import Unsupported, for_spark
-from kzconsumer_spark.columns.decoder import Decoder, Read, decode_column
+from kzconsumer_spark.columns.decoders import (
+    AvroDecoder,
+    AvroSchema,
+    Decoder,
+    Read,
+    Unsupported,
+    decode_column,
+    for_spark,
+    schema_id,
+)
 from kzconsumer_spark.columns.json_reading import JsonReading, require_readable
-from kzconsumer_spark.columns.registry import NotRegistered, Registry, RegistryError
+from kzconsumer_spark.columns.schemas import NotRegistered, Registry, RegistryError
 from kzconsumer_spark.pipe.column_options import REGISTRY, Columns, Field, FieldOptions
 
 _DECODED = "__kz_decoded"

@@ -47,8 +47,8 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from kzconsumer_files.parquet.records import FIRST_MS, LAST_MS
-from kzconsumer_spark.columns.avro_types import Unsupported
+from kzconsumer_files.parquet import FIRST_MS, LAST_MS
+from kzconsumer_spark.columns.decoders import Unsupported
 
 _CORRUPT: Final = "__kz_corrupt"
 _FIRST: Final = "__kz_json"

@@ -1,1 +1,1 @@
-"""The process of the group's member: options, spool files, the worker process, the sink."""
+"""The member's side: options, spool, the worker's life. Read `sink`."""

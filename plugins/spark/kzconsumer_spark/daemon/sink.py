@@ -21,27 +21,27 @@ from kzconsumer.errors import ConfigError, ContentRefusedError, DestinationWentB
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity, Wants
 from kzconsumer.settings.settings import Settings
-from kzconsumer.sinks.interface import Batch, RecordsRejectedError, SinkContext
-from kzconsumer.sinks.reports import Holdings, Preview
-from kzconsumer.sinks.steps import StepNotRecordedError
+from kzconsumer.sinks.interface import Batch, Holdings, Preview, RecordsRejectedError, SinkContext, StepNotRecordedError
 from kzconsumer_files.names import Owner, fingerprint, scope
-from kzconsumer_files.parquet.records import unstorable
+from kzconsumer_files.parquet import unstorable
 from kzconsumer_spark.columns.schemas import check_files
-from kzconsumer_spark.daemon import reports, workers
-from kzconsumer_spark.daemon.destination import ClaimedDestination, answer, claim, claimed_destination, require_usable
-from kzconsumer_spark.daemon.destination_options import read_options, redirected
-from kzconsumer_spark.daemon.directories import Directories, make_directories
-from kzconsumer_spark.daemon.holdings import described
-from kzconsumer_spark.daemon.options import WHERE
-from kzconsumer_spark.daemon.requirements import require_conf
-from kzconsumer_spark.daemon.spool import unspooled
-from kzconsumer_spark.daemon.spooling import Spooling
-from kzconsumer_spark.daemon.worker_process import WorkerDied, finite, worker_environment
-from kzconsumer_spark.daemon.workers import Workers
-from kzconsumer_spark.pipe.kafka import Kafka
+from kzconsumer_spark.daemon import marked_destination, workers
+from kzconsumer_spark.daemon.marked_destination import (
+    ClaimedDestination,
+    answer,
+    claim,
+    claimed_destination,
+    described,
+    require_usable,
+)
+from kzconsumer_spark.daemon.requirements import Directories, make_directories, require_conf
+from kzconsumer_spark.daemon.sink_options import WHERE, read_options, redirected
+from kzconsumer_spark.daemon.spool import Spooling, unspooled
+from kzconsumer_spark.daemon.workers import WorkerDied, Workers, finite, worker_environment
 from kzconsumer_spark.pipe.messages import (
     Done,
     Failed,
+    Kafka,
     RangesRead,
     Recorded,
     RunBatch,
@@ -58,7 +58,7 @@ _log = get_logger("kzconsumer.spark")
 class SparkSink:
     """Writes batches through Spark's foreachBatch, in a process of its own.
 
-    Options: `kzconsumer_spark.daemon.options.SparkOptions`. Entering starts Spark (about ten seconds). It raises
+    Options: `kzconsumer_spark.daemon.sink_options.SparkOptions`. Entering starts Spark (about ten seconds). It raises
     ConfigError for a target of another group and for settings that Spark refuses, PluginError without Java or PySpark,
     SinkError if Spark did not start in as many attempts as a batch has. `write` raises SinkError after the last
     attempt. When `write` is cancelled, the worker and its JVM are killed before it returns, so that nothing is
@@ -153,7 +153,7 @@ class SparkSink:
 
     @property
     def remembers(self) -> bool:
-        """See `kzconsumer.offsets.destination.Destination`: a function has no ledger."""
+        """See `kzconsumer.offsets.start_rules.Destination`: a function has no ledger."""
         return self._destination.remembers
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
@@ -212,10 +212,12 @@ class SparkSink:
         return redirected(read_options(options), options, into)
 
     async def holdings(self, *, count_rows: bool) -> Holdings:
-        """See `kzconsumer.sinks.reports.Accountable`. If the sink is entered, decisions are carried out first."""
+        """See `kzconsumer.sinks.interface.Accountable`. If the sink is entered, decisions are carried out first."""
         finish = self._workers is not None
         find = partial(self._destination.find, self._owner)
-        held = partial(reports.held, self._destination, find, self._options, finish=finish, count_rows=count_rows)
+        held = partial(
+            marked_destination.held, self._destination, find, self._options, finish=finish, count_rows=count_rows
+        )
         ranges, strays, leftovers = await anyio.to_thread.run_sync(held)
         return Holdings(
             destination=self.destination,
@@ -226,8 +228,8 @@ class SparkSink:
         )
 
     async def preview(self, batch: Batch) -> Preview:
-        """See `kzconsumer.sinks.reports.Previewing`. Uses a Spark of its own; the target is not read or written."""
-        return await reports.preview(batch, self._options, self._start)
+        """See `kzconsumer.sinks.interface.Previewing`. Uses a Spark of its own; the target is not read or written."""
+        return await marked_destination.preview(batch, self._options, self._start)
 
     async def _run(self, batch: RunBatch, planned: Batch) -> None:
         for attempt, pause in self._options.tries():

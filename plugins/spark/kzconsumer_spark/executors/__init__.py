@@ -1,4 +1,1 @@
-"""Ranges that Spark's executors fetch themselves: the data source, and what a task needs to reach the brokers.
-
-Executors import this package, so it needs PySpark, pyarrow and kzconsumer alone.
-"""
+"""What Spark's tasks run: ranges are fetched from the brokers where they are written. Read `fetching`."""

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.records.contents import Contents
-from kzconsumer.registry.offset_list import Spans
-from kzconsumer_files.parquet.records import row_of_nulls
+from kzconsumer.registry.claim_record import Spans
+from kzconsumer_files.parquet import row_of_nulls
 
 COLUMN: Final = "_kz_account"
 

@@ -1,1 +1,1 @@
-"""What the daemon and its worker process say to each other, and settings that both know."""
+"""What daemon and worker say to each other. Read `messages`."""

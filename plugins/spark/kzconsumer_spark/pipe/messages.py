@@ -11,12 +11,50 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from kzconsumer.errors import ConfigError
 from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer.records.contents import Contents
-from kzconsumer.registry.offset_list import Spans
+from kzconsumer.registry.claim_record import Spans
+from kzconsumer.settings.sections import BrokersSettings, FetchSettings, GroupSettings, ZooKeeperSettings
+from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import Rejected
 from kzconsumer_spark.pipe.column_options import Columns
-from kzconsumer_spark.pipe.kafka import Kafka
+
+# How Kafka is reached, as the worker gets it: settings, which name files and variables and hold no secret.
+
+
+class Kafka(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the member; `source` begins every line about a fault of them."""
+
+    zookeeper: ZooKeeperSettings
+    brokers: BrokersSettings
+    fetch: FetchSettings
+    client: str
+    source: str
+
+    @classmethod
+    def of(cls, settings: Settings) -> Kafka:
+        """Raises ConfigError for what executors do not have."""
+        if settings.brokers.sasl.mechanism == "GSSAPI":
+            why = "executors that fetch have no Kerberos tickets: use another listener and mechanism"
+            raise ConfigError([f"[brokers.sasl] mechanism: {why}"])
+        return cls(
+            zookeeper=settings.zookeeper,
+            brokers=settings.brokers,
+            fetch=settings.fetch,
+            client=settings.group.id,
+            source=settings.source,
+        )
+
+    def settings(self) -> Settings:
+        """Those that are here, of a member of the same group."""
+        return Settings(
+            zookeeper=self.zookeeper,
+            brokers=self.brokers,
+            fetch=self.fetch,
+            group=GroupSettings(id=self.client),
+            source=self.source,
+        )
 
 
 class SpooledRange(msgspec.Struct, frozen=True, kw_only=True):

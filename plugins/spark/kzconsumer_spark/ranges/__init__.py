@@ -1,1 +1,1 @@
-"""Ranges of records in Spark: reading the spool, distinguishing rows of different ranges, staging files."""
+"""Ranges inside Spark: which row belongs to which. Read `batch`."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.types import StructType
 
-from kzconsumer.model import RangeIdentity, TopicPartition
+from kzconsumer import clock
+from kzconsumer.file_names import MOST_BYTES, named_after
+from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
 from kzconsumer.records.contents import Contents
 from kzconsumer_spark.pipe.messages import SpooledRange
+from kzconsumer_spark.pipe.spark_settings import location
 
 
 class SparkBatch(NamedTuple):
@@ -38,3 +43,167 @@ class SparkBatch(NamedTuple):
 def _of(part: SpooledRange) -> Column:
     partition = (sql.col("topic") == part.topic) & (sql.col("partition") == part.partition)
     return partition & (sql.col("offset") >= part.first) & (sql.col("offset") < part.until)
+
+
+# Which range a row belongs to, whatever the user's SQL makes of the records.
+#
+# Each record is tagged with topic and partition (a batch never has two ranges of one partition), in columns that are
+# kept through `select` and never written.
+
+
+class Shaped(NamedTuple):
+    """The frame to write, and for each range how many of its records are in quarantine instead."""
+
+    frame: DataFrame
+    quarantined: Mapping[OffsetRange, int]
+
+
+class Shaping(Protocol):
+    """The frame of the spool into the frame to write.
+
+    Any columns, and with them `TAGS` as they came; rows may be left out or changed, none moves to
+    another range.
+    """
+
+    @property
+    def leaves_out_rows(self) -> bool:
+        """False where the frame is written as it comes."""
+        ...
+
+    @property
+    def columns(self) -> StructType | None:
+        """Those of the frame to write, if they are known without a record."""
+        ...
+
+    def shape(self, frame: DataFrame, ranges: Sequence[SpooledRange]) -> Shaped: ...
+
+    def has_rows(self, shaped: DataFrame) -> bool:
+        """Whether any record is left. The records of the batch are read once, by this or by what follows."""
+        ...
+
+
+class RowsLost(Exception):
+    """What Spark wrote of a range is not every record of it, though nothing was to be left out."""
+
+
+class AsTheyCame:
+    """Nothing is changed."""
+
+    leaves_out_rows = False
+    columns = None
+
+    def shape(self, frame: DataFrame, ranges: Sequence[SpooledRange]) -> Shaped:
+        return Shaped(frame, {})
+
+    def has_rows(self, shaped: DataFrame) -> bool:
+        return True
+
+
+def tagged(frame: DataFrame, ranges: Sequence[SpooledRange], shaping: Shaping) -> Shaped:
+    """The rows to write of `frame`, the records of `ranges`, each with the columns `TAGS`."""
+    topic = sql.col("topic")
+    for name in {part.topic for part in ranges if tag_of(part.topic) != part.topic}:
+        topic = sql.when(sql.col("topic") == name, sql.lit(tag_of(name))).otherwise(topic)
+    tags = {RANGE_TOPIC: topic, RANGE_PARTITION: sql.col("partition"), RANGE_OFFSET: sql.col("offset")}
+    return shaping.shape(frame.withColumns(tags), ranges)
+
+
+def tag_of(topic: str) -> str:
+    """What `RANGE_TOPIC` has: Spark makes directories `_kz_topic=<tag>`."""
+    return named_after(topic, lambda name: name, MOST_BYTES - len(f"{RANGE_TOPIC}="))
+
+
+def count_rows(frame: DataFrame, ranges: Sequence[SpooledRange]) -> tuple[DataFrame, Callable[[], list[int]]]:
+    """The frame, and the row counts of its ranges, known once it has been written."""
+    observation = Observation()
+    here = [
+        (sql.col(RANGE_TOPIC) == tag_of(part.topic)) & (sql.col(RANGE_PARTITION) == part.partition) for part in ranges
+    ]
+    counts = [sql.count_if(condition).alias(str(number)) for number, condition in enumerate(here)]
+    return frame.observe(observation, *counts), lambda: [observation.get[str(n)] for n in range(len(ranges))]
+
+
+def require_all(rows: Mapping[SpooledRange, int], shaping: Shaping) -> None:
+    """Raises RowsLost where a range has not the rows that it had in the spool, and none was to be left out."""
+    for part, count in rows.items():
+        if part.counted and not shaping.leaves_out_rows and count != part.records:
+            raise RowsLost(f"Spark wrote {count} rows of {part.range}, which has {part.records}")
+
+
+RANGE_TOPIC: Final = "_kz_topic"
+RANGE_PARTITION: Final = "_kz_partition"
+#: By these columns a staged row is known to be of a range: a batch has never two ranges of one partition.
+RANGE_COLUMNS: Final = (RANGE_TOPIC, RANGE_PARTITION)
+#: The offset of a row's record. It is not written.
+RANGE_OFFSET: Final = "_kz_offset"
+TAGS: Final = (*RANGE_COLUMNS, RANGE_OFFSET)
+#: Of a row staged in a database: Spark's `monotonically_increasing_id`, the task's partition above and the row below.
+STAGED_ROW: Final = "_kz_row"
+
+
+# Spool files as a DataFrame with the columns of Spark's own Kafka source.
+#
+# The schema is given, not inferred: a spool file leaves out columns that are null throughout, and Spark need not read
+# a file to learn its schema.
+
+SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int,"
+    " headers array<struct<key: string, value: binary>>"
+)
+
+
+def read_spool(session: SparkSession, ranges: Sequence[SpooledRange]) -> DataFrame:
+    """The records of `ranges` (those that have any), in no order across ranges."""
+    return session.read.schema(SCHEMA).parquet(*(location(part.file) for part in ranges if part.file is not None))
+
+
+# The worker's copy of the daemon's lease: until when it may write and publish.
+#
+# It makes writes by a member that has lost its partitions rare. Correctness does not depend on it: of several writers
+# of a range the first wins.
+
+
+class Permission(Protocol):
+    def require(self) -> None:
+        """Return when ranges may be written. Raises if they may not, which fails the batch."""
+        ...
+
+    def require_whole(self) -> None:
+        """Return when what was read may be published, before which it is called. Raises as `require`, and if executors
+        have not read all, or not what was planned."""
+        ...
+
+    def report_read(self) -> None:
+        """If executors have read all by now, have it recorded before this returns. Raises if it cannot be."""
+        ...
+
+
+class LeaseLost(Exception):
+    """The lease ran out and was not renewed in time."""
+
+
+class Lease:
+    """`safe_until` is in seconds of `kzconsumer.clock`, the same clock on both sides of the pipe."""
+
+    def __init__(self, safe_until: float, patience: float = 30.0) -> None:
+        self._safe_until = safe_until
+        self._patience = patience
+        self._changed = threading.Condition()
+
+    def renew(self, safe_until: float) -> None:
+        with self._changed:
+            self._safe_until = safe_until
+            self._changed.notify_all()
+
+    def require(self) -> None:
+        """Return when the lease holds, waiting up to `patience` seconds for its renewal. Raises LeaseLost."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: clock.now() < self._safe_until, self._patience):
+                raise LeaseLost(f"the lease ran out and was not renewed within {self._patience:.0f} s")
+
+    def require_whole(self) -> None:
+        """As `require`: the member has read the records, and planned them."""
+        self.require()
+
+    def report_read(self) -> None:
+        """As above."""

@@ -8,9 +8,9 @@ at 50,000 records a range; one job for each range takes twice.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow.orc as orc
@@ -19,18 +19,16 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType, StructType
 
+from kzconsumer.model import OffsetRange
 from kzconsumer_files.names import data_file
 from kzconsumer_files.publication import StagedRange
-from kzconsumer_spark.pipe.cluster import is_cluster
-from kzconsumer_spark.pipe.locations import location
 from kzconsumer_spark.pipe.messages import SpooledRange, ToFiles
-from kzconsumer_spark.ranges.parts import Part, has_rows, match_parts, parts_by_range, read_part
-from kzconsumer_spark.ranges.screen import Limits, Screen
-from kzconsumer_spark.ranges.spool_reader import SCHEMA
-from kzconsumer_spark.ranges.tags import (
+from kzconsumer_spark.pipe.spark_settings import is_cluster, location
+from kzconsumer_spark.ranges.batch import (
     RANGE_COLUMNS,
     RANGE_PARTITION,
     RANGE_TOPIC,
+    SCHEMA,
     AsTheyCame,
     RowsLost,
     Shaping,
@@ -39,7 +37,98 @@ from kzconsumer_spark.ranges.tags import (
     tag_of,
     tagged,
 )
-from kzconsumer_spark.ranges.text_formats import OPTIONS
+from kzconsumer_spark.ranges.unstorable import Limits, Screen
+
+# Which range a Parquet file written by Spark holds, according to its footer.
+#
+# Task numbers and file names are not trusted: a file is published as a range only if its topic, partition, offsets
+# and row count are those of the whole range.
+
+
+class PartMismatch(Exception):
+    """Spark's output is not one whole file for each range."""
+
+
+class Part(NamedTuple):
+    """What one file holds: smallest and largest value of the identifying columns, and its rows."""
+
+    path: Path
+    topics: tuple[str, str]
+    partitions: tuple[int, int]
+    offsets: tuple[int, int]
+    rows: int
+
+
+def has_rows(path: Path) -> bool:
+    return pq.read_metadata(path).num_rows > 0
+
+
+def read_part(path: Path) -> Part:
+    """Raises PartMismatch when the footer lacks statistics of the identifying columns, as an empty file does."""
+    footer = pq.read_metadata(path)
+    columns = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
+    bounds: dict[str, tuple[Any, Any]] = {}
+    for name in ("topic", "partition", "offset"):
+        if name not in columns:
+            raise PartMismatch(f"{path.name} has no column {name}")
+        found = [footer.row_group(group).column(columns[name]).statistics for group in range(footer.num_row_groups)]
+        known = [each for each in found if each is not None and each.has_min_max and not each.null_count]
+        if not known or len(known) != len(found):
+            raise PartMismatch(f"{path.name} has no statistics of {name}")
+        lowest: list[Any] = [each.min for each in known]
+        highest: list[Any] = [each.max for each in known]
+        bounds[name] = (min(lowest), max(highest))
+    return Part(path, bounds["topic"], bounds["partition"], bounds["offset"], footer.num_rows)
+
+
+def match_parts(parts: Iterable[Part], ranges: Sequence[SpooledRange]) -> list[tuple[SpooledRange, Path]]:
+    """The file of each range, in the order of `ranges`, every part used. Raises PartMismatch for anything else."""
+    files: dict[OffsetRange, Path] = {}
+    for whole, (part, *others) in parts_by_range(parts, ranges).items():
+        if others:
+            raise PartMismatch(f"{whole.range} is in two files")
+        if part.rows != whole.records:
+            raise PartMismatch(f"{_shown(part)} of {whole.range}, which has {whole.records}")
+        files[whole.range] = part.path
+    missing = [part.range for part in ranges if part.range not in files]
+    if missing:
+        raise PartMismatch(f"Spark wrote no file for {', '.join(map(str, missing))}")
+    return [(part, files[part.range]) for part in ranges]
+
+
+def parts_by_range(parts: Iterable[Part], ranges: Sequence[SpooledRange]) -> dict[SpooledRange, list[Part]]:
+    """The files of each range that has any, in offset order. Raises PartMismatch for one that is of no range."""
+    by_partition = {(part.topic, part.partition): part for part in ranges}
+    found: dict[SpooledRange, list[Part]] = {}
+    for part in sorted(parts, key=lambda part: part.offsets):
+        whole = by_partition.get((part.topics[0], part.partitions[0]))
+        one = part.topics[0] == part.topics[1] and part.partitions[0] == part.partitions[1]
+        if whole is None or not one:
+            raise PartMismatch(f"{part.path.name} holds {part.topics[0]}-{part.partitions[0]}, which was not asked for")
+        if not whole.first <= part.offsets[0] <= part.offsets[1] < whole.until:
+            raise PartMismatch(f"{_shown(part)} of {whole.range}")
+        found.setdefault(whole, []).append(part)
+    return found
+
+
+def _shown(part: Part) -> str:
+    return f"{part.path.name} holds {part.rows} rows {part.offsets[0]}..{part.offsets[1]}"
+
+
+# Options of Spark's writers of text, without which they would change values. `write_options` override them.
+
+#: Spark would write whole milliseconds; and in a zone of long ago, whose offset has seconds, whole minutes of that.
+TIMES: Final = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS][XXX]",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]",
+    "timeZone": "UTC",
+}
+#: By format. CSV would lose the blanks around a text.
+OPTIONS: Final[dict[str, dict[str, str]]] = {
+    "json": TIMES,
+    "csv": TIMES | {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"},
+}
+
 
 #: How to learn from a file how many rows it has. There is no such way for text: Spark counts what it writes.
 _ROWS_OF: Final[dict[str, Callable[[Path], int]]] = {

@@ -1,1 +1,1 @@
-"""The data source for a Spark of the user's own: a streaming query as a member of a group."""
+"""A streaming query as a member of a group. Read `group_source`."""

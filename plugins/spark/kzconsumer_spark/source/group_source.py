@@ -6,33 +6,146 @@ fetch from the partitions' leaders.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from kzconsumer.brokers.protocol.list_offsets import LATEST
-from kzconsumer.errors import ConfigError, OffsetLostError
+from kzconsumer.brokers.protocol.log_reads import LATEST
+from kzconsumer.errors import ConfigError, KzConsumerError, OffsetLostError
 from kzconsumer.logs.logger import get_logger
-from kzconsumer_spark.executors.access import BrokerAccess
-from kzconsumer_spark.executors.fetching import fetched, require_admission
-from kzconsumer_spark.executors.source import RangePart
-from kzconsumer_spark.pipe.kafka import Kafka
-from kzconsumer_spark.ranges.spool_reader import SCHEMA
-from kzconsumer_spark.source.batch_reader import GroupBatchReader
-from kzconsumer_spark.source.brief import brief
-from kzconsumer_spark.source.checkpoint_batch import of_checkpoint
-from kzconsumer_spark.source.driver_readers import DriverReaders
-from kzconsumer_spark.source.losses import left
-from kzconsumer_spark.source.options import WHERE, SourceOptions, read_options, require_columns
+from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
+from kzconsumer_spark.executors.broker_access import BrokerAccess
+from kzconsumer_spark.executors.fetching import BrokersOutageError, RangePart, fetched, log_starts, require_admission
+from kzconsumer_spark.pipe.messages import Kafka
+from kzconsumer_spark.ranges.batch import SCHEMA
+from kzconsumer_spark.source.query_member import DriverReaders
+from kzconsumer_spark.source.source_options import WHERE, SourceOptions, ranges_between, read_options, require_columns
 from kzconsumer_spark.source.stream_offset import StreamOffset
-from kzconsumer_spark.worker.kafka_registry import KafkaRegistry
-from kzconsumer_spark.worker.range_stream import split
+from kzconsumer_spark.worker.range_stream import KafkaRegistry, PlannedTopics, split
+
+if TYPE_CHECKING:
+    from kzconsumer_spark.source.query_member import GroupMember
+
+
+# Errors without the frames of this package: Spark shows the traceback of whatever a source raises.
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def brief(function: Callable[P, T]) -> Callable[P, T]:
+    """The same function. The traceback of a KzConsumerError, whose text says all, begins and ends with its call."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except KzConsumerError as error:
+            raise error.with_traceback(None) from None
+
+    return call
+
+
+# `spark.read.format("kzconsumer")`: the records between two bounds. No group is joined, and nothing is committed.
+
+
+class GroupBatchReader(DataSourceReader):
+    """`partitions` runs at the driver, once for each read; `read` in executors."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = list(columns)
+
+    @brief
+    def partitions(self) -> Sequence[InputPartition]:
+        settings = self._options.settings
+        kafka = Kafka.of(settings)
+        found = ranges_between(settings, self._options.bounds)
+        access = BrokerAccess(kafka, found.brokers, found.ids)
+        policy = self._options.task_policy
+        return [
+            RangePart(part, access, found.epochs.get(part.topic_partition, -1), policy)
+            for part in split(found.ranges, self._options.tasks)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, RangePart):  # Spark makes a partition of its own if there is none
+            for records in fetched(partition.part, partition.access, partition.epoch, partition.policy):
+                yield records.select(self._columns)
+
+
+# A batch of the checkpoint, which may have been planned long ago: where the logs of its partitions begin now.
+#
+# It is delivered as it was planned, or not yet: a sink that has it already skips it by its number, so the partitions
+# without a leader cannot follow in another batch.
+
+_PAUSE_SECONDS: Final = 1.0
+_log = get_logger("kzconsumer.spark")
+
+
+def of_checkpoint(
+    ranges: Collection[RangeIdentity], registry: KafkaRegistry
+) -> tuple[PlannedTopics, Mapping[TopicPartition, int]]:
+    """What the cluster has of the topics, and the first offsets of the logs of those that are there.
+
+    Waits for the leaders of the partitions. Raises as `KafkaRegistry`, and as `log_starts` for errors that last.
+    """
+    parent = os.getppid()
+    while True:
+        topics = registry.planned(ranges)
+        there = {part.topic_partition for part in ranges if (part.topic, part.incarnation) not in topics.gone}
+        try:
+            return topics, log_starts(there, BrokerAccess(registry.kafka, topics.brokers, topics.ids))
+        except BrokersOutageError as error:
+            reason = f"{error}; if the topic was deleted for good, use another checkpoint"
+            _log.warning("batch of the checkpoint waits for leaders", reason=reason, again=True)
+        if os.getppid() != parent:
+            raise SystemExit("Spark's driver has ended")
+        time.sleep(_PAUSE_SECONDS)
+
+
+# What is left of planned ranges: a topic may have been deleted since, and a log may have lost its beginning.
+
+
+class Loss(NamedTuple):
+    range: OffsetRange
+    reason: str
+
+    def error(self) -> OffsetLostError:
+        """If `[offsets] reset` is "fail"."""
+        way_out = 'Set [offsets] reset = "smallest" to go on without them'
+        return OffsetLostError(f"{self.range} is planned and not committed, and {self.reason}. {way_out}")
+
+
+def left(
+    ranges: Iterable[RangeIdentity], gone: Mapping[tuple[str, int], str], starts: Mapping[TopicPartition, int]
+) -> tuple[list[OffsetRange], list[Loss]]:
+    """What can be read of the ranges, and what cannot.
+
+    `gone`: see `PlannedTopics`; `starts`: the first offsets of the logs that were looked up.
+    """
+    found, lost = [], []
+    for part in ranges:
+        whole = OffsetRange(part.topic, part.partition, part.first, part.until)
+        start = max(part.first, min(starts.get(whole.topic_partition, 0), part.until))
+        if reason := gone.get((part.topic, part.incarnation)):
+            lost.append(Loss(whole, reason))
+            continue
+        if part.first < start:
+            lost.append(Loss(whole._replace(until=start), "retention has removed them from the log"))
+        if start < part.until:
+            found.append(whole._replace(first=start))
+    return found, lost
+
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -41,13 +154,10 @@ except ImportError:
 
     raise ImportError(f"GroupSource needs PySpark 4.2 or newer, this is {__version__}") from None
 
-if TYPE_CHECKING:
-    from kzconsumer_spark.source.group_member import GroupMember
 
 _HEADERS = ", headers "
 _LEAVES_SECONDS = 5.0
 """What the reader of a stopped query may take beside `[stop] deadline`."""
-_log = get_logger("kzconsumer.spark")
 
 
 class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -123,7 +233,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _join(self, offset: StreamOffset) -> GroupMember:
         # Loaded here: tasks and `load()` need no member.
         from kzconsumer.logs.setup import configure
-        from kzconsumer_spark.source.group_member import GroupMember
+        from kzconsumer_spark.source.query_member import GroupMember
 
         self._options.require_streaming()
         require_columns(self._schema)

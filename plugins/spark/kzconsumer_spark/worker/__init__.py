@@ -1,1 +1,1 @@
-"""The process that holds the Spark session."""
+"""The process that holds Spark. Read `worker_main`, then `query`."""

@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kzconsumer_spark.pipe.messages import Start, decode_command
-from kzconsumer_spark.worker.pipes import take_pipes
-from kzconsumer_spark.worker.session import start_java
+from kzconsumer_spark.worker.spark_session import start_java, take_pipes
 
 
 def main() -> None:
@@ -20,7 +19,7 @@ def main() -> None:
     assert isinstance(start, Start)
     Path(start.scratch).mkdir()
     java = ThreadPoolExecutor(1).submit(start_java, start)
-    from kzconsumer_spark.worker.process import run  # a second of imports
+    from kzconsumer_spark.worker.worker_main import run  # a second of imports
 
     run(start, commands, events, java)
 

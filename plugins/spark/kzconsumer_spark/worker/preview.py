@@ -16,13 +16,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.sinks.reports import BadRecord, Preview
+from kzconsumer.sinks.interface import BadRecord, Preview
 from kzconsumer_spark.columns.shaping import BadPosition, Shaping
 from kzconsumer_spark.pipe.messages import Failed, PreviewRequest, encode
-from kzconsumer_spark.ranges.spool_reader import SCHEMA, read_spool
-from kzconsumer_spark.worker.pipes import take_pipes
-from kzconsumer_spark.worker.process import reason_of
-from kzconsumer_spark.worker.session import build_session, start_java
+from kzconsumer_spark.ranges.batch import SCHEMA, read_spool
+from kzconsumer_spark.worker.spark_session import build_session, start_java, take_pipes
+from kzconsumer_spark.worker.worker_main import reason_of
 
 MOST_BAD = 100
 _ORDER = {f"_kz_{name}": name for name in ("topic", "partition", "offset")}

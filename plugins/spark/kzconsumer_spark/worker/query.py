@@ -17,30 +17,32 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
+from urllib.parse import unquote
 
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from kzconsumer.errors import DestinationWentBackError
-from kzconsumer.figures import some
-from kzconsumer.model import TopicPartition
+from kzconsumer.display import some
+from kzconsumer.errors import ConfigError, DestinationWentBackError
+from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.records.contents import Contents
 from kzconsumer.sinks.interface import RecordsRejectedError
 from kzconsumer_files.writer import Written
 from kzconsumer_spark.executors.accounts import whole
-from kzconsumer_spark.executors.fetching import BrokersOutageError
-from kzconsumer_spark.executors.timestamps import NotStorableError, rejected_in
-from kzconsumer_spark.pipe.locations import location
-from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange
-from kzconsumer_spark.ranges.batch import SparkBatch
-from kzconsumer_spark.ranges.spool_reader import SCHEMA
-from kzconsumer_spark.worker.kafka_registry import KafkaRegistry
-from kzconsumer_spark.worker.range_stream import RangeStream
-from kzconsumer_spark.worker.refusals import refuses_content
-from kzconsumer_spark.worker.spool_stream import SpoolStream
-from kzconsumer_spark.worker.tracebacks import Tracebacks
+from kzconsumer_spark.executors.fetching import BrokersOutageError, NotStorableError, rejected_in
+from kzconsumer_spark.pipe.messages import Done, Failed, Progress, RunBatch, SpooledRange, Start
+from kzconsumer_spark.pipe.spark_settings import is_cluster, location
+from kzconsumer_spark.ranges.batch import SCHEMA, SparkBatch
+from kzconsumer_spark.worker.range_stream import KafkaRegistry, RangeStream, SpoolStream
+from kzconsumer_spark.worker.range_writers import refuses_content
+from kzconsumer_spark.worker.spark_session import Tracebacks
 
 _LOOK_SECONDS: Final = 0.5
 _MOST_BATCHES: Final = 1000  # Spark's list of the files that a query has read only grows
@@ -201,3 +203,113 @@ def first_line(error: BaseException) -> str:
     causes = [line for line in lines if line.startswith("Caused by: ")]
     said = " ".join([f"{type(error).__name__}: {lines[0] if lines else ''}", *causes[-1:]])
     return said if len(said) <= 1000 else f"{said[:997]}..."
+
+
+# Spark's own report of each batch of the query, passed on to the daemon.
+
+
+class ProgressReports(StreamingQueryListener):
+    """Calls `report` some milliseconds after foreachBatch has returned.
+
+    Takes the JSON of each report: PySpark copies them field by field, which costs a batch 60 ms of the JVM's processor
+    time, since at the end of each map Java looks for classes that it does not have.
+    """
+
+    def __init__(self, report: Callable[[Progress], None], warm_up: str) -> None:
+        """`warm_up`: the run whose first batch has no records of ours."""
+        self._report = report
+        self._warm_up = warm_up
+
+    @property
+    def _jlistener(self) -> Any:
+        """What PySpark registers with the JVM: this, without its adapter that copies reports."""
+        return SparkContext._jvm.PythonStreamingQueryListenerWrapper(self)  # type: ignore[union-attr]
+
+    class Java:
+        """For Py4J."""
+
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
+
+    def onQueryStarted(self, event: Any) -> None: ...
+
+    def onQueryProgress(self, event: Any) -> None:
+        """`event` is Java's."""
+        report = msgspec.json.decode(event.progress().json(), type=_Report)
+        if (report.run_id, report.batch_id) != (self._warm_up, 0):
+            self._report(report.as_message())
+
+    def onQueryIdle(self, event: Any) -> None: ...
+
+    def onQueryTerminated(self, event: Any) -> None: ...
+
+
+class _Report(msgspec.Struct, rename="camel"):
+    """Of `StreamingQueryProgress.json`, which leaves out rates that are not known."""
+
+    run_id: str
+    batch_id: int
+    timestamp: str
+    num_input_rows: int
+    duration_ms: dict[str, int]
+    name: str | None = None
+    input_rows_per_second: float = 0.0
+    processed_rows_per_second: float = 0.0
+
+    def as_message(self) -> Progress:
+        return Progress(
+            query=self.name,
+            run=self.run_id,
+            batch_id=self.batch_id,
+            timestamp=self.timestamp,
+            input_rows=self.num_input_rows,
+            input_rows_per_second=self.input_rows_per_second,
+            processed_rows_per_second=self.processed_rows_per_second,
+            milliseconds=self.duration_ms,
+        )
+
+
+# The first batch of a session: the first use of everything takes Spark seconds, later ones milliseconds.
+
+
+def warm_up(start: Start, session: SparkSession, query: RangeQuery) -> None:
+    """Run a batch of one row; if executors fetch, one without rows, which shows whether they can import what they need.
+
+    Raises ConfigError, RuntimeError.
+    """
+    if start.kafka is not None:
+        _run(query, _nowhere(0, None), _write_nothing)
+        return
+    place = f"{start.spool}/{Path(start.scratch).name}" if is_cluster(start.master) else start.scratch
+    first, second = (f"{place}/{name}" for name in ("warm-1", "warm-2"))
+    if is_cluster(start.master):
+        session.range(0, 1, numPartitions=1).selectExpr("id as offset").write.parquet(location(first))
+        first = unquote(*session.read.schema(SCHEMA).parquet(location(first)).inputFiles())
+    else:  # a job less: a third of the warm-up
+        pq.write_table(pa.table({"offset": [0]}), first)
+
+    def write(batch: SparkBatch) -> Written:
+        batch.frame.write.parquet(location(second))
+        return Written(1, 1, 0)
+
+    _run(query, _nowhere(1, first), write)
+    if is_cluster(start.master) and session.read.schema(SCHEMA).parquet(location(second)).count() != 1:
+        raise ConfigError([f"[sink.options] spool: what executors of {start.master} write to {place} is not there"])
+
+
+def _run(query: RangeQuery, part: SpooledRange, write: Write) -> None:
+    outcome = query.run(RunBatch(number=query.next_batch, ranges=(part,)), write)
+    if isinstance(outcome, Failed):
+        raise RuntimeError(outcome.error)
+
+
+def _nowhere(until: int, file: str | None) -> SpooledRange:
+    """A range of no topic."""
+    spans = (OffsetRange("", 0, 0, until),)
+    return SpooledRange(
+        topic="", partition=0, first=0, until=until, incarnation=0, epoch=0, records=1, file=file, spans=spans
+    )
+
+
+def _write_nothing(batch: SparkBatch) -> Written:
+    batch.frame.write.format("noop").mode("append").save()
+    return Written(0, 1, 0)

@@ -2,21 +2,250 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
+from urllib.parse import quote
 
+import anyio
+import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 
-from kzconsumer.model import OffsetRange
-from kzconsumer.registry.offset_list import Spans
-from kzconsumer_spark.executors.accounts import COLUMN, PartAccount, part_accounts
-from kzconsumer_spark.executors.source import NAME, PublishedBatch, PublishedBatches, RangeSource
-from kzconsumer_spark.pipe.messages import SpooledRange
-from kzconsumer_spark.worker.kafka_registry import KafkaRegistry
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.transport import load_security
+from kzconsumer.errors import BrokersUnreachableError, ZooKeeperUnreachableError
+from kzconsumer.model import Broker, OffsetRange, RangeIdentity, TopicPartition
+from kzconsumer.records.contents import Contents
+from kzconsumer.registry.claim_record import Spans
+from kzconsumer.registry.cluster import short_session
+from kzconsumer.registry.cluster_topics import ClusterTopics
+from kzconsumer.zookeeper.watches import Watches
+from kzconsumer_spark.executors.accounts import COLUMN, NotWholeError, PartAccount, part_accounts
+from kzconsumer_spark.executors.fetching import NAME, PublishedBatch, PublishedBatches, RangeSource
+from kzconsumer_spark.pipe.messages import Kafka, SpooledRange
+from kzconsumer_spark.pipe.spark_settings import location
+from kzconsumer_spark.ranges.batch import SCHEMA, Permission, SparkBatch
+
+# The batches of a query that reads the spool: a directory without data, only a log that lists the files of each
+# batch.
+#
+# It is the log that Spark's file sink keeps of its output and that Spark's file source reads in place of a listing.
+# An entry appears by one rename, so Spark sees all files of a batch or none, wherever they are; each poll of the
+# query reads one small local file.
+
+#: Files need not be in the directory itself.
+_SOURCE_OPTIONS: Final = {"recursiveFileLookup": "true"}
+_VERSION: Final = "v1"
+_UNRESERVED: Final = "/:+@=,;!$&'()*"
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A file as Spark's log has it. Spark asks the file system for its size when it reads it."""
+
+    path: str
+    modification_time: int
+    size: int = 0
+    is_dir: bool = False
+    block_replication: int = 1
+    block_size: int = 0
+    action: str = "add"
+
+
+class SpoolStream:
+    """For one query. Made at `path`, without a batch."""
+
+    def __init__(self, session: SparkSession, path: Path) -> None:
+        self._session = session
+        self._directory = StreamDirectory(path)
+
+    def frame(self) -> DataFrame:
+        path = location(self._directory.path)
+        return self._session.readStream.schema(SCHEMA).options(**_SOURCE_OPTIONS).parquet(path)
+
+    def publish(self, ranges: Iterable[SpooledRange]) -> None:
+        """Let the query find the files of these ranges."""
+        self._directory.publish([part.file for part in ranges if part.file is not None])
+
+
+class StreamDirectory:
+    """Made at `path`, without a batch. Needs `pipe.spark_settings.STREAM` in the session."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._log = path / "_spark_metadata"
+        self._log.mkdir(parents=True)
+        self._numbers = count()
+        self.publish(())
+
+    def publish(self, files: Sequence[str]) -> None:
+        """Let the query find these files, and no longer those before: paths, or URIs as Spark names them."""
+        number = next(self._numbers)
+        # The source ignores files that are much older than the latest one: what counts here is the order.
+        entries = [msgspec.json.encode(_File(path=_uri(file), modification_time=number)) for file in files]
+        staged = self.path / "next"
+        staged.write_bytes(b"\n".join([_VERSION.encode(), *entries]))
+        staged.rename(self._log / f"{number}.compact")
+        # A poll may have listed the previous one and be about to read it.
+        (self._log / f"{number - 2}.compact").unlink(missing_ok=True)
+
+
+def _uri(file: str) -> str:
+    return Path(file).as_uri() if file.startswith("/") else quote(file, safe=_UNRESERVED)
+
+
+# What the worker reads of the cluster when executors fetch: brokers, and whether topics are those that were planned.
+#
+# A fetch request names a topic, and does not say which one of that name. So the incarnations are compared once the
+# records are there: if a topic is still the one whose ranges were planned, so it was while they were fetched.
+
+_Planned: TypeAlias = list[tuple[str, int]]
+_BROKER_TIMEOUT: Final = 5.0
+"""Most seconds for each broker's response: below the limit of the session, so that another broker can be asked."""
+
+
+class TopicRecreatedError(Exception):
+    """A topic was deleted, and perhaps created again, after its ranges were planned."""
+
+
+class PlannedTopics(NamedTuple):
+    """What the cluster has of the topics of ranges that were planned."""
+
+    brokers: tuple[Broker, ...]
+    ids: Mapping[str, str]
+    """Of those that have one, in base64."""
+    gone: Mapping[tuple[str, int], str]
+    """What happened to those that were deleted, by name and incarnation."""
+
+
+class KafkaRegistry:
+    """Opens a session for each call, which blocks.
+
+    Raises ZooKeeperError, ZooKeeperUnreachableError, BrokersUnreachableError, ConfigError.
+    """
+
+    def __init__(self, kafka: Kafka) -> None:
+        self.kafka = kafka
+        self._known: tuple[Broker, ...] = ()
+
+    def brokers(self) -> tuple[Broker, ...]:
+        """Those of the cluster; of the last call if ZooKeeper or the brokers do not answer."""
+        try:
+            self._known = anyio.run(self._brokers)
+        except (ZooKeeperUnreachableError, BrokersUnreachableError):
+            if not self._known:
+                raise
+        return self._known
+
+    def planned(self, ranges: Iterable[RangeIdentity]) -> PlannedTopics:
+        """In one session."""
+        return anyio.run(self._look, _planned(ranges))
+
+    def reachable(self) -> tuple[Broker, ...]:
+        """Those of the cluster. Raises if ZooKeeper does not answer, or no broker where topics come from brokers."""
+        return anyio.run(self._reach)
+
+    def require_planned(self, ranges: Iterable[SpooledRange | RangeIdentity]) -> None:
+        """Raises TopicRecreatedError unless the topic of each range is of the range's incarnation."""
+        if planned := _planned(ranges):
+            for reason in _gone(planned, anyio.run(self._incarnations, planned)).values():
+                raise TopicRecreatedError(reason)  # the first is enough
+
+    async def _brokers(self) -> tuple[Broker, ...]:
+        async with self._topics() as topics:
+            return tuple(await topics.brokers())
+
+    async def _look(self, planned: _Planned) -> PlannedTopics:
+        names = {topic for topic, _ in planned}
+        async with self._topics() as topics:
+            found = await topics.identities(names)
+            ids = {name: each.id for name, each in found.items() if each.id}
+            # A topic that is taken for deleted is lost: brokers of another cluster must not say so.
+            deleted = await topics.deleted()
+            if deleted and not await topics.are_of_the_group():
+                deleted = set()
+            there = {name: each.incarnation for name, each in found.items() if name not in deleted}
+            return PlannedTopics(tuple(await topics.brokers()), ids, _gone(planned, there))
+
+    async def _reach(self) -> tuple[Broker, ...]:
+        async with self._topics() as topics:
+            await topics.broker_ids()
+            return tuple(await topics.brokers())
+
+    async def _incarnations(self, planned: _Planned) -> dict[str, int]:
+        async with self._topics() as topics:
+            return await topics.incarnations({topic for topic, _ in planned})
+
+    @asynccontextmanager
+    async def _topics(self) -> AsyncIterator[ClusterTopics]:
+        fetch = self.kafka.fetch
+        fetch = msgspec.structs.replace(fetch, request_timeout=min(fetch.request_timeout, _BROKER_TIMEOUT))
+        kafka = msgspec.structs.replace(self.kafka, fetch=fetch)
+        security = partial(load_security, kafka.brokers, kafka.source)
+        async with (
+            short_session(kafka.zookeeper) as session,
+            Brokers(client_id=kafka.client, timeout=fetch.request_timeout, security=security) as brokers,
+        ):
+            yield ClusterTopics(session, Watches(session), kafka.settings(), brokers)
+
+
+def _planned(ranges: Iterable[SpooledRange | RangeIdentity]) -> _Planned:
+    return sorted({(part.topic, part.incarnation) for part in ranges})
+
+
+def _gone(planned: _Planned, found: Mapping[str, int]) -> dict[tuple[str, int], str]:
+    what = {True: "was deleted and created again", False: "was deleted"}
+    return {
+        (topic, incarnation): f"topic {topic} {what[topic in found]} after its ranges were planned"
+        for topic, incarnation in planned
+        if found.get(topic) != incarnation
+    }
+
+
+class TopicsLease:
+    """The lease, and the batch in hand: its topics must be those that were planned, and its ranges read as a whole."""
+
+    def __init__(
+        self, lease: Permission, registry: KafkaRegistry, record: Callable[[Mapping[TopicPartition, Contents]], None]
+    ) -> None:
+        """`record` returns when the plans have what was read, or raises."""
+        self._lease = lease
+        self._registry = registry
+        self._record = record
+        self._fetched: list[SpooledRange] = []
+        self._contents: Callable[[], Mapping[TopicPartition, Contents]] = dict
+        self._recorded = False
+
+    def begin(self, batch: SparkBatch) -> None:
+        assert batch.contents is not None
+        self._fetched = [part for part in batch.ranges if part.records]
+        self._contents = batch.contents
+        self._recorded = False
+
+    def require(self) -> None:
+        """Raises as `Lease.require` and `KafkaRegistry.require_planned`. The lease comes last: it may run out first."""
+        self._registry.require_planned(self._fetched)
+        self._lease.require()
+
+    def require_whole(self) -> None:
+        """As `require`. Raises NotWholeError if tasks have not accounted for all, and what `record` raises."""
+        self._report(self._contents())
+        self.require()
+
+    def report_read(self) -> None:
+        """For a function, which need not read all, and whose work cannot be told from reading."""
+        with suppress(NotWholeError):
+            self._report(self._contents())
+
+    def _report(self, contents: Mapping[TopicPartition, Contents]) -> None:
+        if contents and not self._recorded:
+            self._record(contents)
+            self._recorded = True
+
 
 _METRIC: Final = "kzconsumer"
 FEWEST_OFFSETS: Final = 10_000

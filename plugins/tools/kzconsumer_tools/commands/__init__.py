@@ -1,0 +1,1 @@
+"""One file for a family of verbs. Read `answer`."""

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from kzconsumer.errors import OutputError
-from kzconsumer.printable import all_printable, printable
+from kzconsumer.cli.arguments import whole_number
+from kzconsumer.display import all_printable, printable
+from kzconsumer.durable_files import sync_directory, write_new
+from kzconsumer.errors import NotDoneError, OutputError
+from kzconsumer.settings.values import read_topic
+from kzconsumer_tools.offsets.changes import Reset
 
 T = TypeVar("T")
 
@@ -35,7 +42,7 @@ def ask(request: Callable[..., Awaitable[T]], *arguments: Any, what: str | None 
     """Run `request` to its end; only errors are logged, as lines on standard error. `what` None shows no progress."""
     import anyio
 
-    from kzconsumer.cli.progress import progress
+    from kzconsumer.cli.arguments import progress
     from kzconsumer.logs import setup
 
     setup.for_one_answer()
@@ -127,3 +134,155 @@ def _csv(found: list[dict[str, Any]]) -> str:
 def _cell(value: object) -> object:
     structured = isinstance(value, list | tuple | dict | bool)
     return msgspec.json.encode(value).decode() if structured else value
+
+
+# `--execute`, `--undo` and `--republish` of verbs that change something, and the files that they write and read.
+
+
+def add_execute(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--execute", action="store_true", help="do it; without it the changes are only shown")
+
+
+def add_execute_and_undo(action: argparse.ArgumentParser) -> None:
+    add_execute(action)
+    undo = "file for the current content of the nodes; default: a new file in this directory, named in the output"
+    action.add_argument("--undo", metavar="FILE", type=Path, help=undo)
+
+
+def add_change_of_offsets(action: argparse.ArgumentParser, condition: str = "") -> None:
+    """These two and `--republish`, to which `condition` says when it counts."""
+    add_execute_and_undo(action)
+    help = f"{condition}allow records to be written to a replayable sink's destination again"
+    action.add_argument("--republish", action="store_true", help=help)
+
+
+def write_undo(chosen: Path | None, name: str, content: bytes, suffix: str = "jsonl") -> Path:
+    """Write the undo file, by default under a new name with `name` in it.
+
+    Raises NotDoneError if it cannot be written.
+    """
+    path = chosen or Path(f"undo-{name}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.{suffix}")
+    write_file(path, content)
+    return path
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a new file, durable on return. Raises NotDoneError if it exists or cannot be written."""
+    try:
+        write_new(path, content)
+        sync_directory(path.parent)
+    except OSError as error:
+        why = f"{path}: cannot be written ({error.strerror})"
+        raise NotDoneError(f"{why}; nothing was changed: name another file") from None
+
+
+def read_file(path: Path) -> bytes:
+    """Raises NotDoneError if the file cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise NotDoneError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+# The options of `offsets reset`, with the names and formats of `kafka-consumer-groups.sh --reset-offsets` (2.8).
+
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII)
+_SECONDS = (86_400, 3_600, 60, 1)
+TIME_HELP = "2026-01-31T12:00:00.000, UTC unless it has a zone"
+
+
+def add_reset_options(action: argparse.ArgumentParser) -> None:
+    to = action.add_mutually_exclusive_group(required=True)
+    to.add_argument("--to-earliest", action="store_true", help="the start of the log")
+    to.add_argument("--to-latest", action="store_true", help="the end of the log")
+    to.add_argument("--to-current", action="store_true", help="the stored offset, moved into the log if it is outside")
+    to.add_argument("--to-offset", metavar="N", type=whole_number("an offset"), help="the next record to be read")
+    to.add_argument("--shift-by", metavar="N", type=int, help="N offsets forward, or back if negative")
+    to.add_argument("--to-datetime", metavar="TIME", type=read_datetime, help=TIME_HELP)
+    to.add_argument("--by-duration", metavar="PnDTnHnMnS", type=_duration, help="this long ago, such as PT1H30M")
+    to.add_argument("--from-file", metavar="FILE", type=Path, help="topic,partition,offset on each line, or any export")
+
+
+def chosen_reset(arguments: argparse.Namespace) -> Reset:
+    """The chosen reset, unless it is `--from-file`; times are in ms since 1970."""
+    if arguments.to_offset is not None:
+        return Reset("offset", arguments.to_offset)
+    if arguments.shift_by is not None:
+        return Reset("shift", arguments.shift_by)
+    if arguments.to_datetime is not None:
+        return Reset("time", arguments.to_datetime)
+    if arguments.by_duration is not None:
+        return Reset("time", round(time.time() * 1000) - arguments.by_duration)
+    return Reset("earliest" if arguments.to_earliest else "latest" if arguments.to_latest else "current")
+
+
+def read_datetime(text: str) -> int:
+    """Milliseconds since 1970."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 2026-01-31T12:00:00.000") from None
+    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _duration(text: str) -> int:
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as PT1H30M or P7D")
+    parts = zip(match.groups(), _SECONDS, strict=True)
+    return round(sum(float(number) * seconds for number, seconds in parts if number) * 1000)
+
+
+# `--topic TOPIC` and `--topic TOPIC:0,1,2`: which topics and partitions a verb is about.
+
+
+def add_topics(action: argparse.ArgumentParser) -> None:
+    help = "only this topic, or TOPIC:0,1,2 for some of its partitions; may be repeated"
+    action.add_argument("--topic", metavar="TOPIC", type=topic_scope, action="append", help=help)
+
+
+def topic_scope(text: str) -> tuple[str, tuple[int, ...] | None]:
+    topic, colon, numbers = text.partition(":")
+    try:
+        read_topic(topic)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{topic!r} {error}") from None
+    if not colon:
+        return topic, None
+    parts = numbers.split(",")
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"{numbers!r} is not a list of partitions such as 0,1,2")
+    return topic, tuple(int(part) for part in parts)
+
+
+def chosen_topics(given: Iterable[tuple[str, tuple[int, ...] | None]] | None) -> dict[str, set[int] | None] | None:
+    """Topic -> partitions (None: all) of all `topic_scope` values together; None if there are none."""
+    scope: dict[str, set[int] | None] = {}
+    for topic, numbers in given or ():
+        known = scope.setdefault(topic, set())
+        scope[topic] = None if numbers is None or known is None else known.union(numbers)
+    return scope or None
+
+
+# `--include REGEX` and `--exclude REGEX`: which groups a verb is about, by their whole names.
+
+
+def add_group_names(action: argparse.ArgumentParser) -> None:
+    for flag, what in (("--include", "only groups whose whole name matches"), ("--exclude", "no groups that match")):
+        action.add_argument(flag, metavar="REGEX", type=_expression, help=what)
+
+
+def wanted_groups(arguments: argparse.Namespace) -> Callable[[str], bool]:
+    include, exclude = arguments.include, arguments.exclude
+
+    def wanted(group: str) -> bool:
+        return (include is None or bool(include.fullmatch(group))) and not (exclude and exclude.fullmatch(group))
+
+    return wanted
+
+
+def _expression(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from None

@@ -11,12 +11,11 @@ import argparse
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
-from kzconsumer.cli.configuration import add_config, flags_given
-from kzconsumer.offsets.authority import Storage
-from kzconsumer.settings.effective import toml_value
+from kzconsumer.cli.arguments import add_config, flags_given
+from kzconsumer.offsets.start_rules import Storage
 from kzconsumer.settings.layers import VARIABLE, Layers
 from kzconsumer.settings.sections import BrokersSettings, ZooKeeperSettings
-from kzconsumer.settings.settings import Settings, layers_of
+from kzconsumer.settings.settings import Settings, layers_of, toml_value
 from kzconsumer.settings.values import read_connect
 from kzconsumer_tools import contexts
 from kzconsumer_tools.commands.answer import add_output
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
     from kzconsumer_tools.cluster.description import TopicDescription
     from kzconsumer_tools.groups.cluster_access import ClusterAccess
-    from kzconsumer_tools.groups.nodes import GroupNodes
-    from kzconsumer_tools.offsets.view import GroupView
+    from kzconsumer_tools.groups.group_nodes import GroupNodes
+    from kzconsumer_tools.offsets.prepare import GroupView
 
 
 class ClusterOption(NamedTuple):
@@ -56,8 +55,8 @@ class ClusterOption(NamedTuple):
 
     async def view(self, group: str) -> GroupView:
         """The group with its effective offsets; brokers are asked only if they store offsets of it."""
-        from kzconsumer_tools.groups.reader import require_group
-        from kzconsumer_tools.offsets.view import read_view
+        from kzconsumer_tools.groups.group_reader import require_group
+        from kzconsumer_tools.offsets.prepare import read_view
 
         async with self.access() as access:
             await require_group(access.session, self.zookeeper.connect, group)

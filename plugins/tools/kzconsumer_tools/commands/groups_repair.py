@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 
 from kzconsumer.errors import NotDoneError, NotFoundError
 from kzconsumer.registry.paths import GroupPaths, topic_of
-from kzconsumer_tools.commands.answer import EXIT_NOT_EXAMINED, EXIT_UNHEALTHY, ask, show
+from kzconsumer_tools.commands.answer import (
+    EXIT_NOT_EXAMINED,
+    EXIT_UNHEALTHY,
+    add_execute_and_undo,
+    ask,
+    read_file,
+    show,
+    write_undo,
+)
 from kzconsumer_tools.commands.cluster_option import (
     ClusterOption,
     add_cluster_option,
@@ -24,12 +32,21 @@ from kzconsumer_tools.commands.cluster_option import (
     cluster_option,
     required_group,
 )
-from kzconsumer_tools.commands.execute_option import add_execute_and_undo, read_file, write_undo
-from kzconsumer_tools.groups.diagnosis import Examined, examined, lasting, verified
-from kzconsumer_tools.groups.leftovers import RepairResult, deletion, leftovers, removal, repair_result, restoration
-from kzconsumer_tools.groups.members_present import require_no_members
+from kzconsumer_tools.groups.diagnosis import (
+    Examined,
+    RepairResult,
+    deletion,
+    examined,
+    lasting,
+    leftovers,
+    removal,
+    repair_result,
+    restoration,
+    verified,
+)
+from kzconsumer_tools.groups.group_nodes import require_no_members
 from kzconsumer_tools.node_changes import SavedNode, read_nodes, undo_file
-from kzconsumer_tools.tables.groups_repair import repair_table, symptoms_table, verified_table
+from kzconsumer_tools.tables.group_tables import repair_table, symptoms_table, verified_table
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -106,8 +123,8 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 async def _doctor(at: ClusterOption, group: str) -> Examined:
     import anyio
 
-    from kzconsumer_tools.groups.reader import require_group
-    from kzconsumer_tools.offsets.examination import look
+    from kzconsumer_tools.groups.group_reader import require_group
+    from kzconsumer_tools.offsets.prepare import look
 
     async with at.access() as access:
         await require_group(access.session, at.zookeeper.connect, group)
@@ -125,8 +142,7 @@ def run_delete(arguments: argparse.Namespace) -> int:
 
 
 async def _delete(arguments: argparse.Namespace, at: ClusterOption, group: str) -> RepairResult:
-    from kzconsumer_tools.groups.apply import apply_changes, single
-    from kzconsumer_tools.groups.reader import require_group, tree_of
+    from kzconsumer_tools.groups.group_reader import apply_changes, require_group, single, tree_of
 
     async with at.access() as access:
         await require_group(access.session, at.zookeeper.connect, group)
@@ -149,8 +165,7 @@ def run_clean(arguments: argparse.Namespace) -> int:
 
 
 async def _clean(arguments: argparse.Namespace, at: ClusterOption, group: str) -> RepairResult:
-    from kzconsumer_tools.groups.apply import apply_changes, single
-    from kzconsumer_tools.groups.reader import require_group
+    from kzconsumer_tools.groups.group_reader import apply_changes, require_group, single
 
     async with at.access() as access:
         await require_group(access.session, at.zookeeper.connect, group)
@@ -185,8 +200,7 @@ def run_restore(arguments: argparse.Namespace) -> int:
 async def _restore(
     arguments: argparse.Namespace, at: ClusterOption, group: str, saved: Sequence[SavedNode]
 ) -> RepairResult:
-    from kzconsumer_tools.groups.apply import apply_changes, make_parents, single
-    from kzconsumer_tools.groups.reader import tree_of
+    from kzconsumer_tools.groups.group_reader import apply_changes, make_parents, single, tree_of
 
     async with at.access() as access:
         nodes = await access.nodes(group)

@@ -8,17 +8,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from kzconsumer.display import plural
 from kzconsumer.errors import NotDoneError
-from kzconsumer.figures import plural
+from kzconsumer_tools.commands.answer import write_undo
 from kzconsumer_tools.commands.cluster_option import ClusterOption
-from kzconsumer_tools.commands.execute_option import write_undo
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
-from kzconsumer_tools.groups.members_present import members_present, require_no_members
-from kzconsumer_tools.groups.reader import require_group
-from kzconsumer_tools.offsets.changes import ChangedGroup, ChangedOffsets, DescribedChange, Reset
-from kzconsumer_tools.offsets.coordinator_changes import CoordinatorChange, SavedCoordinatorOffset
-from kzconsumer_tools.offsets.files import SavedOffset
-from kzconsumer_tools.offsets.moved import MovedPartition
+from kzconsumer_tools.groups.group_nodes import members_present, require_no_members
+from kzconsumer_tools.groups.group_reader import require_group
+from kzconsumer_tools.offsets.changes import (
+    ChangedGroup,
+    ChangedOffsets,
+    CoordinatorChange,
+    DescribedChange,
+    Reset,
+    SavedCoordinatorOffset,
+)
+from kzconsumer_tools.offsets.offset_files import SavedOffset
 from kzconsumer_tools.offsets.prepare import (
     CoordinatorChanges,
     OffsetChanges,
@@ -28,6 +33,7 @@ from kzconsumer_tools.offsets.prepare import (
     prepare_import,
     prepare_reset,
 )
+from kzconsumer_tools.offsets.stored import MovedPartition
 
 Prepared = Sequence[OffsetChanges | CoordinatorChanges]
 """The changes of each group."""

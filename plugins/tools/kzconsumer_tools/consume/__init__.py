@@ -1,1 +1,1 @@
-"""Printing records: `kzconsumer consume`."""
+"""Printing records. Read `printing`."""

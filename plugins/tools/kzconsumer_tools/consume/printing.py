@@ -24,16 +24,13 @@ from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.settings.settings import Settings
-from kzconsumer.sinks.jsonlines_sink import encode
-from kzconsumer_tools.consume.format_string import Format
-from kzconsumer_tools.consume.lines import render
-from kzconsumer_tools.consume.places import ENDLESS, Place, offset_at, ranges
-from kzconsumer_tools.consume.record_filter import RecordFilter
+from kzconsumer.sinks.builtin import encode
+from kzconsumer_tools.consume.format_string import ENDLESS, Format, Place, offset_at, ranges
+from kzconsumer_tools.consume.lines import RecordFilter, render
 from kzconsumer_tools.groups.cluster_access import read_nodes
-from kzconsumer_tools.groups.nodes import GroupNodes
-from kzconsumer_tools.offsets.origin import origin_of
+from kzconsumer_tools.groups.group_nodes import GroupNodes
 from kzconsumer_tools.offsets.prepare import Scope, by_topic, choose
-from kzconsumer_tools.offsets.stored import stored_offsets
+from kzconsumer_tools.offsets.stored import origin_of, stored_offsets
 
 # For at most this many records fetches are small: most of a large one would not be printed.
 FEW = 1000

@@ -1,0 +1,1 @@
+"""All groups, for Prometheus and Burrow. Read `exporter`."""

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
 import msgspec
 
-from kzconsumer.brokers.leaders import Leaders
-from kzconsumer.brokers.log_offsets import LogOffsets, why_unknown
+from kzconsumer.brokers.leaders import Leaders, LogOffsets, why_unknown
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.fetch import READ_UNCOMMITTED
-from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST
-from kzconsumer.brokers.security import load_security
+from kzconsumer.brokers.protocol.log_reads import EARLIEST, LATEST, READ_UNCOMMITTED
+from kzconsumer.brokers.transport import load_security
 from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, NotFoundError, NotPermittedError, SessionExpiredError
 from kzconsumer.fetcher.record_times import PARTITIONS_OF_REQUEST, RecordTimes
@@ -24,18 +23,53 @@ from kzconsumer.lag.partition import Why
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
-from kzconsumer.registry.sessions import open_session
+from kzconsumer.registry.cluster import open_session
+from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.settings import Settings
-from kzconsumer.zookeeper.round_trips import together
+from kzconsumer.zookeeper.operations import Node
 from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.watches import Watches, together
 from kzconsumer_tools.exporter.kafka_groups import KafkaGroups, certain, merged, read_kafka_groups
-from kzconsumer_tools.exporter.nodes import WatchedNodes
 from kzconsumer_tools.exporter.pictures import Histories, ReadGroup, SeenGroup, group_of_nodes
 from kzconsumer_tools.groups.cluster_access import log_ranges, metadata_of
-from kzconsumer_tools.groups.lag import LogRange, Logs
-from kzconsumer_tools.groups.reader import NO_CLUSTER, nodes_of
-from kzconsumer_tools.groups.topics import Topics, topics_now
-from kzconsumer_tools.paths import BROKERS
+from kzconsumer_tools.groups.group_lag import LogRange, Logs
+from kzconsumer_tools.groups.group_reader import NO_CLUSTER, Topics, nodes_of, topics_now
+from kzconsumer_tools.node_changes import BROKERS
+
+# Reads of nodes that are repeated only for what has changed: each node that was read has a watch.
+
+T = TypeVar("T")
+
+#: Reads in flight: the server's other clients do not wait behind more.
+AT_ONCE = 100
+
+
+class WatchedNodes:
+    """The nodes of one session, for `groups.reader.nodes_of`. Raises as the session does."""
+
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self.watches = Watches(session)
+        self._limit = anyio.Semaphore(AT_ONCE)
+
+    async def find(self, path: str) -> Node | None:
+        return await self._limited(partial(self.watches.data, path, ""))
+
+    async def children(self, path: str) -> list[str]:
+        """None if the node is missing, which its watch remembers."""
+        if await self._limited(partial(self.watches.exists, path, "")) is None:
+            return []
+        return await self._limited(partial(self.watches.children, path, ""))
+
+    def forget(self, group: str) -> None:
+        """Drop the watches of a group that was deleted."""
+        at = GroupPaths(group)
+        for path in (at.ids, at.owners, at.offsets, at.claims, at.run, at.topics, at.brokers):
+            self.watches.forget(path)
+
+    async def _limited(self, read: Callable[[], Awaitable[T]]) -> T:
+        async with self._limit:
+            return await read()
+
 
 log = get_logger("kzconsumer.exporter")
 

@@ -10,8 +10,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from kzconsumer.lag.findings import Finding, FindingId, examined, finding, of_partitions
-from kzconsumer.lag.totals import age_text, lag_text
+from kzconsumer.lag.totals import Finding, FindingId, age_text, examined, finding, lag_text, of_partitions
 from kzconsumer.model import TopicPartition
 from kzconsumer.settings.settings import Settings
 from kzconsumer_tools.exporter.exporter import Exporter, Reading

@@ -13,24 +13,25 @@ import anyio
 import msgspec
 
 from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.cluster_state import MetadataResponse
 from kzconsumer.brokers.protocol.error_codes import broker_error
-from kzconsumer.brokers.protocol.group_offsets import OffsetFetchRequest, StoredOffsets
-from kzconsumer.brokers.protocol.group_state import (
+from kzconsumer.brokers.protocol.groups import (
     ConsumerGroupDescribeRequest,
     DescribeGroupsRequest,
     GroupState,
     ListGroupsRequest,
+    OffsetFetchRequest,
+    StoredOffsets,
 )
-from kzconsumer.brokers.protocol.metadata import MetadataResponse
 from kzconsumer.brokers.protocol.versions import OFFSET_FETCH
 from kzconsumer.errors import BrokersUnreachableError, ConnectionLostError, KzConsumerError, UnsupportedVersionError
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.coordinator import ALL_FROM
-from kzconsumer.registry.cluster_metadata import ClusterMetadata
-from kzconsumer.zookeeper.round_trips import outcomes, together
+from kzconsumer.registry.topics import ClusterMetadata
+from kzconsumer.zookeeper.watches import outcomes, together
 from kzconsumer_tools.exporter.pictures import ReadGroup, ReadPartition
 from kzconsumer_tools.groups.cluster_access import OFFSETS_TOPIC
-from kzconsumer_tools.groups.topics import Topics
+from kzconsumer_tools.groups.group_reader import Topics
 
 #: Requests in flight to one broker.
 AT_ONCE = 100

@@ -1,0 +1,1 @@
+"""Groups from outside. Read `group_nodes`, then `cluster_access`."""

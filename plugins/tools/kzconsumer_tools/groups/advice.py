@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from kzconsumer_tools.groups.nodes import FindingKind
+from kzconsumer_tools.groups.group_nodes import FindingKind
 
 SymptomKind = (
     FindingKind

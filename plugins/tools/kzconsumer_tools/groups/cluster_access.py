@@ -7,35 +7,45 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Protocol
 
-from kzconsumer.brokers.leaders import Leaders
-from kzconsumer.brokers.log_offsets import LogOffsets, why_unknown
+import msgspec
+
+from kzconsumer.brokers.leaders import Leaders, LogOffsets, why_unknown
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.fetch import READ_UNCOMMITTED
-from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
-from kzconsumer.brokers.security import load_security
+from kzconsumer.brokers.protocol.log_reads import EARLIEST, LATEST, READ_UNCOMMITTED, ListedOffset
+from kzconsumer.brokers.transport import load_security
 from kzconsumer.errors import BrokersUnreachableError, KzConsumerError, NotDoneError
 from kzconsumer.fetcher.record_times import RecordTimes
+from kzconsumer.group.assignment import GroupSnapshot
+from kzconsumer.group.membership import ConsumerRegistry, SnapshotReader
 from kzconsumer.lag.partition import Why
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.offsets.coordinator import GroupCoordinator
+from kzconsumer.offsets.start_rules import WithBrokers
 from kzconsumer.registry import paths
-from kzconsumer.registry.cluster_metadata import ClusterMetadata, groups_for_guests
+from kzconsumer.registry.cluster import short_session
+from kzconsumer.registry.cluster_topics import TopicIdentities
+from kzconsumer.registry.group_records import Registration, needs_all_topics, subscribed_topics
+from kzconsumer.registry.nodes import Topic
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.registry.sessions import short_session
-from kzconsumer.registry.topic_identity import TopicIdentities
-from kzconsumer.registry.topics import TopicRegistry
+from kzconsumer.registry.topics import ClusterMetadata, TopicRegistry, groups_for_guests
 from kzconsumer.settings.sections import BrokersSettings, ZooKeeperSettings
-from kzconsumer.zookeeper.round_trips import together
+from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.watches import Watches
+from kzconsumer.zookeeper.watches import Watches, together
+from kzconsumer_tools.cluster.cluster_reader import (
+    cluster_from_brokers,
+    cluster_of,
+    controller_of,
+    no_topic,
+    require_cluster,
+    topics_from_brokers,
+    topics_of,
+)
 from kzconsumer_tools.cluster.description import ClusterDescription, TopicDescription
-from kzconsumer_tools.cluster.from_brokers import cluster_from_brokers, topics_from_brokers
-from kzconsumer_tools.cluster.reader import cluster_of, controller_of, no_topic, require_cluster, topics_of
-from kzconsumer_tools.groups.lag import LogRange
-from kzconsumer_tools.groups.nodes import GroupNodes
-from kzconsumer_tools.groups.reader import nodes_of, require_group
-from kzconsumer_tools.groups.topics import Topics, topics_now
+from kzconsumer_tools.groups.group_lag import LogRange
+from kzconsumer_tools.groups.group_nodes import GroupNodes, owner_of
+from kzconsumer_tools.groups.group_reader import Topics, nodes_of, require_group, topics_now
 
 # Seconds for each broker's response: below the limit of the session, so that an error names the broker.
 TIMEOUT = 5.0
@@ -292,3 +302,58 @@ async def read_nodes(chosen: ChosenCluster, group: str) -> GroupNodes:
     async with cluster_access(chosen.zookeeper, chosen.brokers, chosen.source, group) as access:
         await require_group(access.session, chosen.zookeeper.connect, group)
         return await access.nodes(group)
+
+
+# A group as its members read it, for previews. Raises where a member waits.
+
+log = get_logger("kzconsumer.cli")
+
+
+class LiveGroup(msgspec.Struct, frozen=True):
+    """The present group, the group with the joining members, and partition -> owner node's text."""
+
+    present: GroupSnapshot
+    joined: GroupSnapshot
+    owners: Mapping[TopicPartition, str]
+
+
+Joining = Callable[[Mapping[str, Registration]], Mapping[str, Registration]]
+"""The members that would join those that are present."""
+
+
+async def read_group(settings: Settings, joining: Joining) -> LiveGroup:
+    """Read the settings' group and the topics that the joining members would subscribe to.
+
+    A group that does not exist has no members. Raises ZooKeeperUnreachableError after 15 s, BrokersUnreachableError,
+    GroupUnreadableError for an unreadable registration unless the group ignores such members.
+    """
+    group = GroupPaths(settings.group.id)
+    async with cluster_access(settings.zookeeper, settings.brokers, settings.source, settings.group.id) as access:
+        session = access.session
+        watches = Watches(session)
+        reader = SnapshotReader(
+            ConsumerRegistry(session, watches, group),
+            TopicRegistry(session, watches),
+            watches,
+            group,
+            ignore_unreadable=settings.group.unreadable_members == "ignore",
+        )
+        present = await reader.members()
+        joined = await _with_topics({**present, **joining(present)}, await access.topics(), settings.group.id)
+        partitions = [TopicPartition(name, n) for name, topic in joined.topics.items() for n in topic.partitions]
+        nodes = await together([session.find(group.owner(partition)) for partition in partitions])
+    return LiveGroup(
+        present=GroupSnapshot(present, joined.all_topics, joined.topics),
+        joined=joined,
+        owners={each: owner_of(node) for each, node in zip(partitions, nodes, strict=True) if node is not None},
+    )
+
+
+async def _with_topics(members: Mapping[str, Registration], topics: Topics, group: str) -> GroupSnapshot:
+    all_topics = tuple(await topics.names()) if needs_all_topics(members) else ()
+    found = await topics.found(subscribed_topics(members, all_topics), group)
+    for name, topic in found.items():
+        if topic.fault:
+            log.error("topic node unreadable", path=paths.topic(name), reason=topic.fault)
+    usable = {name: Topic(topic.partitions, topic.incarnation or 0) for name, topic in found.items() if not topic.fault}
+    return GroupSnapshot(members, all_topics, usable)

@@ -1,0 +1,1 @@
+"""Stored offsets and their changes. Read `changes`."""

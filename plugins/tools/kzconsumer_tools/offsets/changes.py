@@ -7,11 +7,13 @@ chooses has none: the log is then as the operator has seen it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
 from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.start_rules import WithBrokers
 from kzconsumer.registry.claim_record import (
     CLAIM_RECORD_VERSION,
     ClaimRecord,
@@ -22,7 +24,7 @@ from kzconsumer.registry.claim_record import (
 from kzconsumer.registry.nodes import decode_offset, encode_offset
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Node
-from kzconsumer_tools.groups.lag import LogRange
+from kzconsumer_tools.groups.group_lag import LogRange
 from kzconsumer_tools.node_changes import Change
 
 ResetKind = Literal["earliest", "latest", "current", "offset", "shift", "time"]
@@ -262,3 +264,78 @@ def offset_in(data: bytes) -> int | None:
         return decode_offset(data)
     except ValueError:
         return None
+
+
+# Changes of offsets that the brokers store, and their undo files.
+#
+# A file has a JSON object on each line: `group`, `topic`, `partition`, `offset` (null: there was none), `metadata`
+# and `leader_epoch` (that of the last record before the offset).
+
+NO_OFFSET = WithBrokers(-1, None)
+
+
+class CoordinatorChange(msgspec.Struct, frozen=True):
+    """One partition: the coordinator's offset `before` becomes `after` (None: no offset)."""
+
+    partition: TopicPartition
+    before: WithBrokers | None
+    after: WithBrokers | None
+
+    @property
+    def changes(self) -> bool:
+        return self.before != self.after
+
+    def described(self) -> DescribedChange:
+        old, new = self.before.offset if self.before else None, self.after.offset if self.after else None
+        return described_change(self.partition, old, new, None, None, changes=self.changes, epoch=None)
+
+
+class SavedCoordinatorOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A line of the file."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int | None
+    metadata: str = ""
+    leader_epoch: int = -1
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def stored(self) -> WithBrokers | None:
+        return WithBrokers.read(self.offset, self.metadata, self.leader_epoch) if self.offset is not None else None
+
+
+def coordinator_undo_file(group: str, changes: Iterable[CoordinatorChange]) -> bytes:
+    """The coordinator's present offsets, of the partitions that change."""
+    lines = [
+        SavedCoordinatorOffset(
+            group, *change.partition, change.before.offset, change.before.metadata, change.before.leader_epoch
+        )
+        if change.before is not None
+        else SavedCoordinatorOffset(group, *change.partition, None)
+        for change in changes
+        if change.changes
+    ]
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+
+
+def read_undo(content: bytes) -> list[SavedCoordinatorOffset] | None:
+    """None for a file of another format. Raises ValueError, naming the line, for an invalid line."""
+    first, *_ = content.split(b"\n", 1)
+    try:
+        keys = msgspec.json.decode(first)
+    except msgspec.DecodeError:
+        return None
+    if not isinstance(keys, dict) or "offset" not in keys:
+        return None
+    found = []
+    for number, text in enumerate(content.splitlines(), 1):
+        try:
+            found.append(msgspec.json.decode(text, type=SavedCoordinatorOffset))
+        except msgspec.DecodeError as error:
+            raise ValueError(f"line {number}: not an offset of the brokers: {error}") from None
+    return found

@@ -8,19 +8,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from kzconsumer.display import plural
 from kzconsumer.errors import NotDoneError, NotFoundError
-from kzconsumer.figures import plural
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.authority import Storage, WithBrokers
+from kzconsumer.offsets.start_rules import Storage, WithBrokers
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
-from kzconsumer_tools.groups.lag import LogRange
-from kzconsumer_tools.groups.nodes import GroupNodes
-from kzconsumer_tools.offsets.changes import to_offset
-from kzconsumer_tools.offsets.coordinator_changes import CoordinatorChange
-from kzconsumer_tools.offsets.moved import Block, MovedGroup, Side, block, in_use, known_blocks, moved, to_resolve
-from kzconsumer_tools.offsets.prepare import CoordinatorChanges, OffsetChanges, Scope, nodes_at, within
-from kzconsumer_tools.offsets.stored import effective_offsets
-from kzconsumer_tools.offsets.view import read_view
+from kzconsumer_tools.groups.group_lag import LogRange
+from kzconsumer_tools.groups.group_nodes import GroupNodes
+from kzconsumer_tools.offsets.changes import CoordinatorChange, to_offset
+from kzconsumer_tools.offsets.prepare import CoordinatorChanges, OffsetChanges, Scope, nodes_at, read_view, within
+from kzconsumer_tools.offsets.stored import (
+    Block,
+    MovedGroup,
+    Side,
+    block,
+    effective_offsets,
+    in_use,
+    known_blocks,
+    moved,
+    to_resolve,
+)
 
 _PLACES: Mapping[Storage, str] = {"zookeeper": "ZooKeeper", "kafka": "the brokers", "both": "ZooKeeper or the brokers"}
 

@@ -15,14 +15,12 @@ from kzconsumer.errors import NotPermittedError
 from kzconsumer.lag.partition import Why
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
-from kzconsumer.registry.sessions import LIMIT
-from kzconsumer.zookeeper.round_trips import together
+from kzconsumer.registry.cluster import LIMIT
+from kzconsumer.zookeeper.watches import together
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
-from kzconsumer_tools.groups.lag import GroupLag, group_lag, next_offsets, partitions_of
-from kzconsumer_tools.groups.nodes import GroupFacts, GroupNodes, KnownTopic, facts
-from kzconsumer_tools.groups.reader import group_names, nodes_of
-from kzconsumer_tools.groups.topics import Topics
-from kzconsumer_tools.offsets.group_summary import GroupSummary
+from kzconsumer_tools.groups.group_lag import GroupLag, GroupSummary, group_lag, next_offsets, partitions_of
+from kzconsumer_tools.groups.group_nodes import GroupFacts, GroupNodes, KnownTopic, facts
+from kzconsumer_tools.groups.group_reader import Topics, group_names, nodes_of
 
 #: Groups that are read at the same time.
 PAGE = 50

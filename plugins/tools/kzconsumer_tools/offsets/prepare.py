@@ -7,25 +7,42 @@ ZooKeeper group stores offsets is checked before and after.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from kzconsumer.errors import NotDoneError, NotFoundError
+import msgspec
+
+from kzconsumer.assignors import Assignor
+from kzconsumer.errors import NotDoneError, NotFoundError, PluginError
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.authority import WithBrokers
+from kzconsumer.offsets.start_rules import Storage, WithBrokers
+from kzconsumer.plugins import ASSIGNORS, list_plugins, load
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_tools import node_changes
-from kzconsumer_tools.groups.apply import apply_changes, make_parents
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
-from kzconsumer_tools.groups.members_present import members_present, require_no_members
-from kzconsumer_tools.groups.nodes import GroupNodes
-from kzconsumer_tools.node_changes import SavedNode
-from kzconsumer_tools.offsets import coordinator_changes
-from kzconsumer_tools.offsets.changes import OffsetChange, PartitionNodes, Reset, offset_in, reset, to_offset
-from kzconsumer_tools.offsets.coordinator_changes import NO_OFFSET, CoordinatorChange
-from kzconsumer_tools.offsets.files import FileFormat, SavedOffset
-from kzconsumer_tools.offsets.origin import origin_of, require_present_topics
-from kzconsumer_tools.offsets.stored import offsets_of_0_7, stored_offsets
-from kzconsumer_tools.paths import partition_of_0_7
+from kzconsumer_tools.groups.diagnosis import Symptom, examine, not_asked
+from kzconsumer_tools.groups.group_lag import partitions_of
+from kzconsumer_tools.groups.group_nodes import GroupFacts, GroupNodes, facts, members_present, require_no_members
+from kzconsumer_tools.groups.group_reader import apply_changes, make_parents
+from kzconsumer_tools.node_changes import SavedNode, partition_of_0_7
+from kzconsumer_tools.offsets.changes import (
+    NO_OFFSET,
+    CoordinatorChange,
+    OffsetChange,
+    PartitionNodes,
+    Reset,
+    coordinator_undo_file,
+    offset_in,
+    reset,
+    to_offset,
+)
+from kzconsumer_tools.offsets.offset_files import FileFormat, SavedOffset
+from kzconsumer_tools.offsets.stored import (
+    effective_offsets,
+    offsets_of_0_7,
+    origin_of,
+    require_present_topics,
+    stored_offsets,
+)
 
 Scope = Mapping[str, Collection[int] | None]
 """Topic -> the chosen partitions, None for all of them."""
@@ -71,7 +88,7 @@ class CoordinatorChanges(NamedTuple):
     left_out: tuple[str, ...] = ()
 
     def undo_file(self) -> bytes:
-        return coordinator_changes.undo_file(self.nodes.group, self.changes)
+        return coordinator_undo_file(self.nodes.group, self.changes)
 
     async def apply(self, access: ClusterAccess) -> None:
         """Store what changes, and read it back. Raises NotDoneError, GroupInUseError, CoordinatorError."""
@@ -249,4 +266,64 @@ def nodes_at(nodes: GroupNodes, partition: TopicPartition) -> PartitionNodes:
         found.claim  # noqa: B018
     except ValueError as error:
         raise NotDoneError(f"{path}: {error}; use a newer kzconsumer") from None
+    return found
+
+
+# A group as read from outside, with its effective offsets: ZooKeeper's, the brokers', or the larger of both.
+
+
+class GroupView(msgspec.Struct, frozen=True):
+    """`facts.offsets` are those that a member starts at; `brokers` are the brokers' (empty if they were not asked)."""
+
+    nodes: GroupNodes
+    facts: GroupFacts
+    brokers: Mapping[TopicPartition, WithBrokers]
+
+
+def view_of(nodes: GroupNodes) -> GroupView:
+    """The view of a group that stores its offsets in ZooKeeper only."""
+    return GroupView(nodes, facts(nodes), {})
+
+
+async def read_view(access: ClusterAccess, nodes: GroupNodes, storage: Storage) -> GroupView:
+    """Ask the brokers too if they store offsets of the group. Raises CoordinatorError."""
+    view = view_of(nodes)
+    if storage == "zookeeper":
+        return view
+    zookeeper = view.facts.offsets
+    brokers = await access.coordinator_offsets(nodes.group, view.facts.existing.union(zookeeper))
+    more = sorted({partition.topic for partition in brokers}.difference(nodes.topics))
+    if more:
+        found = await (await access.topics()).found(more, nodes.group)
+        nodes = msgspec.structs.replace(nodes, topics={**nodes.topics, **found})
+    offsets = effective_offsets(nodes, zookeeper, brokers, storage)
+    return GroupView(nodes, msgspec.structs.replace(facts(nodes), offsets=offsets), brokers)
+
+
+# One look at a group for `describe` and `doctor`: its nodes, its effective offsets, and the logs.
+
+
+class Look(NamedTuple):
+    """`not_asked`: what could not be examined, a sentence each."""
+
+    view: GroupView
+    symptoms: list[Symptom]
+    not_asked: list[str]
+
+
+async def look(access: ClusterAccess, group: str, storage: Storage) -> Look:
+    """Raises CoordinatorError if the brokers store offsets of the group and do not return them."""
+    view = await read_view(access, await access.nodes(group), storage)
+    logs = await access.known_logs([each for each in partitions_of(view.facts) if each in view.facts.existing])
+    return Look(view, examine(view.nodes, logs, _assignors(), view.facts), not_asked(view.nodes, logs))
+
+
+def _assignors() -> Mapping[str, Assignor]:
+    """All installed assignors that can be loaded; `kzconsumer plugins` shows the others."""
+    found: dict[str, Assignor] = {}
+    for plugin in list_plugins(ASSIGNORS):
+        try:
+            found[plugin.name] = cast("Assignor", load(ASSIGNORS, plugin.name))
+        except PluginError:
+            continue
     return found

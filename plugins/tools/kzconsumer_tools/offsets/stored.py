@@ -2,18 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
+from typing import Literal
 
 import msgspec
 
+from kzconsumer.display import plural, some
+from kzconsumer.errors import NotDoneError
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.authority import Authority, Storage, WithBrokers
+from kzconsumer.offsets.start_rules import Authority, Storage, WithBrokers
+from kzconsumer.registry import paths
+from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record
+from kzconsumer.registry.nodes import of_earlier_topic
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer_tools.groups.nodes import GroupNodes
-from kzconsumer_tools.offsets.changes import offset_in
-from kzconsumer_tools.offsets.origin import record_of
-from kzconsumer_tools.paths import partition_of, partition_of_0_7
+from kzconsumer_tools.groups.group_lag import LogRange
+from kzconsumer_tools.groups.group_nodes import GroupFacts, GroupNodes, KnownTopic, listed, members_present
+from kzconsumer_tools.node_changes import partition_of, partition_of_0_7
+from kzconsumer_tools.offsets.changes import DescribedChange, consumption, offset_in
+
+# Which log a stored offset refers to.
+#
+# A number alone does not say: the topic may have been deleted and created again, or its log cut off and grown again.
+
+_EARLIER = "earlier"
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """`topic`: the id of the offset's topic, else its incarnation in hexadecimal, or "earlier" if only that is known;
+    empty: unknown. `leader_epoch`: of the last record before the offset; -1: unknown."""
+
+    topic: str = ""
+    leader_epoch: int = -1
+
+    def differs(self, present: KnownTopic) -> bool:
+        """Whether the offset is of another topic than the present one of that name."""
+        if not self.topic:
+            return False
+        known = (present.id, f"{present.incarnation:#x}" if present.incarnation is not None else "")
+        return self.topic not in known
+
+
+UNKNOWN = Origin()
+
+
+def origin_of(nodes: GroupNodes, partition: TopicPartition) -> Origin:
+    """Of a group's stored offset in ZooKeeper. The rules are those of a claim (`kzconsumer.registry.owners`)."""
+    node = nodes.offsets.get(GroupPaths(nodes.group).offset(partition))
+    offset = offset_in(node.data) if node is not None else None
+    if node is None or offset is None:
+        return UNKNOWN
+    record, topic = record_of(nodes, partition), nodes.topics.get(partition.topic)
+    if topic is None:
+        return Origin(record.incarnation) if record is not None else UNKNOWN
+    present = topic.incarnation
+    if record is not None and present is not None and record.incarnation == f"{present:#x}":
+        return Origin(topic.id or record.incarnation, record.leader_epoch_before(offset))
+    if present is None or of_earlier_topic(node.stat.mzxid, present):
+        return Origin(record.incarnation if record is not None else _EARLIER)
+    return Origin(topic.id or f"{present:#x}")
+
+
+def require_present_topics(
+    origins: Mapping[TopicPartition, Origin], topics: Mapping[str, KnownTopic], way_out: str
+) -> None:
+    """Raises NotDoneError if offsets are of other topics than those that have the names now."""
+    others = sorted(
+        each for each, origin in origins.items() if each.topic in topics and origin.differs(topics[each.topic])
+    )
+    if others:
+        raise NotDoneError(
+            f"{plural(len(others), 'offset')} ({some(map(str, others))}) of another topic than the present one of that "
+            f"name: it was deleted and created again, or this is another cluster; {way_out} (nothing was changed)"
+        )
+
+
+def record_of(nodes: GroupNodes, partition: TopicPartition) -> ClaimRecord | None:
+    """None if there is none, or only one of an unknown format."""
+    claim = nodes.claims.get(GroupPaths(nodes.group).claim_record(partition))
+    try:
+        return decode_claim_record(claim.data) if claim is not None else None
+    except ValueError:
+        return None
 
 
 class StoredOffset(msgspec.Struct, frozen=True):
@@ -121,3 +192,162 @@ def _stored(
         epoch=record.epoch if record is not None else None,
         plan=(record.plan.first, record.plan.until) if record is not None and record.plan is not None else None,
     )
+
+
+# What moving a group to the brokers, or back, does to each partition, and what has to be resolved before.
+
+Side = Literal["kafka", "zookeeper"]
+
+Block = Literal[
+    "offset_after_log",
+    "offset_before_log",
+    "planned_range",
+    "recreated_topic",
+    "topic_missing",
+    "unknown_claim_record",
+    "unreadable_offset",
+]
+"""Kinds of `groups doctor`. `recreated_topic`: the offset was stored for an earlier topic of that name."""
+
+_OUTSIDE = "outside the log"
+_MISSING = "of a topic or partition that does not exist"
+_RESOLVED: Mapping[Block, tuple[str, str]] = {
+    "offset_after_log": (_OUTSIDE, "`kzconsumer offsets reset {group} --to-current` moves offsets into it"),
+    "offset_before_log": (_OUTSIDE, "`kzconsumer offsets reset {group} --to-current` moves offsets into it"),
+    "planned_range": ("at a planned range", "start a member with its sink, which writes the range, and stop it"),
+    "recreated_topic": (
+        "stored for an earlier topic of that name",
+        "`kzconsumer offsets reset {group}` sets where to begin",
+    ),
+    "topic_missing": (_MISSING, "`kzconsumer groups clean {group}` removes them, --topic leaves them out"),
+    "unknown_claim_record": ("with a claim record of a newer version", "use that version of kzconsumer"),
+    "unreadable_offset": ("unreadable", "`kzconsumer offsets reset {group}` replaces them"),
+}
+"""What is wrong with an offset, and the way out."""
+
+_RESOLVED_IN_KAFKA: Mapping[Block, tuple[str, str]] = {
+    "offset_after_log": (_OUTSIDE, "`kafka-consumer-groups.sh --reset-offsets --to-current` moves offsets into it"),
+    "offset_before_log": (_OUTSIDE, "`kafka-consumer-groups.sh --reset-offsets --to-current` moves offsets into it"),
+    "topic_missing": (_MISSING, "--topic leaves them out"),
+}
+
+
+class MovedPartition(msgspec.Struct, frozen=True):
+    """`stored`: where a member of the group in ZooKeeper starts; `kafka`: where one of the Kafka group does; `new`:
+    what the group that is moved to has afterwards. None: no offset. `blocked`: why the offset is not moved.
+
+    `skipped` offsets will not be consumed by the group that is moved to, `repeated` ones once more; `republished` of
+    them a replayable sink's destination holds, or may hold.
+    """
+
+    topic: str
+    partition: int
+    stored: int | None
+    kafka: int | None
+    new: int | None
+    changes: bool
+    log_start: int | None
+    log_end: int | None
+    blocked: Block | None
+    skipped: int
+    repeated: int
+    republished: int
+
+
+class MovedGroup(msgspec.Struct, frozen=True):
+    """`to`: the side whose offsets are written. `blocked`: what has to be resolved before, as sentences. `same`: both
+    sides have the same offsets, as they were read. `coordinated`: brokers of 0.8 coordinate no groups."""
+
+    group: str
+    kafka_group: str
+    to: Side
+    executed: bool
+    undo: str | None
+    same: bool
+    coordinated: bool
+    blocked: tuple[str, ...]
+    partitions: tuple[MovedPartition, ...]
+
+
+def block(
+    partition: TopicPartition, offset: int | None, log: LogRange | None, known: Mapping[TopicPartition, Block]
+) -> Block | None:
+    """Why the offset must not be moved. `log` None: the partition does not exist; `known` is from `known_blocks`."""
+    if partition in known:
+        return known[partition]
+    if offset is None:
+        return None
+    if log is None:
+        return "topic_missing"
+    if log.start <= offset <= log.end:
+        return None
+    return "offset_before_log" if offset < log.start else "offset_after_log"
+
+
+def known_blocks(nodes: GroupNodes, known: GroupFacts, *, offsets: bool) -> dict[TopicPartition, Block]:
+    """What the group's nodes show, with `offsets` also about those in them. No member would start there either."""
+    found: dict[TopicPartition, Block] = {}
+    for finding in known.findings:
+        match finding.kind:
+            case "planned_range" | "unknown_claim_record" as kind:
+                found |= _at(finding.path, kind)
+            case "unreadable_offset" as kind if offsets:
+                found |= _at(finding.path, kind)
+    for path, node in nodes.offsets.items() if offsets else ():
+        topic = nodes.topics.get(paths.topic_of(path))
+        if topic is not None and (topic.incarnation is None or of_earlier_topic(node.stat.mzxid, topic.incarnation)):
+            found |= _at(path, "recreated_topic")
+    return found
+
+
+def _at(path: str, kind: Block) -> dict[TopicPartition, Block]:
+    try:
+        return {partition_of(path): kind}
+    except ValueError:  # an unknown_node, which no member reads
+        return {}
+
+
+def moved(
+    partition: TopicPartition,
+    to: Side,
+    stored: int | None,
+    kafka: int | None,
+    log: LogRange | None,
+    blocked: Block | None,
+    change: DescribedChange | None,
+) -> MovedPartition:
+    """`change` is None for a partition without an offset to move, and for a blocked one."""
+    old = stored if to == "zookeeper" else kafka
+    # The other side has no offset: those before the new one have been consumed on this side.
+    skipped, repeated = consumption(old, change.new, log) if change is not None and old is not None else (0, 0)
+    return MovedPartition(
+        topic=partition.topic,
+        partition=partition.partition,
+        stored=stored,
+        kafka=kafka,
+        new=change.new if change is not None else kafka if to == "kafka" else stored,
+        changes=change is not None and change.changes,
+        log_start=log.start if log else None,
+        log_end=log.end if log else None,
+        blocked=blocked,
+        skipped=skipped,
+        repeated=repeated,
+        republished=change.republished if change is not None else 0,
+    )
+
+
+def in_use(nodes: GroupNodes, namesake: GroupNodes, kafka_members: Collection[str]) -> Iterator[str]:
+    """Members that store offsets on either side. `namesake`: the group in ZooKeeper with the Kafka group's name."""
+    for each in {each.group: each for each in (nodes, namesake)}.values():
+        if (reason := members_present(each)) is not None:
+            yield f"the group {each.group} {reason}"
+    if kafka_members:
+        yield f"the Kafka group {namesake.group} has {listed(kafka_members)}"
+
+
+def to_resolve(group: str, to: Side, partitions: Collection[MovedPartition]) -> Iterator[str]:
+    """What blocks offsets, each with the way out."""
+    ways = _RESOLVED if to == "kafka" else _RESOLVED_IN_KAFKA
+    numbers = Counter(ways[each.blocked] for each in partitions if each.blocked is not None)
+    for (what, how), number in sorted(numbers.items()):
+        yield f"{plural(number, 'offset')} {'is' if number == 1 else 'are'} {what}: {how.format(group=group)}"

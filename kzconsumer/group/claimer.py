@@ -1,0 +1,335 @@
+"""Claims are opened, moved and released here, in batches, by the rebalancer.
+
+A lost claim is closed at once by the code that detects it; the next sweep removes the rest. A claim ends in this order:
+nothing more is handed out, the work in hand may end, its offset is committed, its owner node is deleted. If it were
+committed later, the new owner would begin too early; if it were released earlier, two members would deliver the
+partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
+
+import anyio
+import msgspec
+
+from kzconsumer.errors import KzConsumerError, SessionExpiredError, TopicChangedError, ZooKeeperError
+from kzconsumer.fetcher.fetcher_manager import FetcherManager
+from kzconsumer.group.owned import Claim, OwnedPartitions
+from kzconsumer.logs.logger import get_logger
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.offsets.adopter import Adopter
+from kzconsumer.offsets.committer import Committer
+from kzconsumer.offsets.storage import Committed
+from kzconsumer.registry.claim_record import Blocked, Claimed, Refused
+from kzconsumer.registry.nodes import Topic
+from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.zookeeper.operations import Delete
+from kzconsumer.zookeeper.watches import Watches, outcomes, repeated, together
+
+# The application's rebalance listener, and the calls to it.
+#
+# It is notified of the end only of partitions that were reported to it as assigned, also if the member leaves or
+# loses its session during a claim. A listener that exceeds its deadline is cancelled.
+
+log = get_logger("kzconsumer.group")
+
+Call = Callable[[int, frozenset[TopicPartition]], Awaitable[None]]
+
+
+class RebalanceListener:
+    """Override what you need; each method is awaited, within `deadline` seconds, with the generation and partitions.
+
+    An exception ends the member. A method may await `leave()`, which returns at once there: the call is cancelled at
+    its next await, and `on_revoked` follows for everything owned. A move to another stream of the member is not
+    reported. `on_lost` is not in `kafka.javaapi.consumer.ConsumerRebalanceListener` (0.9 to 1.1), which reported lost
+    partitions as released, or not at all.
+    """
+
+    deadline: float = 5.0
+
+    async def on_assigned(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
+        """These are owned from now on; nothing of them is delivered before this call has ended.
+
+        `ConsumerConnector.seek` may be awaited here, to begin elsewhere than at the stored offset.
+        """
+
+    async def on_revoked(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
+        """These will be released: nothing more is delivered, and the final commit follows this call."""
+
+    async def on_lost(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
+        """These are no longer owned: what is not committed will be redelivered, possibly to another member."""
+
+
+class ListenerCalls:
+    """The listener of one member; without one the calls do nothing."""
+
+    def __init__(self, listener: RebalanceListener | None) -> None:
+        self._listener = listener if listener is not None else RebalanceListener()
+        self._reported: set[TopicPartition] = set()
+        self._tasks: set[int] = set()
+        self.generation = 0
+
+    @property
+    def calling(self) -> bool:
+        """Whether the current task is a call of the listener, which must not wait for the membership to end."""
+        return anyio.get_current_task().id in self._tasks
+
+    async def assigned(self, partitions: Collection[TopicPartition]) -> None:
+        self._reported.update(partitions)
+        await self._call(self._listener.on_assigned, partitions)
+
+    async def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        await self._call(self._listener.on_revoked, self._forget(partitions))
+
+    async def lost(self, partitions: Collection[TopicPartition]) -> None:
+        await self._call(self._listener.on_lost, self._forget(partitions))
+
+    def _forget(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
+        """Those of them that were reported as assigned."""
+        known = self._reported.intersection(partitions)
+        self._reported -= known
+        return known
+
+    async def _call(self, call: Call, partitions: Collection[TopicPartition]) -> None:
+        if not partitions:
+            return
+        task = anyio.get_current_task().id
+        self._tasks.add(task)
+        try:
+            with anyio.move_on_after(self._listener.deadline) as scope:
+                await call(self.generation, frozenset(partitions))
+        finally:
+            self._tasks.discard(task)
+        if scope.cancelled_caught:
+            name = getattr(call, "__name__", repr(call))
+            log.error("rebalance listener timed out", call=name, seconds=self._listener.deadline)
+
+
+REVOKE_DEADLINE_WITH_ORIGINALS = 3.5
+"""Seconds that a release may take in a group with original members, work in hand and listener included: an original
+tries to claim four times, 2 s apart, and gives up then; this leaves it two of the four."""
+LEAST_FOR_LISTENER = 0.5
+"""Seconds for the listener even if the work in hand has used up the deadline."""
+
+
+class Claims:
+    """Begins and ends the ownership of partitions."""
+
+    def __init__(
+        self,
+        owned: OwnedPartitions,
+        owners: OwnerRegistry,
+        adopter: Adopter,
+        watches: Watches,
+        paths: GroupPaths,
+        committer: Committer,
+        fetchers: FetcherManager,
+        listener: ListenerCalls,
+    ) -> None:
+        self._owned = owned
+        self._owners = owners
+        self._adopter = adopter
+        self._watches = watches
+        self._paths = paths
+        self._committer = committer
+        self._fetchers = fetchers
+        self._listener = listener
+        self.revoke_deadline = REVOKE_DEADLINE_WITH_ORIGINALS
+        """Seconds; set by the rebalancer, which knows the other members."""
+
+    async def outdated(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
+        """Open claims of topics that were deleted and created again since: their offsets mean other records now.
+
+        Nothing more is committed of these and of deleted topics. `topics` also lacks topics whose nodes are unreadable.
+        """
+        unknown = {partition.topic for partition in self._owned.claims if partition.topic not in topics}
+        present = await self._owners.incarnations(unknown)
+        recreated = []
+        for partition, claim in self._owned.claims.items():
+            topic = topics.get(partition.topic)
+            present_one = topic.incarnation if topic is not None else present.get(partition.topic)
+            if claim.tracker.incarnation != present_one:
+                claim.tracker.retired = True
+                if topic is not None:
+                    recreated.append(partition)
+        return recreated
+
+    async def sweep(self) -> None:
+        """Remove what an interrupted rebalance or a lost claim has left: closed claims, owner nodes without claim."""
+        closed = [claim for claim in self._owned.claims.values() if not claim.tracker.open]
+        await self._listener.lost([claim.topic_partition for claim in closed])
+        await self._committer.close([claim.tracker for claim in closed])
+        left = {claim.topic_partition for claim in closed} | self._owned.doubtful
+        for partition in left:
+            self._watches.unguard(self._paths.owner(partition))
+        await together([self._owners.abandon(partition) for partition in left])
+        for claim in closed:
+            self._owned.forget(claim)
+        self._owned.doubtful.clear()
+
+    async def open(
+        self, wanted: Mapping[TopicPartition, ConsumerThreadId], topics: Mapping[str, Topic]
+    ) -> dict[TopicPartition, Blocked | Refused | KzConsumerError]:
+        """Claim each partition by itself and begin to fetch it; returns why others failed.
+
+        Raises SessionExpiredError.
+        """
+        await self._listener.lost(self._owned.claims.keys() & wanted.keys())  # since the last sweep
+        await self._owners.prepare({partition.topic for partition in wanted})
+        self._owned.doubtful.update(wanted)  # until the outcome of each is known
+        results = await outcomes(
+            [self._owners.claim(p, thread, topics[p.topic].incarnation) for p, thread in wanted.items()]
+        )
+        failed: dict[TopicPartition, Blocked | Refused | KzConsumerError] = {}
+        claims = []
+        claimed = {p.topic for p, result in zip(wanted, results, strict=True) if isinstance(result, Claimed)}
+        # Read after the claims: a claim of a topic that is the same now was made while it was.
+        present = await repeated(partial(self._owners.incarnations, claimed))
+        for partition, result in zip(wanted, results, strict=True):
+            incarnation = topics[partition.topic].incarnation
+            if isinstance(result, SessionExpiredError):
+                raise result
+            if not isinstance(result, Claimed):
+                failed[partition] = result
+                if not isinstance(result, KzConsumerError):
+                    self._owned.doubtful.discard(partition)
+            elif present.get(partition.topic) != incarnation:
+                failed[partition] = TopicChangedError(partition.topic)  # the next sweep deletes the owner node
+            else:
+                claims.append((partition, incarnation, result))
+        begun, refused = [], []
+        for (partition, *_), each in zip(claims, await self._adopter.adopt(claims), strict=True):
+            if each.refusal:
+                failed[partition] = Refused(self._paths.claim_record(partition), each.refusal)
+                refused.append(each.claimed.fence)
+            else:
+                owner = each.claimed.fence.owner
+                begun.append(self._owned.begin(partition, wanted[partition], owner, each.tracker, each.position))
+        await outcomes([self._owners.release(fence) for fence in refused])  # the next sweep retries
+        self._owned.doubtful.difference_update(claim.topic_partition for claim in begun)
+        await self._owned.guard(begun)
+        with self._owned.unreported(begun):
+            await self._listener.assigned([claim.topic_partition for claim in begun])
+        return failed
+
+    async def move(self, moves: Mapping[TopicPartition, ConsumerThreadId]) -> None:
+        """Continue partitions on other streams of this member: drained and committed, but never without an owner."""
+        async for drained in drained_claims(self._owned.open(moves), anyio.current_time() + self.revoke_deadline):
+            await self._move(drained, moves)
+
+    async def _move(self, drained: list[Claim], moves: Mapping[TopicPartition, ConsumerThreadId]) -> None:
+        begun = []
+        for claim, committed in (await self._close(drained)).items():
+            thread = moves[claim.topic_partition]
+            self._watches.unguard(claim.owner.path)
+            if committed.record.plan is not None:
+                # Only a new claim finds out whether the range was written, and replays it if not.
+                self._committer.lose(claim.tracker, "a planned range was not written in time")
+                continue
+            try:
+                fence = await self._owners.change_thread(committed.fence, thread)
+            except ZooKeeperError as error:
+                self._committer.lose(claim.tracker, str(error))
+                continue
+            old = claim.tracker
+            tracker = old.going_on()
+            self._committer.open(tracker, msgspec.structs.replace(committed, fence=fence))
+            resume = None if committed.offset is None else old.processed
+            old.close()  # unfinished work is dropped: its records are redelivered on the other stream
+            begun.append(self._owned.begin(claim.topic_partition, thread, fence.owner, tracker, resume))
+        self._fetchers.start(claim.fetch for claim in begun)
+        await self._owned.guard(begun)
+
+    async def release(self, partitions: Collection[TopicPartition]) -> None:
+        """Release partitions for another member, each as soon as the work on it has ended."""
+        until = anyio.current_time() + self.revoke_deadline
+        async for drained in drained_claims(self._owned.open(partitions), until):
+            await self._release(drained, until)
+
+    async def _release(self, drained: list[Claim], until: float) -> None:
+        with anyio.CancelScope(deadline=until + LEAST_FOR_LISTENER):
+            await self._listener.revoked([claim.topic_partition for claim in drained])
+        leaving = await self._close(drained)
+        for claim in leaving:
+            self._watches.unguard(claim.owner.path)
+        withdrawn = await self._withdrawn(leaving)
+        for claim in withdrawn:
+            event, stored = "stored offset of a deleted topic removed", leaving[claim].offset
+            log.warning(event, **claim.topic_partition._asdict(), stored=stored)
+        results = await outcomes([self._owners.release(at.fence, withdrawn.get(each)) for each, at in leaving.items()])
+        for claim, result in zip(leaving, results, strict=True):
+            if not isinstance(result, KzConsumerError):
+                self._owned.forget(claim)
+        for result in results:
+            if isinstance(result, KzConsumerError):
+                raise result
+
+    async def _withdrawn(self, leaving: Mapping[Claim, Committed]) -> dict[Claim, Delete]:
+        """The stored offsets of deleted topics, which a new topic of that name would begin at."""
+        retired = {claim: at for claim, at in leaving.items() if claim.tracker.retired and at.version >= 0}
+        there = await self._owners.incarnations({claim.topic_partition.topic for claim in retired})
+        return {
+            claim: Delete(self._paths.offset(claim.topic_partition), at.version)
+            for claim, at in retired.items()
+            if there.get(claim.topic_partition.topic) != claim.tracker.incarnation
+        }
+
+    async def settle(self, patience: float) -> None:
+        """Hand out nothing more, and wait up to `patience` seconds until what is handed out is acknowledged."""
+        async for _ in drained_claims(self._owned.open(self._owned.claims), anyio.current_time() + patience):
+            pass
+
+    async def report_leaving(self) -> None:
+        """Report to the listener what ends because the member leaves, whether a release is under way or not."""
+        lost = {partition for partition, claim in self._owned.claims.items() if claim.tracker.lost}
+        await self._listener.lost(lost)
+        await self._listener.revoked(self._owned.claims.keys() - lost)
+
+    async def lose_all(self) -> None:
+        """The session has expired, and every claim with it."""
+        lost = list(self._owned.claims)  # also those lost just before, which no sweep has reported yet
+        self._owned.close_all()
+        await self._listener.lost(lost)
+
+    async def _close(self, claims: Collection[Claim]) -> dict[Claim, Committed]:
+        """The final commit of claims. Returns those that are still ours."""
+        committed = await self._committer.close([claim.tracker for claim in claims])
+        return {claim: committed[claim.tracker] for claim in claims if claim.tracker in committed}
+
+
+async def drained_claims(claims: Iterable[Claim], until: float) -> AsyncGenerator[list[Claim], None]:
+    """Hand out nothing more of these claims; yield them in batches as the work on each ends.
+
+    At `until`, in seconds of the event loop's clock, the rest is yielded with its work unfinished.
+    """
+    busy = dict.fromkeys(claims)  # in their order
+    ended: list[Claim] = []
+    change = anyio.Event()
+
+    def done(claim: Claim) -> None:
+        if claim in busy:
+            del busy[claim]
+            ended.append(claim)
+            change.set()
+
+    for claim in list(busy):
+        claim.tracker.close(partial(done, claim))
+    while busy or ended:
+        if not ended:
+            with anyio.CancelScope(deadline=until):
+                await change.wait()
+        if not ended:
+            for claim in busy:
+                log.warning(
+                    "work not finished in time, its records will be redelivered",
+                    **claim.topic_partition._asdict(),
+                    first=claim.tracker.processed,
+                    until=claim.tracker.consumed,
+                )
+            ended.extend(busy)
+            busy.clear()
+        part, ended, change = ended, [], anyio.Event()
+        yield part

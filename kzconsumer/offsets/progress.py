@@ -1,0 +1,333 @@
+"""Progress of one claim: consumed and processed offset, and whether the claim is still open.
+
+Streams and the sink runner hand over and mark; the committer reads. **An offset always means the next record to be
+read**: `processed == 7` means that everything below 7 is done, and a commit stores 7.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from kzconsumer.model import TopicPartition
+from kzconsumer.records import _native
+from kzconsumer.records.forms import NO_RECORDS, Records
+from kzconsumer.registry.claim_record import Plan
+
+# The positions of an owned partition, as shown to applications and in the log.
+
+
+class Position(msgspec.Struct, frozen=True):
+    """The positions of one owned partition; None is "not known yet"."""
+
+    topic: str
+    partition: int
+    thread: str
+    fetched: int | None
+    consumed: int
+    processed: int
+    committed: int | None
+    high_watermark: int | None
+    """The end of what can be read now; with read_committed the last stable offset."""
+    paused: bool = False
+    incarnation: int = 0
+    """The czxid of the topic's node, which differs for a recreated topic."""
+    end: int | None = None
+    """The first offset that will not be read, or None if the partition has no end."""
+    led: bool = True
+    """False while its leader is being searched."""
+    leader: int | None = None
+    """The broker it is fetched from; None while it is not fetched."""
+    queue_full: bool = False
+    """Its stream's queue is full, so it is not fetched at the moment."""
+    verified: bool = True
+    """Its present leader has served a fetch at its position: the log holds what was read before."""
+    throttled: bool = False
+    """A quota of its broker holds this member back."""
+    failed: bool = False
+    """Its stream has raised an error, and it is no longer fetched."""
+    high_watermark_at: float | None = None
+    """When a broker returned `high_watermark`, by `kzconsumer.clock`: while none answers, it says less and less."""
+
+    @property
+    def left(self) -> int | None:
+        """Offsets that could be read now and are not processed yet; None while unknown."""
+        if self.high_watermark is None:
+            return None
+        until = self.high_watermark if self.end is None else min(self.high_watermark, self.end)
+        return max(0, until - self.processed)
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the application has taken everything that can be read."""
+        return self.high_watermark is not None and self.consumed >= self.high_watermark
+
+
+# The leader epoch of the records before a position, which distinguishes a log that was replaced from one that grew.
+#
+# An offset alone says nothing about a log that was cut off and has grown past it. Of two logs with the same epoch
+# before an offset, all records before it are the same (KIP-101, KIP-320).
+
+UNKNOWN: Final = -1
+"""The epoch of records from a broker before 0.11, of an offset that another program stored, or behind a gap."""
+
+
+class LeaderEpochs:
+    """The leader epochs of what a claim has read, from the position where it began on.
+
+    An epoch is never lower than that of the last record before the position, since the log would seem to differ then.
+    It may be higher: a gap in the offsets counts for the batch behind it.
+    """
+
+    __slots__ = ("_epochs", "_from", "until")
+
+    def __init__(self, position: int, epoch: int = UNKNOWN) -> None:
+        """`epoch`: of the last record before `position`."""
+        self.until = position
+        """The last position of which something is known."""
+        self._from = [position - 1]  # the offsets from which on each epoch counts
+        self._epochs = [epoch]
+
+    def __repr__(self) -> str:
+        return f"<LeaderEpochs {list(zip(self._from, self._epochs, strict=True))} until {self.until}>"
+
+    def before(self, position: int) -> int:
+        """The epoch of the last record before this position, UNKNOWN outside of what was read."""
+        at = bisect_left(self._from, position) - 1
+        return self._epochs[at] if at >= 0 and position <= self.until else UNKNOWN
+
+    def extend(self, start: int, runs: Iterable[tuple[int, int]], until: int, needed: int) -> None:
+        """What was read from `start` to `until` has these `Decoded.epochs`. Nothing is asked about below `needed`."""
+        if start < self.until:  # read again
+            keep = max(bisect_left(self._from, start), 1)
+            del self._from[keep:], self._epochs[keep:]
+        elif start > self.until:
+            self._add(self.until, UNKNOWN)
+        known = start
+        for first, epoch in runs:
+            if first < until:
+                self._add(first, epoch)
+                known = until
+        if known < until:
+            self._add(known, UNKNOWN)
+        self.until = until
+        if len(self._from) > 1 and (passed := bisect_left(self._from, needed) - 1) > 0:
+            del self._from[:passed], self._epochs[:passed]
+
+    def _add(self, first: int, epoch: int) -> None:
+        if epoch != self._epochs[-1]:
+            self._from.append(first)
+            self._epochs.append(epoch)
+
+
+class OffsetTracker:
+    """The contiguous prefix of what is done; ranges may be marked in any order.
+
+    Ranges tile: each begins where the previous one ended, so gaps in the log's offsets (compaction, control records)
+    lie inside ranges and cannot stop the prefix. What is done beyond the prefix is kept as disjoint ranges.
+    """
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        start: int,
+        *,
+        incarnation: int = 0,
+        epoch: int = 0,
+        replay: Plan | None = None,
+        leader_epoch: int = UNKNOWN,
+    ) -> None:
+        """With `replay` it is for that range only, which begins at `start`; another tracker follows.
+
+        `epoch` is the partition's reset epoch, `leader_epoch` that of the last record before `start`.
+        """
+        self.topic_partition = topic_partition
+        self.incarnation = incarnation
+        self.epoch = epoch
+        self.replay = replay
+        self.consumed = start
+        self.processed = start
+        self.leader_epochs = LeaderEpochs(start, leader_epoch)
+        self.open = True
+        # The last range written to the sink's destination, in this epoch; set by the runner, and first by the claim
+        # record. What is written next follows it.
+        self.written: tuple[int, int] | None = None
+        self.retired = False  # set by the claims: the topic was deleted, nothing more is committed
+        self.paused = False  # set by the claims
+        self._done_from: list[int] = []
+        self._done_until: list[int] = []
+        self._on_close: Callable[[], None] | None = None
+        self._on_lost: Callable[[], None] | None = None
+        self._on_settled: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        state = "open" if self.open else "closed"
+        return f"<OffsetTracker {self.topic_partition} consumed {self.consumed} processed {self.processed} {state}>"
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that was handed over is processed."""
+        return self.processed >= self.consumed
+
+    @property
+    def lost(self) -> bool:
+        """Closed without waiting for the work in hand, which another member may be doing."""
+        return not self.open and self._on_settled is None
+
+    def restart(self, start: int, leader_epoch: int = UNKNOWN) -> None:
+        """Begin at a position found after the claim (a reset), before anything is handed over."""
+        assert self.settled, self
+        self.consumed = self.processed = start
+        self.leader_epochs = LeaderEpochs(start, leader_epoch)
+
+    def give_up_replay(self, start: int, leader_epoch: int = UNKNOWN) -> None:
+        """The planned range is no longer to be written: continue as an ordinary claim at `start`."""
+        self.replay = None
+        self.restart(start, leader_epoch)
+
+    def going_on(self) -> OffsetTracker:
+        """Another tracker for the same claim, which begins where this one is processed."""
+        tracker = OffsetTracker(
+            self.topic_partition,
+            self.processed,
+            incarnation=self.incarnation,
+            epoch=self.epoch,
+            leader_epoch=self.leader_epochs.before(self.processed),
+        )
+        tracker.written = self.written
+        return tracker
+
+    def hand_over(self, until: int) -> None:
+        """The application or sink has everything below `until`."""
+        self.consumed = max(self.consumed, until)
+
+    def mark(self, first: int, until: int) -> bool:
+        """The work on `first <= offset < until` is done, as far as that was handed over and the claim is not lost.
+
+        False if it changes nothing.
+        """
+        first, until = max(first, self.processed), min(until, self.consumed)
+        if first >= until or self.lost:
+            return False
+        if first > self.processed:
+            return self._note(first, until)
+        reached = bisect_right(self._done_from, until)
+        if reached:
+            until = max(until, self._done_until[reached - 1])
+            del self._done_from[:reached], self._done_until[:reached]
+        self.processed = until
+        if self._on_settled is not None and self.settled:
+            self._on_settled()
+        return True
+
+    def _note(self, first: int, until: int) -> bool:
+        """Keep a range that is done beyond the prefix, merged with those that it touches."""
+        begin, end = bisect_left(self._done_until, first), bisect_right(self._done_from, until)
+        if begin < end:
+            if self._done_from[begin] <= first and until <= self._done_until[begin]:
+                return False
+            first, until = min(first, self._done_from[begin]), max(until, self._done_until[end - 1])
+        self._done_from[begin:end] = [first]
+        self._done_until[begin:end] = [until]
+        return True
+
+    def when_closed(self, drop: Callable[[], None]) -> None:
+        """`close` calls `drop` once: it drops queued records of this claim."""
+        self._on_close = drop
+
+    def when_lost(self, give_up: Callable[[], None] | None) -> None:
+        """`give_up` ends the work on records of this claim; called once when it is lost, now if it is."""
+        self._on_lost = give_up
+        if give_up is not None and self.lost:
+            give_up()
+
+    def close(self, on_settled: Callable[[], None] | None = None) -> None:
+        """The claim ends: nothing more is handed over. `on_settled` is called when what was handed over is done.
+
+        Without it the claim is lost, also for an earlier caller that waits.
+        """
+        # Stored first: `drop` may still mark.
+        waiting, self._on_settled = self._on_settled, on_settled
+        # References are dropped, as messages that an application keeps refer to their tracker.
+        if self.open:
+            self.open = False
+            drop, self._on_close = self._on_close, None
+            if drop is not None:
+                drop()
+        if on_settled is None:
+            give_up, self._on_lost = self._on_lost, None
+            if give_up is not None:
+                give_up()
+            if waiting is not None:
+                waiting()
+        elif self.settled:
+            on_settled()
+
+
+# What travels from a fetcher to a stream or a sink.
+#
+# A chunk carries the tracker of its claim: it still belongs to this member if `chunk.tracker.open`.
+
+
+class Chunk(msgspec.Struct, eq=False):
+    """What one fetch brought for one claim: every record with `first <= offset < until`.
+
+    `records` are in the form that the consumer wants, and empty if the range holds none. `size` is what the chunk
+    counts in the budgets of queues, in bytes. `error` ends the claim's records: all before it have been queued.
+    `at_end`: the partition is not fetched any further (`kzconsumer.end_offsets`, a range that is replayed).
+    `broker`: id of the one that it was fetched from.
+    """
+
+    tracker: OffsetTracker
+    first: int
+    until: int
+    records: Records = NO_RECORDS
+    size: int = 0
+    error: Exception | None = None
+    at_end: bool = False
+    broker: int = 0
+
+    def rest(self, row: int, first: int) -> Chunk:
+        """The records from index `row` on, for offsets from `first` on. It keeps the memory of all records."""
+        records = self.records.slice(row)
+        return Chunk(self.tracker, first, self.until, records, self.size, at_end=self.at_end, broker=self.broker)
+
+
+# Messages, and the ranges that are acknowledged with them.
+
+Message = _native.Message
+
+
+class HandedOut(NamedTuple):
+    """The range acknowledged with a message or batch: `first <= offset < until` of a claim, with gaps of the log."""
+
+    claim: OffsetTracker
+    first: int
+    until: int
+    records: int
+
+
+def load(lot: _native.Lot, records: Records, claim: OffsetTracker, begin: int) -> None:
+    """Hand out the records as messages, which stand for all of the claim from offset `begin` on."""
+    lot.load(records.decoded, *claim.topic_partition, claim, begin)
+
+
+def handed_out(message: Message) -> HandedOut | None:
+    """The range that acknowledging the message completes; None if no stream has made it."""
+    return _one_record(_native.range_of(message))
+
+
+def last_handed_out(lot: _native.Lot) -> HandedOut | None:
+    """The same of the message that was taken last; None if there is none."""
+    return _one_record(lot.last())
+
+
+def _one_record(found: tuple[OffsetTracker, int, int] | None) -> HandedOut | None:
+    return None if found is None else HandedOut(*found, 1)

@@ -1,0 +1,169 @@
+"""Sessions as the settings describe them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final
+
+import anyio
+
+from kzconsumer.brokers.leaders import KnownBrokers
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.transport import load_security
+from kzconsumer.errors import (
+    BrokersUnreachableError,
+    ConnectionLostError,
+    KzConsumerError,
+    SessionExpiredError,
+    UnsupportedVersionError,
+    ZooKeeperUnreachableError,
+)
+from kzconsumer.logs.logger import get_logger
+from kzconsumer.registry import paths
+from kzconsumer.registry.cluster_topics import ClusterTopics
+from kzconsumer.registry.topics import TopicRegistry
+from kzconsumer.settings.sections import ZooKeeperSettings
+from kzconsumer.settings.settings import Settings
+from kzconsumer.zookeeper.credentials import load_access, needs_access
+from kzconsumer.zookeeper.operations import ConnectString
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.watches import Watches
+
+LIMIT = 15.0
+
+
+def open_session(settings: ZooKeeperSettings, *, brief: bool = False, insist: bool = False) -> ZooKeeperSession:
+    """A session with these settings, to be entered once; nodes created below `/consumers` get their ACL."""
+    return ZooKeeperSession(
+        ConnectString.parse(settings.connect),
+        settings.session_timeout,
+        brief=brief,
+        access=partial(load_access, settings) if needs_access(settings) else None,
+        acl=settings.acl,
+        acl_below=paths.CONSUMERS,
+        insist=insist,
+    )
+
+
+@asynccontextmanager
+async def short_session(zookeeper: ZooKeeperSettings, more: float = 0.0) -> AsyncIterator[ZooKeeperSession]:
+    """A session for a few reads, synced with the leader.
+
+    Raises ZooKeeperUnreachableError if it is not established within LIMIT seconds, or if that and the block last longer
+    than LIMIT and `more` seconds, or for a TimeoutError of the block; ConfigError if all servers refuse the session.
+    """
+    session = open_session(zookeeper, brief=True)
+    synced = False
+    try:
+        with anyio.fail_after(LIMIT) as scope:
+            async with session:
+                await session.sync()
+                synced = True
+                scope.deadline += more
+                yield session
+    except TimeoutError:
+        raise (_slow(zookeeper) if synced else unreachable(session, zookeeper, LIMIT)) from None
+
+
+def _slow(zookeeper: ZooKeeperSettings) -> ZooKeeperUnreachableError:
+    return ZooKeeperUnreachableError(
+        f"{zookeeper.connect}: ZooKeeper answers, but not to all requests within {LIMIT:.0f} s: "
+        "it is slow, or there is much to read"
+    )
+
+
+def unreachable(session: ZooKeeperSession, zookeeper: ZooKeeperSettings, limit: float) -> ZooKeeperUnreachableError:
+    """The error for a session that was not established within `limit` seconds, with what each server said."""
+    why = f" ({'; '.join(session.refusals)})" if session.refusals else ""
+    reason = f"{zookeeper.connect}: ZooKeeper did not answer within {limit:.0f} s{why}"
+    advice = "check that host and port are ZooKeeper's (usually 2181), not a broker's"
+    return ZooKeeperUnreachableError(f"{reason}; {advice}")
+
+
+# The identity of a cluster, which destinations keep to refuse another cluster's records.
+
+log = get_logger("kzconsumer.zookeeper")
+
+PAUSE: Final = 1.0
+"""Seconds until brokers that did not answer are asked again."""
+
+
+async def cluster_identity(settings: Settings) -> str:
+    """The cluster's id; before Kafka 0.10.1, which has none, the connect string with sorted hosts.
+
+    Waits until ZooKeeper answers and a broker is registered, since only then a missing id means an older
+    cluster. Without the cluster's nodes in ZooKeeper it waits for a broker that answers. Raises ConfigError if all
+    servers refuse the session.
+    """
+    security = partial(load_security, settings.brokers, settings.source)
+    timeout = settings.fetch.request_timeout
+    async with Brokers(client_id=settings.group.id, timeout=timeout, security=security) as brokers:
+        while True:
+            try:
+                async with open_session(settings.zookeeper, brief=True) as session:
+                    return await _identity(session, settings, brokers)
+            except (ConnectionLostError, SessionExpiredError):
+                continue
+            except BrokersUnreachableError as error:
+                log.warning("no broker answers", reason=str(error), again=True)
+                await anyio.sleep(PAUSE)
+
+
+async def _identity(session: ZooKeeperSession, settings: Settings, brokers: Brokers) -> str:
+    connect = ConnectString.parse(settings.zookeeper.connect)
+    changed = anyio.Event()
+
+    def notify(reason: str) -> None:
+        changed.set()
+
+    registry = ClusterTopics(session, Watches(session, notify), settings, brokers)
+    warned = False
+    while True:
+        found = await registry.cluster_id()
+        if found:
+            return found
+        if await registry.broker_ids():
+            hosts = ",".join(sorted(f"{host}:{port}" for host, port in connect.hosts))
+            return f"{hosts}{connect.chroot}"
+        if not warned:
+            # A chroot that does not exist looks the same, and is the more likely of the two.
+            hint = "waiting for one: do the brokers have this chroot in their zookeeper.connect?"
+            log.warning("no broker registered", about=f"{connect.chroot}/brokers/ids", reason=hint)
+            warned = True
+        await changed.wait()
+        changed = anyio.Event()
+
+
+# Brokers that can be reached: for the producer of dead letters, and for a member that left as unfit.
+
+
+async def bootstrap(known: KnownBrokers, brokers: Brokers) -> str:
+    """The brokers' addresses as librdkafka expects them. Raises KzConsumerError when none of them keeps headers."""
+    found = await known.brokers()
+    for broker in found:
+        connection = await brokers.connection(broker)
+        if not connection.versions.keep_headers:
+            raise UnsupportedVersionError(
+                f"{broker} stores no headers (before Kafka 0.11), which dead letters need: set [rejected] directory"
+            )
+        return ",".join(f"[{at.host}]:{at.port}" if ":" in at.host else f"{at.host}:{at.port}" for at in found)
+    raise BrokersUnreachableError("none is up")
+
+
+async def no_broker(topics: TopicRegistry, brokers: Brokers) -> str | None:
+    """Why no broker accepts a connection; None if one does."""
+    try:
+        found = await topics.brokers()
+    except KzConsumerError as error:
+        return str(error)
+    reason = "; ".join(topics.unusable.values()) or "no broker is up"
+    for broker in found:
+        try:
+            await brokers.connection(broker)
+        except KzConsumerError as error:
+            reason = str(error)
+        else:
+            return None
+    return reason

@@ -1,0 +1,449 @@
+"""The group's bounded runs: end offsets that are fixed once for all members, and when all below them is committed.
+
+All members write the node `/consumers/<group>/run`, by version. How runs follow each other: docs/scheduled-jobs.md.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+import anyio
+import msgspec
+
+from kzconsumer.brokers.leaders import END_PATIENCE, Leaders, LogOffsets
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.log_reads import ISOLATION_LEVELS, LATEST, READ_UNCOMMITTED, EpochEnd, ListedOffset
+from kzconsumer.brokers.transport import load_security
+from kzconsumer.clock import now
+from kzconsumer.errors import (
+    BadVersionError,
+    BrokersUnreachableError,
+    ConnectionLostError,
+    KzConsumerError,
+    NodeExistsError,
+    NoNodeError,
+    NotFoundError,
+    OffsetLostError,
+    RunUnreadableError,
+    SessionExpiredError,
+    UnsupportedVersionError,
+)
+from kzconsumer.logs.logger import get_logger
+from kzconsumer.model import TopicPartition
+from kzconsumer.registry import paths as nodes
+from kzconsumer.registry.claim_record import decode_claim_record
+from kzconsumer.registry.cluster import open_session
+from kzconsumer.registry.cluster_topics import ClusterTopics, other_topics
+from kzconsumer.registry.group_records import (
+    GroupRun,
+    Registration,
+    TopicEnds,
+    decode_group_run,
+    encode_group_run,
+    has_wildcard,
+    registered,
+    subscribed_topics,
+)
+from kzconsumer.registry.nodes import decode_offset
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.registry.topics import TopicRegistry
+from kzconsumer.settings.settings import Settings
+from kzconsumer.settings.values import FAIL
+from kzconsumer.zookeeper.operations import Node
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.watches import Watches, repeated, together
+
+# Records of a run that are no longer in the log: whether the run continues, and with which ends.
+#
+# All partitions are checked, since one that is owned by an original member, or by none, must not block the run.
+
+log = get_logger("kzconsumer.group")
+
+LOG_LOOK = 2.0
+"""Seconds between two looks at topics and logs."""
+
+
+class RunLosses:
+    """`log_offsets` are with READ_UNCOMMITTED, since records of open transactions are not lost; `reset` and, for a
+    replayable sink, `truncated` are the settings of [offsets]."""
+
+    def __init__(
+        self, topics: TopicRegistry, log_offsets: LogOffsets, reset: str, truncated: str | None = None
+    ) -> None:
+        self._topics = topics
+        self._log_offsets = log_offsets
+        self._reset = reset
+        self._truncated = truncated
+        self._looked = -math.inf
+        self._too_short: dict[TopicPartition, float] = {}  # since when
+        self._compare_at = -math.inf
+        self._differs: dict[TopicPartition, float] = {}  # since when
+
+    async def reachable(self, run: GroupRun, short: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """New ends for partitions that cannot be read up to their ends; `short` has the stored offset of each.
+
+        A deleted or recreated topic ends where it is committed. Raises OffsetLostError if the settings say to fail,
+        SessionExpiredError, ConnectionLostError, ZooKeeperError.
+        """
+        time = now()
+        if time - self._looked < LOG_LOOK:
+            return {}
+        self._looked = time
+        there = await self._there(run, short)
+        if there is None:
+            return {}
+        if not there:
+            if self._reset == FAIL:
+                partition, at = min(short.items())
+                raise _lost(run, partition, f"is committed up to {at}, and its topic was deleted", 'reset = "smallest"')
+            return dict(short)
+        ends = await self._ends([partition for partition in short if partition.topic in there], run, time)
+        if ends and (setting := self._against_truncation) is not None:
+            partition, end = min(ends.items())
+            raise _lost(run, partition, f"has a log that ends at {end} now: it was truncated", setting)
+        return ends
+
+    async def hold(self, run: GroupRun, reached: Mapping[TopicPartition, tuple[int, int]]) -> bool:
+        """Whether the logs hold what is committed beyond the run's ends; else they are to be compared again.
+
+        `reached` has the stored offset and the leader epoch of the record before it, -1 if unknown. A log that does not
+        gets a few seconds: its partition's owner notices the same, and begins again where the log differs. Raises as
+        `reachable`.
+        """
+        time = now()
+        if time < self._compare_at:
+            return False
+        self._compare_at = time + LOG_LOOK  # unless all is well
+        there = await self._there(run, reached)
+        asked = {partition: at for partition, at in reached.items() if there is not None and partition.topic in there}
+        try:
+            ends = await self._log_offsets.once(dict.fromkeys(asked, LATEST))
+            known = {partition: epoch for partition, (_, epoch) in asked.items() if epoch >= 0}
+            epoch_ends = await self._log_offsets.epoch_ends(known) if known else {}
+        except SessionExpiredError:
+            raise
+        except KzConsumerError as error:
+            log.debug("log offsets of the run unavailable", reason=str(error))
+            return False
+        differs: dict[TopicPartition, tuple[int, int]] = {}  # where each ends or begins to differ, and its end
+        answered = there is not None
+        for partition, (at, _) in asked.items():
+            listed, epoch_end = ends[partition], epoch_ends.get(partition)
+            answered = answered and isinstance(listed, ListedOffset) and isinstance(epoch_end, EpochEnd | None)
+            if isinstance(listed, ListedOffset) and 0 <= listed.offset < at:
+                differs[partition] = listed.offset, listed.offset
+            if isinstance(epoch_end, EpochEnd) and 0 <= epoch_end.end_offset < at and isinstance(listed, ListedOffset):
+                differs[partition] = epoch_end.end_offset, listed.offset
+        self._differs = {partition: self._differs.get(partition, time) for partition in differs}
+        over = {partition for partition, since in self._differs.items() if time - since >= END_PATIENCE}
+        for partition in sorted(over):
+            (first, end), (at, epoch) = differs.pop(partition), asked[partition]
+            if (setting := self._against_truncation) is not None:
+                what = f"is committed up to {at} (leader epoch {epoch}), and the log differs from {first} on: it was"
+                raise _lost(run, partition, f"{what} truncated, and ends at {end}", setting)
+            event, where = "log truncated below the consumed offset", partition._asdict()
+            log.error(event, **where, first=first, until=at, log_end=end, continues_at=at, leader_epoch=epoch)
+        if answered and not differs:
+            self._compare_at = -math.inf
+        return answered and not differs
+
+    async def _there(self, run: GroupRun, partitions: Iterable[TopicPartition]) -> set[str] | None:
+        """Those of their topics that are still those of the run; None if nobody answers."""
+        try:
+            found = await self._topics.incarnations({partition.topic for partition in partitions})
+            deleted = await self._topics.deleted()
+        except BrokersUnreachableError as error:
+            log.debug("topics of the run unavailable", reason=str(error))
+            return None
+        return {
+            topic
+            for topic, number in found.items()
+            if topic not in deleted and f"{number:#x}" == run.topics[topic].incarnation
+        }
+
+    @property
+    def _against_truncation(self) -> str | None:
+        """The setting with which to go on, None if it is set."""
+        if self._truncated is not None and self._truncated != "continue":
+            return 'truncated = "continue"'
+        return 'reset = "smallest"' if self._reset == FAIL else None
+
+    async def _ends(self, partitions: list[TopicPartition], run: GroupRun, time: float) -> dict[TopicPartition, int]:
+        """The ends of those logs that have been too short for `END_PATIENCE`; `time`: now."""
+        try:
+            found = await self._log_offsets.once(dict.fromkeys(partitions, LATEST))
+        except SessionExpiredError:
+            raise
+        except KzConsumerError as error:
+            log.debug("log offsets of the run unavailable", reason=str(error))
+            return {}
+        run_ends = run.ends
+        too_short = {
+            partition: listed.offset
+            for partition, listed in found.items()
+            if isinstance(listed, ListedOffset) and 0 <= listed.offset < run_ends[partition]
+        }
+        self._too_short = {partition: self._too_short.get(partition, time) for partition in too_short}
+        return {p: end for p, end in too_short.items() if time - self._too_short[p] >= END_PATIENCE}
+
+
+def _lost(run: GroupRun, partition: TopicPartition, what: str, setting: str) -> OffsetLostError:
+    return OffsetLostError(
+        f"{partition} {what}; run {run.id} reads it up to {run.ends[partition]}. "
+        f"Set [offsets] {setting} to end the run without these records"
+    )
+
+
+PAUSE = 1.0
+"""Seconds between two attempts to find the ends."""
+AT_A_LOOK = 32
+"""Stored offsets read at one look; those of a run with many partitions are read one part after the other."""
+
+
+class Runs:
+    """The group's run on one session; the settings have `stop_at`, and the run's name if it has one."""
+
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        settings: Settings,
+        registration: Registration,
+        leaders: Leaders,
+        brokers: Brokers,
+        *,
+        replayable: bool,
+    ) -> None:
+        assert settings.subscription.stop_at is not None
+        fetch, offsets = settings.fetch, settings.offsets
+        self._session = session
+        self._topics = partial(ClusterTopics, session, Watches(session), settings, brokers)
+        self._paths = GroupPaths(settings.group.id)
+        self._registration = registration
+        isolation = ISOLATION_LEVELS[fetch.isolation]
+        self._log_offsets = LogOffsets(leaders, brokers, fetch.request_timeout, isolation)
+        # Records of open transactions are not lost.
+        whole = LogOffsets(leaders, brokers, fetch.request_timeout, READ_UNCOMMITTED)
+        self._losses = RunLosses(self._topics(), whole, offsets.reset, offsets.truncated if replayable else None)
+        self._stop_at = settings.subscription.stop_at
+        self._wanted = settings.subscription.run
+        self._asked: GroupRun | None = None  # the run of `_outstanding`
+        self._outstanding: list[tuple[TopicPartition, int]] = []
+        self._read: set[TopicPartition] = set()  # those that were not committed up to their ends at some look
+
+    async def join(self) -> GroupRun:
+        """The present run, or a new one, with our subscription added to it.
+
+        A finished run of the configured name is returned as it is. Raises SessionExpiredError, ZooKeeperError,
+        RunUnreadableError, UnsupportedVersionError for a time with brokers that cannot look it up, and NotFoundError
+        for a topic that does not exist: a job with a misspelt topic must not look complete.
+        """
+        key = msgspec.json.encode([self._registration.pattern, *sorted(self._registration.subscription)]).decode()
+        while True:
+            node = await repeated(partial(self._session.find, self._paths.run))
+            found = self._decoded(node)
+            if found is not None and found.finished is not None and self._wanted == found.id:
+                self._log("run already finished", found)
+                return found
+            fresh = found is None or found.finished is not None
+            if not fresh and found is not None and key in found.subscriptions:
+                self._log("run continued", found)
+                return found
+            if fresh or found is None:
+                found = GroupRun(
+                    id=self._wanted or uuid.uuid4().hex,
+                    stop_at=self._stop_at,
+                    began=_milliseconds(),
+                    subscriptions=(),
+                    topics={},
+                )
+            ends = await self._ends(found.stop_at)
+            await self._require_topics(ends)
+            found = msgspec.structs.replace(
+                found, subscriptions=(*found.subscriptions, key), topics={**ends, **found.topics}
+            )
+            if await self._write(found, node):
+                self._log("run started" if fresh else "run joined with additional topics", found)
+                return found
+
+    async def look(self, run: GroupRun) -> GroupRun:
+        """The run as it is now; it is marked `finished` once every partition is committed up to its end.
+
+        If the log has no more records below an end, the end is moved and every member logs it, or OffsetLostError is
+        raised, as the settings say. Raises SessionExpiredError, ConnectionLostError, ZooKeeperError,
+        RunUnreadableError.
+        """
+        node = await self._session.find(self._paths.run)
+        found = self._decoded(node)
+        if found is None:  # it was deleted: the ends still hold
+            await self._write(run, None)
+            return run
+        if found.id == run.id:  # perhaps with topics or ends changed by another member
+            before, run = run, found
+            _log_shortened(before, run)
+        if run.finished is not None:
+            return run
+        if self._asked is None or self._asked.topics != run.topics:
+            self._asked, self._outstanding = run, sorted(run.ends.items())
+        while front := self._outstanding[:AT_A_LOOK]:
+            stored = await self._stored(front)
+            if short := {partition: stored[partition] for partition, end in front if stored[partition] < end}:
+                self._read |= short.keys()
+                ends = await self._losses.reachable(run, short)
+                return await self._shorten(run, ends, node if found.id == run.id else None) if ends else run
+            # Nobody fetches what was committed up to its end before: nobody else finds out that the log was cut off.
+            if before_run := {each: at for each, at in stored.items() if at and each not in self._read}:
+                epochs = await self._leader_epochs(before_run)
+                if not await self._losses.hold(run, {p: (at, epochs[p]) for p, at in before_run.items()}):
+                    return run
+            del self._outstanding[:AT_A_LOOK]
+        over = msgspec.structs.replace(run, finished=_milliseconds())
+        if found.id == run.id and not await self._write(over, node):
+            return run  # it has changed meanwhile: look again
+        self._log("run finished", over)
+        return over
+
+    async def _stored(self, partitions: list[tuple[TopicPartition, int]]) -> dict[TopicPartition, int]:
+        """The stored offsets, 0 without one."""
+        paths = [self._paths.offset(partition) for partition, _ in partitions]
+        found = await together([self._session.find(path) for path in paths])
+        return {partition: _offset(node) or 0 for (partition, _), node in zip(partitions, found, strict=True)}
+
+    async def _leader_epochs(self, stored: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Those of the last records before stored offsets, -1 if unknown."""
+        found = await together([self._session.find(self._paths.claim_record(partition)) for partition in stored])
+        return {partition: _leader_epoch(node, at) for (partition, at), node in zip(stored.items(), found, strict=True)}
+
+    async def _shorten(self, run: GroupRun, ends: Mapping[TopicPartition, int], node: Node | None) -> GroupRun:
+        """`node` is the run's; None if another run has taken its place."""
+        sooner = run.ending_at(ends)
+        if node is not None and not await self._write(sooner, node):
+            return run  # it has changed meanwhile: look again
+        _log_shortened(run, sooner)
+        return sooner
+
+    async def _require_topics(self, ends: Mapping[str, TopicEnds]) -> None:
+        listed = () if has_wildcard(self._registration) else self._registration.subscription
+        if missing := sorted(name for name in listed if name not in ends):
+            paths = ", ".join(map(nodes.topic, missing))
+            hint = other_topics(missing[0], await self._topics().all_topics())
+            raise NotFoundError(f"{paths}: no such topic; {hint}")
+
+    async def _ends(self, stop_at: int) -> dict[str, TopicEnds]:
+        """The ends of all existing topics that we subscribe to; repeated until all are known."""
+        while True:
+            try:
+                registry = self._topics()
+                members = {"": self._registration}
+                all_topics = tuple(await registry.all_topics()) if has_wildcard(self._registration) else ()
+                topics = await registry.topics(subscribed_topics(members, all_topics))
+                partitions = [TopicPartition(name, n) for name, topic in topics.items() for n in topic.partitions]
+                found = await self._log_offsets.look_up(dict.fromkeys(partitions, stop_at))
+                # No record at or after the time: the end of the log.
+                after_all = dict.fromkeys((each for each, at in found.items() if at.offset < 0), LATEST)
+                found |= await self._log_offsets.look_up(after_all)
+            except (SessionExpiredError, UnsupportedVersionError):
+                raise
+            except KzConsumerError as error:
+                log.warning("run ends unavailable", reason=str(error))
+                await anyio.sleep(PAUSE)
+            else:
+                return {
+                    name: TopicEnds(
+                        f"{topic.incarnation:#x}", {n: found[TopicPartition(name, n)].offset for n in topic.partitions}
+                    )
+                    for name, topic in topics.items()
+                }
+
+    async def _write(self, run: GroupRun, before: Node | None) -> bool:
+        """False if another member has written meanwhile, or if the outcome is unknown."""
+        data = encode_group_run(run)
+        try:
+            if before is None:
+                await self._session.ensure(self._paths.root)
+                await self._session.create(self._paths.run, data)
+            else:
+                await self._session.set(self._paths.run, data, before.stat.version)
+        except (NodeExistsError, NoNodeError, BadVersionError, ConnectionLostError):
+            return False
+        return True
+
+    def _decoded(self, node: Node | None) -> GroupRun | None:
+        if node is None:
+            return None
+        try:
+            return decode_group_run(node.data)
+        except ValueError as error:
+            raise RunUnreadableError(f"{self._paths.run}: {error}") from error
+
+    @staticmethod
+    def _log(event: str, run: GroupRun) -> None:
+        log.info(
+            event,
+            run=run.id,
+            began=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(run.began / 1000)),
+            topics=len(run.topics),
+            partitions=len(run.ends),
+        )
+
+
+def _log_shortened(before: GroupRun, run: GroupRun) -> None:
+    """Log what will not be read of each partition whose end was moved."""
+    if before.topics == run.topics:
+        return
+    for partition, end in before.ends.items():
+        sooner = run.ends.get(partition, end)
+        if sooner < end:
+            event = "run shortened, records are no longer in the log"
+            log.error(event, **partition._asdict(), first=sooner, until=end)
+
+
+def _offset(node: Node | None) -> int | None:
+    try:
+        return decode_offset(node.data) if node is not None else None
+    except ValueError:
+        return None
+
+
+def _leader_epoch(node: Node | None, stored: int) -> int:
+    try:
+        return decode_claim_record(node.data).leader_epoch_before(stored) if node is not None else -1
+    except ValueError:
+        return -1
+
+
+def _milliseconds() -> int:
+    return int(time.time() * 1000)
+
+
+async def is_over(settings: Settings, is_ours: Callable[[GroupRun], bool], *, replayable: bool) -> bool:
+    """Whether the configured run is finished. Waits for ZooKeeper and brokers; raises as `Runs.join`, `Runs.look`."""
+    fetch, brokers = settings.fetch, settings.brokers
+    security = partial(load_security, brokers, settings.source)
+    async with Brokers(client_id=settings.group.id, timeout=fetch.request_timeout, security=security) as connections:
+        while True:
+            try:
+                async with open_session(settings.zookeeper, brief=True) as session:
+                    return await _look(_runs(session, settings, connections, replayable=replayable), is_ours)
+            except (ConnectionLostError, SessionExpiredError) as error:
+                log.info("checking again for remaining work", reason=str(error))
+
+
+async def _look(runs: Runs, is_ours: Callable[[GroupRun], bool]) -> bool:
+    while True:
+        run, before = await runs.join(), None
+        while run.finished is None and run != before:  # a shortened run may be finished: look again
+            before, run = run, await runs.look(run)
+        if run.finished is None:
+            return False
+        if is_ours(run):
+            return True
+
+
+def _runs(session: ZooKeeperSession, settings: Settings, brokers: Brokers, *, replayable: bool) -> Runs:
+    topics = ClusterTopics(session, Watches(session), settings, brokers)
+    leaders = Leaders(topics, brokers, settings.fetch.request_timeout)
+    return Runs(session, settings, registered(settings.subscription), leaders, brokers, replayable=replayable)

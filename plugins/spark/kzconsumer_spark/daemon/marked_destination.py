@@ -1,0 +1,346 @@
+"""The destination as the daemon sees it: its owner, its identity, and the ranges that it has.
+
+The destination of the same kind in the worker writes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import anyio
+import anyio.to_thread
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kzconsumer.errors import ConfigError, PluginError, SinkError
+from kzconsumer.installation import pip_install
+from kzconsumer.logs.logger import get_logger
+from kzconsumer.model import RangeIdentity
+from kzconsumer.plugins import load_function, load_plain_function
+from kzconsumer.sinks.interface import Batch, HeldRange, Preview
+from kzconsumer_files.holdings import Held, files
+from kzconsumer_files.names import NotOurs, Overlap, Owner, data_file, fingerprint
+from kzconsumer_files.object_store import StoreUnavailable
+from kzconsumer_files.target import target_at
+from kzconsumer_files.writer import TargetDestination
+from kzconsumer_files.writer import require_usable as require_place
+from kzconsumer_spark.daemon.requirements import Directories, make_directories
+from kzconsumer_spark.daemon.sink_options import WHERE, SparkOptions
+from kzconsumer_spark.daemon.spool import write_spool
+from kzconsumer_spark.daemon.workers import end_session, worker_environment
+from kzconsumer_spark.destinations.function_batch import takes_batch
+from kzconsumer_spark.pipe.messages import (
+    Failed,
+    PreviewRequest,
+    Start,
+    To,
+    ToDelta,
+    ToFiles,
+    ToFunction,
+    ToIceberg,
+    ToJdbc,
+)
+
+_Answer = TypeVar("_Answer")
+_log = get_logger("kzconsumer.spark")
+
+
+class ClaimedDestination(Protocol):
+    """All calls block. `to`, which goes to the worker, and `fingerprint` are valid once `claim` has returned."""
+
+    @property
+    def to(self) -> To: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Empty for a destination that cannot be replayed."""
+        ...
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it has a ledger of all published ranges."""
+        ...
+
+    def claim(self, owner: Owner) -> None:
+        """Make the destination if need be, and record its owner. Raises NotOurs, OSError."""
+        ...
+
+    def find(self, owner: Owner) -> None:
+        """As `claim`, but nothing is made. Raises NotOurs, also if there is no destination; OSError."""
+        ...
+
+    def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
+        """Those that are published. Raises OSError."""
+        ...
+
+    def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        """Keep the range from ever being published; False if it is published. Raises OSError."""
+        ...
+
+
+def require_usable(to: To, conf: Mapping[str, str]) -> None:
+    """Raises ConfigError if the directory of files or of a Delta table cannot be written, if a catalog is not known or
+    its packages are missing, or if the password or the driver of a database is missing. Makes nothing."""
+    match to:
+        case ToFiles() | ToDelta():
+            require_place(to.path)
+        case ToIceberg():
+            from kzconsumer_spark.destinations.iceberg_log import require_drivers  # pyiceberg is an extra
+
+            require_drivers(to)
+        case ToJdbc():
+            from kzconsumer_spark.destinations.jdbc_database import (
+                require_driver,
+                require_secrets,  # psycopg is an extra
+            )
+
+            require_secrets(to)
+            require_driver(conf)
+
+
+def claimed_destination(to: To) -> ClaimedDestination:
+    match to:
+        case ToFiles():
+            return Files(to)
+        case ToDelta():
+            with _needing("delta", "deltalake"):
+                from kzconsumer_spark.destinations.delta_table import DeltaTarget
+            return DeltaTarget(to)
+        case ToIceberg():
+            with _needing("iceberg", "pyiceberg"):
+                from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
+            return IcebergTarget(to)
+        case ToJdbc():
+            with _needing("jdbc", "psycopg"):
+                from kzconsumer_spark.destinations.jdbc_table import JdbcTable
+            return JdbcTable(to)
+        case ToFunction():
+            return Functions(to)
+
+
+def claim(destination: ClaimedDestination, owner: Owner) -> None:
+    """Raises ConfigError if that is not possible, SinkError if a store does not answer."""
+    try:
+        destination.claim(owner)
+    except NotOurs as error:
+        raise ConfigError([f"{WHERE}: {error}"]) from error
+    except StoreUnavailable as error:
+        raise SinkError(f"{WHERE}: {error}") from error
+    except OSError as error:
+        where = f" {error.filename} cannot be used:" if error.filename else ""
+        raise ConfigError([f"{WHERE}:{where} {error.strerror or error}"]) from error
+
+
+async def answer(question: Callable[[], _Answer], options: SparkOptions) -> _Answer:
+    """Ask a destination in a thread, with retries: a database may be restarting. Raises SinkError.
+
+    If it is cancelled, the thread still runs to completion.
+    """
+    reason: OSError | None = None
+    for attempt, pause in options.tries():
+        try:
+            return await anyio.to_thread.run_sync(question, abandon_on_cancel=True)
+        except Overlap as error:  # a retry would find the same
+            raise SinkError(f"{WHERE}: {error}") from error
+        except OSError as error:
+            reason = error
+            _log.warning("ledger of the destination cannot be read", attempt=attempt, error=str(error))
+        await anyio.sleep(pause)
+    tried = f"{options.attempts} attempts"
+    raise SinkError(f"{WHERE}: the destination's ledger could not be read in {tried}: {reason}") from reason
+
+
+class Files(TargetDestination):
+    def __init__(self, to: ToFiles) -> None:
+        super().__init__(to.path, to.format, to.partition_by, to.store_options)
+        self.to = to
+
+
+class Functions:
+    """A function of the user. With three parameters, its ranges are planned and replayed if they were not committed.
+
+    Raises ConfigError if it is not a plain function of the arguments it is called with.
+    """
+
+    remembers = False
+
+    def __init__(self, to: ToFunction) -> None:
+        self.to = to
+        self._planned = takes_batch(load_function(to.function, f"{WHERE} function"))
+        arguments = ("df", "batch_id", "batch") if self._planned else ("df", "batch_id")
+        load_plain_function(to.function, f"{WHERE} function", *arguments)
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint("function", self.to.function) if self._planned else ""
+
+    def claim(self, owner: Owner) -> None:
+        return None
+
+    def find(self, owner: Owner) -> None:
+        raise NotOurs("a function cannot be asked what it has done")
+
+    def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
+        return []
+
+    def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        """Always True. A member that has lost the partition may still call the function."""
+        return True
+
+
+@contextmanager
+def _needing(destination: str, package: str) -> Iterator[None]:
+    """Around the import of a destination that is an extra. Raises PluginError."""
+    try:
+        yield
+    except ImportError as error:
+        raise PluginError(
+            f'kzconsumer-spark: destination "{destination}" needs {package}:'
+            f" {pip_install(destination, 'kzconsumer-spark')}"
+        ) from error
+
+
+# What the destination of a Spark sink holds, by the kind of destination; with the records in its quarantine.
+
+
+def described(to: To) -> str:
+    match to:
+        case ToFiles():
+            return f"{to.format} files in {to.path}"
+        case ToDelta():
+            return f"Delta table {to.path}"
+        case ToIceberg():
+            return f"Iceberg table {to.table} of catalog {to.catalog}"
+        case ToJdbc():
+            return f"table {to.table} at {to.url.removeprefix('jdbc:')}"
+        case ToFunction():
+            return f"function {to.function}"
+
+
+def held_by(to: To, quarantine: str | None, count_rows: bool) -> Held:
+    """What the destination holds. `quarantine` is where the records that could not be decoded are. Raises OSError."""
+    match to:
+        case ToFiles():
+            found = files(target_at(to.path, to.store_options), to.format, count_rows)
+        case ToDelta():
+            from kzconsumer_spark.destinations.delta_table import held
+
+            found = held(to, count_rows)
+        case ToIceberg():
+            from kzconsumer_spark.destinations.iceberg_table import held as held_by_iceberg
+
+            found = held_by_iceberg(to, count_rows)
+        case ToJdbc():
+            from kzconsumer_spark.destinations.jdbc_table import JdbcHoldings
+
+            found = JdbcHoldings(to).held(count_rows)
+        case ToFunction():
+            raise NotOurs("a function cannot be asked what it has done")
+    if not count_rows or quarantine is None:
+        return found
+    return found._replace(ranges=tuple(_with_bad(each, Path(quarantine)) for each in found.ranges))
+
+
+def finish_decided(to: To) -> None:
+    """Carry out the decisions of writers that may be dead. Raises OSError if that fails."""
+    if isinstance(to, ToFiles):
+        target_at(to.path, to.store_options).finish()
+
+
+def _with_bad(held: HeldRange, quarantine: Path) -> HeldRange:
+    """With a fault if quarantine and ledger differ in the number of records; not checked for folded ranges."""
+    if not held.records_quarantined or held.ranges > 1:
+        return held
+    file = quarantine / data_file(held.identity)
+    try:
+        there = pq.read_metadata(file).num_rows
+    except FileNotFoundError:
+        return held  # removed by the operator
+    except (OSError, pa.ArrowException) as error:
+        return _faulty(held, f"{file} cannot be read: {error}")
+    if there == held.records_quarantined:
+        return held
+    return _faulty(held, f"{file} holds {there} records, the ledger says {held.records_quarantined}")
+
+
+def _faulty(held: HeldRange, fault: str) -> HeldRange:
+    return msgspec.structs.replace(held, faults=(*held.faults, fault))
+
+
+# What the sink reports to an operator: what the destination holds, and what it would write of given records.
+
+
+def held(
+    destination: ClaimedDestination,
+    find: Callable[[], None],
+    options: SparkOptions,
+    *,
+    finish: bool,
+    count_rows: bool,
+) -> Held:
+    """What the destination holds once `find` has found it. Blocks. With `finish` decisions are carried out first.
+
+    Raises SinkError.
+    """
+    try:
+        find()
+        if finish:
+            finish_decided(destination.to)
+        return held_by(destination.to, options.columns.quarantine, count_rows)
+    except (NotOurs, OSError) as error:
+        raise SinkError(f"{WHERE}: {error}") from error
+
+
+async def preview(batch: Batch, options: SparkOptions, start: Callable[[Directories, str, int], Start]) -> Preview:
+    """Have a Spark process of its own shape the batch. Raises ConfigError, SinkError."""
+    directories = await anyio.to_thread.run_sync(make_directories, options)
+    try:
+        ranges = await anyio.to_thread.run_sync(write_spool, directories.spool, batch.ranges)
+        alone = msgspec.structs.replace(
+            start(directories, str(directories.scratch / "preview"), 0), ui=False, event_log=None
+        )
+        if options.executors_fetch:  # they would not see the spool
+            alone = msgspec.structs.replace(alone, master="local[2]")
+        request = PreviewRequest(start=alone, ranges=ranges)
+        with anyio.fail_after(options.start_timeout):
+            return await run_preview(request, worker_environment(options.conf))
+    except TimeoutError as error:
+        raise SinkError(f"Spark was not done within {options.start_timeout:g} s (start_timeout)") from error
+    except OSError as error:
+        raise SinkError(f"cannot write spool files for Spark: {error}") from error
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(directories.remove)
+
+
+async def run_preview(request: PreviewRequest, environment: Mapping[str, str]) -> Preview:
+    """Raises ConfigError for settings that Spark refuses, SinkError with a reason."""
+    command = [sys.executable, "-m", "kzconsumer_spark.worker.preview"]
+    async with await anyio.open_process(command, stderr=None, env=environment, start_new_session=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            await process.stdin.send(msgspec.json.encode(request))
+            await process.stdin.aclose()
+            said = b"".join([part async for part in process.stdout])
+        except OSError as error:
+            raise SinkError("the Spark process died") from error
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(end_session, process.pid)
+    try:
+        return msgspec.json.decode(said, type=Preview)
+    except msgspec.DecodeError:
+        pass
+    try:
+        failed = msgspec.json.decode(said, type=Failed)
+    except msgspec.DecodeError as error:
+        raise SinkError("the Spark process died") from error
+    if failed.settings:
+        raise ConfigError([failed.error])
+    raise SinkError(failed.error)

@@ -1,1 +1,0 @@
-"""The destination `delta`: a table of Delta Lake."""

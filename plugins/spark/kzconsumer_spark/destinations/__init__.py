@@ -1,0 +1,1 @@
+"""Tables that take each range once. Read `delta_table`."""

@@ -1,0 +1,278 @@
+"""A Delta table that ranges are committed to: its marker, the end of each partition in it, and the commit of a range.
+
+State is in `<path>/_kzconsumer/`: readers and VACUUM of Delta skip names that begin with `_`. A partition is an
+*application* of Delta's protocol, whose version is the end of its last range; so is each range that is set aside.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from io import BufferedIOBase
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+from deltalake import DeltaTable
+
+from kzconsumer.model import RangeIdentity
+from kzconsumer_files.holdings import Held
+from kzconsumer_files.marked_place import MARKER
+from kzconsumer_files.names import (
+    AnyRange,
+    LedgerEntry,
+    NotOurs,
+    Owner,
+    RecordRange,
+    aside_entry,
+    fingerprint,
+    ledger_entry,
+    range_name,
+    scope,
+    scoped_file,
+    scoped_files,
+    unique_file,
+)
+from kzconsumer_files.private_directory import dead_attempts
+from kzconsumer_files.publication import KeptAside, StagedRange
+from kzconsumer_spark.destinations.delta_columns import partition_values
+from kzconsumer_spark.destinations.delta_log import AddedFile, DeltaLog, History, place_of
+from kzconsumer_spark.pipe.messages import ToDelta
+from kzconsumer_spark.ranges.history import Committed, Positions, held_by_commits
+
+_MARKER: Final = "delta.json"
+_TRIES: Final = 100
+# Directories of files that say something of a range before there is a table: it was set aside, or has no rows.
+_ASIDE: Final = "aside"
+_EMPTY: Final = "empty"
+_Range = TypeVar("_Range", bound=AnyRange)
+
+
+class _Addition(NamedTuple):
+    part: RecordRange
+    entry: LedgerEntry
+    files: tuple[AddedFile, ...]
+
+
+class DeltaTarget:
+    """Calls block. Errors of the table's log are raised as OSError."""
+
+    remembers = True
+
+    def __init__(self, to: ToDelta) -> None:
+        self._to = to
+        self._place = place_of(to)
+        self._log = DeltaLog(self._place)
+        self._state = self._place.state
+        self.attempts = self._place.attempts
+        self._id = ""
+
+    @property
+    def to(self) -> ToDelta:
+        """With the scope once `claim` or `find` has returned."""
+        return self._to
+
+    @property
+    def fingerprint(self) -> str:
+        """Contains the id in the directory, not its path: members may mount it under different names."""
+        return fingerprint("delta", self._id, self._to.partition_by)
+
+    def claim(self, owner: Owner) -> None:
+        """Make the directory, if need be, and mark it. The table is made with the first rows, whose columns it has.
+
+        Raises NotOurs for a directory with other content, or a table that requires more of writers than we do.
+        """
+        self._place.make()
+        if self._state.read(_MARKER) is None:
+            self._require_place()
+            self._state.create(_MARKER, msgspec.json.encode({"version": 1, "id": uuid.uuid4().hex}))
+        self.find(owner)
+
+    def find(self, owner: Owner) -> None:
+        marker = self._state.read(_MARKER)
+        if marker is None:
+            raise NotOurs(f"{self._place.uri} is not marked as a Delta table that a group writes to")
+        try:
+            self._id = msgspec.json.decode(marker)["id"]
+        except (msgspec.DecodeError, LookupError, TypeError) as error:
+            raise NotOurs(f"{self._state.place(_MARKER)} cannot be read: {error}") from error
+        self._to = msgspec.structs.replace(self._to, scope=scope(owner.cluster, owner.group, owner.sink))
+        if (table := self.open()) is not None:
+            self._log.require_simple(table, self._to.partition_by)
+
+    def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
+        table = self.open()
+        if table is None:
+            return [each for each in ranges if self._is_empty(each)]
+        self._log.sync(table)
+        positions = self._positions(table)
+        found = (each for each in ranges if positions.reaches(each) or self._is_empty(each))
+        return [each for each in found if not self._is_aside(table, each)]
+
+    def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        """By an entry of the log. Without a table a file records it, which the table's creator reads."""
+        table = self.open()
+        if table is None:
+            self._state.create(self._mark(_ASIDE, part), b"")
+            table = self.open()
+        if table is None:
+            return True
+        said = Committed(self._to.scope, (aside_entry(part, records, ""),))
+        positions = self._positions(table)
+        # The table's creator may have looked before the file was there: from here on only the log counts.
+        while not positions.is_aside(part):
+            if positions.reaches(part):
+                self._log.sync(table)
+                return False
+            self._log.commit(table, said, positions.settled(part))
+            self._log.refresh(table)
+        self._log.sync(table)
+        return True
+
+    def open(self) -> DeltaTable | None:
+        """The table as it is now. Raises OSError."""
+        return self._log.open()
+
+    def missing(self, table: DeltaTable | None, ranges: Sequence[_Range]) -> list[_Range]:
+        """The ranges that the table does not have; the others are durable. Raises KeptAside, Overtaken, OSError."""
+        self._require_not_aside(table, ranges)
+        if table is None:
+            return list(ranges)
+        self._log.sync(table)
+        positions = self._positions(table)
+        missing = [part for part in ranges if not positions.reaches(part)]
+        positions.require_behind(missing)
+        return missing
+
+    def publish(
+        self,
+        table: DeltaTable | None,
+        staged: Sequence[StagedRange],
+        attempt: str,
+        columns: str | None,
+        require_lease: Callable[[], None],
+        follows: Sequence[RangeIdentity] = (),
+    ) -> int:
+        """See `kzconsumer_spark.worker.range_writers`. Columns that the table lacks are added to it.
+
+        Files that are moved into the table's directory and not committed are no part of the table; VACUUM removes them.
+        """
+        if table is None:
+            self._positions(table).require_followed(follows, self._is_empty)
+        if table is None and columns is not None:
+            self._log.make(columns, self._to.partition_by)
+        table = self._log.refresh(table) if table is not None else self.open()
+        if table is None:
+            # No table and no rows: readers see nothing of these ranges, but a claim asks for the last one.
+            for each in staged:
+                self._state.create(self._mark(_EMPTY, each.part), b"")
+            return 0
+        self._log.require_simple(table, self._to.partition_by)
+        if columns is not None:
+            self._log.require_fit(table, columns)
+        additions = [self._moved(each, attempt) for each in staged]
+        self._place.sync()
+        positions = self._positions(table)
+        for _ in range(_TRIES):
+            missing = [each for each in additions if self._is_open(table, each.part)]
+            if not missing:
+                break
+            positions.require_followed(follows, self._is_empty)
+            positions.require_behind(each.part for each in missing)
+            self._log.require_simple(table, self._to.partition_by)
+            if columns is None or self._log.take_columns(table, columns):
+                said = Committed(self._to.scope, tuple(each.entry for each in missing))
+                versions = {positions.application(each.part): each.part.until for each in missing}
+                require_lease()
+                committed = self._log.commit(table, said, versions, [file for each in missing for file in each.files])
+            else:
+                committed = False
+            self._log.refresh(table)
+            if committed:
+                break
+        else:
+            raise OSError(f"{self._place.uri}: others committed to the table first, {_TRIES} times")
+        self._log.sync(table)
+        # What this call has committed was not set aside before, and cannot be any more.
+        self._require_not_aside(table, [each.part for each in additions if each not in missing])
+        return len(missing)
+
+    def history(self, table: DeltaTable) -> History:
+        """Of this group. Raises OSError."""
+        begins, commits = self._log.history(table)
+        return History(begins, tuple(each for each in commits if each.scope == self._to.scope))
+
+    def read(self, name: str) -> BufferedIOBase:
+        """A data file. Raises FileNotFoundError, OSError."""
+        return self._place.open(name)
+
+    def files(self, table: DeltaTable) -> frozenset[str]:
+        """Those that the table consists of now. Raises OSError."""
+        return self._log.files(table)
+
+    def _moved(self, staged: StagedRange, attempt: str) -> _Addition:
+        """Move the files of a range into the table's directory, under unique names."""
+        files = []
+        for number, (file, name) in enumerate(staged.files):
+            final = unique_file(staged.part, attempt, number)
+            here = self._place.add(file, final)
+            files.append(AddedFile(final, here, partition_values(name)))
+        names = tuple(file.name for file in files)
+        entry = ledger_entry(staged.part, staged.rows, staged.quarantined, names, attempt)
+        return _Addition(staged.part, entry, tuple(files))
+
+    def _positions(self, table: DeltaTable | None) -> Positions:
+        """Of the table, as it is whenever it is asked."""
+
+        def version(application: str) -> int | None:
+            return None if table is None else self._log.version(table, application)
+
+        return Positions(self._to.scope, f"at {self._place.uri}", version)
+
+    def _is_aside(self, table: DeltaTable | None, part: AnyRange) -> bool:
+        """Whether the range is set aside. Its file no longer counts once a later range is published."""
+        if table is None or not self._positions(table).reaches(part):
+            return self._is_marked(_ASIDE, part)
+        return self._positions(table).is_aside(part)
+
+    def _is_open(self, table: DeltaTable, part: AnyRange) -> bool:
+        return not self._positions(table).reaches(part) and not self._is_aside(table, part)
+
+    def _is_empty(self, part: AnyRange) -> bool:
+        return self._is_marked(_EMPTY, part)
+
+    def _mark(self, kind: str, part: AnyRange) -> str:
+        return f"{kind}/{scoped_file(part, self._to.scope)}"
+
+    def _is_marked(self, kind: str, part: AnyRange) -> bool:
+        return any(self._state.read(f"{kind}/{name}") is not None for name in scoped_files(part, self._to.scope))
+
+    def _require_not_aside(self, table: DeltaTable | None, ranges: Sequence[AnyRange]) -> None:
+        for part in ranges:
+            if self._is_aside(table, part):
+                raise KeptAside(range_name(part))
+
+    def _require_place(self) -> None:
+        if self._state.read(MARKER) is not None:
+            raise NotOurs(f"{self._place.uri} is a target of files: give another path")
+        foreign = next((each for each in self._place.names() if each[0] not in "._"), None)
+        if foreign is not None and self.open() is None:
+            raise NotOurs(f"{self._place.uri} is not empty ({foreign}) and no Delta table")
+
+
+# The ranges that a Delta table holds, from our commits in its log, and the rows in its current files.
+#
+# A log keeps entries for 30 days unless the table says otherwise; OPTIMIZE, DELETE and MERGE replace our files.
+# Earlier ranges, and rows in replaced files, are not counted.
+
+
+def held(to: ToDelta, count_rows: bool) -> Held:
+    """Raises OSError."""
+    target = DeltaTarget(to)
+    notes = list(dead_attempts(target.attempts))
+    table = target.open()
+    if table is None:
+        return Held((), (), tuple(notes))
+    begins, commits = target.history(table)
+    if begins > 0:
+        notes.append(f"the table's log begins at version {begins}: ranges that were committed before are not looked at")
+    return held_by_commits(commits, target.read, target.files(table) if count_rows else None, notes)

@@ -1,1 +1,0 @@
-"""The destination `function`: a function of the application."""

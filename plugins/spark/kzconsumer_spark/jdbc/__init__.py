@@ -1,1 +1,0 @@
-"""The destination `jdbc`: a table in PostgreSQL."""

@@ -1,0 +1,124 @@
+"""What a commit of ours leaves in a table's own history, and what a table holds by that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kzconsumer.errors import DestinationWentBackError
+from kzconsumer.model import RangeIdentity
+from kzconsumer.sinks.interface import HeldRange
+from kzconsumer_files.holdings import Held, held_range, kept_aside
+from kzconsumer_files.names import AnyRange, LedgerEntry, partition_name, range_names
+
+_READERS: Final = 8
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """The writer and the ranges of one commit."""
+
+    scope: str
+    ranges: tuple[LedgerEntry, ...]
+
+
+def held_by_commits(
+    commits: Iterable[Committed], place: Callable[[str], Any], active: frozenset[str] | None, notes: Iterable[str]
+) -> Held:
+    """The ranges of the commits; with `active`, the table's current files, their rows are counted.
+
+    `place` opens a file. Files that were replaced since (by a compaction, DELETE, MERGE) are
+    not counted. Raises OSError.
+    """
+    ledger = [entry for commit in commits for entry in commit.ranges]
+    entries = [each for each in ledger if not each.kept_aside]
+    leftovers = [*(kept_aside(each.range) for each in ledger if each.kept_aside), *notes]
+    if active is None:
+        return Held(tuple(map(held_range, entries)), (), tuple(leftovers))
+    with ThreadPoolExecutor(_READERS) as readers:
+        ranges = tuple(readers.map(lambda entry: _counted(entry, place, active), entries))
+    if rewritten := sum(not active.issuperset(entry.files) for entry in entries):
+        leftovers.append(
+            f"files of {rewritten} ranges are no longer the table's (compaction, say): their rows are not counted"
+        )
+    return Held(ranges, (), tuple(leftovers))
+
+
+def _counted(entry: LedgerEntry, place: Callable[[str], Any], active: frozenset[str]) -> HeldRange:
+    if not active.issuperset(entry.files):
+        return held_range(entry)
+    rows = 0
+    faults = []
+    for name in entry.files:
+        try:
+            with closing(place(name)) as file:
+                rows += pq.read_metadata(file).num_rows
+        except FileNotFoundError:
+            faults.append(f"{name} is gone")
+        except (OSError, pa.ArrowException) as error:
+            faults.append(f"{name} cannot be read: {error}")
+    return held_range(entry, None if faults else rows, tuple(faults))
+
+
+# What a table says of ranges by the end offset of each partition in it: Delta's `txn` versions, properties of
+# Iceberg.
+#
+# A partition is an *application*, whose version is the end of its last range; so is each range that is set aside.
+
+
+class Overtaken(Exception):
+    """The table ends within a range: offsets were set back without raising the reset epoch."""
+
+
+class Positions(NamedTuple):
+    """The versions of applications in a table at one moment. `scope` stands for the group."""
+
+    scope: str
+    table: str
+    """As errors name it."""
+    version: Callable[[str], int | None]
+
+    def reaches(self, part: AnyRange) -> bool:
+        """Whether the table has the range, or it can no longer be written."""
+        return (self.version(self.application(part)) or 0) >= part.until
+
+    def is_aside(self, part: AnyRange) -> bool:
+        return any(self.version(each) is not None for each in self._aside_applications(part))
+
+    def require_behind(self, ranges: Iterable[AnyRange]) -> None:
+        """Raises Overtaken for a range that begins below the end of its partition and ends above it."""
+        for part in ranges:
+            version = self.version(self.application(part))
+            if version is not None and part.first < version < part.until:
+                raise Overtaken(
+                    f"the table {self.table} has {part.topic}-{part.partition} up to offset {version}, within"
+                    f" {part.topic}-{part.partition}[{part.first}..{part.until}): offsets were set back by another"
+                    " tool; set them with kzconsumer offsets reset"
+                )
+
+    def require_followed(
+        self, follows: Iterable[RangeIdentity], is_elsewhere: Callable[[RangeIdentity], bool] = lambda part: False
+    ) -> None:
+        """Raises DestinationWentBackError for a range that the table does not reach, unless it `is_elsewhere`.
+
+        For a commit that is made only directly after the state of the table that this is of.
+        """
+        for part in follows:
+            if not self.reaches(part) and not is_elsewhere(part):
+                raise DestinationWentBackError(part, self.version(self.application(part)))
+
+    def application(self, part: AnyRange) -> str:
+        return partition_name(part, self.scope)
+
+    def _aside_applications(self, part: AnyRange) -> list[str]:
+        """The first is that which is written: names of applications have no limit."""
+        return [f"{self.scope}+{name}+aside" for name in range_names(part)]
+
+    def settled(self, part: AnyRange) -> dict[str, int]:
+        """The versions that set a range aside."""
+        return {self.application(part): part.until, self._aside_applications(part)[0]: part.until}

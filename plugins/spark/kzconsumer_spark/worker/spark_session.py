@@ -1,0 +1,108 @@
+"""The Spark session of a worker process: made with its settings, the JVM's output in a log of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from py4j.java_gateway import JavaGateway
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from kzconsumer.display import redacted
+from kzconsumer_spark.pipe.messages import Start
+from kzconsumer_spark.pipe.spark_settings import is_cluster, local_address, settings
+
+LOG_NAME: Final = "spark.log"
+
+
+_CHECKPOINT_FILES: Final = "spark.sql.streaming.checkpointFileManagerClass"
+
+
+def start_java(start: Start) -> JavaGateway:
+    """Some seconds. What the JVM and its children print goes to the log."""
+    configured = _configured(start)
+    # Without it Spark looks up the machine's name, and does not start where the name has no address.
+    if (address := configured.get("spark.driver.host")) is not None:
+        os.environ.setdefault("SPARK_LOCAL_IP", address)
+    # PySpark passes settings to Java as arguments, which every user can read: secrets are set after the start.
+    shown = redacted(configured)
+    public = [(key, value) for key, value in configured.items() if shown[key] == value]
+    log = os.open(Path(start.scratch) / LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        return launch_gateway(SparkConf().setAll(public), {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+    finally:
+        os.close(log)
+
+
+def build_session(start: Start, java: JavaGateway) -> SparkSession:
+    """The most of ten seconds."""
+    configured = _configured(start)
+    SparkContext(gateway=java, conf=SparkConf().setAll(list(configured.items())))
+    session = SparkSession.builder.config(map={**configured}).getOrCreate()
+    session.sparkContext.setLogLevel("WARN")
+    # The default one runs `chmod` or `readlink` several times for each file, and has two files for each batch.
+    if _CHECKPOINT_FILES not in configured and (manager := _checkpoint_files(session)) is not None:
+        session.conf.set(_CHECKPOINT_FILES, manager)
+    return session
+
+
+def _configured(start: Start) -> dict[str, str]:
+    """On YARN, whose address only Hadoop's files have, executors get the name of this machine."""
+    if start.master == "yarn":
+        return settings(start)
+    address = local_address(start.master) if is_cluster(start.master) else "127.0.0.1"
+    return {"spark.driver.host": address} | settings(start)
+
+
+def _checkpoint_files(session: SparkSession) -> str | None:
+    """Spark's manager of checkpoint files that starts no processes, by the name it has in this version of Spark."""
+    jvm = session.sparkContext._jvm
+    assert jvm is not None
+    for package in ("checkpointing.", ""):  # since 4.1, and before
+        name = f"org.apache.spark.sql.execution.streaming.{package}FileSystemBasedCheckpointFileManager"
+        if jvm.org.apache.spark.util.Utils.classIsLoadable(name):
+            return name
+    return None
+
+
+# The two pipes between the daemon and its worker process, as the worker has them.
+
+
+def take_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """Keep the two pipes for ourselves: no child, no print and no JVM can read or write them."""
+    commands, events = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return os.fdopen(commands, "rb"), os.fdopen(events, "wb")
+
+
+# Tracebacks of failed batches on standard error, for the author of a function: each once per batch.
+
+# Numbers and generated names change from one attempt to the next: tasks, stages, directories.
+_VOLATILE: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16,}|\d+")
+
+
+class Tracebacks:
+    """Printed to standard error."""
+
+    def __init__(self) -> None:
+        self._batch: int | None = None
+        self._printed: set[str] = set()
+
+    def report(self, batch: int, error: BaseException) -> None:
+        """Unless this batch has failed in this way before."""
+        if batch != self._batch:
+            self._batch, self._printed = batch, set()
+        text = "".join(traceback.format_exception(error))
+        same = _VOLATILE.sub("#", text)
+        if same not in self._printed:
+            self._printed.add(same)
+            print(text, end="", file=sys.stderr, flush=True)

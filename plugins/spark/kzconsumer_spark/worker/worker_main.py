@@ -1,0 +1,279 @@
+"""The worker process: holds the Spark session for one daemon, runs the batches it gets, and ends with the daemon.
+
+`worker.__main__` has started Java. Output of user code goes to the daemon's standard error, that of the JVM to
+`spark.log` in the scratch directory. Retries are the daemon's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import BinaryIO, NoReturn, Protocol
+
+import pyspark
+from py4j.java_gateway import JavaGateway
+from pyspark.sql import SparkSession
+
+from kzconsumer.errors import ConfigError, KzConsumerError
+from kzconsumer.plugins import load_function
+from kzconsumer_files.private_directory import local_attempts
+from kzconsumer_files.writer import Written
+from kzconsumer_spark.columns.shaping import Shaping
+from kzconsumer_spark.pipe.messages import (
+    Command,
+    Event,
+    Failed,
+    Heartbeat,
+    Ready,
+    Recorded,
+    RunBatch,
+    Start,
+    Stop,
+    ToDelta,
+    ToFiles,
+    ToFunction,
+    ToIceberg,
+    ToJdbc,
+    decode_command,
+    encode,
+)
+from kzconsumer_spark.pipe.spark_settings import is_cluster
+from kzconsumer_spark.ranges.batch import SCHEMA, Lease, Permission, SparkBatch
+from kzconsumer_spark.ranges.files import RangeFiles
+from kzconsumer_spark.worker.query import ProgressReports, RangeQuery, first_line, warm_up
+from kzconsumer_spark.worker.range_stream import KafkaRegistry, TopicsLease
+from kzconsumer_spark.worker.range_writers import FilesDestination, FunctionDestination, StepRecorder, TableDestination
+from kzconsumer_spark.worker.spark_session import LOG_NAME, Tracebacks, build_session
+
+_NO_JAVA = "JAVA_GATEWAY_EXITED"
+# Java 24 removed what older Hadoops, such as that of Spark 4.0, find the user by.
+_NEW_JAVA = "getSubject is not supported"
+# Messages of Java and Spark about unusable settings. Any other failure may be transient.
+_REFUSED = re.compile(
+    r"INVALID_CONF_VALUE|ClassNotFoundException|NumberFormatException|Invalid (maximum|initial) heap size"
+    r"|Unrecognized (VM )?option|[Nn]ot allowed to specify max heap"
+)
+# Log messages after which Spark continues, and the lines of an exception that follow one.
+_NO_FAILURE = re.compile(r"(\S+ \S+ )?(WARN(ING)?|INFO|DEBUG|TRACE)\b")
+_FRAME = re.compile(r"at |\.\.\. ")
+_THROWN = 'Exception in thread "main" '
+_OF_EXCEPTION = re.compile(r"at |\.\.\. |Caused by: |Suppressed: |[\w.$]+(Exception|Error)(:|$)")
+
+
+class Destination(Protocol):
+    """Writes batches. An exception fails the batch; nothing is written of ranges without records."""
+
+    def write(self, batch: SparkBatch) -> Written: ...
+
+    def trial(self, batch: SparkBatch) -> None:
+        """As `write`, but nothing is published, and nothing stays."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def _log_to_standard_error() -> None:
+    """Our own lines only: PySpark would repeat each traceback of a function."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log = logging.getLogger("kzconsumer")
+    log.addHandler(handler)
+    log.propagate = False
+
+
+def run(start: Start, commands: BinaryIO, events: BinaryIO, java: Future[JavaGateway]) -> None:
+    """Until a command or the end of the daemon ends it."""
+    _log_to_standard_error()
+    lease = Lease(start.safe_until)
+    inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+    say = _speaker(events)
+    steps = StepRecorder(say)
+    threading.Thread(target=_listen, args=(commands, lease, inbox, steps), daemon=True).start()
+    kafka = KafkaRegistry(start.kafka) if start.kafka is not None else None
+    permission = TopicsLease(lease, kafka, steps.record_read) if kafka is not None else lease
+    stages = _Stages()
+    try:
+        gateway = java.result()
+        stages.end("java")
+        session = build_session(start, gateway)
+        stages.end("session")
+        shaping = Shaping(session, start.columns, SCHEMA)
+        destination = _destination(start, session, permission, shaping, steps)
+        stages.end("destination")
+        tracebacks = Tracebacks()
+        query = RangeQuery(session, _query_directory(start), start.next_batch - 1, tracebacks, start.name, kafka)
+        warm_up(start, session, query)
+        stages.end("warm_up")
+        session.streams.addListener(ProgressReports(say, warm_up=query.run_id))
+    except BaseException as error:
+        refused = fault_of_settings(error, start)
+        if refused is None and _NO_JAVA not in str(error):  # the daemon logs these in one line
+            traceback.print_exc()
+        say(Failed(number=None, error=refused or reason_of(error, start), settings=refused is not None))
+        _exit()
+    context = session.sparkContext
+    say(Ready(application=context.applicationId, ui=context.uiWebUrl, stages=stages.seconds))
+    failed = False
+
+    def write(batch: SparkBatch) -> Written:
+        if isinstance(permission, TopicsLease):
+            permission.begin(batch)
+        permission.require()
+        try:
+            shaping.is_trial = batch.is_trial
+            if batch.is_trial:
+                destination.trial(batch)
+                return Written(0, 0, len(batch.ranges))
+            return destination.write(batch)
+        finally:
+            shaping.release()
+
+    try:
+        while isinstance(batch := inbox.get(), RunBatch):
+            if failed or not query.takes(batch):
+                query.stop()
+                try:
+                    query = RangeQuery(session, _query_directory(start), batch.number, tracebacks, start.name, kafka)
+                except KzConsumerError as error:  # of the cluster; Spark is as it was
+                    failed = True
+                    say(Failed(number=batch.number, error=first_line(error)))
+                    continue
+            steps.begin(batch)
+            outcome = query.run(batch, write)
+            failed = isinstance(outcome, Failed)
+            say(outcome)
+        query.stop()
+        destination.close()
+        shaping.close()
+        session.stop()
+    except BaseException:
+        traceback.print_exc()
+        _exit()
+
+
+class _Stages:
+    """The parts of a start, one after the other."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.monotonic()
+
+    def end(self, stage: str) -> None:
+        began, self._since = self._since, time.monotonic()
+        self.seconds[stage] = round(self._since - began, 1)
+
+
+def _exit() -> NoReturn:
+    """Leave at once: with the JVM gone or hanging, its threads would keep this process running."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def fault_of_settings(error: BaseException, start: Start) -> str | None:
+    """What is wrong with the settings, if that is why Spark did not start; another start would not change it."""
+    if isinstance(error, ConfigError):
+        return str(error)
+    if _NEW_JAVA in str(error):
+        return f"JAVA_HOME: this Java is newer than Spark {pyspark.__version__} supports: use Java 17 or 21"
+    said = _failures(_java_said(start)) if _NO_JAVA in str(error) else [first_line(error)]
+    found = next((line for line in said if _REFUSED.search(line)), None)
+    return f"[sink.options] conf: {found[:800]}" if found else None
+
+
+def reason_of(error: BaseException, start: Start) -> str:
+    """The error; for a JVM that did not start, the exception or the end of its output, which is all that is known."""
+    if _NO_JAVA not in str(error):
+        return first_line(error)
+    lines = [line for line in _java_said(start) if not _FRAME.match(line)]
+    thrown = [line.removeprefix(_THROWN) for line in lines if line.startswith(_THROWN)][-1:]
+    said = " / ".join(thrown or lines[-3:])
+    return f"Java ended before Spark was up: {said[:800]}" if said else first_line(error)
+
+
+def _java_said(start: Start) -> list[str]:
+    log = Path(start.scratch, LOG_NAME)
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _failures(lines: Sequence[str]) -> Iterator[str]:
+    """The log without warnings: a Java that ended for want of memory may have warned of a class before."""
+    passed = False
+    for line in lines:
+        passed = _NO_FAILURE.match(line) is not None or (passed and _OF_EXCEPTION.match(line) is not None)
+        if not passed:
+            yield line
+
+
+def _query_directory(start: Start) -> Path:
+    """A new query begins with a checkpoint of its own: the daemon, not Spark, knows what is done."""
+    return Path(start.scratch, f"query-{time.monotonic_ns()}")
+
+
+def _destination(
+    start: Start, session: SparkSession, lease: Permission, shaping: Shaping, steps: StepRecorder
+) -> Destination:
+    match start.destination:
+        case ToFiles() as files:
+            return FilesDestination(session, files, lease, shaping)
+        case ToDelta() as delta:
+            from kzconsumer_spark.destinations.delta_table import DeltaTarget  # deltalake is an extra
+
+            return TableDestination(RangeFiles(session, delta.files, shaping), DeltaTarget(delta), lease)
+        case ToIceberg() as iceberg:
+            from kzconsumer_spark.destinations.iceberg_table import IcebergTarget  # pyiceberg is an extra
+
+            table = IcebergTarget(iceberg)
+            if is_cluster(start.master) and table.attempts == local_attempts():
+                raise ConfigError(
+                    [f'[sink.options] table: {iceberg.table} is in an object store, which master "{start.master}" does'
+                     " not go with, only a local one: the member puts the files that Spark writes to its machine"]
+                )  # fmt: skip
+            with_columns = RangeFiles(session, iceberg.files, shaping, keep_columns=True)
+            return TableDestination(with_columns, table, lease)
+        case ToJdbc() as jdbc:
+            from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination  # psycopg is an extra
+
+            return JdbcDestination(session, jdbc, lease, shaping)
+        case ToFunction() as called:
+            function = load_function(called.function, "[sink.options] function")
+            return FunctionDestination(function, start.scope, lease, shaping, steps)
+
+
+def _listen(commands: BinaryIO, lease: Lease, inbox: queue.SimpleQueue[Command], steps: StepRecorder) -> None:
+    """Take commands until the pipe ends, which is the daemon's end, however it came: then everything here ends too."""
+    for line in commands:
+        command = decode_command(line)
+        if isinstance(command, Heartbeat):
+            lease.renew(command.safe_until)
+        elif isinstance(command, Recorded):
+            steps.answered(command)
+        else:
+            inbox.put(command)
+            if isinstance(command, Stop):
+                return
+    # The JVM is in our process group, Python processes of Spark end with the JVM.
+    os.killpg(0, signal.SIGKILL)
+
+
+def _speaker(events: BinaryIO) -> Callable[[Event], None]:
+    """Sends events, from any thread."""
+    one_at_a_time = threading.Lock()
+
+    def say(event: Event) -> None:
+        with one_at_a_time:
+            events.write(encode(event))
+            events.flush()
+
+    return say

@@ -1,0 +1,133 @@
+"""`kzconsumer lag`: how far a group is behind, once or at intervals.
+
+JSON has the fields of `groups.lag.GroupLag`; with `--watch`, one object per line.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kzconsumer.cli.arguments import seconds
+from kzconsumer.display import plural
+from kzconsumer.errors import NotDoneError
+from kzconsumer.lag.partition import Why
+from kzconsumer_tools.commands.answer import (
+    add_group_names,
+    add_topics,
+    as_text,
+    ask,
+    chosen_topics,
+    show,
+    wanted_groups,
+)
+from kzconsumer_tools.commands.cluster_option import (
+    ClusterOption,
+    add_cluster_option,
+    add_group,
+    add_storage,
+    cluster_option,
+    required_group,
+)
+from kzconsumer_tools.groups.group_lag import GroupLag, group_lag, next_offsets, partitions_of
+from kzconsumer_tools.tables.group_tables import lag_table, list_table
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+    from kzconsumer_tools.offsets.prepare import Scope
+
+
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+def add_lag(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    lag = subparsers.add_parser(
+        "lag",
+        help="how far a group is behind, in records and in seconds",
+        description="Show how far each partition's stored offset is behind the end of its log: in offsets, and in "
+        "seconds since the next record to be read was written, if the brokers store times (0.10 on). Changes nothing. "
+        "Exit status 1 if the end of a log is unknown because its leader does not answer.",
+        examples=("orders", "orders --topic orders:0,1 --watch", "--all", "--config orders.toml -o json"),
+    )
+    add_group(lag)
+    add_topics(lag)
+    lag.add_argument("--watch", action="store_true", help="repeat until interrupted")
+    lag.add_argument("--interval", metavar="SECONDS", type=seconds, default=5.0, help="of --watch; default: 5")
+    lag.add_argument("--all", action="store_true", dest="every", help="all groups, the one furthest behind first")
+    lag.add_argument("--without-members", action="store_true", help="of --all: only groups that nobody reads")
+    add_group_names(lag)
+    add_storage(lag)
+    add_cluster_option(lag)
+    lag.set_defaults(run=run_lag)
+
+
+def run_lag(arguments: argparse.Namespace) -> int:
+    at = cluster_option(arguments)
+    if arguments.every:
+        return _show_all(arguments, at)
+    if arguments.include or arguments.exclude or arguments.without_members:
+        arguments.misused("--include, --exclude and --without-members choose groups of --all; give it too")
+    what = None if arguments.watch else "reading the lag"
+    ask(_show, arguments, at, required_group(arguments, at), chosen_topics(arguments.topic), what=what)
+    return 0
+
+
+def _show_all(arguments: argparse.Namespace, at: ClusterOption) -> int:
+    from kzconsumer_tools.commands.groups_commands import overview
+    from kzconsumer_tools.groups.group_lag import worst_first
+
+    if arguments.group is not None or arguments.topic or arguments.watch:
+        arguments.misused("--all is about all groups, once: give it without GROUP, --topic and --watch")
+    found = worst_first(overview(at, wanted_groups(arguments)))
+    if arguments.without_members:
+        found = [each for each in found if not each.members]
+    return show(arguments, found, list_table, wide=partial(list_table, wide=True))
+
+
+async def _show(arguments: argparse.Namespace, at: ClusterOption, group: str, scope: Scope | None) -> None:
+    import sys
+
+    import anyio
+
+    from kzconsumer.cli.main import report_error
+
+    terminal = arguments.watch and arguments.output in ("table", "wide") and sys.stdout.isatty()
+    while True:
+        found, failure = await read_lag(at, group, scope)
+        text = as_text(arguments, found, lag_table, partial(lag_table, wide=True))
+        print((_CLEAR if terminal else "") + text, flush=True)
+        if not arguments.watch:
+            if failure is not None:
+                raise failure
+            return
+        if failure is not None:
+            report_error(failure)
+        await anyio.sleep(arguments.interval)
+
+
+async def read_lag(at: ClusterOption, group: str, scope: Scope | None) -> tuple[GroupLag, NotDoneError | None]:
+    """The lag, and why a log's end is missing in it."""
+    import time
+
+    from kzconsumer_tools.groups.group_reader import require_group
+    from kzconsumer_tools.offsets.prepare import partitions_in, read_view, within
+
+    async with at.access() as access:
+        await require_group(access.session, at.zookeeper.connect, group)
+        view = await read_view(access, await access.nodes(group), at.storage)
+        partitions = [each for each in partitions_of(view.facts) if within(each, scope)]
+        if scope is not None and not partitions:
+            await partitions_in(access, view.nodes, scope)  # raises NotFoundError for a name that does not exist
+        facts = view.facts
+        logs = await access.known_logs(
+            [each for each in partitions if each in facts.existing or not facts.topics_known]
+        )
+        read_at, leaders = time.time(), access.leaders()
+        silent = [each for each in logs.values() if isinstance(each, Why)]
+        failure = None
+        if silent:
+            failure = NotDoneError(f"the end of {plural(len(silent), 'log')} is unknown: {silent[0].detail}")
+        written = await access.written(next_offsets(view.facts, logs))
+        return group_lag(group, view.facts, partitions, logs, written, read_at, leaders), failure

@@ -1,0 +1,288 @@
+"""The nodes of a group, decoded; every node that is unreadable or unexpected becomes a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from kzconsumer.display import plural, some
+from kzconsumer.errors import GroupInUseError
+from kzconsumer.model import TopicPartition
+from kzconsumer.registry import paths
+from kzconsumer.registry.claim_record import Blocked, BlockedBy, blocked_by, decode_claim_record, owning_member
+from kzconsumer.registry.group_records import Registration, decode_registration, streams_by_topic
+from kzconsumer.registry.nodes import decode_offset, decode_topic, decode_topic_id
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.zookeeper.operations import Create, Delete, Node, Operation
+from kzconsumer_tools.node_changes import partition_of
+
+OwnerKind = Literal["member", "unregistered", "other_session", "persistent"]
+"""What an owner node names and who holds it: a member, with its own session; a thread that is not registered; a member,
+but with another session; no session at all."""
+
+FindingKind = Literal[
+    "persistent_owner",
+    "persistent_registration",
+    "other_session_owner",
+    "planned_range",
+    "unknown_claim_record",
+    "unknown_node",
+    "unreadable_offset",
+    "unreadable_registration",
+    "unreadable_topic",
+    "unregistered_owner",
+    "unusable_pattern",
+]
+
+_HELD_BY: Mapping[BlockedBy, OwnerKind] = {
+    BlockedBy.LIVE_MEMBER: "member",
+    BlockedBy.UNREGISTERED: "unregistered",
+    BlockedBy.PERSISTENT: "persistent",
+}
+_WRONG_OWNERS: Mapping[OwnerKind, tuple[FindingKind, str]] = {
+    "unregistered": ("unregistered_owner", BlockedBy.UNREGISTERED.value),
+    "other_session": ("other_session_owner", "held by another session than the member's, which has to expire"),
+    "persistent": ("persistent_owner", BlockedBy.PERSISTENT.value),
+}
+
+
+class KnownTopic(msgspec.Struct, frozen=True):
+    """A topic that exists. `partitions` ascend; `fault`: why they cannot be read from the topic's node.
+
+    `incarnation`: None if brokers report another topic than those of that name that the group has consumed. `id`: in
+    base64, empty if the topic has none.
+    """
+
+    partitions: tuple[int, ...]
+    incarnation: int | None
+    fault: str = ""
+    id: str = ""
+
+
+class GroupNodes(msgspec.Struct, frozen=True):
+    """As read: registrations by consumer id, topics by name; owners, offsets and claims by path; the last run.
+
+    `from_brokers`: the topics come from Metadata requests: the cluster is in KRaft mode, or migrates to it. `foreign`:
+    names of the group's nodes that are neither the original consumer's nor ours, such as those of a Storm spout.
+    `topics_known` is False if ZooKeeper has no node for topics: the cluster has left it, and has not been asked.
+    """
+
+    group: str
+    registrations: Mapping[str, Node]
+    owners: Mapping[str, Node]
+    offsets: Mapping[str, Node]
+    claims: Mapping[str, Node]
+    all_topics: tuple[str, ...]
+    topics: Mapping[str, KnownTopic]
+    run: Node | None = None
+    from_brokers: bool = False
+    foreign: tuple[str, ...] = ()
+    topics_known: bool = True
+
+
+class Finding(msgspec.Struct, frozen=True, order=True):
+    """A node with a problem."""
+
+    kind: FindingKind
+    path: str
+    reason: str
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """The owner node's text, a thread `<consumer>-<n>`, and who holds the node. `consumer`: the registered member."""
+
+    thread: str
+    kind: OwnerKind
+    consumer: str | None = None
+
+    @property
+    def whole(self) -> bool:
+        """It names the member, not a thread: the member is a client without threads."""
+        return self.thread == self.consumer
+
+
+class GroupFacts(msgspec.Struct, frozen=True):
+    """The decoded nodes. `streams`: consumer id -> topic -> number of streams; of a pattern, topics that exist."""
+
+    members: Mapping[str, Registration]
+    streams: Mapping[str, Mapping[str, int]]
+    existing: frozenset[TopicPartition]
+    owners: Mapping[TopicPartition, Owner]
+    offsets: Mapping[TopicPartition, int | None]
+    claimed: frozenset[TopicPartition]
+    findings: tuple[Finding, ...]
+    unreadable_offsets: frozenset[TopicPartition] = frozenset()
+    unreadable_topics: frozenset[str] = frozenset()
+    topics_known: bool = True
+
+    def gone(self, partition: TopicPartition) -> bool:
+        """Whether the cluster has no such partition. An unreadable topic proves nothing, nor does a cluster that has
+        not been asked.
+        """
+        return self.topics_known and partition not in self.existing and partition.topic not in self.unreadable_topics
+
+
+def facts(nodes: GroupNodes) -> GroupFacts:
+    findings: list[Finding] = []
+    members = dict(_members(nodes, findings))
+    return GroupFacts(
+        members=members,
+        streams=dict(_streams(nodes, members, findings)),
+        existing=frozenset(_existing(nodes, findings)),
+        owners=dict(_owners(nodes, findings)),
+        offsets=dict(_offsets(nodes, findings)),
+        claimed=frozenset(_claimed(nodes, findings)),
+        findings=tuple(sorted(findings)),
+        unreadable_offsets=frozenset(partition_of(each.path) for each in findings if each.kind == "unreadable_offset"),
+        unreadable_topics=frozenset(name for name, topic in nodes.topics.items() if topic.fault),
+        topics_known=nodes.topics_known,
+    )
+
+
+def topics_in(nodes: GroupNodes) -> set[str]:
+    """Every topic that a member subscribes to or that the group has nodes of."""
+    streams = dict(_streams(nodes, dict(_members(nodes, [])), []))
+    leaves = (*nodes.owners, *nodes.offsets, *nodes.claims)
+    return {topic for of_member in streams.values() for topic in of_member}.union(map(paths.topic_of, leaves))
+
+
+def topic_of_node(node: Node) -> KnownTopic:
+    try:
+        return KnownTopic(decode_topic(node.data), node.stat.czxid, id=decode_topic_id(node.data))
+    except ValueError as error:
+        return KnownTopic((), node.stat.czxid, str(error))
+
+
+def owner_of(node: Node) -> str:
+    """An owner node's text; bytes that are not UTF-8 are replaced."""
+    return node.data.decode("utf-8", "replace")
+
+
+def _members(nodes: GroupNodes, findings: list[Finding]) -> Iterator[tuple[str, Registration]]:
+    for consumer, node in nodes.registrations.items():
+        path = GroupPaths(nodes.group).member(consumer)
+        if node.stat.ephemeral_owner == 0:
+            findings.append(Finding("persistent_registration", path, BlockedBy.PERSISTENT.value))
+        try:
+            yield consumer, decode_registration(node.data)
+        except ValueError as error:
+            findings.append(Finding("unreadable_registration", path, str(error)))
+
+
+def _streams(
+    nodes: GroupNodes, members: Mapping[str, Registration], findings: list[Finding]
+) -> Iterator[tuple[str, Mapping[str, int]]]:
+    for consumer, member in members.items():
+        try:
+            yield consumer, streams_by_topic(member, nodes.all_topics)
+        except ValueError as error:
+            findings.append(Finding("unusable_pattern", GroupPaths(nodes.group).member(consumer), str(error)))
+
+
+def _existing(nodes: GroupNodes, findings: list[Finding]) -> Iterator[TopicPartition]:
+    for name, topic in nodes.topics.items():
+        yield from [TopicPartition(name, number) for number in topic.partitions]
+        if topic.fault:
+            findings.append(Finding("unreadable_topic", paths.topic(name), topic.fault))
+
+
+def _owners(nodes: GroupNodes, findings: list[Finding]) -> Iterator[tuple[TopicPartition, Owner]]:
+    for partition, path, node in _by_partition(nodes.owners, findings):
+        text = owner_of(node)
+        owner = Owner(text, _held_by(nodes, path, node), owning_member(text, nodes.registrations))
+        if owner.kind in _WRONG_OWNERS:
+            kind, reason = _WRONG_OWNERS[owner.kind]
+            findings.append(Finding(kind, path, f"{reason} (it names {owner.thread!r})"))
+        yield partition, owner
+
+
+def _held_by(nodes: GroupNodes, path: str, node: Node) -> OwnerKind:
+    holder = node.stat.ephemeral_owner
+    kind = _HELD_BY[blocked_by(Blocked(path, owner_of(node), holder), nodes.registrations)]
+    consumer = owning_member(owner_of(node), nodes.registrations)
+    if kind == "member" and consumer is not None:
+        return "member" if nodes.registrations[consumer].stat.ephemeral_owner == holder else "other_session"
+    return kind
+
+
+def _offsets(nodes: GroupNodes, findings: list[Finding]) -> Iterator[tuple[TopicPartition, int | None]]:
+    """None for an unreadable node, and for one that says that there is no offset."""
+    for partition, path, node in _by_partition(nodes.offsets, findings):
+        try:
+            yield partition, decode_offset(node.data)
+        except ValueError as error:
+            findings.append(Finding("unreadable_offset", path, str(error)))
+            yield partition, None
+
+
+def _claimed(nodes: GroupNodes, findings: list[Finding]) -> Iterator[TopicPartition]:
+    for partition, path, node in _by_partition(nodes.claims, findings):
+        try:
+            record = decode_claim_record(node.data)
+        except ValueError as error:
+            findings.append(Finding("unknown_claim_record", path, str(error)))
+        else:
+            if (plan := record.plan) is not None and GroupPaths(nodes.group).owner(partition) not in nodes.owners:
+                waiting = f"offsets {plan.first} to {plan.until} are planned and not committed"
+                reason = f"{waiting}: the next owner with the destination {plan.fingerprint} writes them first"
+                findings.append(Finding("planned_range", path, reason))
+        yield partition
+
+
+def _by_partition(leaves: Mapping[str, Node], findings: list[Finding]) -> Iterator[tuple[TopicPartition, str, Node]]:
+    for path, node in leaves.items():
+        try:
+            yield partition_of(path), path, node
+        except ValueError as error:
+            findings.append(Finding("unknown_node", path, str(error)))
+
+
+# Whether a group has members: checked before an operator changes what only a group without members may have changed.
+#
+# `groups.apply` proves the same in each of its transactions.
+
+_SHOWN = 3
+
+
+def members_present(nodes: GroupNodes) -> str | None:
+    """Why the group must not be changed, as the rest of a sentence about it; None if it has no members.
+
+    An ephemeral owner node counts even without a registration: its session may still store offsets. A persistent owner
+    node blocks every member; `groups clean` removes it.
+    """
+    if nodes.registrations:
+        return f"has {listed(nodes.registrations)}"
+    owners = sorted({owner_of(node) for node in nodes.owners.values() if node.stat.ephemeral_owner})
+    if owners:
+        return f"has owner nodes of {', '.join(owners[:_SHOWN])}, not registered but alive: the session has to expire"
+    if nodes.owners:
+        return f"has owner nodes that no session holds ({min(nodes.owners)}): `kzconsumer groups clean` removes them"
+    return None
+
+
+def listed(members: Collection[str]) -> str:
+    """The number of members, some of their ids, and what to do about them; there is at least one."""
+    names = sorted(members)
+    them = "them" if names[1:] else "it"
+    return f"{plural(len(names), 'member')} ({some(names, _SHOWN)}): stop {them} first"
+
+
+def require_no_members(nodes: GroupNodes) -> None:
+    """Raises GroupInUseError if the group has members."""
+    if (reason := members_present(nodes)) is not None:
+        raise GroupInUseError(f"group {nodes.group} {reason}; nothing was changed")
+
+
+def proof(containers: Mapping[str, bool]) -> list[Operation]:
+    """Operations that change nothing, but make a transaction fail if a node has children or was created meanwhile.
+
+    `containers`: `ids` and topics' owner containers -> whether they existed. A server deletes no node that has
+    children, and no other operation depends on them: creating or deleting children does not change a node's version.
+    """
+    operations: list[Operation] = []
+    for path, exists in containers.items():
+        make, remove = Create(path, b""), Delete(path, -1)
+        operations += [remove, make] if exists else [make, remove]
+    return operations

@@ -1,0 +1,224 @@
+"""Replay: writes ranges of a log into another target of the same sink, without a group.
+
+It can be stopped at any moment and started again: ranges in the target's ledger are skipped, so nothing is duplicated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Protocol
+
+import anyio
+import msgspec
+import pyarrow as pa
+
+from kzconsumer.clock import now
+from kzconsumer.errors import KzConsumerError, NotDoneError, SinkError
+from kzconsumer.fetcher.range_reader import RangeReader
+from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.own_directory import own_directory
+from kzconsumer.process_lock import ProcessLock
+from kzconsumer.records.forms import ColumnRecords
+from kzconsumer.registry.claim_record import spans_of
+from kzconsumer.settings.sections import BatchSettings
+from kzconsumer.sinks.interface import Accountable, Batch, RangeData, RecordsRejectedError, Sink
+
+LEASE = 5.0
+"""Seconds for which a replay's sink may still publish after it was last alive."""
+# A database ends the transactions of a dead replay in this time; only then the ledger is complete.
+_SETTLED = LEASE + 10.0
+
+
+class ReplayableSink(Sink, Accountable, Protocol):
+    """The methods that a replay needs."""
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """`offsets`: requested, of which the ledger had `there`; `records`: written, in `ranges`.
+
+    `rejected` records were left out, since the sink cannot write them.
+    """
+
+    destination: str
+    partitions: int
+    offsets: int
+    there: int
+    ranges: int
+    records: int
+    rejected: int
+
+
+def safe_until() -> float:
+    """The lease of a replay's sink."""
+    return now() + LEASE
+
+
+@contextmanager
+def alone(cluster: str, group: str) -> Iterator[float]:
+    """Lock out other replays of the group on this machine; yields the time. Raises NotDoneError if there is one."""
+    name = hashlib.blake2b(msgspec.json.encode([cluster, group]), digest_size=8).hexdigest()
+    try:
+        path = own_directory("tools") / f"replay-{name}.lock"
+        lock = ProcessLock.take(path)
+    except OSError as error:
+        raise NotDoneError(f"no lock against other replays: {error}") from error
+    if lock is None:
+        raise NotDoneError(f"another replay of group {group} is running on this machine ({path} is locked)")
+    try:
+        yield now()
+    finally:
+        lock.release()
+
+
+async def replay(
+    reader: RangeReader,
+    sink: ReplayableSink,
+    wanted: Collection[OffsetRange],
+    incarnations: Mapping[str, int],
+    limits: BatchSettings,
+    since: float,
+    show: Callable[[int, int], None],
+) -> Replayed:
+    """Write the missing offsets of `wanted`. `since`: from `alone`; `show` is called with offsets done and total.
+
+    Raises SinkError, and what `reader.read` raises.
+    """
+    async with _opened(sink):
+        await anyio.sleep(max(0.0, since + _SETTLED - now()))
+        held = await sink.holdings(count_rows=False)
+        runs = (run for each in held.ranges for run in each.runs)
+        there = {run for run in runs if incarnations.get(run.topic) == run.incarnation}
+        left = remaining(wanted, (OffsetRange(*each[:2], each.first, each.until) for each in there))
+        total, open_offsets = _offsets(wanted), _offsets(left)
+        show(total - open_offsets, total)
+        done = total - open_offsets
+        ranges = records = rejected = 0
+        async for batch in _batches(reader, left, incarnations, limits):
+            with _mapped():
+                written = await _written(sink, batch)
+            ranges += len(written.ranges)
+            records += written.records
+            rejected += batch.records - written.records
+            done += _offsets(part.range for part in batch.ranges)
+            show(done, total)
+        show(total, total)
+    return Replayed(
+        destination=held.destination,
+        partitions=len({each.topic_partition for each in wanted}),
+        offsets=total,
+        there=total - open_offsets,
+        ranges=ranges,
+        records=records,
+        rejected=rejected,
+    )
+
+
+async def _written(sink: ReplayableSink, batch: Batch) -> Batch:
+    """The part of the batch that is written: without the records that the sink rejects."""
+    while batch.ranges:
+        try:
+            await sink.write(batch)
+        except RecordsRejectedError as error:
+            offsets: dict[TopicPartition, list[int]] = {}
+            for each in error.records:
+                offsets.setdefault(TopicPartition(each.topic, each.partition), []).append(each.offset)
+            parts = (part.without(spans_of(offsets.get(part.topic_partition, ()))) for part in batch.ranges)
+            batch = Batch(tuple(part for part in parts if part.records))
+        else:
+            break
+    return batch
+
+
+class _Part(msgspec.Struct):
+    first: int
+    batches: list[pa.RecordBatch] = msgspec.field(default_factory=list)
+    until: int = 0
+
+
+async def _batches(
+    reader: RangeReader, left: list[OffsetRange], incarnations: Mapping[str, int], limits: BatchSettings
+) -> AsyncIterator[Batch]:
+    """Batches within the limits of `[batch]`. Offsets without records are skipped; another start reads them again."""
+    # One range of each partition at a time: a batch never has two ranges of one partition.
+    while left:
+        turn = list({each.topic_partition: each for each in reversed(left)}.values())
+        left = [each for each in left if each not in turn]
+        parts: dict[TopicPartition, _Part] = {}
+        at = {each.topic_partition: each.first for each in turn}
+        records = size = 0
+        async for partition, batch in reader.read(turn):
+            part = parts.setdefault(partition, _Part(at[partition]))
+            part.batches.append(batch)
+            part.until = at[partition] = batch.column("offset")[-1].as_py() + 1
+            records += batch.num_rows
+            size += batch.nbytes
+            if records >= limits.max_records or size >= limits.max_bytes:
+                yield _batch(parts, incarnations)
+                parts, records, size = {}, 0, 0
+        if parts:
+            yield _batch(parts, incarnations)
+
+
+def _batch(parts: Mapping[TopicPartition, _Part], incarnations: Mapping[str, int]) -> Batch:
+    return Batch(
+        tuple(
+            RangeData(
+                topic=partition.topic,
+                partition=partition.partition,
+                first=part.first,
+                until=part.until,
+                pieces=tuple(map(ColumnRecords, part.batches)),
+                incarnation=incarnations[partition.topic],
+                epoch=0,
+            )
+            for partition, part in parts.items()
+        )
+    )
+
+
+def _offsets(ranges: Iterable[OffsetRange]) -> int:
+    return sum(each.until - each.first for each in ranges)
+
+
+@asynccontextmanager
+async def _opened(sink: ReplayableSink) -> AsyncIterator[None]:
+    with _mapped():
+        await sink.__aenter__()
+    try:
+        yield
+    except BaseException as error:
+        await sink.__aexit__(type(error), error, error.__traceback__)
+        raise
+    with _mapped():
+        await sink.__aexit__(None, None, None)
+
+
+@contextmanager
+def _mapped() -> Iterator[None]:
+    try:
+        yield
+    except KzConsumerError:
+        raise
+    except Exception as error:
+        raise SinkError(f"{type(error).__name__}: {error}") from error
+
+
+def remaining(wanted: Iterable[OffsetRange], there: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """The offsets of `wanted` that are in no range of `there`, in order, in as few ranges as possible."""
+    by_partition: dict[tuple[str, int], list[OffsetRange]] = {}
+    for each in sorted(there):
+        by_partition.setdefault(each[:2], []).append(each)
+    left = []
+    for whole in sorted(wanted):
+        at = whole.first
+        for each in by_partition.get(whole[:2], []):
+            if each.first >= whole.until:
+                break
+            if at < each.first:
+                left.append(whole._replace(first=at, until=each.first))
+            at = max(at, each.until)
+        if at < whole.until:
+            left.append(whole._replace(first=at))
+    return left

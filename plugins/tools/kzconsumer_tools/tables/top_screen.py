@@ -1,0 +1,262 @@
+"""The screen of `kzconsumer top`: worst partitions first; what does not fit is left out.
+
+What names from outside (groups, topics) have that is not printable is escaped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kzconsumer.display import count, moment, plural, printable, rate, span
+from kzconsumer_tools.tables.text import clip, dash
+from kzconsumer_tools.top_feed import DaemonFeed
+
+#: States of a partition, the worst first (`kzconsumer.status.track.State`), and how each is shown.
+_STYLES = {
+    "stalled": "red",
+    "commits stop": "red",
+    "commits stall": "red",
+    "commits go back": "red",
+    "unknown": "yellow",
+    "paused": "yellow",
+    "behind": "",
+    "caught up": "green",
+}
+_SEVERITY = tuple(_STYLES)
+#: Characters of an address, and of the columns of a partition besides its name.
+_ADDRESS = 48
+_COLUMNS = 62
+#: Characters of a name that are always shown.
+_NAME = 22
+#: Lines of a daemon besides its partitions.
+_FRAME = 6
+
+
+class View:
+    """What the keys have chosen: q ends, / finds partitions by name, arrows and page keys move through the rest."""
+
+    def __init__(self) -> None:
+        self.first = 0
+        """Partitions of each daemon that are scrolled over."""
+        self.named = ""
+        """Part of the names that are shown."""
+        self.typing = False
+        self.ended = False
+
+    def press(self, typed: str) -> None:
+        """One read of the terminal: any number of keys."""
+        for key in _KEY.findall(typed):
+            if self.typing:
+                self._find(key)
+            elif key in ("q", "Q", "\x1b", "\x03", "\x04"):
+                self.ended = True
+            elif key == "/":
+                self.typing, self.named, self.first = True, "", 0
+            elif key in _STEPS:
+                self.first = max(0, self.first + _STEPS[key])
+            elif key in ("g", "\x1b[H", "\x1b[1~"):
+                self.first = 0
+
+    def _find(self, key: str) -> None:
+        self.first = 0
+        if key in ("\r", "\n"):
+            self.typing = False
+        elif key == "\x1b":
+            self.typing, self.named = False, ""
+        elif key in ("\x7f", "\b"):
+            self.named = self.named[:-1]
+        elif key.isprintable():
+            self.named += key
+
+    def chosen(self, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        named = self.named.lower()
+        return [each for each in partitions if named in f"{each['topic']}-{each['partition']}".lower()]
+
+    @property
+    def footer(self) -> Text:
+        if self.typing:
+            return _line(f"find: {printable(self.named)}_  Enter keeps it, Esc shows all", style="bold")
+        found = (f"named {printable(self.named)}",) if self.named else ()
+        return _line(*found, "q quit", "/ find", "arrows scroll", style="dim")
+
+
+_KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|\x1bO[A-Za-z]|.", re.DOTALL)
+#: Partitions that a key moves by.
+_STEPS = {
+    "j": 1,
+    "\x1b[B": 1,
+    "\x1bOB": 1,
+    "k": -1,
+    "\x1b[A": -1,
+    "\x1bOA": -1,
+    " ": 10,
+    "\x1b[6~": 10,
+    "b": -10,
+    "\x1b[5~": -10,
+}
+
+
+def picture(daemons: Sequence[DaemonFeed], height: int, width: int = 80, view: View | None = None) -> RenderableType:
+    """Lines and characters. What does not fit is left out, and a line says how much. `view`: of a live screen."""
+    rows = max(0, height - 2 - (view is not None) - len(daemons) * _FRAME) // len(daemons)
+    if view is not None:  # not further than to the last partition
+        view.first = min(view.first, max(0, *(len(view.chosen(_shown(each))) - rows for each in daemons)))
+    parts: list[RenderableType] = [_together(daemons)]
+    for each in sorted(daemons, key=_health):
+        parts += ["", *_daemon(each, rows, width, view)] if rows else _daemon(each, 0, width, view)
+    return Group(*parts, view.footer) if view is not None else Group(*parts)
+
+
+def _shown(each: DaemonFeed) -> list[Mapping[str, Any]]:
+    """Its partitions, or with --group those of the whole group."""
+    found: list[Mapping[str, Any]] = each.documents.get("group", {}).get("partitions", [])
+    return found or each.documents.get("partitions", {}).get("owned", [])
+
+
+def _health(each: DaemonFeed) -> tuple[bool, bool, bool]:
+    """A sort key: the worst first."""
+    now = each.status
+    return each.lost is None, bool(now.get("ready") and now.get("alive")), now.get("health") == "healthy"
+
+
+def _together(daemons: Sequence[DaemonFeed]) -> Text:
+    reached = [each.status for each in daemons if each.lost is None and each.status]
+    how_many = f"{len(reached)} of {len(daemons)} reached"
+    if not reached:
+        return _line(how_many, style="bold")
+    return _line(
+        how_many,
+        f"{sum(now.get('owned', 0) for now in reached)} partitions",
+        _lag_of_all(reached),
+        rate(_sum(reached, "rate")),
+        f"stalled {sum(now.get('stalled', 0) for now in reached)}",
+        style="bold",
+    )
+
+
+def _lag_of_all(reached: Sequence[Mapping[str, Any]]) -> str:
+    at_least = sum(now["total"]["at_least"] for now in reached)
+    unknown = sum(sum(now["total"]["unknown"].values()) for now in reached)
+    if not unknown:
+        return f"lag {count(at_least)}"
+    return f"lag {f'at least {count(at_least)}' if at_least else 'unknown'} ({unknown:,} unknown)"
+
+
+def _sum(reached: Sequence[Mapping[str, Any]], name: str) -> Any:
+    """None if it is unknown for any daemon."""
+    found = [now[name] for now in reached]
+    return None if None in found else sum(found)
+
+
+def _daemon(each: DaemonFeed, rows: int, width: int, view: View | None) -> list[RenderableType]:
+    now = each.status
+    names = [printable(now.get("group", "")), clip(printable(each.address.listen), _ADDRESS)]
+    state, reasons = _state(each)
+    lines: list[RenderableType] = [_line(*filter(None, names), state, style="bold")]
+    lines += [_line(f"  {printable(reason)}", style="red" if each.lost is not None else "yellow") for reason in reasons]
+    if not now:
+        return lines
+    old = "dim" if each.lost is not None else ""
+    lines.append(
+        _line(
+            f"  {plural(now['owned'], 'partition')}",
+            plural(now["members"], "member"),
+            f"lag {now['lag_text']}",
+            f"behind by {now['lag_seconds_text']}",
+            rate(now["rate"]),
+            f"stalled {count(now['stalled'])}",
+            style=old,
+            wraps=True,
+        )
+    )
+    group = bool(each.documents.get("group", {}).get("partitions"))
+    partitions = view.chosen(_shown(each)) if view is not None else _shown(each)
+    first = view.first if view is not None else 0
+    rows = max(0, rows - max(0, len(reasons) - 1))
+    if rows and partitions:
+        partitions = sorted(partitions, key=_rank if group else _progress)[first:]
+        lines.append((_group if group else _partitions)(partitions[:rows], old, width))
+        if (more := len(partitions) - rows) > 0:
+            lines.append(_line(f"  and {plural(more, 'partition')} more, none of them worse", style="dim"))
+    return lines
+
+
+def _state(each: DaemonFeed) -> tuple[str, list[str]]:
+    """One word, empty if the reasons say it, and the reasons."""
+    now = each.status
+    if each.lost is not None:
+        return "", [f"not reachable since {moment(datetime.fromtimestamp(each.lost, UTC))}: {each.reason}"]
+    if not now:
+        return "", ["connecting"]
+    return now["health"], [*(found["text"] for found in now["findings"]), *now["not_asked"]]
+
+
+def _partitions(owned: Sequence[Mapping[str, Any]], style: str, width: int) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), expand=True, style=style, header_style="dim")
+    table.add_column("  PARTITION", no_wrap=True)
+    table.add_column("STATE", no_wrap=True, overflow="ellipsis", ratio=1)
+    for name in ("LAG", "BEHIND", "RATE", "DONE IN"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for p in owned:
+        table.add_row(
+            Text("  " + clip(f"{printable(p['topic'])}-{p['partition']}", max(_NAME, width - _COLUMNS))),
+            Text(p["state"], style or _STYLES.get(p["state"], "")).append(_why(p), style or "default"),
+            _lag(p["progress"]),
+            span(p["progress"]["seconds"]),
+            rate(p["rate"]),
+            span(p["eta"]) if p["eta"] is not None else "",
+        )
+    return table
+
+
+def _why(p: Mapping[str, Any]) -> str:
+    if p["state"] == "stalled":
+        return f" {p['hindrance']}, {span(p['standing'])}"
+    return f" {p['progress']['why']['reason']}" if p["progress"]["why"] else ""
+
+
+def _lag(progress: Mapping[str, Any]) -> str:
+    """Of an unknown lag what it is at least, if that is more than nothing."""
+    if progress["lag"] is not None:
+        return count(progress["lag"])
+    return f">= {count(progress['at_least'])}" if progress["at_least"] else "-"
+
+
+def _progress(p: Mapping[str, Any]) -> tuple[object, ...]:
+    """A sort key: the worst first, then by name."""
+    return _SEVERITY.index(p["state"]), -p["progress"]["at_least"], p["topic"], p["partition"]
+
+
+def _group(partitions: Sequence[Mapping[str, Any]], style: str, width: int) -> Table:
+    """All partitions of the group: those without owner first, then by lag."""
+    table = Table(box=None, padding=(0, 1, 0, 0), expand=True, style=style, header_style="dim")
+    table.add_column("  PARTITION", no_wrap=True)
+    table.add_column("OWNER", no_wrap=True, overflow="ellipsis", ratio=1)
+    for name in ("COMMITTED", "LOG END", "LAG", "RATE"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for p in partitions:
+        table.add_row(
+            Text("  " + clip(f"{printable(p['topic'])}-{p['partition']}", _NAME)),
+            Text(clip(printable(p["owner"] or "-"), _NAME)),
+            dash(p["committed"]),
+            dash(p["end"]),
+            count(p["lag"]),
+            rate(p["rate"]),
+        )
+    return table
+
+
+def _rank(p: Mapping[str, Any]) -> tuple[object, ...]:
+    """A sort key of the group's partitions: without owner first, then of unknown lag, then by lag."""
+    return p["owner"] is not None, p["lag"] is not None, -(p["lag"] or 0), p["topic"], p["partition"]
+
+
+def _line(*parts: str, style: str = "", wraps: bool = False) -> Text:
+    return Text("  ".join(parts), style, no_wrap=not wraps, overflow="fold" if wraps else "ellipsis")
