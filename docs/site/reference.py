@@ -143,13 +143,13 @@ def plugin_api() -> str:
 
 
 RESULTS = {
-    "lag": "groups.lag:GroupLag",
-    "groups list": "offsets.group_summary:GroupSummary",
-    "groups describe": "groups.description:GroupDescription",
+    "lag": "groups.group_lag:GroupLag",
+    "groups list": "groups.group_lag:GroupSummary",
+    "groups describe": "groups.group_description:GroupDescription",
     "groups doctor": "groups.diagnosis:Examined",
-    "groups plan": "groups.assignment_preview:AssignmentPreview",
-    "groups move": "offsets.moved:MovedGroup",
-    "groups clean, delete, restore": "groups.leftovers:RepairResult",
+    "groups plan": "groups.group_description:AssignmentPreview",
+    "groups move": "offsets.stored:MovedGroup",
+    "groups clean, delete, restore": "groups.diagnosis:RepairResult",
     "offsets show": "offsets.stored:GroupOffsets",
     "offsets reset, import, clone": "offsets.changes:ChangedOffsets",
     "cluster describe": "cluster.description:ClusterDescription",
@@ -157,9 +157,9 @@ RESULTS = {
     "topics reassign": "cluster.requests:Reassigned",
     "topics elect-preferred": "cluster.requests:Elected",
     "topics delete": "cluster.requests:Deleted",
-    "topics config set": "cluster.topic_settings:Configured",
-    "sink verify": "sinks.findings:Proof",
-    "sink replay": "sinks.replay:Replayed",
+    "topics config set": "cluster.requests:Configured",
+    "sink verify": "proof:Proof",
+    "sink replay": "replay:Replayed",
 }
 """Commands, and the type of what `-o json` prints; of a list, that of its items."""
 

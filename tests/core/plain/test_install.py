@@ -132,12 +132,11 @@ EXTRAS = [
     "urllib3",
 ]
 IN_NEED_OF_EXTRAS = {
-    *(f"kzconsumer.status.{each}" for each in ("connections", "events", "metrics", "server", "web_server")),
+    *(f"kzconsumer.status.{each}" for each in ("metrics", "server", "web_server")),
     *(f"kzconsumer.testing.{each}" for each in ("assignor_contract", "sink_contract", "sink_group")),
-    *(f"kzconsumer_spark.{table}.{each}" for table in ("delta", "iceberg") for each in ("holdings", "log", "target")),
-    "kzconsumer_spark.destinations.delta_log",
-    *(f"kzconsumer_spark.iceberg.{each}" for each in ("columns", "drivers", "hive")),
-    *(f"kzconsumer_spark.jdbc.{each}" for each in ("database", "destination", "holdings", "stage", "table")),
+    *(f"kzconsumer_spark.destinations.delta_{each}" for each in ("log", "table")),
+    *(f"kzconsumer_spark.destinations.iceberg_{each}" for each in ("columns", "hive", "log", "table")),
+    *(f"kzconsumer_spark.destinations.jdbc_{each}" for each in ("database", "table", "writer")),
 }
 DECODED = """
 from kzconsumer.records.decode import decode
