@@ -23,36 +23,39 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help demo dist docs quick test nightly thorough collect test-install test-spark-versions test-admin test-systemd fuzz chaos-stop chaos-spark chaos-spark-control chaos-source soak simulate interop mutants audit-tests audit lint bench bench-group bench-scale bench-spark lock lock-jars
 
 help:
-	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3 with venv; brings a Java if there is none)"
-	@echo "make dist   wheels for manylinux and musllinux, and source distributions, into dist/ (Zig, once: 90 MB)"
-	@echo "make docs   the pages and the reference as a site, into out/site/ (an environment of its own, 300 MB, once)"
-	@echo "make quick  the tests that need no server, no Spark and no browser (1 minute)"
-	@echo "make test   every test; those whose programs are missing are skipped and listed at the end"
-	@echo "make nightly  simulate, fuzz, every broker version, chaos, soak, mutants and audit-tests, and a table of them (below three and a half hours; SEED=n: again)"
-	@echo "make thorough  every test, longer and with random seeds (hours; SEED=n: again)"
-	@echo "make test-install  the wheels in empty environments, on each Python from 3.11 to 3.13 that is here; the seconds to the first message; the whole tutorial (7 minutes)"
-	@echo "make test-spark-versions  every broker version into Parquet, every record compared; every PySpark (1 GB, once)"
-	@echo "make test-admin  what controllers of four versions are asked for, and do (1 minute)"
-	@echo "make test-systemd  the units under this machine's systemd and Debian 13's (4 minutes; as root, 400 MB, once)"
-	@echo "make chaos-stop  fifty stops at random moments, and fifty without ZooKeeper"
-	@echo "make chaos-spark  thirty faults at random moments under two Sparks, into Parquet and into PostgreSQL: every record is there once (35 minutes; DESTINATION=parquet, executors, postgresql, delta, iceberg or store: that one; executors: into Parquet what they fetch themselves)"
-	@echo "make chaos-spark-control  the same with a sink that appends and plans nothing: records are there twice"
-	@echo "make chaos-source  thirty faults of streaming queries, into a Delta and into an Iceberg table with tokens: every record is there once; without tokens some are there twice"
-	@echo "make soak   an hour of 20,000 records a second and a fault every minute, with a function, a slow one for two topics under a quota, and Spark; nothing missing, nothing grows (MINUTES=5: shorter)"
-	@echo "make simulate  an hour of random faults in simulated groups; prints the seed that fails (MINUTES=5: shorter)"
-	@echo "make interop  original, kafka-node and our members in one group, under random faults of members, ZooKeeper and brokers (MINUTES=5, SEED=n)"
-	@echo "make fuzz   millions of mutated record sets and responses against the decoders, compiled with sanitizers; make test runs a slice of it"
-	@echo "make mutants  known bugs planted one at a time, each of which its tests must catch (JOBS at a time)"
-	@echo "make audit-tests  bugs chosen at random, and how many of them the tests notice (SEED=n, SAMPLE=300: an hour and more)"
-	@echo "make audit  known vulnerabilities of what is locked; asks PyPI's advisories on the internet, so it is no part of CI"
-	@echo "make lint   ruff, mypy, import-linter"
-	@echo "make collect  imports every test, and runs none"
-	@echo "make bench  rates, latency and first message beside other clients (20 minutes; parts: $(BIN)/python -m tests.bench --help)"
-	@echo "make bench-group  joining, stopping and dying members, beside Kafka's own consumer"
-	@echo "make bench-scale  a hundred members starting together"
-	@echo "make bench-spark  from a broker into Parquet, beside Spark's own Kafka source (10 minutes; on a cluster, with a spool and with executors that fetch: $(BIN)/python -m tests.bench.spark --part cluster)"
-	@echo "make lock   write requirements.lock with the newest releases"
-	@echo "make lock-jars  write the lists of jars of the sandbox and the tests, with hashes of what the repository serves"
+	@echo "Every day:"
+	@echo "  make quick          the tests that need no server, no Spark and no browser (1 minute)"
+	@echo "  make lint           ruff, mypy, import-linter"
+	@echo "  make test           every test; those whose programs are missing are listed at the end (15 minutes)"
+	@echo "  make collect        imports every test, and runs none"
+	@echo "  make demo           the whole road on a ZooKeeper and a Kafka of its own (needs only python3)"
+	@echo "  make docs           the pages and the reference as a site, into out/site/ (300 MB, once)"
+	@echo "Before a release:"
+	@echo "  make nightly        simulate, fuzz, all broker versions, chaos, soak, mutants, audit-tests (3.5 hours; SEED=n)"
+	@echo "  make thorough       every test, longer and with random seeds (hours; SEED=n: again)"
+	@echo "  make mutants        known bugs planted one at a time: its tests must catch each (JOBS at a time)"
+	@echo "  make test-install   the wheels in empty environments on each Python here, and the tutorial (7 minutes)"
+	@echo "  make test-systemd   the units under this machine's systemd and Debian 13's (4 minutes; as root)"
+	@echo "  make test-admin     what controllers of four versions are asked for, and do (1 minute)"
+	@echo "  make test-spark-versions  each broker version into Parquet, and each PySpark (1 GB, once)"
+	@echo "  make audit          known vulnerabilities of what is locked; asks PyPI, so it is no part of CI"
+	@echo "  make dist           wheels and source distributions, into dist/ (Zig, once: 90 MB)"
+	@echo "  make lock           requirements.lock with the newest releases"
+	@echo "  make lock-jars      the lists of jars of the sandbox and the tests, with the repository's hashes"
+	@echo "Research:"
+	@echo "  make simulate       random faults in simulated groups; prints the seed that fails (MINUTES=60)"
+	@echo "  make fuzz           mutated record sets and responses against the decoders, with sanitizers"
+	@echo "  make interop        originals, kafka-node and ours in one group under random faults (MINUTES=60, SEED=n)"
+	@echo "  make soak           20,000 records a second and a fault every minute; nothing may grow (MINUTES=60)"
+	@echo "  make chaos-stop     fifty stops at random moments, and fifty without ZooKeeper"
+	@echo "  make chaos-spark    thirty faults under two Sparks (35 minutes; DESTINATION=parquet, executors, delta, ...)"
+	@echo "  make chaos-spark-control  the same with a sink that plans nothing: it must find records twice"
+	@echo "  make chaos-source   thirty faults of streaming queries, with tokens and without"
+	@echo "  make audit-tests    bugs chosen at random: how many the tests notice (SEED=n, SAMPLE=300; an hour)"
+	@echo "  make bench          rates, latency and first message beside other clients (20 minutes)"
+	@echo "  make bench-group    joining, stopping and dying members, beside Kafka's own consumer"
+	@echo "  make bench-scale    a hundred members starting together"
+	@echo "  make bench-spark    from a broker into Parquet, beside Spark's own Kafka source (10 minutes)"
 
 demo: $(DEMO)/.ready
 	$(DEMO)/bin/kzconsumer demo
@@ -104,15 +107,19 @@ test-systemd: $(READY)
 chaos-stop: $(READY)
 	KZCONSUMER_STOPS=50 $(BIN)/pytest -s tests/core/servers/test_stop.py
 
+# Into each destination; DESTINATION=parquet, executors (Parquet that executors fetch), postgresql, delta, iceberg or store: that one.
+# Every record has to be there once.
 chaos-spark: $(READY)
 	KZCONSUMER_CHAOS=30 $(BIN)/pytest -s -k "$(DESTINATION)" tests/spark/spark/test_chaos_spark.py
 
 chaos-spark-control: $(READY)
 	KZCONSUMER_CHAOS_CONTROL=1 $(BIN)/pytest -s -k doubles tests/spark/spark/test_chaos_spark.py
 
+# Into a Delta and an Iceberg table: every record once with tokens; without, some are there twice.
 chaos-source: $(READY)
 	KZCONSUMER_CHAOS=30 $(BIN)/pytest -s tests/spark/spark/test_chaos_source.py
 
+# With a function, a slow one for two topics under a quota, and Spark: nothing missing, nothing grows.
 soak: $(READY)
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
@@ -146,6 +153,7 @@ lint: $(READY)
 	$(BIN)/mypy kzconsumer plugins/*/kzconsumer_* tests
 	$(BIN)/lint-imports
 
+# Parts: python -m tests.bench --help. On a cluster: python -m tests.bench.spark --part cluster.
 bench: $(READY)
 	$(BIN)/python -m tests.bench
 

@@ -1,6 +1,7 @@
 """The page of a member with a fault, in each state, at three widths, light and dark.
 
-`KZCONSUMER_IMAGES=1 pytest tests/core/browser/test_degraded_page.py` writes the images of docs/monitoring.md.
+`KZCONSUMER_IMAGES=1 pytest tests/core/browser/test_degraded_page.py` writes the images of docs/monitoring.md,
+in two minutes.
 """
 
 from __future__ import annotations
