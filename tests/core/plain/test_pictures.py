@@ -1,0 +1,45 @@
+"""The drawings of the pages are those that `docs/site/pictures.py` makes, and pages show them with a description."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+IMAGES = ROOT / "docs" / "images"
+PICTURES = runpy.run_path(str(ROOT / "docs" / "site" / "pictures.py"))["PICTURES"]
+CLASS = re.compile(r"\.(\w+) \{")
+
+
+def test_every_drawing_has_a_source() -> None:
+    assert {each.name for each in IMAGES.glob("*.svg")} == set(PICTURES)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_drawing_is_up_to_date(name: str) -> None:
+    """`python docs/site/pictures.py` makes it again."""
+    assert (IMAGES / name).read_text() == PICTURES[name]()
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_every_colour_has_a_dark_counterpart(name: str) -> None:
+    drawing = ElementTree.fromstring(PICTURES[name]())
+    (style,) = [each.text or "" for each in drawing.iter("{http://www.w3.org/2000/svg}style")]
+    light, _, dark = style.partition("@media (prefers-color-scheme: dark)")
+    coloured = {name for name in CLASS.findall(light) if re.search(rf"\.{name} \{{[^}}]*#", light)}
+    used = {each for element in drawing.iter() for each in element.get("class", "").split()}
+    assert coloured & used
+    assert coloured <= set(CLASS.findall(dark))
+    assert used <= set(CLASS.findall(light))
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_page_shows_the_drawing_and_describes_it(name: str) -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    described = [match for page in pages for match in re.findall(rf"!\[([^\]]*)\]\(\S*{name}\)", page.read_text())]
+    assert described
+    assert all(len(each) > 80 for each in described)
