@@ -1,7 +1,8 @@
-"""The interface of assignors: a function that maps the partitions of a group to its threads.
+"""The interface of assignors, and the core's own: range and round-robin.
 
-Entry points of the group `kzconsumer.assignors` name such a function. Every member computes the assignment from its own
-snapshot of the group, so the function must return the same result on every machine: no clock, no randomness, no IO.
+An assignor is a function that maps the partitions of a group to its threads. Entry points of the group
+`kzconsumer.assignors` name such a function. Every member computes the assignment from its own snapshot of the group, so
+the function must return the same result on every machine: no clock, no randomness, no IO.
 """
 
 from __future__ import annotations
@@ -51,14 +52,12 @@ class Assignor(Protocol):
     def __call__(self, context: AssignmentContext) -> Mapping[TopicPartition, ConsumerThreadId]: ...
 
 
-# The range assignor: per topic, consecutive partitions to consecutive threads.
-#
-# `kafka.consumer.RangeAssignor` (1.1.1): threads in text order, partitions ascending; with q, r = divmod(partitions,
-# threads) the first r threads get q + 1 and the others q.
-
-
 def assign_range(context: AssignmentContext) -> dict[TopicPartition, ConsumerThreadId]:
-    """Assign every partition of every subscribed topic to one of that topic's threads."""
+    """Per topic, consecutive partitions to consecutive threads that subscribe to it.
+
+    `kafka.consumer.RangeAssignor` (1.1.1): threads in text order, partitions ascending; with q, r = divmod(partitions,
+    threads) the first r threads get q + 1 and the others q.
+    """
     owners = {}
     for topic, threads in context.threads.items():
         partitions = context.partitions.get(topic, ())
@@ -73,10 +72,9 @@ def assign_range(context: AssignmentContext) -> dict[TopicPartition, ConsumerThr
 
 
 # The two round-robin assignors: all partitions, ordered by a hash, assigned in turn to all threads.
-#
-# `kafka.consumer.RoundRobinAssignor` skips threads that do not subscribe to the topic, from 0.10.2 on (earlier
-# versions require that all threads subscribe to all topics, and have none to skip). The hashed text changed in 1.0:
-# older and newer members compute different assignments and cannot share a group.
+# `kafka.consumer.RoundRobinAssignor` skips threads that do not subscribe to the topic, from 0.10.2 on (earlier versions
+# require that all threads subscribe to all topics, and have none to skip). The hashed text changed in 1.0: older and
+# newer members compute different assignments and cannot share a group.
 
 
 def assign_roundrobin(context: AssignmentContext) -> dict[TopicPartition, ConsumerThreadId]:

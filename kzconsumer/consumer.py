@@ -1,4 +1,4 @@
-"""The API of applications: `kzconsumer.connect` and the consumer that it yields."""
+"""The API of applications: `kzconsumer.connect`, the consumer that it yields, and the streams of records."""
 
 from __future__ import annotations
 
@@ -24,19 +24,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# A stream of one topic's records, for one thread: `async for message in stream`, or `stream.batches()`.
-#
-# A message or batch is *processed* when it is acknowledged: by taking the next one, or, with explicit
-# acknowledgement, by `ack()` alone, in any order. All iterators of a stream share one position, as in Kafka.
-
 SetAside: TypeAlias = Callable[[Message, str, str, Callable[[], bool]], Awaitable[bool]]
 """Handles a rejected message: its class of errors, the reason, whether its partition is lost. False if it was lost."""
 
 
 class KafkaStream:
-    """The records of all partitions that one thread owns, in order within a partition.
+    """The records of all partitions that one thread owns: `async for message in stream`, or `stream.batches()`.
 
-    A cancelled `anext()` takes nothing, and the iteration may go on.
+    They are in order within a partition. A message or batch is *processed* when it is acknowledged: by taking the next
+    one, or, with explicit acknowledgement, by `ack()` alone, in any order. All iterators of a stream share one
+    position, as in Kafka. A cancelled `anext()` takes nothing, and the iteration may go on.
     """
 
     def __init__(self, topic: str | None, thread: int, cursor: StreamCursor, set_aside: SetAside | None = None) -> None:

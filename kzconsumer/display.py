@@ -1,7 +1,8 @@
-"""Counts, durations and times for people: `1,234 records`, `2 min 5 s`, `2026-01-31T12:00:00Z`; `-` is unknown.
+"""Texts for people: figures, values without their secrets, and names that are safe for a terminal.
 
-Counts have separators. The status page prints the same texts (`status/browser/words.js`), so halves are rounded up here
-as JavaScript does. Offsets, ids and partition numbers have none, since they are copied into other commands.
+Figures are `1,234 records`, `2 min 5 s`, `2026-01-31T12:00:00Z`; `-` is unknown. Counts have separators. The status
+page prints the same texts (`status/browser/words.js`), so halves are rounded up here as JavaScript does. Offsets, ids
+and partition numbers have none, since they are copied into other commands.
 """
 
 from __future__ import annotations
@@ -67,9 +68,8 @@ def moment(at: datetime | None) -> str:
     return "-" if at is None else f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-# Hides secrets in values and texts that are shown: by the name of a key, or by the form of a text.
-#
-# Our own settings only name files and variables; options of plugins and pasted text may hold the secret itself.
+# Secrets are recognised by the name of a key, or by the form of a text. Our own settings only name files and variables;
+# options of plugins and pasted text may hold the secret itself.
 
 HIDDEN = "(hidden)"
 
@@ -109,7 +109,7 @@ def redacted_text(text: str) -> str:
     return _IN_TEXT.sub(HIDDEN, text)
 
 
-# Texts of others made safe for a terminal: names, patterns and contents of nodes may hold escape sequences.
+# Names, patterns and contents of nodes are texts of others: they may hold escape sequences for a terminal.
 
 T = TypeVar("T")
 

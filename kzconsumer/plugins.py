@@ -1,6 +1,6 @@
-"""Plugins: assignors, sinks and commands are entry points of installed distributions, the core's own among them.
+"""Plugins are entry points of installed distributions, the core's own among them; functions are named by a setting.
 
-Errors name the plugin and the distribution that brings it.
+Assignors, sinks and commands are plugins. Errors name the plugin and the distribution that brings it.
 """
 
 from __future__ import annotations
@@ -133,9 +133,6 @@ def kind(group: str) -> str:
     return group.rpartition(".")[2].removesuffix("s")
 
 
-# How a function of a plugin or a setting can be called.
-
-
 def holds(test: Callable[[object], bool], function: object) -> bool:
     """Whether `test` holds for a function, or for the `__call__` of an object."""
     return test(function) or test(type(function).__call__)
@@ -159,9 +156,8 @@ def misfit(function: Callable[..., Any], *arguments: str) -> str | None:
     return None
 
 
-# Loads the function that a setting names as `"module:function"`, and checks how it can be called.
-#
-# The current directory is searched, too, so that a function beside the settings file is found.
+# A setting names a function as `"module:function"`. The current directory is searched, too, so that a function beside
+# the settings file is found.
 
 _REFERENCE = re.compile(r"[\w.-]+:[\w.]+")
 

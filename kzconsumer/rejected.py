@@ -1,7 +1,7 @@
 """What happens to records that the application or the sink rejects: `[rejected]`, by class of error.
 
-A record may be committed once `handle` has returned True: it is a dead letter on disk or in a topic, or was skipped.
-Nothing is buffered: the caller waits.
+A rejected record is skipped, or becomes a dead letter in a file or in a topic. It may be committed once `handle` has
+returned True. Nothing is buffered: the caller waits.
 """
 
 from __future__ import annotations
@@ -33,14 +33,13 @@ from kzconsumer.settings.sections import BrokersSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.values import RejectPolicy
 
-# Dead letters as lines of JSON in a directory: `[rejected] directory`.
-#
-# Members may share the directory: each writes files of its own. A file whose last line has no end was being written
-# by a process that died; that record is redelivered.
-
 
 class LetterFiles:
-    """A new file is begun with the first letter, and whenever one has reached `file_bytes`."""
+    """Dead letters as lines of JSON in a directory: `[rejected] directory`, which members may share.
+
+    Each writes files of its own: a new one is begun with the first letter, and whenever one has reached `file_bytes`. A
+    file whose last line has no end was being written by a process that died; that record is redelivered.
+    """
 
     def __init__(self, directory: Path, file_bytes: int) -> None:
         self._directory = directory
@@ -75,11 +74,6 @@ class LetterFiles:
             file.close()
 
 
-# Dead letters as records of a Kafka topic: `[rejected] topic`. The only user of confluent-kafka.
-#
-# Once `write` returns, all in-sync replicas have the letters. Brokers, certificates and passwords are read again for
-# each producer, so after each failure.
-
 # No limit here: the brokers refuse what is too large for a topic.
 _LARGEST = 1_000_000_000
 # The producer reports failures a little after the timeout.
@@ -91,7 +85,12 @@ _TOPIC_LOOK = 0.2
 
 
 class LetterTopic:
-    """`bootstrap` returns the registered brokers; `timeout` is for each `write`, in seconds."""
+    """Dead letters as records of a Kafka topic: `[rejected] topic`. The only user of confluent-kafka.
+
+    `bootstrap` returns the registered brokers; `timeout` is for each `write`, in seconds. Once `write` returns, all
+    in-sync replicas have the letters. Brokers, certificates and passwords are read again for each producer, so after
+    each failure.
+    """
 
     def __init__(
         self,

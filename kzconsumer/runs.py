@@ -1,6 +1,7 @@
 """The group's bounded runs: end offsets that are fixed once for all members, and when all below them is committed.
 
 All members write the node `/consumers/<group>/run`, by version. How runs follow each other: docs/scheduled-jobs.md.
+`RunLosses` decides about records of a run that are no longer in the log.
 """
 
 from __future__ import annotations
@@ -57,10 +58,6 @@ from kzconsumer.zookeeper.operations import Node
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches, repeated, together
 
-# Records of a run that are no longer in the log: whether the run continues, and with which ends.
-#
-# All partitions are checked, since one that is owned by an original member, or by none, must not block the run.
-
 log = get_logger("kzconsumer.group")
 
 LOG_LOOK = 2.0
@@ -68,8 +65,12 @@ LOG_LOOK = 2.0
 
 
 class RunLosses:
-    """`log_offsets` are with READ_UNCOMMITTED, since records of open transactions are not lost; `reset` and, for a
-    replayable sink, `truncated` are the settings of [offsets]."""
+    """Whether a run continues whose records are no longer in the log, and with which ends.
+
+    All partitions are checked, since one that is owned by an original member, or by none, must not block the run.
+    `log_offsets` are with READ_UNCOMMITTED, since records of open transactions are not lost; `reset` and, for a
+    replayable sink, `truncated` are the settings of [offsets].
+    """
 
     def __init__(
         self, topics: TopicRegistry, log_offsets: LogOffsets, reset: str, truncated: str | None = None

@@ -35,10 +35,8 @@ from kzconsumer.security.sasl import Sasl
 from kzconsumer.security.tokens import next_token
 from kzconsumer.settings.layers import reason_of
 
-# SASL at the beginning of a connection to a broker, in the form that its version knows.
-#
-# Brokers from 1.0 on carry the tokens in SaslAuthenticate and say why they refuse; 0.10 and 0.11 take bare tokens,
-# and hang up.
+# SASL in the form that the broker's version knows. Brokers from 1.0 on carry the tokens in SaslAuthenticate and say why
+# they refuse; 0.10 and 0.11 take bare tokens, and hang up.
 
 
 async def authenticate(transport: BrokerTransport, versions: Versions, sasl: Sasl, timeout: float) -> float:

@@ -1,4 +1,4 @@
-"""Which broker leads which partition, from any broker that answers."""
+"""Which broker leads which partition, from any broker that answers; and what leaders say of their logs."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Leaders:
         raise BrokersUnreachableError("; ".join(reasons) or "none is up")
 
 
-# Where partitions' logs begin and end, the offset at a time, and where a leader epoch ends, from their leaders.
+# A log's beginning and end, the offset at a time, and where a leader epoch ends, from the partition's leader.
 
 # Seconds between two requests while a partition has no leader.
 PAUSE = 0.1

@@ -1,4 +1,4 @@
-"""The socket of one connection to a broker: sends requests at once and matches responses to them, in order."""
+"""The socket of one connection to a broker, and how it is secured: responses are matched to requests, in order."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ from kzconsumer.security.tls import tls_context
 from kzconsumer.security.tokens import kerberos, oauth_bearer
 from kzconsumer.settings.layers import read_secret
 from kzconsumer.settings.sections import BrokersSettings, SaslSettings, TlsSettings
-
-# TLS and SASL for a new connection to a broker, as the settings say.
 
 
 class Security:

@@ -1,6 +1,7 @@
-"""Logging of the daemon and the commands: structlog, and the standard library's logging, which libraries use.
+"""Where log lines of the daemon and the commands go: the terminal, JSON or systemd's journal; and how many are errors.
 
-Tracebacks have no values of variables, which may be records or passwords. The library never calls this (`logs.logger`).
+It configures structlog, and the standard library's logging, which libraries use. Tracebacks have no values of
+variables, which may be records or passwords. The library never calls this (`logs.logger`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from kzconsumer.errors import ConfigError
 from kzconsumer.logs.logger import add_facts
 from kzconsumer.logs.repeats import INTERVAL, Repeats, same
 
-# Log lines in systemd's journal: each key is the field KZCONSUMER_<KEY>, MESSAGE is the whole line as text.
+# systemd's journal: each key is the field KZCONSUMER_<KEY>, MESSAGE is the whole line as text.
 
 SOCKET = Path("/run/systemd/journal/socket")
 
@@ -94,7 +95,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-# Counts of warnings and errors of this process by log event, with the last reason of each, secrets hidden.
+# Counts of warnings and errors by log event, with the last reason of each, secrets hidden.
 
 LEVELS = ("warning", "error", "critical")
 #: Different events, at most; all further ones are counted as OTHERS.

@@ -1,4 +1,4 @@
-"""Decompresses the bodies of batches into bounded memory.
+"""Decompresses the bodies of batches into bounded memory; the constants of the record formats.
 
 The size of an output is bounded before a byte of it is made: from the block headers (lz4, zstd), from the declared
 length (snappy), or by the decoder's limit (gzip).
@@ -15,10 +15,8 @@ import cramjam
 
 from kzconsumer.records import _native
 
-# The record formats as constants: wire layouts, limits.
-#
-# Sources: `org.apache.kafka.common.record` of Kafka 3.9 (DefaultRecordBatch, DefaultRecord, LegacyRecord); KIP-31,
-# KIP-32, KIP-98. The compiled decoder has its own (`native/framing.h`).
+# Wire layouts and limits. Sources: `org.apache.kafka.common.record` of Kafka 3.9 (DefaultRecordBatch, DefaultRecord,
+# LegacyRecord); KIP-31, KIP-32, KIP-98. The compiled decoder has its own (`native/framing.h`).
 
 # Attributes of a batch (magic 2) or message (magic 0 and 1).
 CODEC_MASK = 0x07

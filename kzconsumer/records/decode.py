@@ -1,7 +1,7 @@
-"""Decodes the record bytes of a fetch response into columns.
+"""Record bytes of a fetch response become columns, or are kept as they are; timestamps are read without decoding.
 
-Does not raise on any input, and keeps no reference to the bytes. The heavy parts run without the GIL, so large
-responses can be decoded in threads.
+Nothing here raises on any input. `decode` keeps no reference to the bytes; its heavy parts run without the GIL, so
+large responses can be decoded in threads.
 """
 
 from __future__ import annotations
@@ -104,9 +104,7 @@ def scan_next_offset(records: memoryview, start: int) -> int:
     return _native.scan_next_offset(records, start)
 
 
-# Keeps record bytes as they are, for sinks that want raw bytes: cut to whole batches, framing and checksums checked.
-#
-# `walk` lists the batches of such bytes. Neither raises on any input.
+# Bytes that are kept, for sinks that want them raw: cut to whole batches, framing and checksums checked.
 
 VIEWED_SHARE = 5
 """Raw bytes that are a fifth of their response or more are not copied: a few equal partitions fill a response together,
@@ -198,8 +196,6 @@ def messages(data: memoryview, run: Entry) -> list[Entry]:
         position = end
     return found
 
-
-# Timestamps in the framing of batches, read without decoding them.
 
 # Offset, size; [leader epoch or crc]; magic.
 _BEGIN = Struct(">qi4xb")

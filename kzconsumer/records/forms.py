@@ -257,13 +257,12 @@ NO_RECORDS = _NoRecords()
 """A range of offsets that holds no record: control records, a gap in the log."""
 
 
-# The bytes of a key, value or header as JSON.
-
 Content: TypeAlias = "str | dict[str, str] | None"
 """Text if valid UTF-8, else `{"base64": ...}`; null stays null."""
 
 
 def content(raw: bytes | None) -> Content:
+    """The bytes of a key, value or header as JSON."""
     if raw is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The claim record of a partition, `/consumers/<group>/claims/<topic>/<partition>`, and the plan in it.
+"""The claim record of a partition, `/consumers/<group>/claims/<topic>/<partition>`: its plan, and how a claim ends.
 
 A partition whose record has an unknown format is not consumed.
 """
@@ -16,7 +16,7 @@ from kzconsumer.model import ConsumerThreadId
 from kzconsumer.registry.nodes import read_json
 from kzconsumer.zookeeper.operations import Check
 
-# A set of offsets as a short text, for a plan in ZooKeeper: `3 17-19`, relative to the first offset of the range.
+# A plan in ZooKeeper has a set of offsets as a short text: `3 17-19`, relative to the first offset of the range.
 
 Spans: TypeAlias = tuple[tuple[int, int], ...]
 """Offsets `first <= offset < until`, in order and apart."""
@@ -228,7 +228,7 @@ def decode_claim_record(data: bytes) -> ClaimRecord:
     return record
 
 
-# The outcome of a claim: ours with its fence, blocked, or refused.
+# A claim makes the partition ours with a fence, or is blocked by another session's node, or is refused.
 
 
 class OwnerNode(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Sessions as the settings describe them."""
+"""The cluster as the settings describe it: a session with its ZooKeeper, its identity, brokers that can be reached."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def unreachable(session: ZooKeeperSession, zookeeper: ZooKeeperSettings, limit: 
     return ZooKeeperUnreachableError(f"{reason}; {advice}")
 
 
-# The identity of a cluster, which destinations keep to refuse another cluster's records.
+# Destinations keep the identity of a cluster, to refuse another cluster's records.
 
 log = get_logger("kzconsumer.zookeeper")
 
@@ -134,9 +134,6 @@ async def _identity(session: ZooKeeperSession, settings: Settings, brokers: Brok
             warned = True
         await changed.wait()
         changed = anyio.Event()
-
-
-# Brokers that can be reached: for the producer of dead letters, and for a member that left as unfit.
 
 
 async def bootstrap(known: KnownBrokers, brokers: Brokers) -> str:

@@ -42,7 +42,7 @@ from kzconsumer.zookeeper.operations import Node
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches, together
 
-# Gives topic ids their incarnations, and keeps them in the group (`topic_record`).
+# Topic ids get their incarnations here, which the group keeps (`group_records.TopicRecord`).
 
 
 class TopicIdentities:

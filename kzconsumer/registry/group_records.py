@@ -1,4 +1,4 @@
-"""Registrations of members: their content, and the topics and streams that they stand for."""
+"""The nodes of a group beside its offsets and claims: registrations of members, its run, identities of topics."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _address(status: object) -> str:
     return "" if is_local(address) else address
 
 
-# The record of a group's bounded run: its end offsets.
+# `/consumers/<group>/run`: the end offsets of the group's bounded run.
 
 GROUP_RUN_VERSION = 1
 

@@ -1,6 +1,6 @@
 """The contents of the nodes of brokers and topics, and of stored offsets, from Kafka 0.8.2 to 3.9.
 
-A reader raises ValueError with the reason; callers add the path.
+A reader raises ValueError with the reason; callers add the path. Also which of a broker's listeners to connect to.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from typing import Any, NamedTuple, TypeVar, overload
 import msgspec
 
 from kzconsumer.registry.paths import is_number
-
-# Reads the JSON of znodes, which any program may have written: a value or a ValueError.
 
 T = TypeVar("T")
 
@@ -48,9 +46,8 @@ def read_object(data: bytes) -> dict[str, Any]:
     return fields
 
 
-# Which of a broker's listeners to connect to.
-#
-# Metadata returns the other brokers' addresses on the listener that it was requested on, so the choice holds for all.
+# Metadata returns the other brokers' addresses on the listener that it was requested on, so the choice of one holds for
+# all.
 
 
 class Listener(msgspec.Struct, frozen=True):

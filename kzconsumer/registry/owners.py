@@ -42,7 +42,7 @@ from kzconsumer.zookeeper.operations import Check, Create, Delete, Node, SetData
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches, repeated, together
 
-# The parents of a topic's owner, offset and claim nodes. The first member of a new group creates them.
+# Parents of a topic's owner, offset and claim nodes: the first member of a new group creates them.
 
 # Topics in one transaction, which has to fit into a request.
 MOST_AT_ONCE = 256

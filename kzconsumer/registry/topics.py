@@ -1,4 +1,4 @@
-"""Topics and brokers as registered by the brokers."""
+"""Topics and brokers: as registered in ZooKeeper, or from Metadata requests; and which of the two counts."""
 
 from __future__ import annotations
 
@@ -174,8 +174,6 @@ def _numbers(names: list[str]) -> list[int]:
     return numbers
 
 
-# Metadata requests for topics and brokers, and whether these come from there or from the cluster's znodes.
-#
 # Metadata requests need addresses to begin with: `[brokers] bootstrap`, those that a member of the group has kept in
 # `/consumers/<group>/brokers`, or those of the registered brokers once a migration to KRaft is announced.
 

@@ -1,7 +1,7 @@
-"""SASL with a password, for brokers: PLAIN and SCRAM (RFC 5802, RFC 7677), the client's half.
+"""SASL, the client's half: what an exchange is, and the mechanisms with a password.
 
-SCRAM does not send the password. No SASLprep is applied to it, as Kafka does not when it stores one, contrary to the
-RFC (0.10.2 to 3.9, `ScramFormatter`).
+PLAIN and SCRAM (RFC 5802, RFC 7677) are for brokers, DIGEST-MD5 (RFC 2831) is for ZooKeeper. `tokens` has the
+mechanisms without a password.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from collections.abc import Callable, Generator
 from typing import Final
 
 from kzconsumer.errors import ProtocolError, SecurityError
-
-# A SASL exchange with a server, the client's half, whatever the mechanism.
 
 Exchange = Generator[bytes, bytes, bytes | None]
 """Yields the tokens to send and receives the answers. A token that it returns is sent, too: its answer has no content.
@@ -48,7 +46,11 @@ MOST_ITERATIONS: Final = 1_000_000
 
 
 def scram(hash_name: str, username: str, password: bytes, nonce: str) -> Exchange:
-    """`hash_name` is hashlib's; `nonce` is printable ASCII without commas, and unique."""
+    """`hash_name` is hashlib's; `nonce` is printable ASCII without commas, and unique. The password is not sent.
+
+    No SASLprep is applied to the password, though RFC 5802 demands it: Kafka applies none when it stores one (0.10.2 to
+    3.9, `ScramFormatter`), so another form of the same text would be refused.
+    """
     name = username.replace("=", "=3D").replace(",", "=2C")
     client_first = f"n={name},r={nonce}"
     server_first = yield f"n,,{client_first}".encode()
@@ -123,9 +125,7 @@ def _plain(username: str, password: bytes) -> Exchange:
     return None
 
 
-# SASL DIGEST-MD5 (RFC 2831) as ZooKeeper's servers implement it: the client's half.
-#
-# The password is not sent, and the server proves that it knows it, too.
+# DIGEST-MD5 as ZooKeeper's servers implement it. The password is not sent, and the server proves that it knows it, too.
 
 _URI: Final = "zookeeper/zk-sasl-md5"
 """The service and the server's name, the same for all servers (`ZooKeeperSaslClient`, `SecurityUtils`, 3.8)."""

@@ -12,8 +12,6 @@ from typing import Any, Final
 from kzconsumer.settings.layers import read_secret, reason_of
 from kzconsumer.settings.sections import TlsSettings
 
-# The hosts that a server's certificate is for, in the error that says that it is not for ours.
-
 _OTHER_HOST: Final = {62, 64}
 """X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH"""
 

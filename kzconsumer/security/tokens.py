@@ -1,4 +1,7 @@
-"""SASL OAUTHBEARER (RFC 7628): the client's half. The token is in a file, or a command prints it."""
+"""SASL with a token, the client's half: OAUTHBEARER (RFC 7628) and Kerberos; and a step of any exchange in a thread.
+
+The token of OAUTHBEARER is in a file, or a command prints it.
+"""
 
 from __future__ import annotations
 
@@ -180,9 +183,6 @@ def explain(error: Any, settings: KerberosSettings, host: str) -> str:
     otherwise = _NO_KEY if settings.keytab is not None else _NO_TICKET
     check = _CHECKS.get((error.min_code & 0xFFFFFFFF) - _ERRORS, otherwise)
     return f"{reason} (for {settings.service_name}/{host}): {check}"
-
-
-# The steps of a SASL exchange, which may block, off the event loop.
 
 
 async def next_token(exchange: Exchange, answer: bytes | None) -> tuple[bytes | None, bool]:

@@ -1,6 +1,7 @@
 """The layers of a member's settings, merged key by key, with the origin of every value.
 
 From the lowest to the highest: defaults, vendor files, the group's file, its drop-ins, environment variables, flags.
+Also what is read beside them: faults of a file that is not TOML, and secrets that settings name.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import msgspec
 
 from kzconsumer.errors import ConfigError
 
-# Explains why a text is not TOML: the place, the parser's reason and the likely meaning, without showing values.
+# Why a text is not TOML: the place, the parser's reason and the likely meaning, without showing values.
 
 _AT = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
 _ASSIGNED = re.compile(r"\s*(?P<key>[\w.\"-]+)\s*=\s*(?P<value>.*?)\s*")
@@ -305,7 +306,7 @@ def _nearest(places: Mapping[Place, Origin], place: Place) -> Origin:
     return origin
 
 
-# Secrets, which are not in the settings but in a file or an environment variable that these name.
+# Secrets are not in the settings, but in a file or an environment variable that these name.
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 

@@ -1,4 +1,4 @@
-"""The group's file as one frozen struct, loaded from its layers.
+"""The group's file as one frozen struct, loaded from its layers, and shown as it is in effect.
 
 Every key is in `config/group.reference.toml`, which a test compares. Loading opens no connection and loads no plugin.
 """

@@ -1,7 +1,8 @@
 """Reads a table of the group's file into a frozen struct, without coercion, and reports all its faults at once.
 
 The group's settings and the options of sink plugins are read with it. A fault is one line: where it is, which key, what
-is wrong, and the nearest known name.
+is wrong, and the nearest known name. Durations and sizes are text with a unit in the file, seconds and bytes in the
+struct.
 """
 
 from __future__ import annotations
@@ -246,8 +247,6 @@ def _shown(value: object) -> str:
     text = json.dumps(redacted(value), ensure_ascii=False, default=str)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
-
-# Durations and byte sizes: text with a unit in the file, seconds and bytes in the settings.
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}

@@ -1,4 +1,4 @@
-"""Readers for the settings' values that need more than a type and bounds.
+"""Readers for the settings' values that need more than a type and bounds: addresses, names, lists of topics, times.
 
 A reader's ValueError is the rest of a sentence that begins with the value.
 """

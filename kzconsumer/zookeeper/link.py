@@ -24,8 +24,6 @@ from kzconsumer.zookeeper.credentials import Access
 from kzconsumer.zookeeper.operations import OK, Handling, described, error_code, host_port
 from kzconsumer.zookeeper.watch_table import Watch, WatchKind, WatchTable
 
-# What waits for a reply: a caller's request with its future and its watch, or a request of the session itself.
-
 R = TypeVar("R")
 
 

@@ -1,4 +1,4 @@
-"""Nodes of ZooKeeper, and the operations of a transaction."""
+"""What clients of ZooKeeper talk about: nodes, operations of a transaction, connect strings, error codes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Check(msgspec.Struct, frozen=True):
 Operation = Create | SetData | Delete | Check
 
 
-# Kafka's `zookeeper.connect`: hosts and an optional chroot.
+# The form of Kafka's `zookeeper.connect`: hosts and an optional chroot.
 
 DEFAULT_PORT = 2181
 
@@ -152,9 +152,8 @@ def _host(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-# The error codes of ZooKeeper's replies, and what each means for the client.
-#
-# Numbers and names are those of `org.apache.zookeeper.KeeperException.Code` (3.4 to 3.9).
+# Error codes and what each means for the client. Numbers and names are those of
+# `org.apache.zookeeper.KeeperException.Code` (3.4 to 3.9).
 
 
 class Handling(enum.Enum):

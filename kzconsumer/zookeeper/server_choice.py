@@ -1,4 +1,7 @@
-"""The search for a server that takes the session: rounds over the hosts, in random order, with growing pauses."""
+"""The search for a server that takes the session: rounds over the hosts, in random order, with growing pauses.
+
+The server that takes it is first asked to end the former session (`FormerSession`).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The ZooKeeper session: one object is one session; it outlives connections and ends once.
 
-It never retries a request and never begins a second session: after the end every call raises SessionExpiredError.
+It never retries a request and never begins a second session: after the end every call raises SessionExpiredError. The
+`Lease` outlives sessions.
 """
 
 from __future__ import annotations
@@ -260,13 +261,12 @@ class ZooKeeperSession(SessionLife):
             raise
 
 
-# The lease: whether this process may still act as an owner. It outlives sessions and refers to the current one.
-#
-# It makes deliveries by an expired member rare; correctness rests on fenced commits.
-
-
 class Lease:
-    """Records may be delivered and published while `held`."""
+    """Whether this process may still act as an owner: records may be delivered and published while `held`.
+
+    It outlives sessions and refers to the current one. It makes deliveries by an expired member rare; correctness rests
+    on fenced commits.
+    """
 
     def __init__(self) -> None:
         self._session: ZooKeeperSession | None = None

@@ -1,4 +1,4 @@
-"""Armed watches, one per node and kind, with what was read when they were armed.
+"""Armed watches, one per node and kind, with what was read when they were armed; and many reads in one round trip.
 
 A node whose watch is still armed is not read again, so a rebalance costs as much as has changed: ZooKeeper sends the
 event before any reply that shows the change.
@@ -17,9 +17,8 @@ from kzconsumer.zookeeper.operations import Node, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watch_table import Watch
 
-# Many requests in one round trip, and reads repeated when their reply was lost.
-#
-# Writes are never repeated here: only the caller can find out whether a lost one was executed.
+# Reads are repeated when their reply was lost. Writes are never repeated here: only the caller can find out whether a
+# lost one was executed.
 
 T = TypeVar("T")
 

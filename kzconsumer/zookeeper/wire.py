@@ -1,4 +1,7 @@
-"""Requests to ZooKeeper as bytes, each with the function that decodes its reply (`wire_frames`)."""
+"""Requests to ZooKeeper as bytes, each with the function that decodes its reply; and frames from a server.
+
+The only user of aiozk's codec.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +48,7 @@ from kzconsumer.zookeeper.operations import (
 )
 from kzconsumer.zookeeper.watch_table import EventType, WatchKind
 
-# Frames from a ZooKeeper server: replies to values, error codes to exceptions, events.
-#
-# Together with `wire`, which makes the requests, the only user of aiozk's codec.
+# Frames from a server: replies to values, error codes to exceptions, events.
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""DescribeConfigs, ListPartitionReassignments and DescribeQuorum: what brokers tell of topics and controllers."""
+"""What brokers say of topics, brokers and controllers: Metadata, DescribeConfigs, reassignments, DescribeQuorum."""
 
 from __future__ import annotations
 
@@ -148,10 +148,9 @@ class DescribeQuorumRequest(msgspec.Struct, frozen=True):
             return found
 
 
-# Metadata: where the brokers listen, which partitions topics have and who leads them.
-#
-# From version 4 (0.11) on the request says that a missing topic is not to be created; older brokers with
-# `auto.create.topics.enable` create every topic that is named.
+# Metadata: where the brokers listen, which partitions topics have and who leads them. From version 4 (0.11) on the
+# request says that a missing topic is not to be created; older brokers with `auto.create.topics.enable` create every
+# topic that is named.
 
 _PARTITION, _PARTITION_WITH_EPOCH = struct.Struct(">hii"), struct.Struct(">hiii")
 

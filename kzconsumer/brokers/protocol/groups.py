@@ -1,8 +1,8 @@
-"""FindCoordinator, OffsetFetch and OffsetCommit: a group's offsets in the brokers. An offset is the next to be read.
+"""Groups in the brokers: FindCoordinator, OffsetFetch, OffsetCommit, ListGroups, and two requests for their members.
 
-Any broker from 0.8.2 on knows FindCoordinator (as ConsumerMetadata there); the first one in a cluster makes the brokers
-create the offsets topic, until then the error is COORDINATOR_NOT_AVAILABLE. Version 0 of the other two differs: any
-broker accepts it, and uses the offsets in ZooKeeper.
+An offset is the next to be read. Any broker from 0.8.2 on knows FindCoordinator (as ConsumerMetadata there); the first
+one in a cluster makes the brokers create the offsets topic, until then the error is COORDINATOR_NOT_AVAILABLE. Version
+0 of OffsetFetch and OffsetCommit differs: any broker accepts it, and uses the offsets in ZooKeeper.
 """
 
 from __future__ import annotations
@@ -184,9 +184,8 @@ class OffsetCommitRequest(msgspec.Struct, frozen=True):
             return errors
 
 
-# ListGroups, DescribeGroups and ConsumerGroupDescribe: the groups that a broker coordinates, with their members.
-#
-# The last one is for groups of the newer protocol (KIP-848, Kafka 4), which DescribeGroups does not know.
+# The groups that a broker coordinates, with their members. ConsumerGroupDescribe is for groups of the newer protocol
+# (KIP-848, Kafka 4), which DescribeGroups does not know.
 
 _DEAD = "Dead"
 """The state of a group that does not exist, up to version 5 of DescribeGroups."""

@@ -1,7 +1,7 @@
-"""Fetch: records of many partitions from their leader, in one request.
+"""Requests for a partition's leader: Fetch, ListOffsets and OffsetForLeaderEpoch.
 
-Written for hundreds of partitions per request: one packed struct per partition each way, and records are views of the
-response's memory, never copies.
+Fetch is written for hundreds of partitions per request: one packed struct per partition each way, and records are views
+of the response's memory, never copies.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ def _ended(body: memoryview, at: int) -> None:
         raise ProtocolError(f"{len(body) - at} bytes left over")
 
 
-# ListOffsets: where a partition's log begins and ends, and the first offset at or after a time; for its leader.
+# ListOffsets: where a log begins and ends, and the first offset at or after a time.
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -350,10 +350,9 @@ def _listed(reader: Reader, version: int) -> ListedOffset:
     return ListedOffset(error, offset, timestamp, leader_epoch)
 
 
-# OffsetForLeaderEpoch: where the records of a leader epoch end in a partition's log; for its leader.
-#
-# A leader epoch counts the elections of a partition's leader. Two logs have the same records up to an offset if the
-# record before it is of the same epoch in both (KIP-101). Brokers know the request from 0.11 on.
+# OffsetForLeaderEpoch: where the records of a leader epoch end in the log. An epoch counts the elections of a
+# partition's leader. Two logs have the same records up to an offset if the record before it is of the same epoch in
+# both (KIP-101). Brokers know the request from 0.11 on.
 
 CONSUMERS_MAY_ASK: Final = 3
 """From this version on (Kafka 2.3) the right Describe on the topic is enough (KIP-320)."""

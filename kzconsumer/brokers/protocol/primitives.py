@@ -1,4 +1,4 @@
-"""Kafka's primitive types, in the plain encoding and in the compact one of KIP-482 ("flexible" versions)."""
+"""Kafka's primitive types, in the plain encoding and the compact one of KIP-482 ("flexible"); frames on the wire."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ PLAIN: Final = Encoding(string, INT32.pack, b"", Reader)
 COMPACT: Final = Encoding(compact_string, lambda number: unsigned_varint(number + 1), NO_TAGS, CompactReader)
 
 
-# Sizes, headers and correlation ids: responses cut out of a byte stream, and requests made ready to send.
+# Frames: responses cut out of a byte stream, and requests with size, header and correlation id, ready to send.
 
 MAX_RESPONSE: Final = 1 << 30
 """Bytes. A peer that is no Kafka broker exceeds it: `HTTP`, read as a size, is more."""

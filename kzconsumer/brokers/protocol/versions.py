@@ -1,4 +1,4 @@
-"""The version of each request to use with a broker: the newest that both sides support."""
+"""Which version of each request to use with a broker: the newest that both sides support; and the requests of SASL."""
 
 from __future__ import annotations
 
