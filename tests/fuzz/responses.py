@@ -89,7 +89,7 @@ def fetched(tree: Tree) -> FetchResponse:
         for topic in tree["responses"]
         for part in topic["partitions"]
     ]
-    return FetchResponse(tree.get("error_code", 0), tree.get("throttle_time", 0), parts)
+    return FetchResponse(tree.get("error_code", 0), tree.get("throttle_time", 0), parts, tree.get("session_id", 0))
 
 
 def diverging(tree: Tree | None) -> Diverging | None:

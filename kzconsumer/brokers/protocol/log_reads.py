@@ -7,7 +7,7 @@ of the response's memory, never copies.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 
 import msgspec
@@ -89,15 +89,22 @@ class FetchResponse(msgspec.Struct, frozen=True):
     """Of the whole request; 0 before version 7."""
     throttle_ms: int
     partitions: list[FetchedPartition]
+    session_id: int = 0
+    """Of the fetch session, which a full request may have opened; 0: none, and before version 7."""
 
 
 class FetchRequest(msgspec.Struct, frozen=True):
     """The broker delays the response by up to `max_wait_ms` until it has `min_bytes`.
 
     `max_bytes` bounds the response from version 3 (0.10.1) on; before, only the partitions' bounds count. Brokers fill
-    the response in the order of `partitions`. No fetch session (KIP-227): id 0, epoch -1. `isolation` has no effect
-    before version 4 (0.11). READ_COMMITTED: nothing from the last stable offset on is sent; aborted records before it
-    are. `rack` is where this client is, for brokers from version 11 (2.3) on that choose the nearest replica.
+    the response in the order of `partitions`. `isolation` has no effect before version 4 (0.11). READ_COMMITTED:
+    nothing from the last stable offset on is sent; aborted records before it are. `rack` is where this client is, for
+    brokers from version 11 (2.3) on that choose the nearest replica.
+
+    `session_id` and `session_epoch` are those of a fetch session (KIP-227, version 7 on). With an epoch above 0 the
+    broker reads what the session has: `partitions` are those that are new or read elsewhere, `forgotten` the ones to
+    leave out, and no partition is in both. Epoch 0 opens a session with all of `partitions`; epoch -1 opens none. Both
+    end the one of `session_id`.
     """
 
     max_wait_ms: int
@@ -106,6 +113,9 @@ class FetchRequest(msgspec.Struct, frozen=True):
     partitions: Mapping[TopicPartition, FetchPosition]
     isolation: int = READ_UNCOMMITTED
     rack: str = ""
+    session_id: int = 0
+    session_epoch: int = -1
+    forgotten: Sequence[TopicPartition] = ()
     api_key: ClassVar[int] = FETCH
 
     def encode(self, version: int) -> bytes:
@@ -115,36 +125,44 @@ class FetchRequest(msgspec.Struct, frozen=True):
         if version >= 4:
             head.append(bytes((self.isolation,)))
         if version >= 7:
-            head.append(struct.pack(">ii", 0, -1))  # session_id, session_epoch
+            head.append(_SESSION.pack(self.session_id, self.session_epoch))
         topics = _packed(self.partitions, version)
         if is_flexible(FETCH, version):
             head.append(unsigned_varint(len(topics) + 1))
             for topic, packed in topics:
                 head += (compact_string(topic), unsigned_varint(len(packed) + 1), *packed, NO_TAGS)
-            head += (b"\x01", compact_string(self.rack), NO_TAGS)  # no forgotten topics
+            forgotten = _numbers(self.forgotten)
+            head.append(unsigned_varint(len(forgotten) + 1))
+            for topic, numbers in forgotten.items():
+                head += (compact_string(topic), unsigned_varint(len(numbers) + 1), *map(INT32.pack, numbers), NO_TAGS)
+            head += (compact_string(self.rack), NO_TAGS)
             return b"".join(head)
         head.append(INT32.pack(len(topics)))
         for topic, packed in topics:
             head += (string(topic), INT32.pack(len(packed)), *packed)
         if version >= 7:
-            head.append(INT32.pack(0))  # forgotten_topics_data
+            forgotten = _numbers(self.forgotten)
+            head.append(INT32.pack(len(forgotten)))
+            for topic, numbers in forgotten.items():
+                head += (string(topic), INT32.pack(len(numbers)), *map(INT32.pack, numbers))
         if version >= 11:
             head.append(string(self.rack))
         return b"".join(head)
 
     def decode(self, version: int, body: memoryview) -> FetchResponse:
         with reading("Fetch", version):
-            throttle_ms = error = at = 0
+            throttle_ms = error = session_id = at = 0
             if version >= 7:
-                throttle_ms, error, _session_id = _RESPONSE_V7.unpack_from(body)
+                throttle_ms, error, session_id = _RESPONSE_V7.unpack_from(body)
                 at = _RESPONSE_V7.size
             elif version >= 1:
                 (throttle_ms,) = INT32.unpack_from(body)
                 at = 4
             read = _read_flexible if is_flexible(FETCH, version) else _read_plain
-            return FetchResponse(error, throttle_ms, read(version, body, at))
+            return FetchResponse(error, throttle_ms, read(version, body, at), session_id)
 
 
+_SESSION: Final = struct.Struct(">ii")
 _RESPONSE_V7: Final = struct.Struct(">ihi")
 _PARTITION_V0: Final = struct.Struct(">iqi")
 _PARTITION_V5: Final = struct.Struct(">iqqi")
@@ -171,6 +189,14 @@ def _packed(partitions: Mapping[TopicPartition, FetchPosition], version: int) ->
             packed.append(_PARTITION_V5.pack(partition, offset, -1, max_bytes))
         else:
             packed.append(_PARTITION_V0.pack(partition, offset, max_bytes))
+    return topics
+
+
+def _numbers(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """The numbers of the partitions of each topic."""
+    topics: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        topics.setdefault(topic, []).append(number)
     return topics
 
 

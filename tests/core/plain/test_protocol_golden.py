@@ -82,6 +82,32 @@ def test_fetch_requests_with_epochs(version: int, data: str) -> None:
     assert FetchRequest(100, 1, 4096, {T0: FetchPosition(5, 512, 4, 3)}).encode(version) == bytes.fromhex(data)
 
 
+@pytest.mark.parametrize(
+    ("version", "data"),
+    [
+        (
+            7,
+            "ffffffff 00000064 00000001 00001000 00 00000009 00000003"
+            "00000001 0001 74 00000001 00000000 0000000000000005 ffffffffffffffff 00000200"
+            "00000002 0001 74 00000001 00000001 0001 75 00000001 00000000",
+        ),
+        (
+            12,
+            "ffffffff 00000064 00000001 00001000 00 00000009 00000003"
+            "02 02 74 02 00000000 ffffffff 0000000000000005 ffffffff ffffffffffffffff 00000200 00 00"
+            "03 02 74 02 00000001 00 02 75 02 00000000 00 01 00",
+        ),
+    ],
+)
+def test_fetch_requests_of_a_session(version: int, data: str) -> None:
+    request = FetchRequest(100, 1, 4096, {T0: FetchPosition(5, 512)}, session_id=9, session_epoch=3, forgotten=(T1, U0))
+    assert request.encode(version) == bytes.fromhex(data)
+
+
+def test_a_response_names_its_session() -> None:
+    assert FETCH.decode(12, memoryview(bytes.fromhex("00000000 0047 00000009 01 00"))).session_id == 9
+
+
 def test_a_response_names_where_the_log_diverges() -> None:
     data = bytes.fromhex(
         "00000007 0000 00000000 02 02 74 02 00000001 0000 0000000000000009 0000000000000009 0000000000000002"

@@ -123,7 +123,10 @@ def test_fetch_request(version: int, data: st.DataObject) -> None:
     positions = data.draw(st.dictionaries(partitions, POSITIONS, max_size=20))
     wait, least, most, isolation = (data.draw(kind) for kind in (millis, int32s, int32s, int8s))
     rack = data.draw(names)
+    session = (data.draw(int32s), data.draw(int32s))
+    forgotten = data.draw(st.lists(partitions, unique=True, max_size=6).map(sorted))
     kio = schema("fetch", version, "request")
+    forgets = getattr(kio, "ForgottenTopic", None)
     topics = tuple(
         make(
             kio.FetchTopic,
@@ -149,18 +152,24 @@ def test_fetch_request(version: int, data: st.DataObject) -> None:
         min_bytes=least,
         max_bytes=most,
         isolation_level=isolation,
+        session_id=session[0],
+        session_epoch=session[1],
         topics=topics,
-        forgotten_topics_data=(),
+        forgotten_topics_data=tuple(
+            forgets and forgets(topic=topic, partitions=tuple(each.partition for each in run))
+            for topic, run in groupby(forgotten, key=lambda each: each.topic)
+        ),
         rack_id=rack,
     )
-    assert FetchRequest(wait, least, most, positions, isolation, rack).encode(version) == written(expected)
+    request = FetchRequest(wait, least, most, positions, isolation, rack, *session, forgotten)
+    assert request.encode(version) == written(expected)
 
 
 @pytest.mark.parametrize("version", versions_of(FETCH))
 @settings(max_examples=OF_EACH_VERSION)
 @given(data=st.data())
 def test_fetch_response(version: int, data: st.DataObject) -> None:
-    error, throttle = data.draw(errors), data.draw(millis)
+    error, throttle, session = data.draw(errors), data.draw(millis), data.draw(int32s)
     aborted = st.lists(st.tuples(int64s, int64s), max_size=3)
     parts = data.draw(
         st.lists(
@@ -185,7 +194,7 @@ def test_fetch_response(version: int, data: st.DataObject) -> None:
         kio.FetchResponse,
         throttle_time=ms(throttle),
         error_code=ErrorCode(error),
-        session_id=0,
+        session_id=session,
         responses=tuple(
             make(
                 kio.FetchableTopicResponse,
@@ -214,6 +223,7 @@ def test_fetch_response(version: int, data: st.DataObject) -> None:
     read = FetchRequest(0, 0, 0, {}).decode(version, memoryview(body))
     assert read.error == (error if version >= 7 else 0)
     assert read.throttle_ms == (throttle if version >= 1 else 0)
+    assert read.session_id == (session if version >= 7 else 0)
     assert read.partitions == [
         FetchedPartition(
             where,

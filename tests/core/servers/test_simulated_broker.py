@@ -20,6 +20,7 @@ from kzconsumer.brokers.protocol.log_reads import (
     AskedEpoch,
     FetchPosition,
     FetchRequest,
+    FetchResponse,
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
 )
@@ -64,6 +65,48 @@ class Asked:
             began = self.clock()
             said = await self.fetched(positions, 1 << 20, WAIT_MS, least)
             found.append((said, self.clock() - began > WAIT_MS / 1000 * 0.9))
+        return found + await self.session()
+
+    async def session(self) -> list[object]:
+        """A fetch session from its opening to its end, with requests that it refuses."""
+        begin, end, behind = FetchPosition(0, 1000), FetchPosition(RECORDS, 1000), FetchPosition(RECORDS + 1, 1000)
+        found: list[object] = []
+        self.number = 0
+
+        async def ask(epoch: int, positions: dict[int, FetchPosition], *forgotten: int, number: int = 0) -> None:
+            asked = {TopicPartition(self.topic, number): position for number, position in positions.items()}
+            forget = [TopicPartition(self.topic, each) for each in forgotten]
+            wait, number = WAIT_MS, number or self.number
+            request = FetchRequest(wait, 1, 1, asked, session_id=number, session_epoch=epoch, forgotten=forget)
+            began = self.clock()
+            response = await self.connection.call(request, timeout=LIMIT)
+            if epoch == 0:
+                self.number = response.session_id
+            same = self.number == response.session_id
+            waited = self.clock() - began > WAIT_MS / 1000 * 0.9
+            found.append((response.error, same, response.session_id > 0, waited, _parts(response)))
+
+        await ask(0, {0: begin, 1: begin})
+        await ask(1, {})  # the same again
+        await ask(2, {})  # the other one: each that had records is read last from now on
+        await ask(3, {0: end, 2: end})
+        await ask(4, {}, 1)  # nothing new
+        await ask(5, {1: behind})
+        await ask(6, {})  # errors are always told
+        await ask(7, {1: end})
+        await ask(8, {0: begin})
+        await ask(8, {})  # the epoch is over
+        await ask(9, {0: end}, PARTITIONS)
+        await ask(10, {}, number=self.number + 1)
+        await ask(10, {}, 0, 1, 2)  # which ends it
+        await ask(11, {})
+        await ask(0, {0: begin, PARTITIONS: begin})
+        await ask(1, {})
+        former = self.number
+        await ask(0, {0: begin})  # in its place
+        await ask(2, {}, number=former)
+        await ask(-1, {0: begin})  # it ends, and no other begins
+        await ask(1, {})
         return found
 
     async def leaders(self) -> object:
@@ -101,11 +144,14 @@ class Asked:
     async def fetched(self, positions: dict[int, FetchPosition], most: int, wait: int, least: int) -> object:
         """(partition, error, high watermark, start of the log, bytes) of each, in the order of the response."""
         asked = {TopicPartition(self.topic, number): position for number, position in positions.items()}
-        response = await self.connection.call(FetchRequest(wait, least, most, asked), timeout=LIMIT)
-        return [
-            (part.topic_partition.partition, part.error, part.high_watermark, part.log_start_offset, len(part.records))
-            for part in response.partitions
-        ]
+        return _parts(await self.connection.call(FetchRequest(wait, least, most, asked), timeout=LIMIT))
+
+
+def _parts(response: FetchResponse) -> list[object]:
+    return [
+        (part.topic_partition.partition, part.error, part.high_watermark, part.log_start_offset, len(part.records))
+        for part in response.partitions
+    ]
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from typing import Final
 from kzconsumer.model import TopicPartition
 from tests.support.simulated import kafka_frames as frames
 from tests.support.simulated.ensemble import Peer
+from tests.support.simulated.fetch_sessions import Answer, FetchSessions
 from tests.support.simulated.kafka_frames import Body, Fetch, FetchedFrom, Header, Led, Part
 from tests.support.simulated.partition_logs import PORT, PartitionLogs, host
 from tests.support.simulated.virtual_time import World
@@ -54,12 +55,13 @@ class SimulatedBroker:
         self.remote: dict[TopicPartition, tuple[int, float]] = {}
         """Partitions in tiered storage: up to which offset, and how many seconds a read takes. As in 3.6 and 3.7 it
         is given up when `max_wait` of the fetch ends, and of several in one fetch only the first is read."""
+        self.sessions = FetchSessions(lambda: world.now)
         self._sent: deque[tuple[float, int]] = deque()
         self.connections: dict[BrokerConnection, None] = {}
         self.requests: Counter[int] = Counter()
         """By key."""
         self.answered: list[Callable[[Peer, Fetch, list[Part]], None]] = []
-        """Called with every fetch that is answered."""
+        """Called with every fetch that is answered: all partitions that it reads, and what was read of each."""
         logs.changed.append(self._look)
 
     def accept(self, peer: Peer) -> BrokerConnection:
@@ -72,6 +74,7 @@ class SimulatedBroker:
     def stop(self) -> None:
         """The process has ended."""
         self.up = False
+        self.sessions.evict()
         for connection in list(self.connections):
             connection.close()
 
@@ -184,13 +187,14 @@ class BrokerConnection:
             case frames.OFFSET_FOR_LEADER_EPOCH:
                 return partial(self._end_epochs, frames.epochs(body))
             case _:
-                fetch = frames.fetch(body)
+                answer = self.broker.sessions.begin(frames.fetch(body))
+                fetch = answer.request
                 waits_until = self.broker.world.now + fetch.max_wait
                 reading = self._reads_remotely(fetch)
                 if reading is not None:
                     waits_until = min(waits_until, self.broker.world.now + self.broker.remote[reading][1])
                 self.broker.world.at(waits_until, self.serve)
-                return partial(self._fetch, fetch, waits_until, reading)
+                return partial(self._fetch, answer, waits_until, reading)
 
     def _reads_remotely(self, request: Fetch) -> TopicPartition | None:
         """The partition of which the fetch waits for a remote read."""
@@ -243,7 +247,10 @@ class BrokerConnection:
             answers[partition] = (error, *((-1, -1) if error or log is None else log.end_of(epoch)))
         return frames.epochs_end(answers)
 
-    def _fetch(self, request: Fetch, waits_until: float, reading: TopicPartition | None) -> bytes | None:
+    def _fetch(self, answer: Answer, waits_until: float, reading: TopicPartition | None) -> bytes | None:
+        if answer.error:
+            return frames.fetched([], error=answer.error)
+        request = answer.request
         if reading is not None and self.broker.world.now < waits_until:
             return None
         parts: list[Part] = []
@@ -261,10 +268,11 @@ class BrokerConnection:
         if enough or not parts or self.broker.world.now >= waits_until:
             if throttled := self.broker.throttles(request.max_bytes - left):
                 self._muted_until = self.broker.world.now + throttled
-                return frames.fetched([], int(throttled * 1000))
+                return frames.fetched([], int(throttled * 1000), session=answer.throttle())
             for look in self.broker.answered:
                 look(self.peer, request, parts)
-            return frames.fetched(parts)
+            error, session, sent = answer.finish(parts)
+            return frames.fetched(sent, error=error, session=session)
         return None
 
     def _read(self, asked: FetchedFrom, left: int, *, first: bool, rack: str) -> Part:

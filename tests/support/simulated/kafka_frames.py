@@ -25,7 +25,7 @@ VERSIONS: Final = {
 """The newest ones without the compact encoding of KIP-482."""
 
 NONE, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER = 0, 1, 3, 5, 6
-FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH = 74, 75
+FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH = 70, 71, 74, 75
 
 
 class Header(NamedTuple):
@@ -48,6 +48,10 @@ class Fetch(NamedTuple):
     min_bytes: int
     max_bytes: int
     partitions: list[FetchedFrom]
+    """As sent, or all of the session."""
+    session: int
+    epoch: int
+    forgotten: list[TopicPartition]
     rack: str
 
 
@@ -116,13 +120,13 @@ def header(frame: bytes) -> tuple[Header, Body]:
 
 def fetch(body: Body) -> Fetch:
     # replica, max_wait, min_bytes, max_bytes, isolation, session id and epoch
-    _, wait, least, most, *_ = body.take("iiiibii")
+    _, wait, least, most, _, session, session_epoch = body.take("iiiibii")
     # leader epoch, offset, log start, max_bytes
     parts = [
         FetchedFrom(partition, offset, size, epoch) for partition, (epoch, offset, _, size) in body.by_topic("iqqi")
     ]
-    body.array(body.string)  # forgotten topics: there are none
-    return Fetch(wait / 1000, least, most, parts, body.string())
+    forgotten = [partition for partition, _ in body.by_topic("")]
+    return Fetch(wait / 1000, least, most, parts, session, session_epoch, forgotten, body.string())
 
 
 def list_offsets(body: Body) -> dict[TopicPartition, tuple[int, int]]:
@@ -153,7 +157,7 @@ def no_groups() -> bytes:
     return _array(())
 
 
-def fetched(parts: Sequence[Part], throttle_ms: int = 0) -> bytes:
+def fetched(parts: Sequence[Part], throttle_ms: int = 0, error: int = NONE, session: int = 0) -> bytes:
     def one(part: Part) -> bytes:
         high = part.high_watermark
         fixed = struct.pack(
@@ -161,7 +165,7 @@ def fetched(parts: Sequence[Part], throttle_ms: int = 0) -> bytes:
         )
         return fixed + struct.pack(">i", len(part.records)) + part.records
 
-    return struct.pack(">ihi", throttle_ms, NONE, 0) + _by_topic((part.partition, one(part)) for part in parts)
+    return struct.pack(">ihi", throttle_ms, error, session) + _by_topic((part.partition, one(part)) for part in parts)
 
 
 def listed(answers: Mapping[TopicPartition, tuple[int, int, int]]) -> bytes:
