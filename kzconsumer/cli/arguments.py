@@ -1,4 +1,7 @@
-"""The parser of every verb: its examples, and errors of one line that suggest the nearest choice."""
+"""What verbs of the command line share: parsers, the arguments of a configuration, progress, the standard streams.
+
+An error is one line that suggests the nearest choice.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +124,7 @@ def every_parser(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentP
         yield from every_parser(inner)
 
 
-# The arguments that name a group's configuration, FILE, `--config` and `--set`, and what they stand for.
+# FILE, `--config` and `--set` name a group's configuration.
 
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:
@@ -175,7 +178,7 @@ def flags_given(arguments: argparse.Namespace) -> list[str]:
     return [*arguments.flags, *arguments.flags_of_verb]
 
 
-# Progress on standard error of what takes long: a bar on a terminal, elsewhere an occasional line.
+# What takes long shows its progress on standard error: a bar on a terminal, elsewhere an occasional line.
 
 # Seconds until the bar is shown, between its updates, and between two lines: an error about ZooKeeper comes before one.
 AFTER, UPDATE, LINES = 2.0, 0.1, 20.0
@@ -235,10 +238,9 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
         thread.join()
 
 
-# The command's standard streams: a result that cannot be written is an error with an exit status of its own.
-#
-# Standard output may be a full disk, closed (`>&-`), or a terminal that is not of UTF-8. Standard error that cannot
-# be written loses its lines, and nothing else: a daemon's log may be on a full disk.
+# A result that cannot be written is an error with an exit status of its own. Standard output may be a full disk, closed
+# (`>&-`), or a terminal that is not of UTF-8. Standard error that cannot be written loses its lines, and nothing else:
+# a daemon's log may be on a full disk.
 
 EXIT_OUTPUT = 74  # EX_IOERR of sysexits.h
 _ESCAPED = "kzconsumer-escaped"

@@ -1,4 +1,4 @@
-"""`kzconsumer --config FILE` or `kzconsumer run FILE`: one member, until a signal or the end of a run."""
+"""The core's verbs: `kzconsumer --config FILE` or `kzconsumer run FILE`, `check-config FILE`, `plugins`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _ended(status: int) -> int:
     return status
 
 
-# `kzconsumer check-config FILE`: lists every fault that can be found without a server.
+# `check-config` lists every fault that can be found without a server.
 
 
 def add_check_config(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -123,7 +123,7 @@ def check_config(arguments: argparse.Namespace) -> int:
     return 0
 
 
-# `kzconsumer plugins`: the installed plugins, without importing them.
+# `plugins` lists what is installed, without importing it.
 
 
 def add_plugins(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:

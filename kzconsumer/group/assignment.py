@@ -1,4 +1,7 @@
-"""The assignment, and what a member has to change for it: keep, move between its own threads, release, claim."""
+"""The group as read for one rebalance, its assignment, and what a member has to change for it.
+
+A change is to keep, to move between its own threads, to release, to claim.
+"""
 
 from __future__ import annotations
 
@@ -85,9 +88,6 @@ def compare(
         release=tuple(partition for partition in held if partition not in wanted),
         claim={partition: thread for partition, thread in wanted.items() if partition not in held},
     )
-
-
-# The group as read for one rebalance: members with their threads, and partitions.
 
 
 class GroupSnapshot(msgspec.Struct, frozen=True):

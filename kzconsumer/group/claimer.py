@@ -29,10 +29,8 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Delete
 from kzconsumer.zookeeper.watches import Watches, outcomes, repeated, together
 
-# The application's rebalance listener, and the calls to it.
-#
-# It is notified of the end only of partitions that were reported to it as assigned, also if the member leaves or
-# loses its session during a claim. A listener that exceeds its deadline is cancelled.
+# The application's listener is notified of the end only of partitions that were reported to it as assigned, also if the
+# member leaves or loses its session during a claim. A listener that exceeds its deadline is cancelled.
 
 log = get_logger("kzconsumer.group")
 

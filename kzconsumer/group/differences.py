@@ -1,6 +1,7 @@
-"""Differences between the expected and the actual state of the group, and since when.
+"""Differences between the expected and the actual state of the group, since when, and what follows from them.
 
-A difference that is seen once may be a change under way; one that is still there after BACKOFF is not.
+A difference that is seen once may be a change under way; one that is still there after BACKOFF is not. What may follow:
+original members are nudged, or this member leaves its partitions to others.
 """
 
 from __future__ import annotations

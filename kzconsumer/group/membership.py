@@ -1,6 +1,6 @@
-"""The registration of a member, `ids/<consumer>`, for as long as one ZooKeeper session.
+"""The registration of a member, `ids/<consumer>`, for as long as one ZooKeeper session; the members of a group as read.
 
-Closing the session removes it together with the owner nodes, in one transaction.
+Closing the session removes the registration together with the owner nodes, in one transaction.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from kzconsumer.version import __version__
 from kzconsumer.zookeeper.operations import Create, Delete, Node
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches, repeated
-
-# The members of a group: `/consumers/<group>/ids`.
 
 
 class ConsumerRegistry:
@@ -138,11 +136,11 @@ class Membership:
                 return
 
 
-# Reads the group as it is: members, subscribed topics, partitions. What was read is watched.
-
-
 class SnapshotReader:
-    """`ignore_unreadable`: leave out members whose registration is unreadable, instead of raising."""
+    """Reads the group as it is: members, subscribed topics, partitions. What was read is watched.
+
+    `ignore_unreadable`: leave out members whose registration is unreadable, instead of raising.
+    """
 
     def __init__(
         self,

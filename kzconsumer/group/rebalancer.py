@@ -38,9 +38,8 @@ from kzconsumer.registry.claim_record import Blocked, Refused
 from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches, outcomes, together
 
-# One signal, with reasons, for everything that may change the assignment.
-#
-# Watches, commits and timers fire it; the rebalancer waits for it. Events during a rebalance cause exactly one more.
+# What may change the assignment is one signal, with reasons. Watches, commits and timers fire it; the rebalancer waits
+# for it. Events during a rebalance cause exactly one more.
 
 # Long enough for the other events of one cause to arrive, short enough not to be noticed.
 QUIET_PERIOD = 0.02

@@ -38,8 +38,6 @@ from kzconsumer.registry.group_records import Registration, has_wildcard, stream
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.zookeeper.session import ZooKeeperSession
 
-# Logs conditions that last over several rebalances once, not at every attempt.
-
 log = get_logger("kzconsumer.group")
 
 # Seconds after which a claim that is still blocked is reported: an ordinary hand-over takes a moment.
@@ -47,7 +45,7 @@ DEGRADED_AFTER = 5.0
 
 
 class Notices:
-    """The lasting conditions of one membership."""
+    """The lasting conditions of one membership: each is logged once, not at every attempt."""
 
     def __init__(self, registration: Registration) -> None:
         self._registration = registration
@@ -257,8 +255,6 @@ class Reconciler:
             raise UnfitError("no broker answers, while other members go on")
 
 
-# Every partition of a group as ZooKeeper and the brokers have it, of all owners: reads for the status page.
-
 #: Partitions that are read in one round trip: the session's other requests wait behind them.
 AT_ONCE = 100
 #: Seconds for the brokers to list the ends of logs.
@@ -274,6 +270,8 @@ class SeenPartition(msgspec.Struct, frozen=True):
 
 
 class Overview:
+    """Every partition of a group as ZooKeeper and the brokers have it, of all owners: reads for the status page."""
+
     def __init__(
         self,
         owners: OwnerRegistry,

@@ -1,4 +1,8 @@
-"""The lag of one partition: in offsets and in seconds, each known, bounded from below, or unknown with its reason."""
+"""The lag of one partition: in offsets and in seconds, each known, bounded from below, or unknown with its reason.
+
+And what it is made of when nothing was asked: when the log had reached which end, timestamps that were fetched, and
+what several looks show.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-# When a log had reached which end: the age of a record without its timestamp.
+# When a log had reached which end is the age of a record without its timestamp.
 
 #: Ends kept at most; half of them are dropped when there would be more.
 MOST_LOOKS = 128
@@ -230,7 +234,7 @@ def _unknown(
     )  # fmt: skip
 
 
-# What follows from looking at one partition again and again: growth, rates, and since when it stands still.
+# One partition, looked at again and again: growth, rates, and since when it stands still.
 
 #: Looks from which rates are computed.
 RATED = 13
@@ -295,14 +299,15 @@ def time_left(left: int | None, rate: float | None, log_rate: float | None) -> f
     return left / (rate - log_rate)
 
 
-# Timestamps of the records that have been fetched: the age of the next one without asking a broker.
-
 #: Timestamps kept at most; half of them are dropped when there would be more.
 MOST_TIMES = 32
 
 
 class FetchedTimes:
-    """Of one claim. Timestamps are in ms since 1970; between two of them it is interpolated."""
+    """Timestamps of the records that have been fetched: the age of the next one without asking a broker.
+
+    Of one owned partition, in ms since 1970; between two of them it is interpolated.
+    """
 
     def __init__(self) -> None:
         self._offsets: list[int] = []

@@ -1,4 +1,4 @@
-"""Sums over partitions, in three figures: what is known, what it is at least, and how many are unknown and why."""
+"""Sums over partitions: what is known, at least, and how many are unknown and why; and the health that follows."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _as_of(age: float | None) -> str:
     return f", {span(age)} ago" if age is not None and age > FRESH else ""
 
 
-# Health of a group or a member: healthy, unhealthy with findings, or not examined with what could not be asked.
+# Health: healthy, unhealthy with findings, or not examined with what could not be asked.
 
 #: Partitions that a sentence names.
 MOST_NAMES = 5

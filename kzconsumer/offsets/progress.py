@@ -1,4 +1,4 @@
-"""Progress of one claim: consumed and processed offset, and whether the claim is still open.
+"""The progress of an owned partition, and what carries it: positions, leader epochs, chunks, messages.
 
 Streams and the sink runner hand over and mark; the committer reads. **An offset always means the next record to be
 read**: `processed == 7` means that everything below 7 is done, and a commit stores 7.
@@ -16,8 +16,6 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.records import _native
 from kzconsumer.records.forms import NO_RECORDS, Records
 from kzconsumer.registry.claim_record import Plan
-
-# The positions of an owned partition, as shown to applications and in the log.
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -70,10 +68,9 @@ class Position(msgspec.Struct, frozen=True):
         return self.high_watermark is not None and self.consumed >= self.high_watermark
 
 
-# The leader epoch of the records before a position, which distinguishes a log that was replaced from one that grew.
-#
-# An offset alone says nothing about a log that was cut off and has grown past it. Of two logs with the same epoch
-# before an offset, all records before it are the same (KIP-101, KIP-320).
+# The leader epoch of the records before a position distinguishes a log that was replaced from one that grew. An offset
+# alone says nothing about a log that was cut off and has grown past it. Of two logs with the same epoch before an
+# offset, all records before it are the same (KIP-101, KIP-320).
 
 UNKNOWN: Final = -1
 """The epoch of records from a broker before 0.11, of an offset that another program stored, or behind a gap."""
@@ -299,8 +296,6 @@ class Chunk(msgspec.Struct, eq=False):
         records = self.records.slice(row)
         return Chunk(self.tracker, first, self.until, records, self.size, at_end=self.at_end, broker=self.broker)
 
-
-# Messages, and the ranges that are acknowledged with them.
 
 Message = _native.Message
 

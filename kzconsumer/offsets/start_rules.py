@@ -1,4 +1,7 @@
-"""What a claim does about the stored offset and a plan that it finds. The rules: kzconsumer/README.md, "Plans"."""
+"""Where an owned partition begins: what to do about the stored offset, a plan that is found, and a second storage.
+
+Pure. `adopter` carries it out.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,7 @@ def missing(plan: Plan, log_start: int, log_end: int) -> tuple[tuple[int, int], 
     return tuple(part for part in ((plan.first, begins), (ends, plan.until)) if part[0] < part[1])
 
 
-# Which of two storages decides where a partition begins, ZooKeeper or the brokers.
+# ZooKeeper or the brokers: which of two storages decides where a partition begins.
 
 _METADATA = re.compile(r"kzconsumer epoch (\d+)")
 
@@ -200,9 +203,6 @@ def require_storage(settings: Settings, *, replayable: bool, in_run: bool) -> No
     if authority is Authority.KAFKA and in_run:
         why = "a group's run ends by the offsets in ZooKeeper"
         raise ConfigError([f"{where}: {why}: set dual_commit = true, as [subscription] stop_at requires"])
-
-
-# The destination of a replayable sink, as claims use it.
 
 
 class Destination(Protocol):

@@ -1,4 +1,4 @@
-"""The interface of an offset storage to the committer; `zookeeper_storage` and `kafka_storage` implement it."""
+"""Where offsets are stored: the interface to the committer, and both storages, ZooKeeper and the brokers."""
 
 from __future__ import annotations
 
@@ -124,11 +124,9 @@ def raise_refused(refused: Mapping[TopicPartition, str]) -> None:
         raise CoordinatorError("; ".join(f"{partition}: {reason}" for partition, reason in refused.items()))
 
 
-# Committed offsets in ZooKeeper: `/consumers/<group>/offsets/<topic>/<partition>`, written only through a fence.
-#
-# The versions of owner node and claim record are checked in the transaction that sets the offset, so a member that
-# lost a partition cannot move its offset. Plans of a replayable sink are written and emptied in that transaction,
-# too.
+# `/consumers/<group>/offsets/<topic>/<partition>` is written only through a fence: the versions of owner node and claim
+# record are checked in the transaction that sets the offset, so a member that lost a partition cannot move its offset.
+# Plans of a replayable sink are written and emptied in that transaction, too.
 
 log = get_logger("kzconsumer.offsets")
 
@@ -270,10 +268,9 @@ def _without_version(plan: Plan | None) -> Plan | None:
     return plan and msgspec.structs.replace(plan, offset_version=-1)
 
 
-# Committed offsets with the brokers alone: the fence is checked in ZooKeeper, then the coordinator stores.
-#
-# No transaction spans the two: a member that loses a partition in between can still move its offset, also back, so
-# that records are redelivered. Plans are never stored this way.
+# With the brokers alone the fence is checked in ZooKeeper, then the coordinator stores. No transaction spans the two: a
+# member that loses a partition in between can still move its offset, also back, so that records are redelivered. Plans
+# are never stored this way.
 
 CHECKS_PER_PARTITION = 2
 

@@ -1,4 +1,4 @@
-"""The daemon: one member and one sink, from start to an orderly stop.
+"""The daemon: one member and one sink, from start to an orderly stop; and runs of it, under the lock of an instance.
 
 The sink starts before the member joins, since a member that cannot write must not own partitions. It is closed before
 the session: otherwise two members could write the same range.
@@ -45,8 +45,6 @@ from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.sinks.writing import RangeQuarantine
 from kzconsumer.status.observer import Health, Observer
 from kzconsumer.zookeeper.session import Lease
-
-# Reports the progress of a running member: in the log, and of a bounded run to a callback.
 
 log = get_logger("kzconsumer")
 
@@ -290,8 +288,6 @@ class Daemon:
             self._stop.begin(start_again=True)
 
 
-# Runs the daemon of one instance: its lock file, its restarts, its exit status.
-#
 # The lock only prevents an instance from being started twice by mistake; it is not part of the fencing.
 
 INSTALLED = Path("/etc/kzconsumer")

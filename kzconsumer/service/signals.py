@@ -1,4 +1,4 @@
-"""The stop of the daemon: its signals and its deadline."""
+"""The stop of the daemon, its signals and its deadline; and SIGHUP, after which the configuration is read again."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Stop:
             self._last_resort.cancel()
 
 
-# Reads the configuration again on SIGHUP, and applies the changes that need no restart.
+# Changes of the configuration that need no restart, and those that do.
 
 #: Applied at once.
 LIVE = frozenset(

@@ -18,9 +18,8 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.sessions import Sessions
 from kzconsumer.status.observer import Health
 
-# systemd's notify protocol: datagrams of `KEY=value` lines. Source: sd_notify(3), sd_watchdog_enabled(3).
-#
-# Without a service manager nothing is sent. Fields that cannot be sent are sent with the next message.
+# systemd's notify protocol: datagrams of `KEY=value` lines (sd_notify(3), sd_watchdog_enabled(3)). Fields that cannot
+# be sent are sent with the next message.
 
 log = get_logger("kzconsumer")
 

@@ -1,7 +1,7 @@
-"""The sink `callable`: the user's own coroutine function, `async def f(batch)`.
+"""The sinks of the core: `callable`, the user's own coroutine function, and `jsonlines`, lines on standard output.
 
-There are no retries: when the function returns, the batch is durable; an error other than RecordsRejectedError stops
-the member.
+`callable` has no retries: when the function `async def f(batch)` returns, the batch is durable; an error other than
+RecordsRejectedError stops the member.
 """
 
 from __future__ import annotations
@@ -65,10 +65,8 @@ class CallableSink:
             raise SinkError(f"{self._reference} raised {raised(error)}") from error
 
 
-# The sink `jsonlines`: prints one JSON object per line on standard output.
-#
-# Once `write` returns, the kernel has the bytes; a member that dies in a write may leave a partial last line. Nothing
-# is written while the lease is in doubt.
+# `jsonlines`: once `write` returns, the kernel has the bytes; a member that dies in a write may leave a partial last
+# line. Nothing is written while the lease is in doubt.
 
 _PIPE_ATOM = 4096  # PIPE_BUF: a pipe that polls writable takes this much without blocking
 _FILE_PIECE = 256 * 1024

@@ -1,4 +1,7 @@
-"""What a sink can do beyond `write`. The only place that looks for the optional parts of a sink."""
+"""The sink that the settings name, without entering it: built, checked, and what it can do beyond `write`.
+
+The only place that looks for the optional parts of a sink.
+"""
 
 from __future__ import annotations
 
@@ -169,9 +172,6 @@ def capabilities(sink: Sink) -> Capabilities:
         previews=sink if isinstance(sink, Previewing) else None,
         accounts=sink if isinstance(sink, Accountable) else None,
     )
-
-
-# Builds the sink that the settings name, without entering it.
 
 
 def check_sink(settings: Settings) -> Sink:

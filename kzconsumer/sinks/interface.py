@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# The steps of a batch that are done, stored in the plans of its ranges, so that a replay does not repeat them.
-
 MOST_STEPS = 32
 LONGEST_STEP = 100
 """In characters. With the limit above: 64 plans still fit into one request to ZooKeeper."""
@@ -38,7 +36,10 @@ class StepNotRecordedError(KzConsumerError):
 
 
 class Steps:
-    """A step done for a batch is done for each of its ranges, which are replayed one by one."""
+    """The steps of a batch that are done, stored in the plans of its ranges, so that a replay does not repeat them.
+
+    A step done for a batch is done for each of its ranges, which are replayed one by one.
+    """
 
     def __init__(self, done: Iterable[str], record: Callable[[str], Awaitable[bool]]) -> None:
         """`record` stores a step in the plan of every range; False if none of them is owned any more."""
@@ -336,9 +337,8 @@ class SinkPlugin(Protocol):
     def __call__(self, options: Mapping[str, object], context: SinkContext) -> Sink: ...
 
 
-# What a sink may report about its destination: what it holds, previews of records, bad records.
-#
-# Optional parts of the sink interface, used by `kzconsumer sink verify`, `replay` and `try`.
+# Optional parts of the interface: what a sink may report about its destination (`kzconsumer sink verify`, `replay`) and
+# what it would write (`try`).
 
 
 class KeptRange(NamedTuple):

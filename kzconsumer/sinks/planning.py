@@ -22,13 +22,13 @@ from kzconsumer.sinks.capabilities import Capabilities
 from kzconsumer.sinks.interface import Batch, Found, RangeData, StepNotRecordedError, Steps
 from kzconsumer.zookeeper.session import Lease
 
-# What a sink's runner needs of the membership: plans, steps and commits of the ranges that this member owns.
-#
-# `sessions` implements it for whatever membership is present. A claim is named by its tracker.
-
 
 class OwnedRanges(Protocol):
-    """Without a membership no claim is owned: nothing is stored then, and nothing is raised."""
+    """What a sink's runner needs of the membership: plans, steps and commits of the ranges that this member owns.
+
+    `sessions` implements it for whatever membership is present, and each range is named by its tracker. Without a
+    membership nothing is owned: nothing is stored then, and nothing is raised.
+    """
 
     @property
     def lease(self) -> Lease:
@@ -80,12 +80,12 @@ class OwnedRanges(Protocol):
         ...
 
 
-# What a sink raises becomes SinkError, with the sink's name.
-
-
 @contextmanager
 def sink_failures(name: str) -> Iterator[None]:
-    """Errors of the package pass, except those of recording a step: then the write has failed."""
+    """What a sink raises becomes SinkError, with the sink's name.
+
+    Errors of the package pass, except those of recording a step: then the write has failed.
+    """
     try:
         yield
     except (StepNotRecordedError, ZooKeeperError) as error:
@@ -96,8 +96,6 @@ def sink_failures(name: str) -> Iterator[None]:
         raise SinkError(f"sink {name}: {raised(error)}") from error
 
 
-# The destination of a replayable sink: its errors, and answers that take too long, are raised as SinkError.
-
 # Seconds. `has` may first publish the files of a member that died, on a slow disk.
 PATIENCE = 60.0
 
@@ -105,7 +103,10 @@ _Answer = TypeVar("_Answer")
 
 
 class SinkDestination(Destination, Protocol):
-    """A destination as the sink's runner asks it, also if the sink cannot set ranges aside."""
+    """A destination as the sink's runner asks it, also if the sink cannot set ranges aside.
+
+    Its errors, and answers that take too long, are raised as SinkError.
+    """
 
     async def set_aside(self, part: RangeIdentity, records: int) -> bool:
         """See `kzconsumer.sinks.interface.SettingAside`; otherwise whether the range is unpublished."""

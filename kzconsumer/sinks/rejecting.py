@@ -1,4 +1,4 @@
-"""Carries out `[rejected]` for records that a sink has rejected."""
+"""Carries out `[rejected]` for records that a sink has rejected, and finds those that its destination refuses."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _all_lost(claims: Collection[OffsetTracker]) -> bool:
     return all(claim.lost for claim in claims)
 
 
-# Finds the records of a range that a destination refuses, by trying halves of it.
+# Refused records of a range are found by trying halves of it.
 
 CLASS: Final = "refused"
 """The class of errors of records that only the destination knows to be unusable."""

@@ -31,8 +31,6 @@ from kzconsumer.sinks.rejecting import Policy
 from kzconsumer.sinks.writing import BatchWriter, RangeQuarantine
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream, ManyQueues
 
-# The stage of each batch and the time its stages took, for the log and the status pages.
-
 #: How many of the latest batches are kept.
 LAST = 20
 

@@ -31,9 +31,8 @@ from kzconsumer.sinks.interface import Batch, KeptRange, RangeData, RecordsRejec
 from kzconsumer.sinks.planning import OwnedRanges, RangePlans, sink_failures
 from kzconsumer.sinks.rejecting import Policy, Rejecting, Separating
 
-# The quarantine for ranges that the sink cannot write: `[sink] on_batch_failure = "quarantine"`.
-#
-# A file is on disk before its range is committed. Its name is the range's identity, and it is never replaced.
+# The quarantine: a file is on disk before its range is committed. Its name is the range's identity, and it is never
+# replaced.
 
 METADATA = "kzconsumer.quarantine"
 """Key of a Parquet file's metadata: the sink, the range and the reason, as JSON."""

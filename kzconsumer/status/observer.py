@@ -1,4 +1,4 @@
-"""Observes a running member at intervals, and makes reports of it for the status server.
+"""Observes a running member at intervals, and makes reports of it for the status server: its health, and its group's.
 
 Keeps a history of each owned partition (`track`) while it is owned, and of all together for an hour.
 """
@@ -46,10 +46,10 @@ from kzconsumer.status.track import INTERVAL, Bounds, PartitionStatus, Track, be
 from kzconsumer.version import __version__
 from kzconsumer.zookeeper.session import Lease
 
-# Health of a running daemon: its phase in one line, and why it may need a restart.
-
 
 class Health:
+    """The health of a running daemon: its phase in one line, and why it may need a restart."""
+
     def __init__(self, lease: Lease, patience: float, stalled_after: float) -> None:
         """Seconds: `patience` for the task of the ZooKeeper session to run, `stalled_after` without any progress."""
         self._lease = lease
@@ -118,9 +118,7 @@ def _could_advance(at: Position) -> bool:
     return not at.paused and at.led and bool(at.left)
 
 
-# The whole group: each partition with its owner, committed offset, log end, lag and rate.
-#
-# It is read only while a client asks for it, at most once per INTERVAL, and not more than MOST partitions.
+# The whole group is read only while a client asks for it, at most once per INTERVAL, and not more than MOST partitions.
 
 log = get_logger("kzconsumer.status")
 

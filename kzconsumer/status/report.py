@@ -1,4 +1,4 @@
-"""A report of one member at one moment, the source of metrics, health, JSON and the status page.
+"""A report of one member at one moment, the source of metrics, health, JSON and the status page; and what is degraded.
 
 None, or a missing entry, means "not known".
 """

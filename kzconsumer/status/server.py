@@ -29,8 +29,6 @@ from kzconsumer.status.report import Point, Report, examination
 from kzconsumer.status.track import INTERVAL
 from kzconsumer.status.web_server import Handler, application, json_response, metrics, served
 
-# The JSON documents of the status API, by name.
-
 
 def _status(report: Report) -> object:
     total, examined = report.total, examination(report)
@@ -97,10 +95,9 @@ def effective_settings(settings: Settings) -> dict[str, object]:
     }
 
 
-# Sends changed documents as server-sent events to the status page and `kzconsumer top`.
-#
-# Each event has the name and content of a document; of the history only points not yet sent on this stream. The
-# document `group`, which costs reads, is sent to those that ask for it: `events?group`.
+# Server-sent events, for the status page and `kzconsumer top`: each has the name and content of a document that has
+# changed; of the history only points not yet sent on this stream. The document `group`, which costs reads, is sent to
+# those that ask for it: `events?group`.
 
 #: Seconds between two events of a stream; if nothing has changed, a comment is sent.
 PERIOD = 2.0

@@ -22,9 +22,8 @@ from kzconsumer.lag.partition import (
 )
 from kzconsumer.offsets.progress import Position
 
-# Burrow's status of a partition, from its consumer's recent commits.
-#
-# Source: Burrow 1.9, `core/internal/evaluator/caching.go`. A commit of an unchanged offset counts, as with Kafka.
+# Burrow's status of a partition, from recent commits. Source: Burrow 1.9, `core/internal/evaluator/caching.go`. A
+# commit of an unchanged offset counts, as with Kafka.
 
 #: Commits that a judgement is based on, at most.
 WINDOW = 15

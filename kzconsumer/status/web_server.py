@@ -26,10 +26,8 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.settings.values import host_and_port
 from kzconsumer.status.access import refusal
 
-# Accepts the connections of the status server, up to a limit.
-#
-# The member needs its file descriptors for ZooKeeper and brokers. At the limit the oldest connection that is not a
-# stream of events is closed, so that one client cannot keep others out. asyncio's own server has no limit.
+# The member needs its file descriptors for ZooKeeper and brokers, and asyncio's own server has no limit. At ours the
+# oldest connection that is not a stream of events is closed, so that one client cannot keep others out.
 
 log = get_logger("kzconsumer.status")
 

@@ -223,11 +223,8 @@ def _bytes(chunks: Iterable[Chunk]) -> int:
     return sum(chunk.size for chunk in chunks)
 
 
-# Takes the chunks of several streams, which take turns by bytes: for a sink, which has those of all.
-
-
 class ManyQueues:
-    """The only taker of these queues."""
+    """The only taker of several streams' queues, which take turns by bytes: for a sink, which has the chunks of all."""
 
     def __init__(self, queues: Sequence[ChunkQueue]) -> None:
         self._queues = queues

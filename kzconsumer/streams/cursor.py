@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# What one stream has handed out and the application has not acknowledged: records per claim, and which batches.
-#
-# Only streams with explicit acknowledgement count records.
+# What is handed out and not acknowledged: records per owned partition, and which batches. Only streams with explicit
+# acknowledgement count records.
 
 log = get_logger("kzconsumer")
 
