@@ -23,10 +23,10 @@ from kzconsumer.end_offsets import EndOffsets, owned_finished, run_finished
 from kzconsumer.errors import CoordinatorError, KzConsumerError, NotFoundError, SessionExpiredError, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.fetcher.reading import Reading
+from kzconsumer.fetcher.reading import FetchForm
 from kzconsumer.fetcher.record_times import RecordTimes
 from kzconsumer.group.assignment import GroupSnapshot
-from kzconsumer.group.claimer import Claims, ListenerCalls
+from kzconsumer.group.claimer import Claimer, ListenerCalls
 from kzconsumer.group.membership import ConsumerRegistry, Membership, SnapshotReader
 from kzconsumer.group.owned import OwnedPartitions
 from kzconsumer.group.rebalancer import Rebalancer, RebalanceTrigger
@@ -73,7 +73,7 @@ class Member:
         cursors: Mapping[tuple[str | None, int], StreamCursor],
         paused: Collection[TopicPartition],
         brokers: Brokers,
-        read: Reading,
+        read: FetchForm,
         destination: Destination | None,
         end_offsets: EndOffsets | None,
         assignor: Assignor,
@@ -141,7 +141,7 @@ class Member:
         self.owned = OwnedPartitions(
             owners, watches, committer, self._fetchers, cursors, settings.fetch.max_bytes, paused
         )
-        self._claims = Claims(
+        self._claims = Claimer(
             self.owned,
             owners,
             Adopter(committer, destination, refuses_loss=reset.refuses, authority=authority, coordinator=coordinator),

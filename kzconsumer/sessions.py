@@ -32,7 +32,7 @@ from kzconsumer.lag.partition import FetchedTimes, Why
 from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.member import Member
 from kzconsumer.model import TopicPartition, Wants
-from kzconsumer.offsets.progress import Message, OffsetTracker, Position
+from kzconsumer.offsets.progress import Message, Position, Progress
 from kzconsumer.offsets.start_rules import Destination, require_storage
 from kzconsumer.plugins import ASSIGNORS, described, load_chosen
 from kzconsumer.registry.claim_record import Plan, Spans
@@ -220,20 +220,20 @@ class Sessions:
     def fetched_times(self) -> dict[TopicPartition, FetchedTimes]:
         return self.member.owned.fetched_times() if self.member is not None else {}
 
-    async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
+    async def plan(self, plans: Mapping[Progress, Plan]) -> Collection[Progress]:
         return await self.member.committer.plan(plans) if self.member is not None else ()
 
-    async def record_step(self, claims: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
-        return await self.member.committer.record_step(claims, step) if self.member is not None else ()
+    async def record_step(self, owned: Collection[Progress], step: str) -> Collection[Progress]:
+        return await self.member.committer.record_step(owned, step) if self.member is not None else ()
 
-    async def record_rejected(self, offsets: Mapping[OffsetTracker, Spans]) -> Collection[OffsetTracker]:
+    async def record_rejected(self, offsets: Mapping[Progress, Spans]) -> Collection[Progress]:
         return await self.member.committer.record_rejected(offsets) if self.member is not None else ()
 
-    def require_room(self, offsets: Mapping[OffsetTracker, Spans]) -> None:
+    def require_room(self, offsets: Mapping[Progress, Spans]) -> None:
         if self.member is not None:
             self.member.committer.require_room(offsets)
 
-    async def record_contents(self, figures: Mapping[OffsetTracker, tuple[int, str]]) -> Collection[OffsetTracker]:
+    async def record_contents(self, figures: Mapping[Progress, tuple[int, str]]) -> Collection[Progress]:
         return await self.member.committer.record_contents(figures) if self.member is not None else ()
 
     async def message(self, partition: TopicPartition, offset: int) -> Message | None:
@@ -243,9 +243,9 @@ class Sessions:
         if self.member is not None:
             await self.member.owned.commit()
 
-    async def resume_after_replay(self, claim: OffsetTracker) -> None:
+    async def resume_after_replay(self, progress: Progress) -> None:
         if self.member is not None:
-            await self.member.owned.resume_after_replay(claim)
+            await self.member.owned.resume_after_replay(progress)
 
     def _present(self) -> Member:
         if self.member is None:

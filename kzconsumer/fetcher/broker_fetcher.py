@@ -33,14 +33,14 @@ from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.errors import BrokerError, ConnectionLostError, ProtocolError, SecurityError, UnsupportedVersionError
 from kzconsumer.fetcher.delivery import SMALL_RESPONSE, Arrival, Delivery, size_of, take_back
-from kzconsumer.fetcher.fetch_state import PartitionFetchState, RateLimit, Throttle
+from kzconsumer.fetcher.fetch_state import FetchState, RateLimit, Throttle
 from kzconsumer.fetcher.offset_reset import OffsetReset, find_divergence
 from kzconsumer.fetcher.reading import (
     ATTEMPTS,
     NOTHING,
+    FetchForm,
     FetchOutcome,
     Looking,
-    Reading,
     judge,
     next_look,
     readable_end,
@@ -79,9 +79,9 @@ class BrokerFetcher:
         brokers: Brokers,
         settings: FetchSettings,
         reset: OffsetReset,
-        read: Reading,
+        read: FetchForm,
         limit: RateLimit,
-        find_leader: Callable[[Iterable[PartitionFetchState]], None],
+        find_leader: Callable[[Iterable[FetchState]], None],
         counters: Counters,
         rack: str = "",
     ) -> None:
@@ -99,17 +99,17 @@ class BrokerFetcher:
         self._delivery = Delivery(broker, brokers, settings, read, counters)
         self._find_leader = find_leader
         self._counters = counters.of_broker(broker.id)
-        self._states: dict[TopicPartition, PartitionFetchState] = {}
-        self._alone: deque[PartitionFetchState] = deque()  # whose last answer was empty though the log goes on
+        self._states: dict[TopicPartition, FetchState] = {}
+        self._alone: deque[FetchState] = deque()  # whose last answer was empty though the log goes on
         self._silence = anyio.Event()  # there is one
         # Whose logs are to be compared with their positions, before they are fetched.
-        self._unchecked: set[PartitionFetchState] = set()
+        self._unchecked: set[FetchState] = set()
         self._work = anyio.Event()
 
-    def __contains__(self, state: PartitionFetchState) -> bool:
+    def __contains__(self, state: FetchState) -> bool:
         return self._states.get(state.topic_partition) is state
 
-    def add(self, states: Iterable[PartitionFetchState]) -> None:
+    def add(self, states: Iterable[FetchState]) -> None:
         for state in states:
             self._states[state.topic_partition] = state
             state.broker = self.broker.id
@@ -252,7 +252,7 @@ class BrokerFetcher:
                 parked = parked or not state.has_room
         return asked, parked
 
-    def _wanted(self, state: PartitionFetchState, position: int) -> FetchPosition:
+    def _wanted(self, state: FetchState, position: int) -> FetchPosition:
         size = state.max_bytes
         if size == self._settings.max_bytes:  # one that was raised is needed: a batch may be that large
             size = min(size, max(int(size / state.expansion), FEWEST_BYTES))
@@ -391,7 +391,7 @@ class BrokerFetcher:
             elif state not in self._alone:
                 self._alone.append(state)
 
-    async def _ask_alone(self, state: PartitionFetchState, position: int) -> None:
+    async def _ask_alone(self, state: FetchState, position: int) -> None:
         since, wait, timeout = state.empty.since, state.empty.max_wait, self._settings.request_timeout
         asked = {state.topic_partition: self._wanted(state, position)}
         most, least = self._throttle.most, 1
@@ -425,7 +425,7 @@ class BrokerFetcher:
                 state.empty.reset()
                 state.pass_over(position, end)
 
-    def _move_back(self, served: Iterable[PartitionFetchState]) -> None:
+    def _move_back(self, served: Iterable[FetchState]) -> None:
         """Ask for these last: brokers fill responses in the order of the request."""
         for state in served:
             if state in self:
@@ -437,7 +437,7 @@ class BrokerFetcher:
         self._forget(done.forget)
         self._send_back(done.send_back)
 
-    def _fail(self, state: PartitionFetchState, error: Exception) -> None:
+    def _fail(self, state: FetchState, error: Exception) -> None:
         state.fail(error)
         self._forget([state])
 
@@ -468,7 +468,7 @@ class BrokerFetcher:
         self._send_back(await self._reset.resolve(control, due))
         self._forget([state for state in due if state.failed])
 
-    def _send_back(self, states: Iterable[PartitionFetchState]) -> None:
+    def _send_back(self, states: Iterable[FetchState]) -> None:
         leaving = list(states)
         self._forget(leaving)
         for state in leaving:
@@ -476,7 +476,7 @@ class BrokerFetcher:
             state.pause(now())
         self._find_leader(state for state in leaving if state.open and not state.failed)
 
-    def _forget(self, states: Iterable[PartitionFetchState]) -> None:
+    def _forget(self, states: Iterable[FetchState]) -> None:
         queues = set()
         for state in states:
             state.empty.reset()  # the next broker, or the same one again, is asked together with others first

@@ -23,8 +23,8 @@ from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.durable_files import create_same
 from kzconsumer.errors import ConnectionLostError, KzConsumerError, ProtocolError
-from kzconsumer.fetcher.fetch_state import PartitionFetchState
-from kzconsumer.fetcher.reading import Jump, NoJump, Reading, Unusable, jump, without_way
+from kzconsumer.fetcher.fetch_state import FetchState
+from kzconsumer.fetcher.reading import FetchForm, Jump, NoJump, Unusable, jump, without_way
 from kzconsumer.file_names import named_after
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker
@@ -111,7 +111,7 @@ ATTEMPTS_AT_A_BATCH = 3
 class Arrival(NamedTuple):
     """One partition's part of a response; its bytes are reserved in the queue."""
 
-    state: PartitionFetchState
+    state: FetchState
     part: FetchedPartition
     start: int
     """The offset that was asked for."""
@@ -120,11 +120,11 @@ class Arrival(NamedTuple):
 class Delivered(NamedTuple):
     """What the fetch loop has to do after a delivery."""
 
-    forget: list[PartitionFetchState]
+    forget: list[FetchState]
     """Their streams have failed: nothing more is to be fetched of them."""
-    send_back: list[PartitionFetchState]
+    send_back: list[FetchState]
     """Their batch was corrupt: it is fetched again, from whichever broker leads by then."""
-    move_back: list[PartitionFetchState]
+    move_back: list[FetchState]
     """They had their turn while others were deferred, which come first in the next request."""
 
 
@@ -132,7 +132,7 @@ class Delivery:
     """The deliveries of one broker's fetch loop."""
 
     def __init__(
-        self, broker: Broker, brokers: Brokers, settings: FetchSettings, read: Reading, counters: Counters
+        self, broker: Broker, brokers: Brokers, settings: FetchSettings, read: FetchForm, counters: Counters
     ) -> None:
         self._broker = broker
         self._brokers = brokers
@@ -149,7 +149,7 @@ class Delivery:
         """
         done = Delivered([], [], [])
         unusable: list[tuple[Arrival, Unusable]] = []
-        served: list[PartitionFetchState] = []
+        served: list[FetchState] = []
         room = ROOM_AT_ONCE if size_of(arrived) < SMALL_RESPONSE else 0
         quick = _quick(arrived)
         from_thread: Iterator[Decoded] = iter(())
@@ -218,7 +218,7 @@ class Delivery:
             return Unusable(partition, arrival.start, 0, reason, cut_off=True)
         return None
 
-    def _grow(self, state: PartitionFetchState) -> bool:
+    def _grow(self, state: FetchState) -> bool:
         """Brokers before 0.10.1 cut a batch larger than the fetch size short: ask for more, up to a limit."""
         if state.max_bytes >= self._settings.largest_batch:
             return False
@@ -245,7 +245,7 @@ class Delivery:
             state.succeed()
         return True
 
-    async def _leads_on(self, state: PartitionFetchState, offset: int) -> bool:
+    async def _leads_on(self, state: FetchState, offset: int) -> bool:
         """Whether the log ends at the offset, or the broker has something there."""
         if state.high_watermark == offset:
             return True
@@ -264,7 +264,7 @@ def enqueue(arrival: Arrival, decoded: Decoded) -> None:
     state.position = until  # if the framing said otherwise, the answer in flight is dropped
     # What is not fetched is of no later epoch than its leader's, with which the broker has accepted the request.
     epochs = decoded.epochs if decoded.records.fetched else ((start, state.leader_epoch),)
-    state.tracker.leader_epochs.extend(start, epochs, until, state.tracker.processed)
+    state.progress.leader_epochs.extend(start, epochs, until, state.progress.processed)
     if until <= start:
         state.queue.give_back(size, state.broker)
         return
@@ -279,7 +279,7 @@ def enqueue(arrival: Arrival, decoded: Decoded) -> None:
         records, until = records.below(state.end), max(state.end, start)
         state.position = until  # what was cut off is fetched again if the end moves
     at_end = state.end is not None and until >= state.end
-    state.queue.put(Chunk(state.tracker, start, until, records, held, at_end=at_end, broker=state.broker))
+    state.queue.put(Chunk(state.progress, start, until, records, held, at_end=at_end, broker=state.broker))
     if decoded.corrupt is None:
         state.succeed()
 

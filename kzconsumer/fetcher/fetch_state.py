@@ -13,7 +13,7 @@ from kzconsumer.brokers.protocol.log_reads import Diverging
 from kzconsumer.fetcher.reading import EmptyAnswers
 from kzconsumer.lag.partition import FetchedTimes
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.progress import Chunk, OffsetTracker
+from kzconsumer.offsets.progress import Chunk, Progress
 
 if TYPE_CHECKING:
     from kzconsumer.streams.chunk_queue import ChunkQueue
@@ -26,10 +26,10 @@ EXPANSION = 4.0
 """Assumed growth of records when decoded, until a response has been measured. Too low a value costs memory at once."""
 
 
-class PartitionFetchState(msgspec.Struct, eq=False):
+class FetchState(msgspec.Struct, eq=False):
     """`position` is None until a claim without stored offset has been given one by the reset policy."""
 
-    tracker: OffsetTracker
+    progress: Progress
     queue: ChunkQueue
     position: int | None
     max_bytes: int
@@ -70,16 +70,16 @@ class PartitionFetchState(msgspec.Struct, eq=False):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        return self.tracker.topic_partition
+        return self.progress.topic_partition
 
     @property
     def open(self) -> bool:
-        return self.tracker.open
+        return self.progress.open
 
     @property
     def epoch(self) -> int:
         """The leader epoch of the last record before the position; -1 if it is unknown."""
-        return -1 if self.position is None else self.tracker.leader_epochs.before(self.position)
+        return -1 if self.position is None else self.progress.leader_epochs.before(self.position)
 
     def led_by(self, leader_epoch: int) -> None:
         """Another leader, or the same one again: its log has to be checked."""
@@ -91,7 +91,7 @@ class PartitionFetchState(msgspec.Struct, eq=False):
     @property
     def end(self) -> int | None:
         """Nothing is fetched from this offset on: the end of a bounded run or of a range that is replayed."""
-        return self.tracker.replay.until if self.tracker.replay is not None else self.stop
+        return self.progress.replay.until if self.progress.replay is not None else self.stop
 
     @property
     def has_room(self) -> bool:
@@ -103,8 +103,8 @@ class PartitionFetchState(msgspec.Struct, eq=False):
         At the end offset, or behind it, one answer shows whether the log holds the position.
         """
         return (
-            self.tracker.open
-            and not self.tracker.paused
+            self.progress.open
+            and not self.progress.paused
             and not self.reset_due
             and not self.decoding
             and (self.end is None or self.position is None or self.position < self.end or not self.verified)
@@ -119,14 +119,14 @@ class PartitionFetchState(msgspec.Struct, eq=False):
     def pass_over(self, first: int, until: int) -> None:
         """Continue behind offsets that the log does not have; queued after what was fetched before."""
         at_end = self.end is not None and until >= self.end
-        self.queue.put(Chunk(self.tracker, first, until, at_end=at_end))
+        self.queue.put(Chunk(self.progress, first, until, at_end=at_end))
         self.position = until
 
     def fail(self, error: Exception) -> None:
         """Have the stream raise `error` after everything queued; the partition is not fetched any more."""
         self.failed = True
-        at = self.position if self.position is not None else self.tracker.consumed
-        self.queue.put(Chunk(self.tracker, at, at, error=error))
+        at = self.position if self.position is not None else self.progress.consumed
+        self.queue.put(Chunk(self.progress, at, at, error=error))
 
     def succeed(self) -> None:
         self._pause = FIRST_PAUSE

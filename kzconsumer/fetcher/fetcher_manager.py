@@ -1,6 +1,6 @@
 """The fetchers of one membership: one per broker, and the LeaderFinder that feeds them.
 
-Claims start partitions here. Closing a claim's tracker stops its fetching, so there is nothing to stop or wait for.
+Claims start partitions here. Closing a partition's progress stops its fetching: there is nothing to stop or wait for.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from kzconsumer.errors import (
     ZooKeeperError,
 )
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
-from kzconsumer.fetcher.fetch_state import PartitionFetchState, RateLimit
+from kzconsumer.fetcher.fetch_state import FetchState, RateLimit
 from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.fetcher.reading import Reading
+from kzconsumer.fetcher.reading import FetchForm
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.start_rules import missing
@@ -46,18 +46,18 @@ PATIENCE = 2.0
 
 
 class LeaderFinder:
-    def __init__(self, leaders: Leaders, assign: Callable[[Broker, list[PartitionFetchState]], None]) -> None:
+    def __init__(self, leaders: Leaders, assign: Callable[[Broker, list[FetchState]], None]) -> None:
         self._leaders = leaders
         self._assign = assign
-        self._leaderless: dict[TopicPartition, PartitionFetchState] = {}
+        self._leaderless: dict[TopicPartition, FetchState] = {}
         self._wanted = anyio.Event()
         self._leaderless_since: dict[TopicPartition, float] = {}  # those that a broker reported as leaderless
         self._logged: set[TopicPartition] = set()
 
-    def __contains__(self, state: PartitionFetchState) -> bool:
+    def __contains__(self, state: FetchState) -> bool:
         return self._leaderless.get(state.topic_partition) is state
 
-    def add(self, states: Iterable[PartitionFetchState]) -> None:
+    def add(self, states: Iterable[FetchState]) -> None:
         """Look for the leader of each, once its pause (after an error) is over."""
         for state in states:
             self._leaderless[state.topic_partition] = state
@@ -79,9 +79,9 @@ class LeaderFinder:
             with anyio.move_on_after(min(pauses) if pauses else None):
                 await self._wanted.wait()
 
-    async def _look_up(self, due: dict[TopicPartition, PartitionFetchState]) -> None:
+    async def _look_up(self, due: dict[TopicPartition, FetchState]) -> None:
         leaders = await self._ask(due)
-        found: dict[Broker, list[PartitionFetchState]] = {}
+        found: dict[Broker, list[FetchState]] = {}
         for partition, state in due.items():
             leader = leaders.get(partition) if leaders is not None else None
             if not isinstance(leader, Broker):
@@ -101,9 +101,7 @@ class LeaderFinder:
         for broker, states in found.items():
             self._assign(broker, states)
 
-    async def _ask(
-        self, due: dict[TopicPartition, PartitionFetchState]
-    ) -> Mapping[TopicPartition, Broker | str] | None:
+    async def _ask(self, due: dict[TopicPartition, FetchState]) -> Mapping[TopicPartition, Broker | str] | None:
         """The leader of each, or why it has none; None when no broker could be asked."""
         try:
             return await self._leaders.of(due)
@@ -139,7 +137,7 @@ class FetcherManager:
         brokers: Brokers,
         settings: FetchSettings,
         reset: OffsetReset,
-        read: Reading,
+        read: FetchForm,
         log_offsets: LogOffsets,
         end_offsets: EndOffsets | None,
         counters: Counters,
@@ -154,14 +152,14 @@ class FetcherManager:
         self._end_offsets = end_offsets
         self._counters = counters
         self._limit = RateLimit(settings.rate_limit)
-        self._endless: dict[TopicPartition, PartitionFetchState] = {}  # no end offset known, or left out
-        self._ending: dict[TopicPartition, PartitionFetchState] = {}  # with an end offset, which may still change
-        self._replays: dict[TopicPartition, PartitionFetchState] = {}  # planned ranges that the log may have lost
+        self._endless: dict[TopicPartition, FetchState] = {}  # no end offset known, or left out
+        self._ending: dict[TopicPartition, FetchState] = {}  # with an end offset, which may still change
+        self._replays: dict[TopicPartition, FetchState] = {}  # planned ranges that the log may have lost
         self._leader_finder = LeaderFinder(leaders, self._assign)
         self._fetchers: dict[int, tuple[BrokerFetcher, anyio.CancelScope]] = {}
         self._tasks: TaskGroup | None = None
 
-    def __contains__(self, state: PartitionFetchState) -> bool:
+    def __contains__(self, state: FetchState) -> bool:
         """It is fetched, or its leader, end offset or planned range is being looked up."""
         return (
             state in self._leader_finder
@@ -169,18 +167,18 @@ class FetcherManager:
             or state in (self._endless.get(state.topic_partition), self._replays.get(state.topic_partition))
         )
 
-    def seeks_leader(self, state: PartitionFetchState) -> bool:
+    def seeks_leader(self, state: FetchState) -> bool:
         return state in self._leader_finder
 
-    def leader_of(self, state: PartitionFetchState) -> int | None:
+    def leader_of(self, state: FetchState) -> int | None:
         """Id of the broker that it is fetched from at the moment."""
         return fetcher.broker.id if (fetcher := self._fetcher_of(state)) is not None else None
 
-    def throttled(self, state: PartitionFetchState) -> bool:
+    def throttled(self, state: FetchState) -> bool:
         """A quota of its broker holds this member back."""
         return (fetcher := self._fetcher_of(state)) is not None and fetcher.throttled
 
-    def _fetcher_of(self, state: PartitionFetchState) -> BrokerFetcher | None:
+    def _fetcher_of(self, state: FetchState) -> BrokerFetcher | None:
         fetcher, _ = self._fetchers.get(state.broker, (None, None))
         return fetcher if fetcher is not None and state in fetcher else None
 
@@ -196,10 +194,10 @@ class FetcherManager:
             self._tasks.start_soon(self._check_replays)
             await self._leader_finder.run()
 
-    def start(self, states: Iterable[PartitionFetchState]) -> None:
+    def start(self, states: Iterable[FetchState]) -> None:
         # A claim that was closed meanwhile must not replace the state of a later one.
         going = [state for state in states if state.open]
-        replays = {state.topic_partition: state for state in going if state.tracker.replay is not None}
+        replays = {state.topic_partition: state for state in going if state.progress.replay is not None}
         if replays:
             self._replays.update(replays)
             if self._tasks is not None:
@@ -220,18 +218,18 @@ class FetcherManager:
         """Fetching begins once it is known where it ends."""
         await end_offsets.known.wait()
         self._endless = {partition: state for partition, state in self._endless.items() if state.open}
-        found = [s for p, s in self._endless.items() if not end_offsets.leaves_out(p, s.tracker.incarnation)]
+        found = [s for p, s in self._endless.items() if not end_offsets.leaves_out(p, s.progress.incarnation)]
         for state in found:
             self._ending[state.topic_partition] = self._endless.pop(state.topic_partition)
         self._ending = {partition: state for partition, state in self._ending.items() if state.open}
         for partition, state in self._ending.items():
-            state.stop = end_offsets.of(partition, state.tracker.incarnation)
+            state.stop = end_offsets.of(partition, state.progress.incarnation)
         self._leader_finder.add(found)
 
     async def _check_replays(self) -> None:
         """A planned range is fetched once the log is known to hold all of it; else the reset policy decides."""
-        short: dict[PartitionFetchState, float] = {}  # since when
-        unanswered = Counter[PartitionFetchState]()
+        short: dict[FetchState, float] = {}  # since when
+        unanswered = Counter[FetchState]()
         while waiting := {partition: state for partition, state in self._replays.items() if state.open}:
             begins, ends = await self._log_offsets_at(waiting, EARLIEST), await self._log_offsets_at(waiting, LATEST)
             epoch_ends = await self._epoch_ends(waiting)
@@ -252,7 +250,7 @@ class FetcherManager:
                         event = "log offsets of a planned range not available"
                         log.warning(event, **partition._asdict(), reason=reason)
                     continue
-                plan = state.tracker.replay
+                plan = state.progress.replay
                 assert plan is not None
                 begin, end = first.offset, last.offset if differs is None else min(last.offset, differs)
                 lacking = missing(plan, begin, end)
@@ -271,7 +269,7 @@ class FetcherManager:
                     resumes = not lacking or self._reset.begin_late(state, plan, begin)
                 if not resumes:
                     state.fail(_replay_lost(state, lacking, begin, end))
-                elif state.tracker.replay is None:
+                elif state.progress.replay is None:
                     self.start([state])
                 else:
                     whole.append(state)
@@ -280,13 +278,13 @@ class FetcherManager:
                 await anyio.sleep(PAUSE)
 
     async def _epoch_ends(
-        self, waiting: Mapping[TopicPartition, PartitionFetchState]
+        self, waiting: Mapping[TopicPartition, FetchState]
     ) -> dict[TopicPartition, int | KzConsumerError]:
         """Where the log's records up to the epoch of a planned range end, for those of known epoch, or why there is no
         answer."""
         epochs: dict[TopicPartition, int] = {}
         for partition, state in waiting.items():
-            if (plan := state.tracker.replay) is not None and plan.epoch_before_end >= 0:
+            if (plan := state.progress.replay) is not None and plan.epoch_before_end >= 0:
                 epochs[partition] = plan.epoch_before_end
         try:
             found = await self._log_offsets.epoch_ends(epochs) if epochs else {}
@@ -308,7 +306,7 @@ class FetcherManager:
             return dict.fromkeys(waiting, error)
         return found
 
-    def _assign(self, broker: Broker, states: list[PartitionFetchState]) -> None:
+    def _assign(self, broker: Broker, states: list[FetchState]) -> None:
         assert self._tasks is not None
         present = self._fetchers.get(broker.id)
         if present is not None and present[0].broker != broker:
@@ -340,10 +338,8 @@ class FetcherManager:
             await fetcher.run()
 
 
-def _replay_lost(
-    state: PartitionFetchState, lacking: tuple[tuple[int, int], ...], begin: int, end: int
-) -> OffsetLostError:
-    plan = state.tracker.replay
+def _replay_lost(state: FetchState, lacking: tuple[tuple[int, int], ...], begin: int, end: int) -> OffsetLostError:
+    plan = state.progress.replay
     assert plan is not None
     gone = " and ".join(f"{first} to {until}" for first, until in lacking)
     key = 'truncated = "continue"' if end < plan.until else 'reset = "smallest"'

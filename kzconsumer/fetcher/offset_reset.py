@@ -26,11 +26,11 @@ from kzconsumer.brokers.protocol.log_reads import (
 )
 from kzconsumer.brokers.protocol.versions import OFFSET_FOR_LEADER_EPOCH
 from kzconsumer.errors import CoordinatorError, OffsetLostError
-from kzconsumer.fetcher.fetch_state import PartitionFetchState
+from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.progress import Progress
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.values import FAIL, LARGEST, SMALLEST
 
@@ -60,7 +60,7 @@ class OffsetReset:
     def refuses(self) -> bool:
         return self._policy == FAIL
 
-    def refusal(self, state: PartitionFetchState) -> OffsetLostError:
+    def refusal(self, state: FetchState) -> OffsetLostError:
         if state.diverging is not None:
             return OffsetLostError(f'{_divergence(state, state.diverging)}, and reset = "fail"')
         what = (
@@ -70,7 +70,7 @@ class OffsetReset:
         )
         return OffsetLostError(f'{state.topic_partition} {what}, and reset = "fail"')
 
-    def begin_late(self, state: PartitionFetchState, plan: Plan, begin: int) -> bool:
+    def begin_late(self, state: FetchState, plan: Plan, begin: int) -> bool:
         """The log begins behind the first offset of a planned range: fetch what is left of it, if the policy allows.
 
         False when the policy is to fail. What is left is written as that range: its destination takes a range once, so
@@ -90,7 +90,7 @@ class OffsetReset:
         state.pass_over(plan.first, until)
         return True
 
-    async def end_early(self, state: PartitionFetchState, plan: Plan, begin: int, end: int, log_end: int) -> bool:
+    async def end_early(self, state: FetchState, plan: Plan, begin: int, end: int, log_end: int) -> bool:
         """The log ends, or has other records, before a planned range does: give the plan up, in a new epoch, if the
         policy allows.
 
@@ -100,21 +100,19 @@ class OffsetReset:
         if self.refuses or self._truncated != "continue":
             return False
         at = min(max(plan.first, begin), end)
-        tracker = state.tracker
-        if await self._committer.store_start(tracker, at, new_epoch=True):
-            tracker.give_up_replay(at)
+        progress = state.progress
+        if await self._committer.store_start(progress, at, new_epoch=True):
+            progress.give_up_replay(at)
             state.position = at
             self._log_truncated(state, max(plan.first, end), plan.until, log_end, at)
         return True
 
-    async def resolve(
-        self, connection: BrokerConnection, states: Sequence[PartitionFetchState]
-    ) -> list[PartitionFetchState]:
+    async def resolve(self, connection: BrokerConnection, states: Sequence[FetchState]) -> list[FetchState]:
         """Give each state a position; returns those that this broker could not resolve or that could not be stored.
 
         Raises ConnectionLostError, ProtocolError.
         """
-        elsewhere: list[PartitionFetchState] = []
+        elsewhere: list[FetchState] = []
         if diverged := [state for state in states if state.diverging is not None]:
             elsewhere = await self._resolve_diverged(connection, diverged)
             states = [state for state in states if state not in diverged]
@@ -125,8 +123,8 @@ class OffsetReset:
         behind = [s for s in states if self._truncated is not None and _moves_back(s, listed.get(s.topic_partition))]
         if behind:
             listed = {**listed, **await self._list(connection, dict.fromkeys(behind, LATEST))}
-        starts: dict[PartitionFetchState, int] = {}
-        epochs: dict[OffsetTracker, int] = {}
+        starts: dict[FetchState, int] = {}
+        epochs: dict[Progress, int] = {}
         for state in states:
             answer = listed.get(state.topic_partition)
             if answer is None or answer.error != error_codes.NONE or answer.offset < 0:
@@ -138,12 +136,10 @@ class OffsetReset:
                     elsewhere.append(_not_stored(state, error))
             elif state.open and (start := self._start(state, answer.offset)) is not None:
                 starts[state] = start
-                epochs[state.tracker] = answer.leader_epoch if start == answer.offset else -1
+                epochs[state.progress] = answer.leader_epoch if start == answer.offset else -1
         return elsewhere + await self._begin(starts, epochs)
 
-    async def _resolve_diverged(
-        self, connection: BrokerConnection, states: Sequence[PartitionFetchState]
-    ) -> list[PartitionFetchState]:
+    async def _resolve_diverged(self, connection: BrokerConnection, states: Sequence[FetchState]) -> list[FetchState]:
         begins = await self._list(connection, dict.fromkeys(states, EARLIEST))
         ends = await self._list(connection, dict.fromkeys(states, LATEST))
         elsewhere = []
@@ -158,15 +154,15 @@ class OffsetReset:
                     elsewhere.append(_not_stored(state, error))
         return elsewhere
 
-    async def _replaced(self, state: PartitionFetchState, found: Diverging, begin: int, end: int) -> None:
+    async def _replaced(self, state: FetchState, found: Diverging, begin: int, end: int) -> None:
         """The log, from `begin` to `end`, has other records than those that were read before the position.
 
         The destination of a replayable sink has the old ones: it goes on where the log differs, as one that is too
         short does, in a new epoch.
         """
-        before, tracker, replayable = state.position, state.tracker, self._truncated is not None
+        before, progress, replayable = state.position, state.progress, self._truncated is not None
         assert before is not None
-        if replayable and (self._truncated != "continue" or tracker.replay is not None):
+        if replayable and (self._truncated != "continue" or progress.replay is not None):
             state.fail(OffsetLostError(f"{_divergence(state, found)}; {_WAY_OUT}"))
             return
         if found.end_offset >= 0 and (replayable or self._policy == SMALLEST):
@@ -175,64 +171,62 @@ class OffsetReset:
             at = min(before, end)
         else:
             at = begin if self._policy == SMALLEST else end
-        if not (tracker.settled and tracker.consumed == before):
+        if not (progress.settled and progress.consumed == before):
             return  # what was fetched before may not be processed yet: asked again later
         led = found.epoch if at == found.end_offset else -1
         first, replaced = (found.end_offset, before - found.end_offset) if found.end_offset >= 0 else (None, None)
         about = {"leader_epoch": state.epoch, "log_epoch": found.epoch, "replaced": replaced}
         self._log_truncated(state, first, before, end, at, **about)
-        if await self._committer.store_start(tracker, at, leader_epoch=led, new_epoch=replayable):
-            tracker.restart(at, led)
+        if await self._committer.store_start(progress, at, leader_epoch=led, new_epoch=replayable):
+            progress.restart(at, led)
             state.diverging = None
             _read_from(state, at)
 
-    async def _begin(
-        self, starts: Mapping[PartitionFetchState, int], epochs: Mapping[OffsetTracker, int]
-    ) -> list[PartitionFetchState]:
+    async def _begin(self, starts: Mapping[FetchState, int], epochs: Mapping[Progress, int]) -> list[FetchState]:
         """Store these positions, and read on from there; returns those that could not be stored."""
-        at = {state.tracker: start for state, start in starts.items()}
+        at = {state.progress: start for state, start in starts.items()}
         try:
             stored, refused = await self._committer.store_starts(at, leader_epochs=epochs)
         except CoordinatorError as error:
             return [_not_stored(state, error) for state in starts]
         for state, start in starts.items():
-            if state.tracker in stored:  # else it is no longer ours, and the committer has closed the claim
-                state.tracker.restart(start, epochs[state.tracker])
+            if state.progress in stored:  # else it is no longer ours, and the committer has closed the claim
+                state.progress.restart(start, epochs[state.progress])
                 _read_from(state, start)
         return [_not_stored(s, refused[s.topic_partition]) for s in starts if s.topic_partition in refused]
 
     async def _list(
-        self, connection: BrokerConnection, asked: Mapping[PartitionFetchState, int]
+        self, connection: BrokerConnection, asked: Mapping[FetchState, int]
     ) -> Mapping[TopicPartition, ListedOffset]:
         times = {state.topic_partition: timestamp for state, timestamp in asked.items()}
         return await connection.call(ListOffsetsRequest(times, self._isolation), timeout=self._timeout)
 
-    def _timestamp(self, state: PartitionFetchState) -> int:
-        return LATEST if self._policy == LARGEST and state.tracker.replay is None else EARLIEST
+    def _timestamp(self, state: FetchState) -> int:
+        return LATEST if self._policy == LARGEST and state.progress.replay is None else EARLIEST
 
-    async def _shorten(self, state: PartitionFetchState, end: int) -> None:
+    async def _shorten(self, state: FetchState, end: int) -> None:
         """The log of a replayable sink's partition ended before the position when it was asked."""
-        before, tracker = state.position, state.tracker
+        before, progress = state.position, state.progress
         assert before is not None
         if end >= before:
             state.reset_due = False  # a new leader does not know its high watermark at once
-        elif self._truncated != "continue" or tracker.replay is not None:
+        elif self._truncated != "continue" or progress.replay is not None:
             state.fail(_truncation(state, end))
-        elif tracker.settled and tracker.consumed == before:
+        elif progress.settled and progress.consumed == before:
             self._log_truncated(state, end, before, end, end)
-            if await self._committer.store_start(tracker, end, new_epoch=True):
-                tracker.restart(end)
+            if await self._committer.store_start(progress, end, new_epoch=True):
+                progress.restart(end)
                 state.position = end
                 state.reset_due = False
                 state.succeed()
 
-    def _start(self, state: PartitionFetchState, offset: int) -> int | None:
+    def _start(self, state: FetchState, offset: int) -> int | None:
         """The position to be stored before anything is read from it; None if there is none."""
-        before, tracker = state.position, state.tracker
+        before, progress = state.position, state.progress
         where = state.topic_partition._asdict()
-        if tracker.replay is not None:
-            offset = min(offset, tracker.replay.until)
-        if before is not None and offset > before and (self._policy == SMALLEST or tracker.replay is not None):
+        if progress.replay is not None:
+            offset = min(offset, progress.replay.until)
+        if before is not None and offset > before and (self._policy == SMALLEST or progress.replay is not None):
             log.error("records are gone from the log", **where, first=before, until=offset, policy=self._policy)
             # The claim passes the gap in its place in the queue, after what was fetched before it. That is not stored
             # first: the next owner would find the same gap, or a larger one.
@@ -240,21 +234,21 @@ class OffsetReset:
             _read_from(state, offset)
         elif before is None:
             return offset
-        elif tracker.settled and tracker.consumed == before:
+        elif progress.settled and progress.consumed == before:
             log.error("stored offset out of range", **where, stored=before, now=offset)
             return offset
         return None  # what was fetched before may not be processed yet: asked again later
 
     @staticmethod
     def _log_truncated(
-        state: PartitionFetchState, first: int | None, until: int, end: int, at: int, **epochs: int | None
+        state: FetchState, first: int | None, until: int, end: int, at: int, **epochs: int | None
     ) -> None:
         where = state.topic_partition._asdict()
         event = "log truncated below the consumed offset"
         log.error(event, **where, first=first, until=until, log_end=end, continues_at=at, **epochs)
 
 
-def _read_from(state: PartitionFetchState, offset: int) -> None:
+def _read_from(state: FetchState, offset: int) -> None:
     if state.position is None:
         state.retry_at = 0.0  # no error; but a position outside the log may be followed by another
     state.position = offset
@@ -262,19 +256,19 @@ def _read_from(state: PartitionFetchState, offset: int) -> None:
     state.succeed()
 
 
-def _not_stored(state: PartitionFetchState, reason: object) -> PartitionFetchState:
+def _not_stored(state: FetchState, reason: object) -> FetchState:
     log.warning("start position not stored, retrying", partition=str(state.topic_partition), reason=str(reason))
     return state
 
 
-def _truncation(state: PartitionFetchState, end: int) -> OffsetLostError:
+def _truncation(state: FetchState, end: int) -> OffsetLostError:
     return OffsetLostError(
         f"{state.topic_partition}: the log ends at {end}, before offset {state.position} that was consumed: it was "
         f"truncated (an unclean leader election); {_WAY_OUT}"
     )
 
 
-def _divergence(state: PartitionFetchState, found: Diverging) -> str:
+def _divergence(state: FetchState, found: Diverging) -> str:
     if found.end_offset < 0:
         differs = "its leader epochs are all lower: nothing says where it differs"
     else:
@@ -287,7 +281,7 @@ def _divergence(state: PartitionFetchState, found: Diverging) -> str:
     )
 
 
-def _moves_back(state: PartitionFetchState, listed: ListedOffset | None) -> bool:
+def _moves_back(state: FetchState, listed: ListedOffset | None) -> bool:
     before = state.position
     return (
         before is not None and listed is not None and listed.error == error_codes.NONE and 0 <= listed.offset < before
@@ -305,8 +299,8 @@ UNKNOWN_END: Final = -1
 
 
 async def find_divergence(
-    connection: BrokerConnection, states: Iterable[PartitionFetchState], timeout: float
-) -> list[PartitionFetchState]:
+    connection: BrokerConnection, states: Iterable[FetchState], timeout: float
+) -> list[FetchState]:
     """Ask their leader about all positions of known epoch, in one request; set `diverging` of those it does not hold.
 
     Returns those whose leader has to be looked up again. Nothing is known of positions without epoch, of brokers before
@@ -337,7 +331,7 @@ async def find_divergence(
     return elsewhere
 
 
-def _compare(state: PartitionFetchState, end: Diverging) -> None:
+def _compare(state: FetchState, end: Diverging) -> None:
     if state.open and state.position is not None and end.end_offset < state.position:
         state.diverging = end
         state.reset_due = True
@@ -346,7 +340,7 @@ def _compare(state: PartitionFetchState, end: Diverging) -> None:
 async def _ends(
     connection: BrokerConnection,
     epochs: Mapping[TopicPartition, int],
-    states: Mapping[TopicPartition, PartitionFetchState],
+    states: Mapping[TopicPartition, FetchState],
     timeout: float,
 ) -> Mapping[TopicPartition, EpochEnd]:
     asked = {partition: AskedEpoch(epoch, states[partition].leader_epoch) for partition, epoch in epochs.items()}

@@ -16,7 +16,7 @@ from kzconsumer.records.forms import NO_RECORDS, Unfetched
 from kzconsumer.settings.sections import FetchSettings
 
 
-class Reading(Protocol):
+class FetchForm(Protocol):
     """Decodes one partition's part of a response."""
 
     def __call__(self, part: FetchedPartition, start: int, room: int | None = None, /) -> Decoded:
@@ -24,7 +24,7 @@ class Reading(Protocol):
         ...
 
 
-def reading(wants: Wants, largest_body: int) -> Reading:
+def reading(wants: Wants, largest_body: int) -> FetchForm:
     """`largest_body`: bytes to which a batch may decompress before it counts as corrupt; raw ones stay compressed."""
 
     def decoded(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
@@ -172,7 +172,7 @@ def readable_end(part: FetchedPartition, isolation: int) -> int:
 
 
 class Looking:
-    """A `Reading` whose records are `Unfetched`."""
+    """A `FetchForm` whose records are `Unfetched`."""
 
     def __init__(self, isolation: int, batch_records: int) -> None:
         """`batch_records`: the limit of a batch, which batches may exceed by a tenth."""

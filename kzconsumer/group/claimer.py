@@ -16,13 +16,13 @@ import msgspec
 
 from kzconsumer.errors import KzConsumerError, SessionExpiredError, TopicChangedError, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
-from kzconsumer.group.owned import Claim, OwnedPartitions
+from kzconsumer.group.owned import OwnedPartition, OwnedPartitions
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.storage import Committed
-from kzconsumer.registry.claim_record import Blocked, Claimed, Refused
+from kzconsumer.offsets.storage import CommittedPosition
+from kzconsumer.registry.claim_record import Blocked, Claimed, ClaimRefused
 from kzconsumer.registry.nodes import Topic
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths
@@ -113,7 +113,7 @@ LEAST_FOR_LISTENER = 0.5
 """Seconds for the listener even if the work in hand has used up the deadline."""
 
 
-class Claims:
+class Claimer:
     """Begins and ends the ownership of partitions."""
 
     def __init__(
@@ -149,17 +149,17 @@ class Claims:
         for partition, claim in self._owned.claims.items():
             topic = topics.get(partition.topic)
             present_one = topic.incarnation if topic is not None else present.get(partition.topic)
-            if claim.tracker.incarnation != present_one:
-                claim.tracker.retired = True
+            if claim.progress.incarnation != present_one:
+                claim.progress.retired = True
                 if topic is not None:
                     recreated.append(partition)
         return recreated
 
     async def sweep(self) -> None:
         """Remove what an interrupted rebalance or a lost claim has left: closed claims, owner nodes without claim."""
-        closed = [claim for claim in self._owned.claims.values() if not claim.tracker.open]
+        closed = [claim for claim in self._owned.claims.values() if not claim.progress.open]
         await self._listener.lost([claim.topic_partition for claim in closed])
-        await self._committer.close([claim.tracker for claim in closed])
+        await self._committer.close([claim.progress for claim in closed])
         left = {claim.topic_partition for claim in closed} | self._owned.doubtful
         for partition in left:
             self._watches.unguard(self._paths.owner(partition))
@@ -170,7 +170,7 @@ class Claims:
 
     async def open(
         self, wanted: Mapping[TopicPartition, ConsumerThreadId], topics: Mapping[str, Topic]
-    ) -> dict[TopicPartition, Blocked | Refused | KzConsumerError]:
+    ) -> dict[TopicPartition, Blocked | ClaimRefused | KzConsumerError]:
         """Claim each partition by itself and begin to fetch it; returns why others failed.
 
         Raises SessionExpiredError.
@@ -181,7 +181,7 @@ class Claims:
         results = await outcomes(
             [self._owners.claim(p, thread, topics[p.topic].incarnation) for p, thread in wanted.items()]
         )
-        failed: dict[TopicPartition, Blocked | Refused | KzConsumerError] = {}
+        failed: dict[TopicPartition, Blocked | ClaimRefused | KzConsumerError] = {}
         claims = []
         claimed = {p.topic for p, result in zip(wanted, results, strict=True) if isinstance(result, Claimed)}
         # Read after the claims: a claim of a topic that is the same now was made while it was.
@@ -201,11 +201,11 @@ class Claims:
         begun, refused = [], []
         for (partition, *_), each in zip(claims, await self._adopter.adopt(claims), strict=True):
             if each.refusal:
-                failed[partition] = Refused(self._paths.claim_record(partition), each.refusal)
+                failed[partition] = ClaimRefused(self._paths.claim_record(partition), each.refusal)
                 refused.append(each.claimed.fence)
             else:
                 owner = each.claimed.fence.owner
-                begun.append(self._owned.begin(partition, wanted[partition], owner, each.tracker, each.position))
+                begun.append(self._owned.begin(partition, wanted[partition], owner, each.progress, each.position))
         await outcomes([self._owners.release(fence) for fence in refused])  # the next sweep retries
         self._owned.doubtful.difference_update(claim.topic_partition for claim in begun)
         await self._owned.guard(begun)
@@ -218,26 +218,26 @@ class Claims:
         async for drained in drained_claims(self._owned.open(moves), anyio.current_time() + self.revoke_deadline):
             await self._move(drained, moves)
 
-    async def _move(self, drained: list[Claim], moves: Mapping[TopicPartition, ConsumerThreadId]) -> None:
+    async def _move(self, drained: list[OwnedPartition], moves: Mapping[TopicPartition, ConsumerThreadId]) -> None:
         begun = []
         for claim, committed in (await self._close(drained)).items():
             thread = moves[claim.topic_partition]
             self._watches.unguard(claim.owner.path)
             if committed.record.plan is not None:
                 # Only a new claim finds out whether the range was written, and replays it if not.
-                self._committer.lose(claim.tracker, "a planned range was not written in time")
+                self._committer.lose(claim.progress, "a planned range was not written in time")
                 continue
             try:
                 fence = await self._owners.change_thread(committed.fence, thread)
             except ZooKeeperError as error:
-                self._committer.lose(claim.tracker, str(error))
+                self._committer.lose(claim.progress, str(error))
                 continue
-            old = claim.tracker
-            tracker = old.going_on()
-            self._committer.open(tracker, msgspec.structs.replace(committed, fence=fence))
+            old = claim.progress
+            progress = old.going_on()
+            self._committer.open(progress, msgspec.structs.replace(committed, fence=fence))
             resume = None if committed.offset is None else old.processed
             old.close()  # unfinished work is dropped: its records are redelivered on the other stream
-            begun.append(self._owned.begin(claim.topic_partition, thread, fence.owner, tracker, resume))
+            begun.append(self._owned.begin(claim.topic_partition, thread, fence.owner, progress, resume))
         self._fetchers.start(claim.fetch for claim in begun)
         await self._owned.guard(begun)
 
@@ -247,7 +247,7 @@ class Claims:
         async for drained in drained_claims(self._owned.open(partitions), until):
             await self._release(drained, until)
 
-    async def _release(self, drained: list[Claim], until: float) -> None:
+    async def _release(self, drained: list[OwnedPartition], until: float) -> None:
         with anyio.CancelScope(deadline=until + LEAST_FOR_LISTENER):
             await self._listener.revoked([claim.topic_partition for claim in drained])
         leaving = await self._close(drained)
@@ -265,14 +265,14 @@ class Claims:
             if isinstance(result, KzConsumerError):
                 raise result
 
-    async def _withdrawn(self, leaving: Mapping[Claim, Committed]) -> dict[Claim, Delete]:
+    async def _withdrawn(self, leaving: Mapping[OwnedPartition, CommittedPosition]) -> dict[OwnedPartition, Delete]:
         """The stored offsets of deleted topics, which a new topic of that name would begin at."""
-        retired = {claim: at for claim, at in leaving.items() if claim.tracker.retired and at.version >= 0}
+        retired = {claim: at for claim, at in leaving.items() if claim.progress.retired and at.version >= 0}
         there = await self._owners.incarnations({claim.topic_partition.topic for claim in retired})
         return {
             claim: Delete(self._paths.offset(claim.topic_partition), at.version)
             for claim, at in retired.items()
-            if there.get(claim.topic_partition.topic) != claim.tracker.incarnation
+            if there.get(claim.topic_partition.topic) != claim.progress.incarnation
         }
 
     async def settle(self, patience: float) -> None:
@@ -282,7 +282,7 @@ class Claims:
 
     async def report_leaving(self) -> None:
         """Report to the listener what ends because the member leaves, whether a release is under way or not."""
-        lost = {partition for partition, claim in self._owned.claims.items() if claim.tracker.lost}
+        lost = {partition for partition, claim in self._owned.claims.items() if claim.progress.lost}
         await self._listener.lost(lost)
         await self._listener.revoked(self._owned.claims.keys() - lost)
 
@@ -292,29 +292,29 @@ class Claims:
         self._owned.close_all()
         await self._listener.lost(lost)
 
-    async def _close(self, claims: Collection[Claim]) -> dict[Claim, Committed]:
+    async def _close(self, claims: Collection[OwnedPartition]) -> dict[OwnedPartition, CommittedPosition]:
         """The final commit of claims. Returns those that are still ours."""
-        committed = await self._committer.close([claim.tracker for claim in claims])
-        return {claim: committed[claim.tracker] for claim in claims if claim.tracker in committed}
+        committed = await self._committer.close([claim.progress for claim in claims])
+        return {claim: committed[claim.progress] for claim in claims if claim.progress in committed}
 
 
-async def drained_claims(claims: Iterable[Claim], until: float) -> AsyncGenerator[list[Claim], None]:
+async def drained_claims(claims: Iterable[OwnedPartition], until: float) -> AsyncGenerator[list[OwnedPartition], None]:
     """Hand out nothing more of these claims; yield them in batches as the work on each ends.
 
     At `until`, in seconds of the event loop's clock, the rest is yielded with its work unfinished.
     """
     busy = dict.fromkeys(claims)  # in their order
-    ended: list[Claim] = []
+    ended: list[OwnedPartition] = []
     change = anyio.Event()
 
-    def done(claim: Claim) -> None:
+    def done(claim: OwnedPartition) -> None:
         if claim in busy:
             del busy[claim]
             ended.append(claim)
             change.set()
 
     for claim in list(busy):
-        claim.tracker.close(partial(done, claim))
+        claim.progress.close(partial(done, claim))
     while busy or ended:
         if not ended:
             with anyio.CancelScope(deadline=until):
@@ -324,8 +324,8 @@ async def drained_claims(claims: Iterable[Claim], until: float) -> AsyncGenerato
                 log.warning(
                     "work not finished in time, its records will be redelivered",
                     **claim.topic_partition._asdict(),
-                    first=claim.tracker.processed,
-                    until=claim.tracker.consumed,
+                    first=claim.progress.processed,
+                    until=claim.progress.consumed,
                 )
             ended.extend(busy)
             busy.clear()

@@ -9,12 +9,12 @@ from functools import partial
 import msgspec
 
 from kzconsumer.errors import NotOwnedError
-from kzconsumer.fetcher.fetch_state import PartitionFetchState
+from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.lag.partition import FetchedTimes
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.progress import OffsetTracker, Position
+from kzconsumer.offsets.progress import Position, Progress
 from kzconsumer.registry.claim_record import OwnerNode
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.streams.cursor import StreamCursor
@@ -22,17 +22,17 @@ from kzconsumer.zookeeper.operations import Stat
 from kzconsumer.zookeeper.watches import Watches, repeated, together
 
 
-class Claim(msgspec.Struct, eq=False):
+class OwnedPartition(msgspec.Struct, eq=False):
     """One partition owned by us. Its fence changes with each write of an offset, so the committer holds it."""
 
     topic_partition: TopicPartition
     thread: ConsumerThreadId
     owner: OwnerNode
-    fetch: PartitionFetchState
+    fetch: FetchState
 
     @property
-    def tracker(self) -> OffsetTracker:
-        return self.fetch.tracker
+    def progress(self) -> Progress:
+        return self.fetch.progress
 
 
 class OwnedPartitions:
@@ -48,7 +48,7 @@ class OwnedPartitions:
         fetch_bytes: int,
         paused: Collection[TopicPartition],
     ) -> None:
-        self.claims: dict[TopicPartition, Claim] = {}
+        self.claims: dict[TopicPartition, OwnedPartition] = {}
         """The open ones, and closed ones that are still to be released."""
         self.doubtful: set[TopicPartition] = set()
         """Partitions of which an owner node may exist without a claim."""
@@ -64,7 +64,7 @@ class OwnedPartitions:
     @property
     def held(self) -> dict[TopicPartition, ConsumerThreadId]:
         """The open claims."""
-        return {partition: claim.thread for partition, claim in self.claims.items() if claim.tracker.open}
+        return {partition: claim.thread for partition, claim in self.claims.items() if claim.progress.open}
 
     def positions(self) -> list[Position]:
         """The positions of every owned partition."""
@@ -75,12 +75,12 @@ class OwnedPartitions:
                 partition=partition.partition,
                 thread=str(claim.thread),
                 fetched=claim.fetch.position,
-                consumed=claim.tracker.consumed,
-                processed=claim.tracker.processed,
-                committed=self._committer.committed(claim.tracker),
+                consumed=claim.progress.consumed,
+                processed=claim.progress.processed,
+                committed=self._committer.committed(claim.progress),
                 high_watermark=claim.fetch.high_watermark,
-                paused=claim.tracker.paused,
-                incarnation=claim.tracker.incarnation,
+                paused=claim.progress.paused,
+                incarnation=claim.progress.incarnation,
                 end=claim.fetch.stop,
                 led=not self._fetchers.seeks_leader(claim.fetch),
                 leader=self._fetchers.leader_of(claim.fetch),
@@ -91,36 +91,36 @@ class OwnedPartitions:
                 high_watermark_at=claim.fetch.high_watermark_at,
             )
             for partition, claim in sorted(self.claims.items())
-            if claim.tracker.open
+            if claim.progress.open
         ]
 
     def fetched_times(self) -> dict[TopicPartition, FetchedTimes]:
         """The timestamps of the records that the open claims have fetched."""
-        return {partition: claim.fetch.times for partition, claim in self.claims.items() if claim.tracker.open}
+        return {partition: claim.fetch.times for partition, claim in self.claims.items() if claim.progress.open}
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching and handing out those of them that are owned."""
         for claim in self.open(partitions):
-            if not claim.tracker.paused:
-                claim.tracker.paused = True
-                self._cursor(claim.topic_partition, claim.thread).pause(claim.tracker)
+            if not claim.progress.paused:
+                claim.progress.paused = True
+                self._cursor(claim.topic_partition, claim.thread).pause(claim.progress)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         for claim in self.open(partitions):
-            if claim.tracker.paused:
-                claim.tracker.paused = False
-                self._cursor(claim.topic_partition, claim.thread).resume(claim.tracker)
+            if claim.progress.paused:
+                claim.progress.paused = False
+                self._cursor(claim.topic_partition, claim.thread).resume(claim.progress)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         """Store an offset and read on from there; what is in hand is no longer marked. Raises NotOwnedError."""
         for claim in self.open([partition]):
-            old = claim.tracker
+            old = claim.progress
             led = old.leader_epochs.before(offset)
-            tracker = OffsetTracker(partition, offset, incarnation=old.incarnation, epoch=old.epoch, leader_epoch=led)
-            begun = self._restart(claim, tracker)
+            progress = Progress(partition, offset, incarnation=old.incarnation, epoch=old.epoch, leader_epoch=led)
+            begun = self._restart(claim, progress)
             try:
                 await self.guard([begun])
-                if await self._committer.store_start(tracker, offset, leader_epoch=led):
+                if await self._committer.store_start(progress, offset, leader_epoch=led):
                     return
             finally:
                 # Also after a failure: the partition is still ours, and the next commit stores where it begins.
@@ -129,13 +129,13 @@ class OwnedPartitions:
                 return  # a later seek continues elsewhere
         raise NotOwnedError(partition)
 
-    async def resume_after_replay(self, replayed: OffsetTracker) -> None:
+    async def resume_after_replay(self, replayed: Progress) -> None:
         """Read on behind a range that has been replayed and committed, unless the claim was lost."""
         claim = self.claims.get(replayed.topic_partition)
-        if claim is None or claim.tracker is not replayed or not replayed.open:
+        if claim is None or claim.progress is not replayed or not replayed.open:
             return
-        tracker = replayed.going_on()  # if its commit failed, the next one stores what was written
-        begun = self._restart(claim, tracker)
+        progress = replayed.going_on()  # if its commit failed, the next one stores what was written
+        begun = self._restart(claim, progress)
         try:
             await self.guard([begun])
         finally:
@@ -156,7 +156,7 @@ class OwnedPartitions:
         return [
             partition
             for partition, claim in self.claims.items()
-            if claim.tracker.open and not claim.fetch.failed and claim.fetch not in self._fetchers
+            if claim.progress.open and not claim.fetch.failed and claim.fetch not in self._fetchers
         ]
 
     def repair(self, partition: TopicPartition) -> None:
@@ -164,11 +164,11 @@ class OwnedPartitions:
         claim = self.claims.get(partition)
         if claim is None:
             self.doubtful.add(partition)
-        elif claim.tracker.open:
+        elif claim.progress.open:
             self._fetch([claim])
 
     @contextmanager
-    def unreported(self, begun: Collection[Claim]) -> Iterator[None]:
+    def unreported(self, begun: Collection[OwnedPartition]) -> Iterator[None]:
         """Fetch nothing of these partitions inside the block, and all that are still owned after it.
 
         For the call of `on_assigned`. A `seek` in it restarts one partition while the others still wait for theirs, and
@@ -182,50 +182,52 @@ class OwnedPartitions:
             self._unreported -= partitions
         self._fetch(self.open(partitions))  # after a seek it is another claim
 
-    def _fetch(self, claims: Collection[Claim]) -> None:
+    def _fetch(self, claims: Collection[OwnedPartition]) -> None:
         self._fetchers.start(claim.fetch for claim in claims if claim.topic_partition not in self._unreported)
 
-    def open(self, partitions: Collection[TopicPartition]) -> list[Claim]:
+    def open(self, partitions: Collection[TopicPartition]) -> list[OwnedPartition]:
         """Those of these partitions' claims that are open."""
-        return [claim for p in partitions if (claim := self.claims.get(p)) is not None and claim.tracker.open]
+        return [claim for p in partitions if (claim := self.claims.get(p)) is not None and claim.progress.open]
 
     def begin(
         self,
         partition: TopicPartition,
         thread: ConsumerThreadId,
         owner: OwnerNode,
-        tracker: OffsetTracker,
+        progress: Progress,
         position: int | None,
-    ) -> Claim:
+    ) -> OwnedPartition:
         """A claim whose records go to the stream of `thread`, read from `position` on; None: by the reset policy."""
         cursor = self._cursor(partition, thread)
-        tracker.paused = partition in self._paused
-        tracker.when_closed(lambda: cursor.drop(tracker))
-        claim = Claim(partition, thread, owner, PartitionFetchState(tracker, cursor.queue, position, self._fetch_bytes))
+        progress.paused = partition in self._paused
+        progress.when_closed(lambda: cursor.drop(progress))
+        claim = OwnedPartition(
+            partition, thread, owner, FetchState(progress, cursor.queue, position, self._fetch_bytes)
+        )
         self.claims[partition] = claim
         return claim
 
-    async def guard(self, begun: list[Claim]) -> None:
+    async def guard(self, begun: list[OwnedPartition]) -> None:
         """Watch the owner nodes: a claim whose node is changed or deleted, now or since it was made, is lost."""
         self._lose_changed(begun, await together([repeated(partial(self._watch_owner, claim)) for claim in begun]))
 
-    def forget(self, claim: Claim) -> None:
-        claim.tracker.close()  # unfinished work is dropped: the next owner may be doing it
-        self._committer.forget(claim.tracker)
+    def forget(self, claim: OwnedPartition) -> None:
+        claim.progress.close()  # unfinished work is dropped: the next owner may be doing it
+        self._committer.forget(claim.progress)
         if self.claims.get(claim.topic_partition) is claim:
             del self.claims[claim.topic_partition]
 
     def close_all(self) -> None:
         """The membership has ended: chunks that are still queued are not delivered any more."""
         for claim in self.claims.values():
-            claim.tracker.close()
+            claim.progress.close()
         self.claims.clear()
 
-    def _restart(self, claim: Claim, tracker: OffsetTracker) -> Claim:
-        """The same claim from the tracker's offset on; fetching is not started yet."""
-        claim.tracker.close()
-        self._committer.replace(claim.tracker, tracker)
-        return self.begin(claim.topic_partition, claim.thread, claim.owner, tracker, tracker.processed)
+    def _restart(self, claim: OwnedPartition, progress: Progress) -> OwnedPartition:
+        """The same claim from the offset of its progress on; fetching is not started yet."""
+        claim.progress.close()
+        self._committer.replace(claim.progress, progress)
+        return self.begin(claim.topic_partition, claim.thread, claim.owner, progress, progress.processed)
 
     def _checkpoint(self) -> None:
         for cursor in self._cursors.values():
@@ -235,14 +237,14 @@ class OwnedPartitions:
         # A topic filter has one set of streams for all its topics.
         return self._cursors.get((partition.topic, thread.thread)) or self._cursors[None, thread.thread]
 
-    def _lose_changed(self, claims: list[Claim], stats: Sequence[Stat | None]) -> None:
+    def _lose_changed(self, claims: list[OwnedPartition], stats: Sequence[Stat | None]) -> None:
         for claim, stat in zip(claims, stats, strict=True):
             if not self._owners.is_ours(stat, claim.owner):
                 self._changed(claim)
 
-    async def _watch_owner(self, claim: Claim) -> Stat | None:
+    async def _watch_owner(self, claim: OwnedPartition) -> Stat | None:
         return await self._watches.guard(claim.owner.path, partial(self._changed, claim))
 
-    def _changed(self, claim: Claim) -> None:
-        if claim.tracker.open:
-            self._committer.lose(claim.tracker, "its owner node was changed or deleted")
+    def _changed(self, claim: OwnedPartition) -> None:
+        if claim.progress.open:
+            self._committer.lose(claim.progress, "its owner node was changed or deleted")

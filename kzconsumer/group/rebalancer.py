@@ -27,14 +27,14 @@ from kzconsumer.errors import (
     ZooKeeperError,
 )
 from kzconsumer.group.assignment import AssignmentChange, GroupSnapshot, compare, wanted_by
-from kzconsumer.group.claimer import REVOKE_DEADLINE_WITH_ORIGINALS, Claims, ListenerCalls
+from kzconsumer.group.claimer import REVOKE_DEADLINE_WITH_ORIGINALS, Claimer, ListenerCalls
 from kzconsumer.group.differences import needs_looking
 from kzconsumer.group.membership import Membership, SnapshotReader
 from kzconsumer.group.owned import OwnedPartitions
 from kzconsumer.group.reconciler import Notices, Reconciler
 from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.registry.claim_record import Blocked, Refused
+from kzconsumer.registry.claim_record import Blocked, ClaimRefused
 from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches, outcomes, together
 
@@ -128,7 +128,7 @@ class Rebalancer:
         topics: TopicRegistry,
         watches: Watches,
         owned: OwnedPartitions,
-        claims: Claims,
+        claims: Claimer,
         trigger: RebalanceTrigger,
         assignor: Assignor,
         keep: bool,
@@ -156,7 +156,7 @@ class Rebalancer:
         """The group as read by the last rebalance."""
         self.assigned: Mapping[TopicPartition, ConsumerThreadId] = {}
         """The owner that the assignor computed for each partition."""
-        self._failed: Mapping[TopicPartition, Blocked | Refused | KzConsumerError] = {}
+        self._failed: Mapping[TopicPartition, Blocked | ClaimRefused | KzConsumerError] = {}
         self._wanted: Mapping[TopicPartition, ConsumerThreadId] = {}
         self._calm = Calm()
         self._complete = False  # the last rebalance has ended, and nothing was blocked
@@ -258,7 +258,7 @@ class Rebalancer:
 
     async def _carry_out(
         self, change: AssignmentChange, snapshot: GroupSnapshot
-    ) -> dict[TopicPartition, Blocked | Refused | KzConsumerError]:
+    ) -> dict[TopicPartition, Blocked | ClaimRefused | KzConsumerError]:
         """Releases and moves wait for the work in hand; claims do not wait for them. Returns the claims that failed."""
         blocked = self._still_blocked(change.claim)
         free = {partition: thread for partition, thread in change.claim.items() if partition not in blocked}
@@ -280,9 +280,9 @@ class Rebalancer:
 
     def _still_blocked(
         self, wanted: Mapping[TopicPartition, ConsumerThreadId]
-    ) -> dict[TopicPartition, Blocked | Refused | KzConsumerError]:
+    ) -> dict[TopicPartition, Blocked | ClaimRefused | KzConsumerError]:
         """Claims that are still blocked by the same owner node; the other nodes are no longer watched."""
-        still: dict[TopicPartition, Blocked | Refused | KzConsumerError] = {}
+        still: dict[TopicPartition, Blocked | ClaimRefused | KzConsumerError] = {}
         for partition, why in self._failed.items():
             if not isinstance(why, Blocked):
                 continue
@@ -337,14 +337,14 @@ class Rebalancer:
             return None
 
     async def _await_blocked(
-        self, failed: Mapping[TopicPartition, Blocked | Refused | KzConsumerError], snapshot: GroupSnapshot
+        self, failed: Mapping[TopicPartition, Blocked | ClaimRefused | KzConsumerError], snapshot: GroupSnapshot
     ) -> None:
         """Watch the owners that block claims, and log each reason for a failed claim once."""
         blocked = {partition: why for partition, why in failed.items() if isinstance(why, Blocked)}
         self._notices.blocked(now(), blocked, snapshot.members)
         await together([self._await_owner(partition, why) for partition, why in blocked.items()])
         for partition, why in failed.items():
-            if isinstance(why, Refused):
+            if isinstance(why, ClaimRefused):
                 self._notices.once("partition not consumed", why.path, why.reason, error=True)
             elif not isinstance(why, Blocked):
                 log.warning("claim failed", **partition._asdict(), reason=str(why))

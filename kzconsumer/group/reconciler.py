@@ -261,7 +261,7 @@ AT_ONCE = 100
 PATIENCE = 3.0
 
 
-class SeenPartition(msgspec.Struct, frozen=True):
+class OverviewPartition(msgspec.Struct, frozen=True):
     """`owner` is the owner node's text, None if there is none; `committed` None if nothing is stored."""
 
     owner: str | None
@@ -283,7 +283,7 @@ class Overview:
         self._offsets = offsets
         self._log_offsets = log_offsets
 
-    async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, SeenPartition]:
+    async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, OverviewPartition]:
         """Raises as the session and the coordinator do; brokers that do not answer leave ends unknown."""
         owners: dict[TopicPartition, str] = {}
         committed: dict[TopicPartition, int] = {}
@@ -292,7 +292,7 @@ class Overview:
             owners |= {partition: held.owner for partition, held in (await self._owners.standing(part)).items()}
             committed |= await self._committed(part)
         ends = await self._ends(partitions)
-        return {p: SeenPartition(owners.get(p), committed.get(p), ends[p]) for p in partitions}
+        return {p: OverviewPartition(owners.get(p), committed.get(p), ends[p]) for p in partitions}
 
     async def _committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         if isinstance(self._offsets, ZooKeeperOffsetStorage):

@@ -13,9 +13,9 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.coordinator import GroupCoordinator
-from kzconsumer.offsets.progress import OffsetTracker
-from kzconsumer.offsets.start_rules import Authority, Clear, Destination, Replay, Start, WithBrokers, compare, resume
-from kzconsumer.offsets.storage import Committed, raise_refused
+from kzconsumer.offsets.progress import Progress
+from kzconsumer.offsets.start_rules import Authority, Clear, Destination, Replay, StartAt, WithBrokers, compare, resume
+from kzconsumer.offsets.storage import CommittedPosition, raise_refused
 from kzconsumer.registry.claim_record import Claimed, Plan
 
 log = get_logger("kzconsumer.offsets")
@@ -28,7 +28,7 @@ class Adopted(NamedTuple):
     """
 
     claimed: Claimed
-    tracker: OffsetTracker
+    progress: Progress
     position: int | None
     refusal: str = ""
 
@@ -56,7 +56,7 @@ class Adopter:
         self._coordinator = coordinator
 
     async def adopt(self, claims: Iterable[tuple[TopicPartition, int, Claimed]]) -> list[Adopted]:
-        """Begin claims, each given with its topic's incarnation. One that is lost meanwhile has a closed tracker.
+        """Begin claims, each given with its topic's incarnation. One that is lost meanwhile has a closed progress.
 
         Raises SessionExpiredError, ZooKeeperError, CoordinatorError, OffsetLostError, and what the destination raises:
         then none of the claims is open.
@@ -68,7 +68,7 @@ class Adopter:
             for partition, incarnation, claimed in claims:
                 adopted.append(self._begin(partition, incarnation, claimed, copies.get(partition)))
             found = {i: each.claimed.record.plan for i, each in enumerate(adopted)}
-            planned = {i: _identity(adopted[i].tracker, plan) for i, plan in found.items() if plan is not None}
+            planned = {i: _identity(adopted[i].progress, plan) for i, plan in found.items() if plan is not None}
             last = {}
             if self._destination is not None and self._destination.remembers:
                 last = {i: identity for i, each in enumerate(adopted) if (identity := _last_written(each)) is not None}
@@ -80,8 +80,8 @@ class Adopter:
             for index, identity in planned.items():
                 if adopted[index].refusal:
                     continue
-                if adopted[index].tracker.replay is None:
-                    if identity.incarnation != adopted[index].tracker.incarnation and identity not in published:
+                if adopted[index].progress.replay is None:
+                    if identity.incarnation != adopted[index].progress.incarnation and identity not in published:
                         self._report_gone(identity)
                 elif identity in published:
                     adopted[index] = self._behind(adopted[index], identity)
@@ -89,15 +89,15 @@ class Adopter:
             for each in adopted:
                 if each.refusal:
                     continue
-                elsewhere = each.position != self._committer.committed(each.tracker)
+                elsewhere = each.position != self._committer.committed(each.progress)
                 planned_before = each.claimed.record.plan is not None
-                if each.tracker.replay is None and each.position is not None and (planned_before or elsewhere):
-                    starts[each.tracker] = each.position
+                if each.progress.replay is None and each.position is not None and (planned_before or elsewhere):
+                    starts[each.progress] = each.position
             raise_refused((await self._committer.store_starts(starts))[1])  # stored, they have no plans any more
         except BaseException:
             for each in adopted:
-                self._committer.forget(each.tracker)
-                each.tracker.close()
+                self._committer.forget(each.progress)
+                each.progress.close()
             raise
         return adopted
 
@@ -128,30 +128,30 @@ class Adopter:
             case Clear(offset, reason):
                 log.warning("plan dropped", **where, reason=reason, continues_at=offset)
                 plan, position = None, offset
-            case Start(offset):
+            case StartAt(offset):
                 position = offset
             case _:
                 raise AssertionError(f"{partition} should have been refused: {answer}")
         led = record.leader_epoch_before(position)
         if led < 0 and brokers is not None and brokers.offset == position and not reset:
             led = brokers.leader_epoch
-        tracker = OffsetTracker(
+        progress = Progress(
             partition, position or 0, incarnation=incarnation, epoch=record.epoch, replay=plan, leader_epoch=led
         )
-        tracker.written = record.last_written
+        progress.written = record.last_written
         copied = brokers.copied(record.epoch) if brokers is not None else -1
         committed = claimed.stored
         if self._authority is Authority.KAFKA:
             committed = copied if copied is not None and copied >= 0 else None
         before = led if committed == position else -1
-        state = Committed(claimed.fence, record, committed, claimed.stored_version, copied, before)
-        self._committer.open(tracker, state)
-        return Adopted(claimed, tracker, position)
+        state = CommittedPosition(claimed.fence, record, committed, claimed.stored_version, copied, before)
+        self._committer.open(progress, state)
+        return Adopted(claimed, progress, position)
 
     def _refused(self, adopted: Adopted, lacking: RangeIdentity) -> Adopted:
         """The destination lacks the last committed range, and perhaps others before it."""
-        self._committer.forget(adopted.tracker)
-        adopted.tracker.close()
+        self._committer.forget(adopted.progress)
+        adopted.progress.close()
         return adopted._replace(refusal=str(DestinationWentBackError(lacking, destination=self._destination)))
 
     def _report_gone(self, planned: RangeIdentity) -> None:
@@ -166,27 +166,27 @@ class Adopter:
 
     def _behind(self, adopted: Adopted, published: RangeIdentity) -> Adopted:
         """The range was published and not committed: only the commit is left."""
-        old = adopted.tracker
+        old = adopted.progress
         log.info("planned range already published", range=published._asdict())
-        tracker = OffsetTracker(
+        progress = Progress(
             old.topic_partition,
             published.until,
             incarnation=published.incarnation,
             epoch=published.epoch,
             leader_epoch=old.replay.epoch_before_end if old.replay is not None else -1,
         )
-        tracker.written = published.first, published.until
-        self._committer.replace(old, tracker)
-        return Adopted(adopted.claimed, tracker, published.until)
+        progress.written = published.first, published.until
+        self._committer.replace(old, progress)
+        return Adopted(adopted.claimed, progress, published.until)
 
 
 def _last_written(adopted: Adopted) -> RangeIdentity | None:
     """The last range that the destination must have, if it is the same as at the last commit."""
-    tracker, last = adopted.tracker, adopted.claimed.record.last_written
+    progress, last = adopted.progress, adopted.claimed.record.last_written
     if last is None:
         return None
-    return RangeIdentity(*tracker.topic_partition, tracker.incarnation, tracker.epoch, *last)
+    return RangeIdentity(*progress.topic_partition, progress.incarnation, progress.epoch, *last)
 
 
-def _identity(tracker: OffsetTracker, plan: Plan) -> RangeIdentity:
-    return RangeIdentity(*tracker.topic_partition, int(plan.incarnation, 16), plan.epoch, plan.first, plan.until)
+def _identity(progress: Progress, plan: Plan) -> RangeIdentity:
+    return RangeIdentity(*progress.topic_partition, int(plan.incarnation, 16), plan.epoch, plan.first, plan.until)

@@ -1,7 +1,7 @@
 """Commits: what is processed becomes what is stored, one commit at a time.
 
 The committer holds the fence, the claim record's content and the stored offset of every open claim: each write changes
-them. A commit never waits for work to end. A write that finds a claim lost closes the claim's tracker and calls
+them. A commit never waits for work to end. A write that finds a claim lost closes the partition's progress and calls
 `notify`. With two storages ZooKeeper is written first, fenced; the coordinator gets a copy of what was stored there.
 """
 
@@ -20,9 +20,17 @@ from kzconsumer.errors import CoordinatorError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.coordinator import GroupCoordinator
-from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.progress import Progress
 from kzconsumer.offsets.start_rules import WithBrokers
-from kzconsumer.offsets.storage import Committed, Lost, OffsetStorage, OffsetWrite, Refused, Stored, raise_refused
+from kzconsumer.offsets.storage import (
+    CommitRefused,
+    CommittedPosition,
+    Lost,
+    OffsetStorage,
+    OffsetWrite,
+    Stored,
+    raise_refused,
+)
 from kzconsumer.registry.claim_record import Plan, Spans, offset_list, spans_of
 
 log = get_logger("kzconsumer.offsets")
@@ -31,15 +39,15 @@ STORE_AGAIN: Final = 3600.0
 """Seconds after which unchanged offsets are stored with the brokers again, where they expire after a day by default
 (`offsets.retention.minutes` before 2.0). The original stores all offsets at every commit."""
 
-_OUTCOMES: Final[Mapping[type, CommitOutcome]] = {Stored: "stored", Lost: "lost", Refused: "refused"}
+_OUTCOMES: Final[Mapping[type, CommitOutcome]] = {Stored: "stored", Lost: "lost", CommitRefused: "refused"}
 _IN_ZOOKEEPER: Final = " (ZooKeeper has these offsets)"
 
 
 class _Position(msgspec.Struct):
-    committed: Committed
+    committed: CommittedPosition
     in_doubt: OffsetWrite | None = None  # its reply is outstanding, or was given up
-    moved: bool = False  # its tracker began elsewhere, which is not stored yet: a lower offset is stored, too
-    doubt_is_former: bool = False  # the doubtful write was made for the tracker before this one
+    moved: bool = False  # its progress began elsewhere, which is not stored yet: a lower offset is stored, too
+    doubt_is_former: bool = False  # the doubtful write was made for the progress before this one
 
 
 class Committer:
@@ -56,29 +64,29 @@ class Committer:
         self._copies = copies
         self._notify = notify
         self._counters = counters if counters is not None else CommitCounters()
-        self._positions: dict[OffsetTracker, _Position] = {}
+        self._positions: dict[Progress, _Position] = {}
         self._one_at_a_time = anyio.Lock()
         self._stored_again = now()
         self.lost_work_at = -math.inf
         """When a claim was lost last of which more was handed out than is stored (`kzconsumer.clock`)."""
 
-    def open(self, tracker: OffsetTracker, committed: Committed) -> None:
-        self._positions[tracker] = _Position(committed)
+    def open(self, progress: Progress, committed: CommittedPosition) -> None:
+        self._positions[progress] = _Position(committed)
 
-    def replace(self, old: OffsetTracker, new: OffsetTracker) -> None:
-        """The claim continues with another tracker, whose start the next commit stores."""
+    def replace(self, old: Progress, new: Progress) -> None:
+        """The claim continues with another progress, whose start the next commit stores."""
         position = self._positions[new] = self._positions.pop(old)
         position.moved = True
         position.doubt_is_former = position.in_doubt is not None
 
-    def forget(self, tracker: OffsetTracker) -> None:
-        self._positions.pop(tracker, None)
+    def forget(self, progress: Progress) -> None:
+        self._positions.pop(progress, None)
 
-    def committed(self, tracker: OffsetTracker) -> int | None:
+    def committed(self, progress: Progress) -> int | None:
         """The stored offset of a claim; None if there is none or it is not ours."""
-        return position.committed.offset if (position := self._positions.get(tracker)) else None
+        return position.committed.offset if (position := self._positions.get(progress)) else None
 
-    async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> set[OffsetTracker]:
+    async def plan(self, plans: Mapping[Progress, Plan]) -> set[Progress]:
         """Store these ranges as plans, and the offsets where they begin; the commit after the work empties the plans.
 
         Returns the claims that are still ours: the others' ranges must not be written. Raises SessionExpiredError,
@@ -86,57 +94,61 @@ class Committer:
         """
         async with self._one_at_a_time:
             # A release waits for this work, so claims that are closed but not lost are planned, too.
-            ours = {tracker: plan for tracker, plan in plans.items() if not tracker.lost and tracker in self._positions}
-            raise_refused(await self._write({tracker: plan.first for tracker, plan in ours.items()}, ours))
-            return {tracker for tracker in ours if tracker in self._positions}
+            ours = {
+                progress: plan for progress, plan in plans.items() if not progress.lost and progress in self._positions
+            }
+            raise_refused(await self._write({progress: plan.first for progress, plan in ours.items()}, ours))
+            return {progress for progress in ours if progress in self._positions}
 
-    async def record_step(self, trackers: Collection[OffsetTracker], step: str) -> set[OffsetTracker]:
+    async def record_step(self, owned: Collection[Progress], step: str) -> set[Progress]:
         """Record in the plans of these claims that a step of the work is done; stored offsets stay as they are.
 
         Returns the claims for which it is recorded. Raises SessionExpiredError, ZooKeeperError: then that is unknown.
         """
         async with self._one_at_a_time:
-            await self._amend(trackers, lambda _, plan: plan if step in plan.done else _with_step(plan, step))
-            return {tracker for tracker in trackers if (plan := self._plan_of(tracker)) and step in plan.done}
+            await self._amend(owned, lambda _, plan: plan if step in plan.done else _with_step(plan, step))
+            return {progress for progress in owned if (plan := self._plan_of(progress)) and step in plan.done}
 
-    async def record_rejected(self, offsets: Mapping[OffsetTracker, Spans]) -> set[OffsetTracker]:
+    async def record_rejected(self, offsets: Mapping[Progress, Spans]) -> set[Progress]:
         """Record in the plans of these claims which records are not written with their ranges, besides those recorded.
 
         Returns and raises as `record_step`; raises ValueError, and stores nothing, if they are too many for a plan.
         """
         async with self._one_at_a_time:
-            await self._amend(offsets, lambda tracker, plan: _without(plan, offsets[tracker]))
-            plans = {tracker: plan for tracker in offsets if (plan := self._plan_of(tracker)) is not None}
-            return {tracker for tracker, plan in plans.items() if _without(plan, offsets[tracker]) == plan}
+            await self._amend(offsets, lambda progress, plan: _without(plan, offsets[progress]))
+            plans = {progress: plan for progress in offsets if (plan := self._plan_of(progress)) is not None}
+            return {progress for progress, plan in plans.items() if _without(plan, offsets[progress]) == plan}
 
-    def require_room(self, offsets: Mapping[OffsetTracker, Spans]) -> None:
+    def require_room(self, offsets: Mapping[Progress, Spans]) -> None:
         """Raises ValueError if `record_rejected` would, as far as the plans are known."""
-        for tracker, spans in offsets.items():
-            if (plan := self._plan_of(tracker)) is not None:
+        for progress, spans in offsets.items():
+            if (plan := self._plan_of(progress)) is not None:
                 _without(plan, spans)
 
-    async def record_contents(self, figures: Mapping[OffsetTracker, tuple[int, str]]) -> set[OffsetTracker]:
+    async def record_contents(self, figures: Mapping[Progress, tuple[int, str]]) -> set[Progress]:
         """Record in the plans of these claims the number of records that were read, and their checksum.
 
         Returns and raises as `record_step`.
         """
 
-        def read(tracker: OffsetTracker, plan: Plan) -> Plan:
-            records, checksum = figures[tracker]
+        def read(progress: Progress, plan: Plan) -> Plan:
+            records, checksum = figures[progress]
             return msgspec.structs.replace(plan, records=records, checksum=checksum)
 
         async with self._one_at_a_time:
             await self._amend(figures, read)
-            return {tracker for tracker in figures if (plan := self._plan_of(tracker)) and read(tracker, plan) == plan}
+            return {
+                progress for progress in figures if (plan := self._plan_of(progress)) and read(progress, plan) == plan
+            }
 
-    async def _amend(self, trackers: Collection[OffsetTracker], change: Callable[[OffsetTracker, Plan], Plan]) -> None:
+    async def _amend(self, owned: Collection[Progress], change: Callable[[Progress, Plan], Plan]) -> None:
         """Store changed plans of these claims, as far as they have any."""
-        await self._settle(trackers)
+        await self._settle(owned)
         due, plans = {}, {}
-        for tracker in trackers:
-            plan, stored = self._plan_of(tracker), self.committed(tracker)
-            if plan is not None and stored is not None and (changed := change(tracker, plan)) != plan:
-                due[tracker], plans[tracker] = stored, changed
+        for progress in owned:
+            plan, stored = self._plan_of(progress), self.committed(progress)
+            if plan is not None and stored is not None and (changed := change(progress, plan)) != plan:
+                due[progress], plans[progress] = stored, changed
         raise_refused(await self._write(due, plans))
 
     async def commit(self) -> None:
@@ -152,7 +164,7 @@ class Committer:
                 if again:
                     self._stored_again = now()
 
-    async def close(self, trackers: Collection[OffsetTracker]) -> dict[OffsetTracker, Committed]:
+    async def close(self, owned: Collection[Progress]) -> dict[Progress, CommittedPosition]:
         """The final commit of claims that end.
 
         Returns those that are still ours. Raises SessionExpiredError, ZooKeeperError: then nothing is closed. The
@@ -160,113 +172,113 @@ class Committer:
         """
         async with self._one_at_a_time:
             try:
-                await self._write_due(trackers)
-                raise_refused(await self._copy(trackers))
+                await self._write_due(owned)
+                raise_refused(await self._copy(owned))
             except CoordinatorError as error:
                 log.error("final commit to the coordinator failed", reason=str(error))
-            positions = {tracker: self._positions.pop(tracker, None) for tracker in trackers}
-        return {tracker: position.committed for tracker, position in positions.items() if position is not None}
+            positions = {progress: self._positions.pop(progress, None) for progress in owned}
+        return {progress: position.committed for progress, position in positions.items() if position is not None}
 
     async def store_start(
-        self, tracker: OffsetTracker, offset: int, *, leader_epoch: int = -1, new_epoch: bool = False
+        self, progress: Progress, offset: int, *, leader_epoch: int = -1, new_epoch: bool = False
     ) -> bool:
         """`store_starts` of one claim; False if it is lost. Raises CoordinatorError also if the offset is refused."""
-        starts, epochs = {tracker: offset}, {tracker: leader_epoch}
+        starts, epochs = {progress: offset}, {progress: leader_epoch}
         stored, refused = await self.store_starts(starts, leader_epochs=epochs, new_epoch=new_epoch)
         raise_refused(refused)
         return bool(stored)
 
     async def store_starts(
         self,
-        offsets: Mapping[OffsetTracker, int],
+        offsets: Mapping[Progress, int],
         *,
-        leader_epochs: Mapping[OffsetTracker, int] | None = None,
+        leader_epochs: Mapping[Progress, int] | None = None,
         new_epoch: bool = False,
-    ) -> tuple[set[OffsetTracker], dict[TopicPartition, str]]:
+    ) -> tuple[set[Progress], dict[TopicPartition, str]]:
         """Store positions from the reset policy or a seek, before anything is delivered from them.
 
-        `leader_epochs`: of the last records before them; by default as the trackers know. Returns the claims for which
-        that is done, and why it is not for others that are still ours. With `new_epoch`
-        offsets mean other records from now on, and the trackers get the new epoch. Raises as `commit`.
+        `leader_epochs`: of the last records before them; by default as the progress of each knows. Returns the claims
+        for which that is done, and why it is not for others that are still ours. With `new_epoch` offsets mean other
+        records from now on, and each progress gets the new epoch. Raises as `commit`.
         """
         if not offsets:
             return set(), {}
         async with self._one_at_a_time:
-            due = {tracker: at for tracker, at in offsets.items() if tracker.open}
+            due = {progress: at for progress, at in offsets.items() if progress.open}
             refused = await self._write(due, new_epoch=new_epoch, leader_epochs=leader_epochs)
             ours = [each for each in due if each in self._positions and each.topic_partition not in refused]
             copying = []
-            for tracker in ours:
-                epoch = self._positions[tracker].committed.record.epoch
-                if epoch != tracker.epoch:
-                    tracker.epoch, tracker.written = epoch, None
-                copied = self._positions[tracker].committed.copied
-                if not new_epoch and (copied is None or copied > due[tracker]):
+            for progress in ours:
+                epoch = self._positions[progress].committed.record.epoch
+                if epoch != progress.epoch:
+                    progress.epoch, progress.written = epoch, None
+                copied = self._positions[progress].committed.copied
+                if not new_epoch and (copied is None or copied > due[progress]):
                     # The next owner would begin at the larger of the two; a copy of an earlier epoch does not count.
-                    copying.append(tracker)
+                    copying.append(progress)
             try:
                 refused |= await self._copy(copying)
             except CoordinatorError as error:
-                refused |= {tracker.topic_partition: str(error) for tracker in copying}
-            return {tracker for tracker in ours if tracker.topic_partition not in refused}, refused
+                refused |= {progress.topic_partition: str(error) for progress in copying}
+            return {progress for progress in ours if progress.topic_partition not in refused}, refused
 
-    def lose(self, tracker: OffsetTracker, reason: str) -> None:
+    def lose(self, progress: Progress, reason: str) -> None:
         """The claim is no longer ours: close it, and write nothing more of it."""
-        log.warning("partition lost", **tracker.topic_partition._asdict(), reason=reason)
-        stored = self.committed(tracker)
-        if stored is not None and stored < tracker.consumed:
+        log.warning("partition lost", **progress.topic_partition._asdict(), reason=reason)
+        stored = self.committed(progress)
+        if stored is not None and stored < progress.consumed:
             self.lost_work_at = now()
-        self.forget(tracker)
-        tracker.close()
-        self._notify(f"lost {tracker.topic_partition}")
+        self.forget(progress)
+        progress.close()
+        self._notify(f"lost {progress.topic_partition}")
 
-    def _plan_of(self, tracker: OffsetTracker) -> Plan | None:
-        return position.committed.record.plan if (position := self._positions.get(tracker)) else None
+    def _plan_of(self, progress: Progress) -> Plan | None:
+        return position.committed.record.plan if (position := self._positions.get(progress)) else None
 
-    async def _write_due(self, trackers: Collection[OffsetTracker], *, again: bool = False) -> None:
+    async def _write_due(self, owned: Collection[Progress], *, again: bool = False) -> None:
         due = {}
-        doubted = {each for each in trackers if each in self._positions and _in_doubt(self._positions[each])}
-        await self._settle(trackers)
-        for tracker in trackers:
-            if (position := self._positions.get(tracker)) is None or tracker.retired:
+        doubted = {each for each in owned if each in self._positions and _in_doubt(self._positions[each])}
+        await self._settle(owned)
+        for progress in owned:
+            if (position := self._positions.get(progress)) is None or progress.retired:
                 continue
-            if _is_due(position, tracker.processed, doubted=tracker in doubted):
-                due[tracker] = tracker.processed
+            if _is_due(position, progress.processed, doubted=progress in doubted):
+                due[progress] = progress.processed
             elif again and (stored := position.committed.offset) is not None:
-                due[tracker] = stored
+                due[progress] = stored
         raise_refused(await self._write(due, own_epoch=True))
 
     async def _write(
         self,
-        due: Mapping[OffsetTracker, int],
-        plans: Mapping[OffsetTracker, Plan] | None = None,
+        due: Mapping[Progress, int],
+        plans: Mapping[Progress, Plan] | None = None,
         *,
         new_epoch: bool = False,
         own_epoch: bool = False,
-        leader_epochs: Mapping[OffsetTracker, int] | None = None,
+        leader_epochs: Mapping[Progress, int] | None = None,
     ) -> dict[TopicPartition, str]:
         """Store these offsets with these plans; a claim without one has none afterwards. Returns why some are refused.
 
         With `own_epoch` only offsets of the record's epoch: a new one may have been stored by a call that was cancelled
-        before its tracker was restarted.
+        before its progress was restarted.
         """
         await self._settle(due)
         writes = {}
-        for tracker, offset in due.items():
-            if tracker in self._positions:  # not lost while others were looked up
-                position, plan = self._positions[tracker], plans[tracker] if plans else None
+        for progress, offset in due.items():
+            if progress in self._positions:  # not lost while others were looked up
+                position, plan = self._positions[progress], plans[progress] if plans else None
                 at = position.committed
-                if own_epoch and at.record.epoch != tracker.epoch:
+                if own_epoch and at.record.epoch != progress.epoch:
                     continue
                 epoch = at.record.epoch + new_epoch
-                written = tracker.written if epoch == tracker.epoch else None
-                led = leader_epochs[tracker] if leader_epochs else _leader_epoch(tracker, offset, at)
+                written = progress.written if epoch == progress.epoch else None
+                led = leader_epochs[progress] if leader_epochs else _leader_epoch(progress, offset, at)
                 write = OffsetWrite(
-                    tracker.topic_partition, at.fence, at.record, at.version, offset, plan, epoch, written, led
+                    progress.topic_partition, at.fence, at.record, at.version, offset, plan, epoch, written, led
                 )
-                position.in_doubt = writes[tracker] = write
+                position.in_doubt = writes[progress] = write
                 position.doubt_is_former = False
-        results: Mapping[TopicPartition, Stored | Lost | Refused] = {}
+        results: Mapping[TopicPartition, Stored | Lost | CommitRefused] = {}
         try:
             if writes:
                 results = await self._storage.write(list(writes.values()))
@@ -274,32 +286,32 @@ class Committer:
             self._counters.offsets[self._storage.name, "unknown"] += len(writes)
             raise
         refused: dict[TopicPartition, str] = {}
-        for tracker, write in writes.items():
-            result = results[tracker.topic_partition]
+        for progress, write in writes.items():
+            result = results[progress.topic_partition]
             self._counters.offsets[self._storage.name, _OUTCOMES[type(result)]] += 1
             if isinstance(result, Lost):
-                self.lose(tracker, result.reason)
-            elif isinstance(result, Refused):
-                refused[tracker.topic_partition] = result.reason
-            elif tracker in self._positions:
-                position = self._positions[tracker]
-                self._positions[tracker] = _Position(_left(write, result, position.committed.copied))
+                self.lose(progress, result.reason)
+            elif isinstance(result, CommitRefused):
+                refused[progress.topic_partition] = result.reason
+            elif progress in self._positions:
+                position = self._positions[progress]
+                self._positions[progress] = _Position(_left(write, result, position.committed.copied))
         return refused
 
-    async def _copy(self, trackers: Collection[OffsetTracker], *, again: bool = False) -> dict[TopicPartition, str]:
+    async def _copy(self, owned: Collection[Progress], *, again: bool = False) -> dict[TopicPartition, str]:
         """Copy stored offsets to the coordinator; with `again` also those that it has. Returns why some are refused."""
         if self._copies is None:
             return {}
         due = {}
-        for tracker in trackers:
-            position = self._positions.get(tracker)
-            if position is None or tracker.retired or (at := position.committed).offset is None:
+        for progress in owned:
+            position = self._positions.get(progress)
+            if position is None or progress.retired or (at := position.committed).offset is None:
                 continue
             if again or at.offset != at.copied:
-                due[tracker] = WithBrokers(at.offset, at.record.epoch, leader_epoch=at.leader_epoch)
+                due[progress] = WithBrokers(at.offset, at.record.epoch, leader_epoch=at.leader_epoch)
                 position.committed = msgspec.structs.replace(at, copied=None)  # unknown until it answers
         try:
-            refused = await self._copies.store({tracker.topic_partition: copy for tracker, copy in due.items()})
+            refused = await self._copies.store({progress.topic_partition: copy for progress, copy in due.items()})
         except BaseException as error:
             self._counters.offsets["kafka", "unknown"] += len(due)
             if isinstance(error, CoordinatorError):
@@ -307,15 +319,15 @@ class Committer:
             raise
         self._counters.offsets["kafka", "stored"] += len(due) - len(refused)
         self._counters.offsets["kafka", "refused"] += len(refused)
-        for tracker, copy in due.items():
-            position = self._positions.get(tracker)
-            if position is not None and tracker.topic_partition not in refused:
+        for progress, copy in due.items():
+            position = self._positions.get(progress)
+            if position is not None and progress.topic_partition not in refused:
                 position.committed = msgspec.structs.replace(position.committed, copied=copy.offset)
         return {partition: f"{reason}{_IN_ZOOKEEPER}" for partition, reason in refused.items()}
 
-    async def _settle(self, trackers: Collection[OffsetTracker]) -> None:
+    async def _settle(self, owned: Collection[Progress]) -> None:
         """Find out which writes with a lost reply were executed, as the next ones need the versions they left."""
-        positions = [self._positions[tracker] for tracker in trackers if tracker in self._positions]
+        positions = [self._positions[progress] for progress in owned if progress in self._positions]
         doubtful = [(position, write) for position in positions if (write := position.in_doubt) is not None]
         made = await self._storage.executed([write for _, write in doubtful]) if doubtful else {}
         for position, write in doubtful:
@@ -329,7 +341,7 @@ def _is_due(position: _Position, processed: int, *, doubted: bool) -> bool:
     """Whether there is an offset to store, or a plan to remove whose write was executed unnoticed.
 
     `doubted`: it was in doubt until it was looked up just now. A start that was stored unnoticed (a reset that was
-    cancelled) stays: the tracker does not know of it.
+    cancelled) stays: its progress does not know of it.
     """
     at = position.committed
     if position.moved:
@@ -355,11 +367,11 @@ def _in_doubt(position: _Position) -> bool:
     return before is None or then is None or before.id != then.id
 
 
-def _left(write: OffsetWrite, stored: Stored, copied: int | None) -> Committed:
-    return Committed(stored.fence, stored.record, write.offset, stored.version, copied, write.leader_epoch)
+def _left(write: OffsetWrite, stored: Stored, copied: int | None) -> CommittedPosition:
+    return CommittedPosition(stored.fence, stored.record, write.offset, stored.version, copied, write.leader_epoch)
 
 
-def _leader_epoch(tracker: OffsetTracker, offset: int, before: Committed) -> int:
+def _leader_epoch(progress: Progress, offset: int, before: CommittedPosition) -> int:
     """Of the last record before an offset that is stored; the one that is stored already keeps what is known of it."""
-    known = tracker.leader_epochs.before(offset)
+    known = progress.leader_epochs.before(offset)
     return before.leader_epoch if known < 0 and offset == before.offset else known

@@ -124,7 +124,7 @@ class LeaderEpochs:
             self._epochs.append(epoch)
 
 
-class OffsetTracker:
+class Progress:
     """The contiguous prefix of what is done; ranges may be marked in any order.
 
     Ranges tile: each begins where the previous one ended, so gaps in the log's offsets (compaction, control records)
@@ -141,7 +141,7 @@ class OffsetTracker:
         replay: Plan | None = None,
         leader_epoch: int = UNKNOWN,
     ) -> None:
-        """With `replay` it is for that range only, which begins at `start`; another tracker follows.
+        """With `replay` it is for that range only, which begins at `start`; another progress follows.
 
         `epoch` is the partition's reset epoch, `leader_epoch` that of the last record before `start`.
         """
@@ -166,7 +166,7 @@ class OffsetTracker:
 
     def __repr__(self) -> str:
         state = "open" if self.open else "closed"
-        return f"<OffsetTracker {self.topic_partition} consumed {self.consumed} processed {self.processed} {state}>"
+        return f"<Progress {self.topic_partition} consumed {self.consumed} processed {self.processed} {state}>"
 
     @property
     def settled(self) -> bool:
@@ -189,17 +189,17 @@ class OffsetTracker:
         self.replay = None
         self.restart(start, leader_epoch)
 
-    def going_on(self) -> OffsetTracker:
-        """Another tracker for the same claim, which begins where this one is processed."""
-        tracker = OffsetTracker(
+    def going_on(self) -> Progress:
+        """Another progress for the same claim, which begins where this one is processed."""
+        progress = Progress(
             self.topic_partition,
             self.processed,
             incarnation=self.incarnation,
             epoch=self.epoch,
             leader_epoch=self.leader_epochs.before(self.processed),
         )
-        tracker.written = self.written
-        return tracker
+        progress.written = self.written
+        return progress
 
     def hand_over(self, until: int) -> None:
         """The application or sink has everything below `until`."""
@@ -252,7 +252,7 @@ class OffsetTracker:
         """
         # Stored first: `drop` may still mark.
         waiting, self._on_settled = self._on_settled, on_settled
-        # References are dropped, as messages that an application keeps refer to their tracker.
+        # References are dropped, as messages that an application keeps refer to their progress.
         if self.open:
             self.open = False
             drop, self._on_close = self._on_close, None
@@ -270,7 +270,7 @@ class OffsetTracker:
 
 # What travels from a fetcher to a stream or a sink.
 #
-# A chunk carries the tracker of its claim: it still belongs to this member if `chunk.tracker.open`.
+# A chunk carries the progress of its partition: it still belongs to this member if `chunk.progress.open`.
 
 
 class Chunk(msgspec.Struct, eq=False):
@@ -282,7 +282,7 @@ class Chunk(msgspec.Struct, eq=False):
     `broker`: id of the one that it was fetched from.
     """
 
-    tracker: OffsetTracker
+    progress: Progress
     first: int
     until: int
     records: Records = NO_RECORDS
@@ -294,7 +294,7 @@ class Chunk(msgspec.Struct, eq=False):
     def rest(self, row: int, first: int) -> Chunk:
         """The records from index `row` on, for offsets from `first` on. It keeps the memory of all records."""
         records = self.records.slice(row)
-        return Chunk(self.tracker, first, self.until, records, self.size, at_end=self.at_end, broker=self.broker)
+        return Chunk(self.progress, first, self.until, records, self.size, at_end=self.at_end, broker=self.broker)
 
 
 Message = _native.Message
@@ -303,15 +303,15 @@ Message = _native.Message
 class HandedOut(NamedTuple):
     """The range acknowledged with a message or batch: `first <= offset < until` of a claim, with gaps of the log."""
 
-    claim: OffsetTracker
+    claim: Progress
     first: int
     until: int
     records: int
 
 
-def load(lot: _native.Lot, records: Records, claim: OffsetTracker, begin: int) -> None:
+def load(lot: _native.Lot, records: Records, progress: Progress, begin: int) -> None:
     """Hand out the records as messages, which stand for all of the claim from offset `begin` on."""
-    lot.load(records.decoded, *claim.topic_partition, claim, begin)
+    lot.load(records.decoded, *progress.topic_partition, progress, begin)
 
 
 def handed_out(message: Message) -> HandedOut | None:
@@ -324,5 +324,5 @@ def last_handed_out(lot: _native.Lot) -> HandedOut | None:
     return _one_record(lot.last())
 
 
-def _one_record(found: tuple[OffsetTracker, int, int] | None) -> HandedOut | None:
+def _one_record(found: tuple[Progress, int, int] | None) -> HandedOut | None:
     return None if found is None else HandedOut(*found, 1)

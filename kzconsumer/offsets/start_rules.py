@@ -19,7 +19,7 @@ from kzconsumer.settings.sections import OffsetsSettings
 from kzconsumer.settings.settings import Settings
 
 
-class Start(msgspec.Struct, frozen=True):
+class StartAt(msgspec.Struct, frozen=True):
     """Nothing is in flight: begin at `offset`; None: nothing is stored, the reset policy decides."""
 
     offset: int | None
@@ -49,7 +49,7 @@ class Refuse(msgspec.Struct, frozen=True):
     reason: str
 
 
-Adoption = Start | Replay | Clear | Refuse
+Adoption = StartAt | Replay | Clear | Refuse
 
 
 def compare(
@@ -61,7 +61,7 @@ def compare(
     there is none).
     """
     if plan is None:
-        return Start(stored)
+        return StartAt(stored)
     if (reason := refusal(plan, fingerprint)) is not None:
         return Refuse(reason)
     planned = f"the planned range {plan.first} to {plan.until}"

@@ -30,7 +30,7 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import repeated, together
 
 
-class Refused(msgspec.Struct, frozen=True):
+class CommitRefused(msgspec.Struct, frozen=True):
     """The partition is ours, and its offset was not stored."""
 
     reason: str
@@ -47,7 +47,7 @@ class OffsetStorage(Protocol):
         """Whether an offset expires unless it is stored again."""
         ...
 
-    async def write(self, writes: Sequence[OffsetWrite]) -> Mapping[TopicPartition, Stored | Lost | Refused]:
+    async def write(self, writes: Sequence[OffsetWrite]) -> Mapping[TopicPartition, Stored | Lost | CommitRefused]:
         """The outcome of each; one that is lost or refused does not affect the others.
 
         Raises SessionExpiredError, ZooKeeperError, CoordinatorError: then it is unknown what was stored.
@@ -103,7 +103,7 @@ class Lost(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Committed(msgspec.Struct, frozen=True):
+class CommittedPosition(msgspec.Struct, frozen=True):
     """A claim as its last write left it.
 
     `offset` is the stored one (None: nothing yet), `version` the offset node's (-1: there is none), `copied` the
@@ -285,9 +285,9 @@ class KafkaOffsetStorage:
         self._session = session
         self._coordinator = coordinator
 
-    async def write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost | Refused]:
+    async def write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost | CommitRefused]:
         """Store all whose claim holds. Raises SessionExpiredError, ZooKeeperError, CoordinatorError."""
-        results: dict[TopicPartition, Stored | Lost | Refused] = {}
+        results: dict[TopicPartition, Stored | Lost | CommitRefused] = {}
         for lost in await together([self._lost(part) for part in by_transaction(writes)]):
             results.update(lost)
         held = [write for write in writes if write.topic_partition not in results]
@@ -301,7 +301,7 @@ class KafkaOffsetStorage:
             assert write.plan is None, f"{write.topic_partition}: a plan, and offsets only in Kafka"
             reason = refused.get(write.topic_partition)
             stored = Stored(write.fence, write.record, write.version)
-            results[write.topic_partition] = stored if reason is None else Refused(reason)
+            results[write.topic_partition] = stored if reason is None else CommitRefused(reason)
         return results
 
     async def executed(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored]:

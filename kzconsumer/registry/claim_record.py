@@ -272,7 +272,7 @@ class Blocked(msgspec.Struct, frozen=True):
     ephemeral_owner: int
 
 
-class Refused(msgspec.Struct, frozen=True):
+class ClaimRefused(msgspec.Struct, frozen=True):
     """This member must not consume the partition."""
 
     path: str

@@ -50,7 +50,7 @@ def read_object(data: bytes) -> dict[str, Any]:
 # all.
 
 
-class Listener(msgspec.Struct, frozen=True):
+class BrokerListener(msgspec.Struct, frozen=True):
     """One `listeners` entry of a broker. Before 0.10.2 a listener's name is its security protocol."""
 
     name: str
@@ -62,7 +62,7 @@ class Listener(msgspec.Struct, frozen=True):
         return self.name if self.name == self.security_protocol else f"{self.name} ({self.security_protocol})"
 
 
-def choose(listeners: Sequence[Listener], name: str | None, security_protocol: str) -> Listener:
+def choose(listeners: Sequence[BrokerListener], name: str | None, security_protocol: str) -> BrokerListener:
     """The listener called `name`; without a name the one called like the protocol, or the only one that uses it.
 
     Raises ValueError with the existing listeners and the setting to change if there is none.
@@ -97,7 +97,7 @@ MOST_SHOWN = 80
 ENDPOINT = re.compile(r"(?P<listener>[^:]*)://\[?(?P<host>[0-9a-zA-Z\-%._:]*?)\]?:(?P<port>[0-9]+)")
 
 
-def decode_listeners(data: bytes) -> tuple[Listener, ...]:
+def decode_listeners(data: bytes) -> tuple[BrokerListener, ...]:
     """A broker's listeners, from registrations of versions 1 to 5, in their order."""
     fields = read_object(data)
     host, port = fields.get("host"), fields.get("port")
@@ -105,7 +105,7 @@ def decode_listeners(data: bytes) -> tuple[Listener, ...]:
     if endpoints is None:  # version 1: 0.8
         if not isinstance(host, str) or not isinstance(port, int):
             raise ValueError("no host or no port")
-        return (Listener("PLAINTEXT", "PLAINTEXT", host, port),)
+        return (BrokerListener("PLAINTEXT", "PLAINTEXT", host, port),)
     protocols = fields.get("listener_security_protocol_map") or {}
     if not isinstance(endpoints, list) or not isinstance(protocols, dict):
         raise ValueError("endpoints of an unknown form")
@@ -113,7 +113,7 @@ def decode_listeners(data: bytes) -> tuple[Listener, ...]:
         raise ValueError("endpoints of an unknown form")
     matches = [match for endpoint in endpoints if (match := ENDPOINT.fullmatch(endpoint))]
     return tuple(
-        Listener(
+        BrokerListener(
             match["listener"],
             protocols.get(match["listener"]) or match["listener"],
             # An empty host means all interfaces: the registration's host field has the name to use.

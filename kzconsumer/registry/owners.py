@@ -28,9 +28,9 @@ from kzconsumer.registry.claim_record import (
     Blocked,
     Claimed,
     ClaimRecord,
+    ClaimRefused,
     Fence,
     OwnerNode,
-    Refused,
     decode_claim_record,
     encode_claim_record,
     refusal,
@@ -127,7 +127,7 @@ class OwnerRegistry:
 
     async def claim(
         self, partition: TopicPartition, thread: ConsumerThreadId, incarnation: int
-    ) -> Claimed | Blocked | Refused:
+    ) -> Claimed | Blocked | ClaimRefused:
         """Create the owner node and write the claim record in one transaction; then read the stored offset.
 
         Raises TopicChangedError rather than replace the record of another incarnation that may be a later one.
@@ -141,7 +141,7 @@ class OwnerRegistry:
             try:
                 record = self._next_record(found, incarnation)
             except ValueError as error:
-                return Refused(record_path, str(error))
+                return ClaimRefused(record_path, str(error))
             data = encode_claim_record(record)
             old = await self._of_earlier_topic(partition, found, incarnation)
             withdrawn = [Delete(self._paths.offset(partition), old.stat.version)] if old is not None else []

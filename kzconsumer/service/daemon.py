@@ -34,7 +34,7 @@ from kzconsumer.process_lock import ProcessLock, content
 from kzconsumer.registry.cluster import cluster_identity
 from kzconsumer.registry.group_records import GroupRun
 from kzconsumer.runs import is_over
-from kzconsumer.service.signals import Change, Stop, compare, obey_reloads
+from kzconsumer.service.signals import SettingChange, Stop, compare, obey_reloads
 from kzconsumer.service.systemd import Manager, ServiceReport
 from kzconsumer.sessions import Sessions
 from kzconsumer.settings.settings import Settings
@@ -266,11 +266,11 @@ class Daemon:
         if self._sessions is not None:
             self._sessions.leave_within(seconds)
 
-    def _reload(self) -> Change:
+    def _reload(self) -> SettingChange:
         """The changes of the settings; blocks."""
         return compare(self.settings, self._load())
 
-    def _apply(self, change: Change) -> None:
+    def _apply(self, change: SettingChange) -> None:
         """Apply the changes that `reload.LIVE` lists. Only called once the member has joined."""
         assert self._runner is not None and self._sessions is not None  # noqa: PT018  (it has joined)
         before, self.settings = self.settings.subscription.paused_partitions, change.settings

@@ -131,7 +131,7 @@ LIVE = frozenset(
 REJOINING = frozenset(("subscription", key) for key in ("topics", "include", "exclude", "streams"))
 
 
-class Change(msgspec.Struct, frozen=True):
+class SettingChange(msgspec.Struct, frozen=True):
     settings: Settings
     """Those in effect, with the values that are applied."""
     applied: tuple[str, ...]
@@ -140,7 +140,7 @@ class Change(msgspec.Struct, frozen=True):
     needs_restart: tuple[str, ...]
 
 
-def compare(present: Settings, read: Settings) -> Change:
+def compare(present: Settings, read: Settings) -> SettingChange:
     new = {place: value for place, value, _ in keys_of(read)}
     old = {place: value for place, value, _ in keys_of(present)}
     differ = [place for place in {**old, **new} if old.get(place) != new.get(place) and place != ("source",)]
@@ -152,7 +152,7 @@ def compare(present: Settings, read: Settings) -> Change:
         values = {place[1]: new[place] for place in differ if place in may and place[0] == table}
         changed = msgspec.structs.replace(getattr(settings, table), **values)
         settings = msgspec.structs.replace(settings, **{table: changed})
-    return Change(
+    return SettingChange(
         settings,
         tuple(".".join(place) for place in differ if place in may),
         any(place in may & REJOINING for place in differ),
@@ -162,8 +162,8 @@ def compare(present: Settings, read: Settings) -> Change:
 
 async def obey_reloads(
     joined: anyio.Event,
-    look: Callable[[], Change],
-    apply: Callable[[Change], None],
+    look: Callable[[], SettingChange],
+    apply: Callable[[SettingChange], None],
     report: ServiceReport,
 ) -> None:
     """Run until cancelled. `look` reads the settings; it raises ConfigError or PluginError, and may block."""

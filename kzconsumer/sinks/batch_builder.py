@@ -11,7 +11,7 @@ import sys
 import msgspec
 
 from kzconsumer.model import Wants
-from kzconsumer.offsets.progress import Chunk, OffsetTracker
+from kzconsumer.offsets.progress import Chunk, Progress
 from kzconsumer.records.forms import DecodedRecords, Records
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch, RangeData
@@ -66,8 +66,8 @@ class BatchBuilder:
         self._wants = wants
         self._most_bytes = most_bytes
         self._due_records = due_records
-        self._ranges: dict[OffsetTracker, _Range] = {}
-        self._replays: dict[OffsetTracker, _Range] = {}
+        self._ranges: dict[Progress, _Range] = {}
+        self._replays: dict[Progress, _Range] = {}
         self._records = 0
         self._bytes = 0
 
@@ -99,13 +99,14 @@ class BatchBuilder:
 
     def add(self, chunk: Chunk, now: float) -> None:
         """Chunks of a partition must be added in order, each beginning where the last one ended."""
-        replayed = chunk.tracker.replay is not None
+        replayed = chunk.progress.replay is not None
         ranges = self._replays if replayed else self._ranges
-        part = ranges.get(chunk.tracker)
+        part = ranges.get(chunk.progress)
         if part is None:
-            part = ranges[chunk.tracker] = _Range(now, chunk.first, chunk.first)
+            part = ranges[chunk.progress] = _Range(now, chunk.first, chunk.first)
         if part.until != chunk.first:
-            raise AssertionError(f"a gap in {chunk.tracker.topic_partition}: {part.until} is followed by {chunk.first}")
+            partition = chunk.progress.topic_partition
+            raise AssertionError(f"a gap in {partition}: {part.until} is followed by {chunk.first}")
         part.until = chunk.until
         part.at_end = chunk.at_end
         if not chunk.records:
@@ -116,20 +117,20 @@ class BatchBuilder:
             self._records += len(chunk.records)
             self._bytes += size
 
-    def cut(self, now: float) -> tuple[Batch, list[OffsetTracker]]:
-        """The next batch, with its trackers in the same order. Closed claims are dropped.
+    def cut(self, now: float) -> tuple[Batch, list[Progress]]:
+        """The next batch, with the progress of each, in the same order. Closed claims are dropped.
 
         With a `now` of infinity everything collected goes into it.
         """
-        self._replays = {tracker: part for tracker, part in self._replays.items() if tracker.open}
+        self._replays = {progress: part for progress, part in self._replays.items() if progress.open}
         if (replay := self._whole_replay()) is not None:
             return Batch((self._data(replay, self._replays.pop(replay)),), is_replay=True), [replay]
-        collected = {tracker: part for tracker, part in self._ranges.items() if tracker.open}
-        going = {tracker: part for tracker, part in collected.items() if self._goes(part, now)} or collected
-        self._ranges = {tracker: part for tracker, part in collected.items() if tracker not in going}
+        collected = {progress: part for progress, part in self._ranges.items() if progress.open}
+        going = {progress: part for progress, part in collected.items() if self._goes(part, now)} or collected
+        self._ranges = {progress: part for progress, part in collected.items() if progress not in going}
         self._records = sum(part.records for part in self._ranges.values())
         self._bytes = sum(part.bytes for part in self._ranges.values())
-        return Batch(tuple(self._data(tracker, part) for tracker, part in going.items())), list(going)
+        return Batch(tuple(self._data(progress, part) for progress, part in going.items())), list(going)
 
     def _goes(self, part: _Range, now: float) -> bool:
         limits = self._limits
@@ -140,21 +141,21 @@ class BatchBuilder:
         ]
         return part.at_end or not floors or any(floors) or now - part.begun >= limits.max_time / 2
 
-    def _whole_replay(self) -> OffsetTracker | None:
-        for tracker, part in self._replays.items():
-            if tracker.replay is not None and part.until >= tracker.replay.until:
-                return tracker
+    def _whole_replay(self) -> Progress | None:
+        for progress, part in self._replays.items():
+            if progress.replay is not None and part.until >= progress.replay.until:
+                return progress
         return None
 
-    def _data(self, tracker: OffsetTracker, part: _Range) -> RangeData:
+    def _data(self, progress: Progress, part: _Range) -> RangeData:
         raw = self._wants == "raw"
         return RangeData(
-            topic=tracker.topic_partition.topic,
-            partition=tracker.topic_partition.partition,
+            topic=progress.topic_partition.topic,
+            partition=progress.topic_partition.partition,
             first=part.first,
             until=part.until,
             pieces=() if raw else tuple(part.pieces),
-            incarnation=tracker.incarnation,
-            epoch=tracker.epoch,
+            incarnation=progress.incarnation,
+            epoch=progress.epoch,
             raw=tuple(piece.raw for piece in part.pieces) if raw else None,
         )

@@ -80,7 +80,7 @@ class JsonLinesOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The sink has no options."""
 
 
-class Line(msgspec.Struct, frozen=True):
+class JsonLine(msgspec.Struct, frozen=True):
     """One record; the fields are the object's keys, in this order. `timestamp` is ms since 1970, UTC, or null."""
 
     topic: str
@@ -155,7 +155,7 @@ def encode(messages: Iterable[Message]) -> bytes:
     keys = _contents([record.key for record in records])
     values = _contents([record.value for record in records])
     lines = [
-        Line(
+        JsonLine(
             record.topic,
             record.partition,
             record.offset,

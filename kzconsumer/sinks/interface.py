@@ -341,7 +341,7 @@ class SinkPlugin(Protocol):
 # what it would write (`try`).
 
 
-class KeptRange(NamedTuple):
+class QuarantinedRange(NamedTuple):
     """A range in the sink's quarantine; the records of raw bytes are not counted (None)."""
 
     identity: RangeIdentity

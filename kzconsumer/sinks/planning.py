@@ -14,7 +14,7 @@ import msgspec
 from kzconsumer.errors import KzConsumerError, RangeChangedError, SessionExpiredError, SinkError, ZooKeeperError, raised
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
-from kzconsumer.offsets.progress import Message, OffsetTracker
+from kzconsumer.offsets.progress import Message, Progress
 from kzconsumer.offsets.start_rules import Destination
 from kzconsumer.records.contents import Contents, contents_of
 from kzconsumer.registry.claim_record import Plan, Spans
@@ -26,7 +26,7 @@ from kzconsumer.zookeeper.session import Lease
 class OwnedRanges(Protocol):
     """What a sink's runner needs of the membership: plans, steps and commits of the ranges that this member owns.
 
-    `sessions` implements it for whatever membership is present, and each range is named by its tracker. Without a
+    `sessions` implements it for whatever membership is present, and each range is named by its progress. Without a
     membership nothing is owned: nothing is stored then, and nothing is raised.
     """
 
@@ -35,29 +35,29 @@ class OwnedRanges(Protocol):
         """Whether this member may still act as the owner."""
         ...
 
-    async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
+    async def plan(self, plans: Mapping[Progress, Plan]) -> Collection[Progress]:
         """Store these ranges as in flight.
 
         Returns the claims still owned; raises SessionExpiredError, ZooKeeperError.
         """
         ...
 
-    async def record_step(self, claims: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
+    async def record_step(self, owned: Collection[Progress], step: str) -> Collection[Progress]:
         """Store in the plans of these claims that a step is done. Returns and raises as `plan`."""
         ...
 
-    async def record_rejected(self, offsets: Mapping[OffsetTracker, Spans]) -> Collection[OffsetTracker]:
+    async def record_rejected(self, offsets: Mapping[Progress, Spans]) -> Collection[Progress]:
         """Store in the plans of these claims which records are not written with their ranges.
 
         Returns and raises as `plan`; ValueError if they are too many.
         """
         ...
 
-    def require_room(self, offsets: Mapping[OffsetTracker, Spans]) -> None:
+    def require_room(self, offsets: Mapping[Progress, Spans]) -> None:
         """Raises ValueError if these records are too many for `record_rejected`. Stores nothing."""
         ...
 
-    async def record_contents(self, figures: Mapping[OffsetTracker, tuple[int, str]]) -> Collection[OffsetTracker]:
+    async def record_contents(self, figures: Mapping[Progress, tuple[int, str]]) -> Collection[Progress]:
         """Store in the plans of these claims the number of records that were read, and their checksum.
 
         Returns and raises as `plan`.
@@ -72,7 +72,7 @@ class OwnedRanges(Protocol):
         """Store what is processed. Raises SessionExpiredError, ZooKeeperError, CoordinatorError."""
         ...
 
-    async def resume_after_replay(self, claim: OffsetTracker) -> None:
+    async def resume_after_replay(self, progress: Progress) -> None:
         """Fetch on behind the planned range of a claim, which has been written again and committed.
 
         Raises SessionExpiredError, ZooKeeperError.
@@ -169,53 +169,53 @@ class RangePlans:
         self._isolation = isolation
         self._refuses_loss = refuses_loss
 
-    async def begin(self, batch: Batch, trackers: list[OffsetTracker]) -> tuple[Batch, list[OffsetTracker]]:
+    async def begin(self, batch: Batch, owned: list[Progress]) -> tuple[Batch, list[Progress]]:
         """Returns the part of the batch that may be written: of claims still owned, and planned.
 
         A replay whose records differ from those planned is logged, or raises RangeChangedError. Raises ZooKeeperError
         when it is unknown whether the plans are stored.
         """
         if batch.is_replay:
-            plan = trackers[0].replay
+            plan = owned[0].replay
             assert plan is not None
             part = batch.ranges[0]
             assert (part.first, part.until) == (plan.first, plan.until), f"{part.range} is not what was planned"
             self._compare(part.range, _Figures(plan.records, plan.checksum), _figures(part))
-            ranges = tuple(_led(part.without(plan.left_out), trackers[0]) for part in batch.ranges)
+            ranges = tuple(_led(part.without(plan.left_out), owned[0]) for part in batch.ranges)
             again = msgspec.structs.replace(
                 batch,
                 ranges=ranges,
-                steps=self.steps(trackers, plan.done),
-                follows=follows(trackers),
-                found=self._found(dict(zip(trackers, ranges, strict=True))),
+                steps=self.steps(owned, plan.done),
+                follows=follows(owned),
+                found=self._found(dict(zip(owned, ranges, strict=True))),
             )
-            return again, trackers
-        parts = dict(zip(trackers, batch.ranges, strict=True))
+            return again, owned
+        parts = dict(zip(owned, batch.ranges, strict=True))
         try:
             ours = await self._owned.plan(
-                {tracker: self._plan(tracker, part) for tracker, part in parts.items() if part.records}
+                {progress: self._plan(progress, part) for progress, part in parts.items() if part.records}
             )
         except SessionExpiredError:
             ours = ()  # reported by `sessions`; the claims are gone
-        parts = {tracker: part for tracker, part in parts.items() if tracker in ours or not part.records}
-        kept = {tracker: _led(part, tracker) for tracker, part in parts.items()}
+        parts = {progress: part for progress, part in parts.items() if progress in ours or not part.records}
+        kept = {progress: _led(part, progress) for progress, part in parts.items()}
         steps, found = self.steps(kept, ()), self._found(kept)
         return Batch(tuple(kept.values()), steps=steps, follows=follows(kept), found=found), list(kept)
 
-    async def end(self, batch: Batch, trackers: list[OffsetTracker]) -> None:
+    async def end(self, batch: Batch, owned: list[Progress]) -> None:
         """The batch is written, and committed unless the session expired."""
         if batch.is_replay:
             with contextlib.suppress(SessionExpiredError):  # as above
-                await self._owned.resume_after_replay(trackers[0])
+                await self._owned.resume_after_replay(owned[0])
 
-    def require_room(self, offsets: Mapping[OffsetTracker, Spans]) -> None:
+    def require_room(self, offsets: Mapping[Progress, Spans]) -> None:
         """Raises SinkError if `reject` would find these records too many."""
         try:
             self._owned.require_room(offsets)
         except ValueError as error:
             raise SinkError(f"rejected: {error}") from error
 
-    async def reject(self, offsets: Mapping[OffsetTracker, Spans]) -> Collection[OffsetTracker]:
+    async def reject(self, offsets: Mapping[Progress, Spans]) -> Collection[Progress]:
         """Store which records are not written with the ranges of these claims; returns the claims still owned.
 
         Raises SinkError if they are too many, ZooKeeperError.
@@ -227,21 +227,23 @@ class RangePlans:
         except ValueError as error:
             raise SinkError(f"rejected: {error}") from error
 
-    def steps(self, trackers: Collection[OffsetTracker], done: Iterable[str]) -> Steps:
+    def steps(self, owned: Collection[Progress], done: Iterable[str]) -> Steps:
         """The steps of a write of these claims' ranges; `done` are known to be done."""
 
         async def record(step: str) -> bool:
             try:
-                return bool(await self._owned.record_step(trackers, step))
+                return bool(await self._owned.record_step(owned, step))
             except SessionExpiredError:
                 return False  # as above
 
         return Steps(done, record)
 
-    def _found(self, parts: Mapping[OffsetTracker, RangeData]) -> Found:
+    def _found(self, parts: Mapping[Progress, RangeData]) -> Found:
         """Completes the plans of these claims, of ranges that the sink fetches."""
-        plans = {tracker: tracker.replay for tracker in parts}
-        known = {tracker: _Figures(plan.records, plan.checksum) for tracker, plan in plans.items() if plan is not None}
+        plans = {progress: progress.replay for progress in parts}
+        known = {
+            progress: _Figures(plan.records, plan.checksum) for progress, plan in plans.items() if plan is not None
+        }
 
         async def found(contents: Mapping[TopicPartition, Contents]) -> None:
             # Who writes the range next must know what this member is about to publish, as of a range that was planned
@@ -253,10 +255,10 @@ class RangePlans:
             # between their reads, the next owner reports it, or refuses; it cannot find the difference later, since the
             # destination has the range of the one that published first.
             here = {each: contents[each.topic_partition] for each in parts if each.topic_partition in contents}
-            now = {tracker: _Figures(each.records, each.checksum) for tracker, each in here.items()}
-            for tracker, figures in now.items():
-                if tracker in known:
-                    self._compare(parts[tracker].range, known[tracker], figures)
+            now = {progress: _Figures(each.records, each.checksum) for progress, each in here.items()}
+            for progress, figures in now.items():
+                if progress in known:
+                    self._compare(parts[progress].range, known[progress], figures)
             try:
                 ours = await self._owned.record_contents(now)
             except SessionExpiredError:
@@ -280,8 +282,8 @@ class RangePlans:
             raise RangeChangedError(f'{changed}. Set [offsets] reset = "smallest" to continue with these')
         log.error("planned range has changed in the log", **part._asdict(), reason=changed)
 
-    def _plan(self, tracker: OffsetTracker, part: RangeData) -> Plan:
-        led = tracker.leader_epochs.before(part.until)
+    def _plan(self, progress: Progress, part: RangeData) -> Plan:
+        led = progress.leader_epochs.before(part.until)
         return Plan(
             id=uuid.uuid4().hex,
             first=part.first,
@@ -296,20 +298,20 @@ class RangePlans:
         )
 
 
-def _led(part: RangeData, tracker: OffsetTracker) -> RangeData:
+def _led(part: RangeData, progress: Progress) -> RangeData:
     """With the leader epoch, if the sink fetches the range; of a replay that of its plan."""
     if part.fetched:
         return part
-    plan = tracker.replay
-    epoch = tracker.leader_epochs.before(part.until) if plan is None else plan.epoch_before_end
+    plan = progress.replay
+    epoch = progress.leader_epochs.before(part.until) if plan is None else plan.epoch_before_end
     return msgspec.structs.replace(part, leader_epoch=epoch)
 
 
-def follows(trackers: Iterable[OffsetTracker]) -> tuple[RangeIdentity, ...]:
+def follows(owned: Iterable[Progress]) -> tuple[RangeIdentity, ...]:
     """The last range that was written of each claim, if one is known."""
     return tuple(
         RangeIdentity(*each.topic_partition, each.incarnation, each.epoch, *each.written)
-        for each in trackers
+        for each in owned
         if each.written is not None
     )
 

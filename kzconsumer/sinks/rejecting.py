@@ -18,7 +18,7 @@ from kzconsumer.errors import (
 )
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.progress import Message, OffsetTracker
+from kzconsumer.offsets.progress import Message, Progress
 from kzconsumer.records.forms import Unfetched
 from kzconsumer.registry.claim_record import Spans, spans_of
 from kzconsumer.rejected import RejectedRecord
@@ -27,7 +27,7 @@ from kzconsumer.sinks.planning import OwnedRanges
 
 log = get_logger("kzconsumer.sink")
 
-RequireRoom: TypeAlias = Callable[[Mapping[OffsetTracker, Spans]], None]
+RequireRoom: TypeAlias = Callable[[Mapping[Progress, Spans]], None]
 """Raises SinkError if the plans of these claims cannot hold these offsets."""
 
 
@@ -53,8 +53,8 @@ class Rejecting:
         self._require_room = require_room
 
     async def carry_out(
-        self, parts: Mapping[OffsetTracker, RangeData], rejected: RecordsRejectedError
-    ) -> dict[OffsetTracker, list[int]]:
+        self, parts: Mapping[Progress, RangeData], rejected: RecordsRejectedError
+    ) -> dict[Progress, list[int]]:
         """Return when each record is a dead letter or skipped, with their offsets; without those of lost claims.
 
         Raises RecordNotWrittenError if the policy of one is "fail", SinkError for records that are not in the ranges,
@@ -62,7 +62,7 @@ class Rejecting:
         at each start, and repeat the letters.
         """
         claims = {part.topic_partition: claim for claim, part in parts.items()}
-        offsets: dict[OffsetTracker, list[int]] = {}
+        offsets: dict[Progress, list[int]] = {}
         piece: list[RejectedRecord] = []
         try:
             self._check(parts, claims, rejected.records)
@@ -85,53 +85,53 @@ class Rejecting:
 
     def _check(
         self,
-        parts: Mapping[OffsetTracker, RangeData],
-        claims: Mapping[TopicPartition, OffsetTracker],
+        parts: Mapping[Progress, RangeData],
+        owned: Mapping[TopicPartition, Progress],
         records: Sequence[Rejected],
     ) -> None:
         """Whether all of it can be carried out, as far as that is known without the records."""
-        offsets: dict[OffsetTracker, list[int]] = {}
+        offsets: dict[Progress, list[int]] = {}
         for record in records:
             at = TopicPartition(record.topic, record.partition)
-            claim = claims.get(at)
-            if claim is None or not parts[claim].first <= record.offset < parts[claim].until:
+            progress = owned.get(at)
+            if progress is None or not parts[progress].first <= record.offset < parts[progress].until:
                 raise _not_in_batch(record)
-            if not claim.lost:
+            if not progress.lost:
                 self._policy.check(at, record.offset, record.error_class, record.reason)
-                offsets.setdefault(claim, []).append(record.offset)
+                offsets.setdefault(progress, []).append(record.offset)
         if self._require_room is not None:
-            self._require_room({claim: spans_of(each) for claim, each in offsets.items()})
+            self._require_room({progress: spans_of(each) for progress, each in offsets.items()})
 
     async def _found(
         self,
-        parts: Mapping[OffsetTracker, RangeData],
-        claims: Mapping[TopicPartition, OffsetTracker],
+        parts: Mapping[Progress, RangeData],
+        owned: Mapping[TopicPartition, Progress],
         records: Sequence[Rejected],
-    ) -> AsyncIterator[tuple[OffsetTracker, RejectedRecord]]:
+    ) -> AsyncIterator[tuple[Progress, RejectedRecord]]:
         for record in records:
             at = TopicPartition(record.topic, record.partition)
-            claim = claims.get(at)
-            message = await self._message(claim, parts[claim], record.offset) if claim is not None else None
-            if claim is not None and claim.lost:
+            progress = owned.get(at)
+            message = await self._message(progress, parts[progress], record.offset) if progress is not None else None
+            if progress is not None and progress.lost:
                 continue  # the next owner rejects it
-            if claim is None or message is None:
+            if progress is None or message is None:
                 raise _not_in_batch(record)
-            yield claim, RejectedRecord(message, record.error_class, record.reason)
+            yield progress, RejectedRecord(message, record.error_class, record.reason)
 
-    async def _message(self, claim: OffsetTracker, part: RangeData, offset: int) -> Message | None:
+    async def _message(self, progress: Progress, part: RangeData, offset: int) -> Message | None:
         for piece in part.pieces:
             row = piece.rows_below(offset)
             if not piece.fetched and row < len(piece) and piece.rows_below(offset + 1) > row:
-                return await self._fetch(claim, part.topic_partition, offset)
+                return await self._fetch(progress, part.topic_partition, offset)
             if piece.fetched:
                 for message in piece.slice(row, row + 1).messages():
                     if message.offset == offset:
                         return message
         return None
 
-    async def _fetch(self, claim: OffsetTracker, partition: TopicPartition, offset: int) -> Message | None:
+    async def _fetch(self, progress: Progress, partition: TopicPartition, offset: int) -> Message | None:
         """As a dead letter, which may have to wait for brokers, too; None if the claim is lost meanwhile."""
-        while not claim.lost:
+        while not progress.lost:
             try:
                 return await self._owned.message(partition, offset)
             except (ConnectionLostError, BrokersUnreachableError, BrokerError) as error:
@@ -148,8 +148,8 @@ def _not_in_batch(record: Rejected) -> ValueError:
     return ValueError(f"the sink rejects {at} at offset {record.offset}, which is not in its batch")
 
 
-def _all_lost(claims: Collection[OffsetTracker]) -> bool:
-    return all(claim.lost for claim in claims)
+def _all_lost(owned: Collection[Progress]) -> bool:
+    return all(progress.lost for progress in owned)
 
 
 # Refused records of a range are found by trying halves of it.

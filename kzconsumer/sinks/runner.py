@@ -21,7 +21,7 @@ from kzconsumer.clock import now
 from kzconsumer.counters import Timing
 from kzconsumer.errors import CoordinatorError, KzConsumerError, SessionExpiredError, ZooKeeperError
 from kzconsumer.logs.logger import get_logger
-from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.progress import Progress
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.capabilities import capabilities
@@ -110,7 +110,7 @@ class _Cut(NamedTuple):
     """A batch to be written; `failed` is the error with which its streams end after it."""
 
     batch: Batch
-    trackers: list[OffsetTracker]
+    owned: list[Progress]
     status: BatchStatus
     failed: Exception | None
 
@@ -260,7 +260,7 @@ class SinkRunner:
                 with cut.status.during("commit"):
                     await self._commit()
                 if self._plans is not None:
-                    await self._plans.end(cut.batch, cut.trackers)
+                    await self._plans.end(cut.batch, cut.owned)
                 cut.status.done()
                 self.batches.add(cut.status)
                 if cut.status.written:
@@ -279,14 +279,14 @@ class SinkRunner:
                     await self._can.asked()
             error = self._stream_error
             began = self._builder.begun
-            batch, trackers = self._builder.cut(now() if error is None else math.inf)
+            batch, owned = self._builder.cut(now() if error is None else math.inf)
             failed = None if self._builder else error  # replays go one by one: all that came before it is written
             self._signal_room()
             status = BatchStatus(batch, now() - began if math.isfinite(began) else 0.0)
             if self._can.prepare is not None and batch.records:
                 with status.during("prepare"):
                     await self._prepared(self._can.prepare, _with_records(batch))
-        return None if self._stopping else _Cut(batch, trackers, status, failed)
+        return None if self._stopping else _Cut(batch, owned, status, failed)
 
     async def _until_due(self) -> None:
         """Until a limit is reached or a stream has failed."""
@@ -302,25 +302,25 @@ class SinkRunner:
         except KzConsumerError as error:
             log.warning("preparing a batch failed, it is written unprepared", reason=str(error))
 
-    async def _begin(self, cut: _Cut) -> tuple[Batch, list[OffsetTracker]]:
+    async def _begin(self, cut: _Cut) -> tuple[Batch, list[Progress]]:
         """The part of a batch to be written, handed over and planned, and its claims; both empty if none is left."""
         self.status = cut.status
         # Claims may have ended since the cut; nothing of theirs was handed over, so their release did not wait.
-        ours = {tracker: part for tracker, part in zip(cut.trackers, cut.batch.ranges, strict=True) if tracker.open}
+        ours = {progress: part for progress, part in zip(cut.owned, cut.batch.ranges, strict=True) if progress.open}
         if not ours:
             return Batch(()), []
-        batch, trackers = Batch(tuple(ours.values()), cut.batch.is_replay), list(ours)
-        for tracker, part in ours.items():
-            tracker.hand_over(part.until)
+        batch, owned = Batch(tuple(ours.values()), cut.batch.is_replay), list(ours)
+        for progress, part in ours.items():
+            progress.hand_over(part.until)
         if self._plans is not None:
             with cut.status.during("plan"):
-                batch, trackers = await self._plans.begin(batch, trackers)
+                batch, owned = await self._plans.begin(batch, owned)
         claims = []
-        for tracker, part in zip(trackers, batch.ranges, strict=True):
+        for progress, part in zip(owned, batch.ranges, strict=True):
             if part.records:
-                claims.append(tracker)
+                claims.append(progress)
             else:
-                tracker.mark(part.first, part.until)
+                progress.mark(part.first, part.until)
         batch = _with_records(batch)
         if claims:
             cut.status.reduce_to(batch)

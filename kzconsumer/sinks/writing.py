@@ -24,10 +24,10 @@ from kzconsumer.errors import ContentRefusedError, DestinationWentBackError, Rec
 from kzconsumer.file_names import is_short, named_after
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity
-from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.progress import Progress
 from kzconsumer.registry.claim_record import spans_of
 from kzconsumer.sinks.capabilities import Capabilities
-from kzconsumer.sinks.interface import Batch, KeptRange, RangeData, RecordsRejectedError, Rejected, Sink, Steps
+from kzconsumer.sinks.interface import Batch, QuarantinedRange, RangeData, RecordsRejectedError, Rejected, Sink, Steps
 from kzconsumer.sinks.planning import OwnedRanges, RangePlans, sink_failures
 from kzconsumer.sinks.rejecting import Policy, Rejecting, Separating
 
@@ -40,7 +40,7 @@ METADATA = "kzconsumer.quarantine"
 _FILE: Final = re.compile(r"([^+]+)\+(\d+)\+(-?[0-9a-f]+)\.(\d+)\+(\d{20})\+(\d{20})\.(parquet|bin)", re.ASCII)
 
 
-def kept_ranges(directory: Path) -> list[KeptRange]:
+def kept_ranges(directory: Path) -> list[QuarantinedRange]:
     """The ranges in a directory, which need not exist. Raises SinkError if it cannot be read."""
     found = []
     try:
@@ -51,7 +51,7 @@ def kept_ranges(directory: Path) -> list[KeptRange]:
                 if kind == "bin" and is_short(topic):
                     continue  # a file of raw bytes does not tell its topic; sinks of bytes are not verified
                 held = _read(file, topic) if kind == "parquet" else _Content(topic, None)
-                found.append(KeptRange(RangeIdentity(held.topic, int(partition), *numbers), held.records))
+                found.append(QuarantinedRange(RangeIdentity(held.topic, int(partition), *numbers), held.records))
     except OSError as error:
         raise SinkError(f"[sink] quarantine: {error}") from error
     return found
@@ -152,16 +152,16 @@ _NOT_QUARANTINED = RecordNotWrittenError, DestinationWentBackError
 class _Work:
     """A batch to be written, by claim. Records that are rejected leave it."""
 
-    def __init__(self, batch: Batch, claims: Collection[OffsetTracker]) -> None:
+    def __init__(self, batch: Batch, owned: Collection[Progress]) -> None:
         self.batch = batch
-        self.parts = dict(zip(claims, batch.ranges, strict=True))
+        self.parts = dict(zip(owned, batch.ranges, strict=True))
 
     @property
     def lost(self) -> bool:
         """Whether every claim is."""
         return all(claim.lost for claim in self.parts)
 
-    def keep(self, parts: dict[OffsetTracker, RangeData]) -> None:
+    def keep(self, parts: dict[Progress, RangeData]) -> None:
         self.parts = parts
         self.batch = msgspec.structs.replace(self.batch, ranges=tuple(parts.values()))
 
@@ -192,9 +192,9 @@ class BatchWriter:
         require_room = plans.require_room if plans is not None else None
         self._rejecting = Rejecting(owned, rejected, require_room) if rejected is not None else None
 
-    async def write(self, batch: Batch, claims: list[OffsetTracker]) -> bool:
+    async def write(self, batch: Batch, owned: list[Progress]) -> bool:
         """Whether the batch was written as a whole. Ranges written or quarantined are marked. Raises SinkError."""
-        work = _Work(batch, claims)
+        work = _Work(batch, owned)
         try:
             return await self._write_in_lease(work)
         except SinkError as error:
@@ -202,46 +202,46 @@ class BatchWriter:
                 log.error("batch failed, nothing of it is committed", ranges=work.shown)
                 raise
             log.warning("batch failed, writing its ranges one by one", reason=str(error))
-            for claim, part in work.parts.items():
+            for progress, part in work.parts.items():
                 follows = tuple(each for each in batch.follows if each.topic_partition == part.topic_partition)
-                alone = Batch((part,), batch.is_replay, self._steps_of(claim, batch), follows, batch.found)
-                await self._write_alone(alone, claim, self._quarantine)
+                alone = Batch((part,), batch.is_replay, self._steps_of(progress, batch), follows, batch.found)
+                await self._write_alone(alone, progress, self._quarantine)
             return False
 
-    def _steps_of(self, claim: OffsetTracker, batch: Batch) -> Steps | None:
+    def _steps_of(self, progress: Progress, batch: Batch) -> Steps | None:
         """Steps of one range: those that are recorded from now on are not done for the others of its batch."""
         if self._plans is None or batch.steps is None:
             return None
-        return self._plans.steps([claim], batch.steps.done)
+        return self._plans.steps([progress], batch.steps.done)
 
-    async def _write_alone(self, batch: Batch, claim: OffsetTracker, quarantine: RangeQuarantine) -> None:
+    async def _write_alone(self, batch: Batch, progress: Progress, quarantine: RangeQuarantine) -> None:
         """Write one range of a batch that failed, or keep it in the quarantine."""
-        if claim.lost:
+        if progress.lost:
             return  # the next owner finds its plan, or the stored offset
         await self._owned.lease.wait()
-        work = _Work(batch, [claim])
+        work = _Work(batch, [progress])
         try:
             await self._write_in_lease(work)
         except _NOT_QUARANTINED:
             raise
         except SinkError as error:
             (part,) = work.parts.values()
-            kept = await quarantine.keep(part, str(error), partial(self._set_aside, part, claim, error))
+            kept = await quarantine.keep(part, str(error), partial(self._set_aside, part, progress, error))
             if kept is not None:
                 log.error(
                     "range quarantined", **part.range._asdict(), records=part.records, reason=str(error), kept=str(kept)
                 )
-                claim.mark(part.first, part.until)  # no effect if lost: the next owner finds its plan
+                progress.mark(part.first, part.until)  # no effect if lost: the next owner finds its plan
             else:
-                _mark_written(claim, part)
+                _mark_written(progress, part)
 
-    async def _set_aside(self, part: RangeData, claim: OffsetTracker, failure: SinkError) -> bool:
+    async def _set_aside(self, part: RangeData, progress: Progress, failure: SinkError) -> bool:
         """Whether the range is to be quarantined: then no member publishes it any more.
 
         False for a range that was published although its write failed.
         """
         await self._owned.lease.wait()
-        if claim.lost:
+        if progress.lost:
             return False
         if self._plans is None:
             return True
@@ -363,19 +363,19 @@ class BatchWriter:
         work.keep(left)
 
 
-async def _while_owned(claim: OffsetTracker, search: Callable[[], Awaitable[list[Rejected]]]) -> list[Rejected]:
+async def _while_owned(progress: Progress, search: Callable[[], Awaitable[list[Rejected]]]) -> list[Rejected]:
     """What `search` finds; nothing if the claim is lost, which ends it: each of its trials may be a job of Spark."""
     found: list[Rejected] = []
     with anyio.CancelScope() as scope:
-        claim.when_lost(scope.cancel)
+        progress.when_lost(scope.cancel)
         try:
             await anyio.lowlevel.checkpoint()  # it may be lost already
             found = await search()
         finally:
-            claim.when_lost(None)
-    return [] if claim.lost else found
+            progress.when_lost(None)
+    return [] if progress.lost else found
 
 
-def _mark_written(claim: OffsetTracker, part: RangeData) -> None:
-    claim.written = part.first, part.until
-    claim.mark(part.first, part.until)
+def _mark_written(progress: Progress, part: RangeData) -> None:
+    progress.written = part.first, part.until
+    progress.mark(part.first, part.until)

@@ -19,7 +19,7 @@ from kzconsumer.counters import Counters
 from kzconsumer.display import plural
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.group.assignment import GroupSnapshot
-from kzconsumer.group.reconciler import SeenPartition
+from kzconsumer.group.reconciler import OverviewPartition
 from kzconsumer.lag.partition import RATED, FetchedTimes, Measured, PartitionFacts, Reason, Why, partition_lag
 from kzconsumer.lag.totals import Total, behind_text, total
 from kzconsumer.logs.logger import get_logger
@@ -153,7 +153,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
     """Number of partitions beyond MOST."""
 
 
-class GroupView:
+class GroupWatch:
     """`run` reads the group of the present membership when `ask` has been called."""
 
     def __init__(self, member: Callable[[], Member | None]) -> None:
@@ -224,7 +224,7 @@ class GroupView:
         return {p: max(0.0, (offset - first[p]) / (at - since)) for p, offset in committed.items() if p in first}
 
 
-def _partition(partition: TopicPartition, seen: SeenPartition, rate: float | None) -> GroupPartition:
+def _partition(partition: TopicPartition, seen: OverviewPartition, rate: float | None) -> GroupPartition:
     end = None if isinstance(seen.end, Why) else Measured(seen.end, 0.0)
     facts = PartitionFacts(
         topic=partition.topic,
@@ -267,7 +267,7 @@ class Observer:
         self._written: dict[TopicPartition, tuple[int, int | Why]] = {}  # an offset, and the timestamp of its record
         self._rounds = 0
         self._started = time.time()
-        self.group = GroupView(lambda: self._sessions.member if self._sessions is not None else None)
+        self.group = GroupWatch(lambda: self._sessions.member if self._sessions is not None else None)
         self.history: deque[Point] = deque(maxlen=REMEMBERED)
         """One for each observation, the latest last."""
 

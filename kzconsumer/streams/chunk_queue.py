@@ -13,7 +13,7 @@ from functools import partial
 
 import anyio
 
-from kzconsumer.offsets.progress import Chunk, OffsetTracker
+from kzconsumer.offsets.progress import Chunk, Progress
 from kzconsumer.streams.turns import Turns
 
 
@@ -63,10 +63,10 @@ class ChunkQueue:
         """`total`: the budget that all queues of a member share, if there is one."""
         self._max_bytes = max_bytes
         self._total = total or ByteBudget(sys.maxsize)
-        self._queued: dict[OffsetTracker, deque[Chunk]] = {}  # none is empty
-        self._turns = Turns[OffsetTracker]()
+        self._queued: dict[Progress, deque[Chunk]] = {}  # none is empty
+        self._turns = Turns[Progress]()
         self._chunks = 0
-        self._held: dict[OffsetTracker, deque[Chunk]] = {}  # of paused partitions
+        self._held: dict[Progress, deque[Chunk]] = {}  # of paused partitions
         self._bytes = 0
         self._bytes_of = Counter[int]()  # by broker
         self._closed = False
@@ -110,24 +110,24 @@ class ChunkQueue:
 
     def put(self, chunk: Chunk) -> None:
         """Queue a chunk whose bytes are reserved; one of a closed claim is dropped."""
-        if self._closed or not chunk.tracker.open:
+        if self._closed or not chunk.progress.open:
             self.give_back(chunk.size, chunk.broker)
             return
-        if chunk.tracker.paused:
-            self._held.setdefault(chunk.tracker, deque()).append(chunk)
+        if chunk.progress.paused:
+            self._held.setdefault(chunk.progress, deque()).append(chunk)
             self._count(-chunk.size, chunk.broker)
             return
-        self._append(chunk.tracker, (chunk,))
+        self._append(chunk.progress, (chunk,))
 
-    def _append(self, tracker: OffsetTracker, chunks: Iterable[Chunk]) -> None:
-        line = self._queued.setdefault(tracker, deque())
+    def _append(self, progress: Progress, chunks: Iterable[Chunk]) -> None:
+        line = self._queued.setdefault(progress, deque())
         before = len(line)
         line.extend(chunks)
         if not line:
-            del self._queued[tracker]
+            del self._queued[progress]
             return
         self._chunks += len(line) - before
-        self._turns.come(tracker)
+        self._turns.come(progress)
         self._notify_arrival()
 
     def _notify_arrival(self) -> None:
@@ -147,53 +147,53 @@ class ChunkQueue:
             await self._arrival.wait()
 
     def get_nowait(self) -> Chunk | None:
-        while (tracker := self._turns.next()) is not None:
-            line = self._queued[tracker]
+        while (progress := self._turns.next()) is not None:
+            line = self._queued[progress]
             chunk = line.popleft()
             self._chunks -= 1
             if not line:
-                del self._queued[tracker]
+                del self._queued[progress]
             # Ranges that a sink fetches for itself have no bytes, and others no records.
-            self._turns.took(tracker, max(chunk.size, len(chunk.records)), more=bool(line))
+            self._turns.took(progress, max(chunk.size, len(chunk.records)), more=bool(line))
             self.give_back(chunk.size, chunk.broker)
-            if tracker.open:
+            if progress.open:
                 return chunk
         return None
 
-    def hold(self, tracker: OffsetTracker, rest: Chunk | None) -> None:
+    def hold(self, progress: Progress, rest: Chunk | None) -> None:
         """Hold what is queued for a paused claim, behind `rest`, which its stream gives back."""
-        queued = self._take(tracker)
+        queued = self._take(progress)
         if rest is not None:
             self._total.take(rest.size)
-        self._held[tracker] = deque(queued if rest is None else (rest, *queued))
+        self._held[progress] = deque(queued if rest is None else (rest, *queued))
         for chunk in queued:
             self._count(-chunk.size, chunk.broker)
 
-    def unhold(self, tracker: OffsetTracker) -> None:
+    def unhold(self, progress: Progress) -> None:
         """The claim is not paused any more: queue what was held."""
-        held = self._held.pop(tracker, ())
+        held = self._held.pop(progress, ())
         for chunk in held:
             self._count(chunk.size, chunk.broker)
-        self._append(tracker, held)
+        self._append(progress, held)
         self._notify_room()
 
-    def drop(self, tracker: OffsetTracker) -> None:
+    def drop(self, progress: Progress) -> None:
         """Drop what is queued or held for a claim."""
-        self._total.give_back(_bytes(self._held.pop(tracker, ())))
-        for chunk in self._take(tracker):
+        self._total.give_back(_bytes(self._held.pop(progress, ())))
+        for chunk in self._take(progress):
             self.give_back(chunk.size, chunk.broker)
 
-    def _take(self, tracker: OffsetTracker) -> Collection[Chunk]:
-        taken = self._queued.pop(tracker, ())
-        self._turns.leave(tracker)
+    def _take(self, progress: Progress) -> Collection[Chunk]:
+        taken = self._queued.pop(progress, ())
+        self._turns.leave(progress)
         self._chunks -= len(taken)
         return taken
 
     def close(self) -> None:
         """Drop all chunks; `get` raises EndOfStream from now on."""
         self._closed = True
-        for tracker in {*self._queued, *self._held}:
-            self.drop(tracker)
+        for progress in {*self._queued, *self._held}:
+            self.drop(progress)
         self._notify_arrival()
 
     def listen(self, on_arrival: Callable[[], None]) -> None:

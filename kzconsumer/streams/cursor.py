@@ -16,7 +16,7 @@ import anyio.lowlevel
 
 from kzconsumer.clock import now
 from kzconsumer.logs.logger import get_logger
-from kzconsumer.offsets.progress import Chunk, HandedOut, Message, OffsetTracker, handed_out, last_handed_out, load
+from kzconsumer.offsets.progress import Chunk, HandedOut, Message, Progress, handed_out, last_handed_out, load
 from kzconsumer.records import _native
 from kzconsumer.records.forms import NO_RECORDS
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
@@ -56,7 +56,7 @@ class Unacknowledged:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._records: dict[OffsetTracker, int] = {}
+        self._records: dict[Progress, int] = {}
         self.total = 0
         self._change = anyio.Event()
 
@@ -64,23 +64,23 @@ class Unacknowledged:
     def room(self) -> int:
         return max(0, self._most - self.total)
 
-    def add(self, claim: OffsetTracker, records: int) -> None:
+    def add(self, progress: Progress, records: int) -> None:
         """Count records; a negative number for records that were made and not handed out after all."""
-        if claim not in self._records and records > 0:
-            self._records[claim] = 0
-            claim.when_lost(partial(self._forget, claim))
-        if claim in self._records:
-            self._records[claim] += records
+        if progress not in self._records and records > 0:
+            self._records[progress] = 0
+            progress.when_lost(partial(self._forget, progress))
+        if progress in self._records:
+            self._records[progress] += records
             self.total += records
 
-    def remove(self, claim: OffsetTracker, records: int) -> None:
+    def remove(self, progress: Progress, records: int) -> None:
         """Count records as acknowledged."""
-        self.add(claim, -records)
+        self.add(progress, -records)
         self._change.set()
 
-    def _forget(self, claim: OffsetTracker) -> None:
+    def _forget(self, progress: Progress) -> None:
         """The claim is lost: its records are not waited for."""
-        self.total -= self._records.pop(claim, 0)
+        self.total -= self._records.pop(progress, 0)
         self._change.set()
 
     async def until_room(self) -> None:
@@ -129,7 +129,7 @@ class StreamCursor:
         self._cut = False  # the chunk's remaining rows were dropped
         self._passed = 0  # the chunk is processed, or handed out for explicit acknowledgement, below this offset
         self._message: HandedOut | None = None  # what was in hand when the rest of its lot was given back
-        self._claims = weakref.WeakSet[OffsetTracker]()  # those of which something was handed out
+        self._claims = weakref.WeakSet[Progress]()  # those of which something was handed out
         self._batch: HandedOut | None = None  # in hand: the range of a batch
 
     def __repr__(self) -> str:
@@ -160,7 +160,7 @@ class StreamCursor:
         chunk = await self._next_chunk()
         most = LOT_ROWS if self._unacknowledged is None else min(COUNTED_LOT_ROWS, self._unacknowledged.room)
         records = chunk.records.slice(self._row, self._row + most)
-        load(self._lot, records, chunk.tracker, self._passed)
+        load(self._lot, records, chunk.progress, self._passed)
         self._take(len(records))
 
     def batches(self) -> AsyncIterator[pa.RecordBatch]:
@@ -176,8 +176,8 @@ class StreamCursor:
             self._end_looking()
         batch = chunk.records.slice(self._row).columns()
         self._take(batch.num_rows)
-        self._batch = HandedOut(chunk.tracker, self._passed, chunk.until, batch.num_rows)
-        chunk.tracker.hand_over(chunk.until)
+        self._batch = HandedOut(chunk.progress, self._passed, chunk.until, batch.num_rows)
+        chunk.progress.hand_over(chunk.until)
         self._batches.add(batch, self._batch)
         return batch
 
@@ -205,7 +205,7 @@ class StreamCursor:
         elif self._batch is not None:
             self._mark(self._batch.until)
             self._batch = None
-        return not self._chunk.tracker.lost
+        return not self._chunk.progress.lost
 
     def handed_out(self, taken: Message | pa.RecordBatch | None) -> HandedOut | None:
         """The range to acknowledge; None if nothing is in hand. Raises ValueError for what was not handed out here."""
@@ -231,37 +231,37 @@ class StreamCursor:
             self._mark(min(offset, self._batch.until))
 
     def checkpoint(self) -> None:
-        """Report the application's progress to the claim's tracker; the message in hand is not processed."""
+        """Report the application's progress to the partition's progress; the message in hand is not processed."""
         if (message := self._in_hand()) is not None and self._chunk is not None:
-            self._chunk.tracker.hand_over(message.until)
+            self._chunk.progress.hand_over(message.until)
             if self._unacknowledged is None:
                 self._mark(message.until - 1)
 
-    def drop(self, tracker: OffsetTracker) -> None:
+    def drop(self, progress: Progress) -> None:
         """The claim is closed: hand out nothing more of it. What is in hand may still be acknowledged."""
-        self.queue.drop(tracker)
-        if self._chunk is not None and self._chunk.tracker is tracker:
+        self.queue.drop(progress)
+        if self._chunk is not None and self._chunk.progress is progress:
             self.checkpoint()
             self._give_back_rows()
             self._drop_rest(self._chunk)
 
-    def pause(self, tracker: OffsetTracker) -> None:
+    def pause(self, progress: Progress) -> None:
         """Hand out nothing more of a claim until `resume`; the rest is held in the queue."""
         chunk, rest = self._chunk, None
-        if chunk is not None and chunk.tracker is tracker and not self._cut:
+        if chunk is not None and chunk.progress is progress and not self._cut:
             self._give_back_rows()
             if self._row < len(chunk.records):
                 rest = chunk.rest(self._row, self._passed if self._message is None else self._message.until)
                 self._drop_rest(chunk)
-        self.queue.hold(tracker, rest)
+        self.queue.hold(progress, rest)
 
-    def resume(self, tracker: OffsetTracker) -> None:
-        self.queue.unhold(tracker)
+    def resume(self, progress: Progress) -> None:
+        self.queue.unhold(progress)
 
     def close(self) -> None:
         """End the iteration; what was fetched and not handed out is dropped."""
         if self._chunk is not None:
-            self.drop(self._chunk.tracker)
+            self.drop(self._chunk.progress)
         self._patience.cancel()
         self.queue.close()
 
@@ -284,7 +284,7 @@ class StreamCursor:
         """Count rows of the chunk as taken for the application."""
         self._row += rows
         if self._unacknowledged is not None and self._chunk is not None:
-            self._unacknowledged.add(self._chunk.tracker, rows)
+            self._unacknowledged.add(self._chunk.progress, rows)
 
     def _pass_on(self) -> None:
         """The next is taken: what was in hand is processed by that, unless acknowledgement is explicit."""
@@ -320,7 +320,7 @@ class StreamCursor:
             if chunk.error is not None:
                 raise chunk.error
             self._chunk, self._row, self._cut, self._passed = chunk, 0, False, chunk.first
-            self._claims.add(chunk.tracker)
+            self._claims.add(chunk.progress)
 
     async def _wait(self, wait: Callable[[], Awaitable[None]]) -> None:
         with anyio.CancelScope() as self._patience:
@@ -328,10 +328,10 @@ class StreamCursor:
 
     def _mark(self, until: int) -> None:
         assert self._chunk is not None
-        tracker = self._chunk.tracker
+        progress = self._chunk.progress
         if until > self._passed:
-            tracker.hand_over(until)
-            tracker.mark(self._passed, until)
+            progress.hand_over(until)
+            progress.mark(self._passed, until)
             self._passed = until
 
 

@@ -18,7 +18,7 @@ from kzconsumer.model import RangeIdentity
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.sinks.interface import Batch, RangeData, Sink
-from kzconsumer.testing.sink_member import Member, MemberFailedError, Moment, Written, import_once
+from kzconsumer.testing.sink_member import ContractWrite, MemberFailedError, Moment, SinkProcess, import_once
 
 # Keys and values that Kafka stores and that a sink may not expect.
 
@@ -81,16 +81,16 @@ class Group:
         import_once(contract.__module__)
         self._temporary = tempfile.TemporaryDirectory(prefix="sink-contract-", ignore_cleanup_errors=True)
         self.directory = Path(self._temporary.name)
-        self._members: list[Member] = []
+        self._members: list[SinkProcess] = []
         self._names = (f"contract-{number}" for number in itertools.count())
-        self._measured: Written | None = None
+        self._measured: ContractWrite | None = None
         self._started = False
         self._unusable = False
 
-    def one(self) -> Member:
+    def one(self) -> SinkProcess:
         return self._first(1)[0]
 
-    def two(self) -> tuple[Member, Member]:
+    def two(self) -> tuple[SinkProcess, SinkProcess]:
         one, other = self._first(2)
         return one, other
 
@@ -99,7 +99,7 @@ class Group:
         topic = old.topic if old else next(self._names)
         return Log(self, topic, (old.incarnation if old else 1) + incarnation, epoch, what)
 
-    def measured(self) -> Written:
+    def measured(self) -> ContractWrite:
         """A write without faults."""
         if self._measured is None:
             log = self.log()
@@ -121,18 +121,18 @@ class Group:
             member.close()
         self._temporary.cleanup()
 
-    def _first(self, count: int) -> list[Member]:
+    def _first(self, count: int) -> list[SinkProcess]:
         self._members = [member for member in self._members if member.alive]
         while len(self._members) < count:
             self._members.append(self._start())
         return self._members[:count]
 
-    def _start(self) -> Member:
+    def _start(self) -> SinkProcess:
         """Fails the test if the sink does not start; if it never has, the following tests are skipped."""
         if self._unusable:
             pytest.skip("the sink does not start, as the first test that needed it says")
         try:
-            member = Member(partial(_build, self.contract, self.directory), self.directory / "stdout")
+            member = SinkProcess(partial(_build, self.contract, self.directory), self.directory / "stdout")
         except MemberFailedError as error:
             self._unusable = not self._started
             pytest.fail(f"the sink does not start: {error}", pytrace=False)
@@ -182,17 +182,17 @@ class Log:
         return (part,)
 
     def begin(
-        self, member: Member, parts: Sequence[RangeData], moment: Moment | None = None, signal: int = SIGKILL
+        self, member: SinkProcess, parts: Sequence[RangeData], moment: Moment | None = None, signal: int = SIGKILL
     ) -> None:
         """Start writing ranges for the first time, as one batch."""
         batch = Batch(tuple(parts), follows=self._follows(parts) if member.fingerprint else ())
         member.begin(batch, (), self._recorder(parts), moment, signal)
 
-    def write(self, member: Member, parts: Sequence[RangeData]) -> Written:
+    def write(self, member: SinkProcess, parts: Sequence[RangeData]) -> ContractWrite:
         self.begin(member, parts)
         return _done(member)
 
-    def refused(self, member: Member, parts: Sequence[RangeData]) -> str:
+    def refused(self, member: SinkProcess, parts: Sequence[RangeData]) -> str:
         """Have ranges written that the destination must not take; returns why it does not."""
         self.begin(member, parts)
         done = member.finish()
@@ -212,7 +212,9 @@ class Log:
         left_out = set(_values(part))
         self._produced = [value for value in self._produced if value not in left_out]
 
-    def again(self, member: Member, parts: Sequence[RangeData], *, ask: bool = True, recorded: bool = True) -> None:
+    def again(
+        self, member: SinkProcess, parts: Sequence[RangeData], *, ask: bool = True, recorded: bool = True
+    ) -> None:
         """Replay a batch that was not committed; with `recorded` its recorded steps are known."""
         if not member.fingerprint:
             self._otherwise_cut(member, parts)
@@ -238,7 +240,7 @@ class Log:
         if contract.promise == "exactly-once":
             assert not double, f"{len(double)} of {len(self._produced)} records are double{what}: {double[:3]}"
 
-    def _otherwise_cut(self, member: Member, parts: Sequence[RangeData]) -> None:
+    def _otherwise_cut(self, member: SinkProcess, parts: Sequence[RangeData]) -> None:
         """Without plans the next member cuts the same records into other batches."""
         middles = {part.partition: (part.first + part.until) // 2 for part in parts}
         for low in (True, False):
@@ -312,18 +314,18 @@ def _listed(values: Counter[bytes | None]) -> list[bytes | None]:
     ]
 
 
-def write_failed(member: Member) -> bool:
+def write_failed(member: SinkProcess) -> bool:
     """Whether the write that `begin` started has failed."""
     return _finished(member).error is not None
 
 
-def _finished(member: Member) -> Written:
+def _finished(member: SinkProcess) -> ContractWrite:
     written = member.finish()
     assert written is not None, f"{member} died in a write"
     return written
 
 
-def _done(member: Member) -> Written:
+def _done(member: SinkProcess) -> ContractWrite:
     written = _finished(member)
     assert written.error is None, f"a write failed: {written.error}"
     return written

@@ -1,6 +1,6 @@
 """Member processes for the sink contract, each with a sink, which can be killed or stopped at any moment.
 
-`Member` is the contract's handle, `_live` the process.
+`SinkProcess` is the contract's handle, `_live` the process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Moment(NamedTuple):
     at: float
 
 
-class Written(NamedTuple):
+class ContractWrite(NamedTuple):
     """The result of a write: an error, or its length. `calls` are those of the sink's own process."""
 
     error: str | None
@@ -72,7 +72,7 @@ class _Aside(NamedTuple):
     records: int
 
 
-class Member:
+class SinkProcess:
     """A process with a sink."""
 
     def __init__(self, build: Callable[[], Sink], stdout: Path) -> None:
@@ -81,7 +81,7 @@ class Member:
         self._process.start()
         theirs.close()
         self._record: Callable[[str], bool] = lambda step: False
-        self._early: Written | None = None
+        self._early: ContractWrite | None = None
         self.alive = True
         try:
             self.fingerprint: str = self._answer()
@@ -120,13 +120,13 @@ class Member:
             else:
                 self.kill()
 
-    def finish(self) -> Written | None:
+    def finish(self) -> ContractWrite | None:
         """The result of the write; None if the process died or was stopped in it."""
         early, self._early = self._early, None
         if early is not None or not self.alive:
             return early
         try:
-            written: Written = self._answer()
+            written: ContractWrite = self._answer()
         except (EOFError, ConnectionError):
             self.kill()
             return None
@@ -219,7 +219,7 @@ async def _serve(build: Callable[[], Sink], pipe: Connection, fate: _Fate) -> No
             pipe.send(("answer", answer))
 
 
-async def _write(sink: Sink, can: Capabilities, asked: _Write, pipe: Connection, fate: _Fate) -> Written:
+async def _write(sink: Sink, can: Capabilities, asked: _Write, pipe: Connection, fate: _Fate) -> ContractWrite:
     recorded = 0
 
     async def record(step: str) -> bool:
@@ -237,10 +237,10 @@ async def _write(sink: Sink, can: Capabilities, asked: _Write, pipe: Connection,
     try:
         await sink.write(batch)
     except Exception as error:
-        return Written(raised(error))
+        return ContractWrite(raised(error))
     finally:
         fate.end()
-    return Written(None, fate.calls, recorded, time.monotonic() - began)
+    return ContractWrite(None, fate.calls, recorded, time.monotonic() - began)
 
 
 class _Fate:

@@ -35,12 +35,12 @@ class Arming(NamedTuple):
     kinds: Mapping[int, WatchKind]
 
 
-class Asked(Generic[R]):
+class CallerRequest(Generic[R]):
     """A caller's request, waiting for a connection or in flight. A caller that gives up cancels `outcome`."""
 
     def __init__(
         self,
-        request: wire.Request[R],
+        request: wire.WireRequest[R],
         loss: Callable[[str], KzConsumerError],
         arming: Arming | None = None,
         watches: WatchTable | None = None,
@@ -218,12 +218,12 @@ class Link(asyncio.Protocol):
         self._calls.append((xid, call))
         self._write(_SIZE_XID.pack(len(body) + 4, xid) + body)
 
-    async def ask(self, request: wire.Request[R], xid: int | None = None) -> R:
+    async def ask(self, request: wire.WireRequest[R], xid: int | None = None) -> R:
         """The decoded reply.
 
         Raises the server's refusal, ConnectionLostError, SecurityError if the server rejects us.
         """
-        call = Asked(request, ConnectionLostError)
+        call = CallerRequest(request, ConnectionLostError)
         self.send(request.body, call, xid)
         try:
             return await call.outcome

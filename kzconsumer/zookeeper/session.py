@@ -33,7 +33,7 @@ from kzconsumer.zookeeper.operations import (
 from kzconsumer.zookeeper.server_choice import FormerSession
 from kzconsumer.zookeeper.session_life import SessionLife, SessionState
 from kzconsumer.zookeeper.watch_table import Watch, WatchKind
-from kzconsumer.zookeeper.wire import Request
+from kzconsumer.zookeeper.wire import WireRequest
 
 __all__ = [
     "Check",
@@ -54,7 +54,7 @@ R = TypeVar("R")
 
 
 class _Watching(Protocol[R]):
-    def __call__(self, path: str, full: str, *, watch: bool) -> Request[R]: ...
+    def __call__(self, path: str, full: str, *, watch: bool) -> WireRequest[R]: ...
 
 
 class ZooKeeperSession(SessionLife):

@@ -27,7 +27,7 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.zookeeper import server_choice, wire
 from kzconsumer.zookeeper.credentials import Access
 from kzconsumer.zookeeper.heartbeat import Beat, Heartbeat
-from kzconsumer.zookeeper.link import Arming, Asked, Link, Own
+from kzconsumer.zookeeper.link import Arming, CallerRequest, Link, Own
 from kzconsumer.zookeeper.operations import Check, ConnectString
 from kzconsumer.zookeeper.server_choice import PAUSE, FormerSession, Found, Handshake, ServerChoice
 from kzconsumer.zookeeper.watch_table import WatchTable, run_callback
@@ -76,7 +76,7 @@ class SessionLife:
         self._restoring = 0  # SetWatches without reply; until they have one, _zxid stays where they start from
         self._heartbeat = Heartbeat()
         self._link: Link | None = None
-        self._waiting: dict[Asked[Any], None] = {}
+        self._waiting: dict[CallerRequest[Any], None] = {}
         self._closing = False
         self._process = os.getpid()
         self._served = clock.now()
@@ -140,7 +140,7 @@ class SessionLife:
         if self._over:
             raise self._end()
 
-    async def ask(self, request: wire.Request[R], arming: Arming | None = None) -> R:
+    async def ask(self, request: wire.WireRequest[R], arming: Arming | None = None) -> R:
         """Send a request, in the order of calls, as soon as there is a connection; returns the reply.
 
         Raises ConnectionLostError (sent, no reply), SessionExpiredError, and the server's refusal. A request that an
@@ -153,7 +153,7 @@ class SessionLife:
                 if self._closing:
                     raise SessionExpiredError("the session is being closed")
                 try:
-                    return await self._ask(Asked(request, self._loss, arming, self.watches))
+                    return await self._ask(CallerRequest(request, self._loss, arming, self.watches))
                 except NotNowError as error:
                     if error.wait and self._brief:
                         raise
@@ -178,7 +178,7 @@ class SessionLife:
         closing = wire.close_session(lambda: self.end(SessionState.CLOSED, "closed"))
         while self.id and not self._over:
             try:
-                await self._ask(Asked(closing, self._loss))
+                await self._ask(CallerRequest(closing, self._loss))
             except ConnectionLostError:
                 continue
             except (SessionExpiredError, ZooKeeperError):
@@ -226,7 +226,7 @@ class SessionLife:
             self.end(SessionState.EXPIRED, f"failed: {error!r}")
             log.exception("session failed", session=self.name)
 
-    async def _ask(self, call: Asked[R]) -> R:
+    async def _ask(self, call: CallerRequest[R]) -> R:
         if self._link and not self._link.lost.done():
             self._link.send(call.request.body, call)
         else:

@@ -74,7 +74,7 @@ _HEADER = struct.Struct("!iqi")
 _CODE = struct.Struct("!i")
 
 
-class Request(msgspec.Struct, Generic[R], frozen=True):
+class WireRequest(msgspec.Struct, Generic[R], frozen=True):
     """A request's body (opcode and record, without xid) and the function that decodes its reply."""
 
     path: str
@@ -121,7 +121,7 @@ def event(body: bytes) -> tuple[EventType, str] | None:
     return EventType(answer.type), answer.path
 
 
-def result(request: Request[R], answer: Reply) -> R:
+def result(request: WireRequest[R], answer: Reply) -> R:
     """The reply's value. Raises the server's refusal, ConnectionLostError if it drops the session, ProtocolError."""
     if answer.code != OK:
         raise _error(answer.code, request.path)
@@ -233,7 +233,7 @@ def handshake(session_id: int, password: bytes, timeout: float, last_zxid: int) 
     return bytes(request.serialize())
 
 
-def get(path: str, full: str, *, watch: bool = False) -> Request[Node]:
+def get(path: str, full: str, *, watch: bool = False) -> WireRequest[Node]:
     def decode(body: bytes) -> Node:
         answer = protocol.GetDataResponse.deserialize(body)
         return Node(answer.data or b"", stat_of(answer.stat))
@@ -241,13 +241,13 @@ def get(path: str, full: str, *, watch: bool = False) -> Request[Node]:
     return _request(path, protocol.GetDataRequest(path=full, watch=watch), decode)
 
 
-def exists(path: str, full: str, *, watch: bool = False) -> Request[Stat]:
+def exists(path: str, full: str, *, watch: bool = False) -> WireRequest[Stat]:
     """The reply is NoNodeError if there is none."""
     request = protocol.ExistsRequest(path=full, watch=watch)
     return _request(path, request, lambda body: stat_of(protocol.ExistsResponse.deserialize(body).stat))
 
 
-def children(path: str, full: str, *, watch: bool = False) -> Request[list[str]]:
+def children(path: str, full: str, *, watch: bool = False) -> WireRequest[list[str]]:
     def decode(body: bytes) -> list[str]:
         names = protocol.GetChildren2Response.deserialize(body).children
         if None in names:
@@ -257,31 +257,31 @@ def children(path: str, full: str, *, watch: bool = False) -> Request[list[str]]
     return _request(path, protocol.GetChildren2Request(path=full, watch=watch), decode)
 
 
-def create(path: str, full: str, data: bytes, *, ephemeral: bool, acl: Acl = "open") -> Request[None]:
+def create(path: str, full: str, data: bytes, *, ephemeral: bool, acl: Acl = "open") -> WireRequest[None]:
     return _request(path, _create(full, data, ephemeral, acl), nothing)
 
 
-def set_data(path: str, full: str, data: bytes, version: int) -> Request[Stat]:
+def set_data(path: str, full: str, data: bytes, version: int) -> WireRequest[Stat]:
     request = protocol.SetDataRequest(path=full, data=data, version=version)
     return _request(path, request, lambda body: stat_of(protocol.SetDataResponse.deserialize(body).stat))
 
 
-def delete(path: str, full: str, version: int) -> Request[None]:
+def delete(path: str, full: str, version: int) -> WireRequest[None]:
     return _request(path, protocol.DeleteRequest(path=full, version=version), nothing)
 
 
-def sync(path: str, full: str) -> Request[None]:
+def sync(path: str, full: str) -> WireRequest[None]:
     return _request(path, protocol.SyncRequest(path=full), nothing)
 
 
-def close_session(answered: Callable[[], None]) -> Request[None]:
+def close_session(answered: Callable[[], None]) -> WireRequest[None]:
     """`answered` is called while the reply is read."""
     return _request("", protocol.CloseRequest(), lambda body: answered())
 
 
 def multi(
     operations: Sequence[Operation], full: Callable[[str], str], acl: Callable[[str], Acl] = lambda full: "open"
-) -> Request[list[Stat | None]]:
+) -> WireRequest[list[Stat | None]]:
     """All or nothing; decoding the reply raises MultiFailedError with the operation that failed."""
     transaction = protocol.TransactionRequest()
     for operation in operations:
@@ -302,21 +302,21 @@ def set_watches(last_zxid: int, paths: dict[WatchKind, list[str]]) -> bytes:
     return bytes(request.serialize(None))
 
 
-def add_auth(scheme: str, auth: bytes) -> Request[bytes]:
+def add_auth(scheme: str, auth: bytes) -> WireRequest[bytes]:
     """To be sent with AUTH_XID; adds a user to those that the connection is authenticated as."""
     return _request("", protocol.AuthRequest(type=0, scheme=scheme, auth=auth), bytes)
 
 
-def sasl(token: bytes) -> Request[bytes]:
+def sasl(token: bytes) -> WireRequest[bytes]:
     """The reply is the server's next token, empty if it has no SASL."""
-    return Request("", _SASL.pack(_SASL_OPCODE, len(token)) + token, buffer)
+    return WireRequest("", _SASL.pack(_SASL_OPCODE, len(token)) + token, buffer)
 
 
-def _request(path: str, record: Any, decode: Callable[[bytes], R]) -> Request[R]:
+def _request(path: str, record: Any, decode: Callable[[bytes], R]) -> WireRequest[R]:
     body = bytes(record.serialize(None))
     if len(body) > MAX_REQUEST:
         raise ZooKeeperError(path, f"a request of {len(body)} bytes is more than a server takes ({MAX_REQUEST})")
-    return Request(path, body, decode)
+    return WireRequest(path, body, decode)
 
 
 def _create(full: str, data: bytes, ephemeral: bool, acl: Acl, sequential: bool = False) -> Any:

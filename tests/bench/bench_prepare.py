@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from kzconsumer.clock import now
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.progress import Chunk, OffsetTracker
+from kzconsumer.offsets.progress import Chunk, Progress
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.settings.sections import BatchSettings
@@ -54,11 +54,11 @@ class Preparing(WithoutPreparing):
         await self._sink.prepare(batch)
 
 
-def chunk_of(tracker: OffsetTracker, first: int, rows: int, value: bytes) -> Chunk:
+def chunk_of(progress: Progress, first: int, rows: int, value: bytes) -> Chunk:
     until = first + rows
     columns = {
-        "topic": pa.array([tracker.topic_partition.topic] * rows).cast(SCHEMA.field("topic").type),
-        "partition": pa.array([tracker.topic_partition.partition] * rows, pa.int32()),
+        "topic": pa.array([progress.topic_partition.topic] * rows).cast(SCHEMA.field("topic").type),
+        "partition": pa.array([progress.topic_partition.partition] * rows, pa.int32()),
         "offset": pa.array(range(first, until), pa.int64()),
         "timestamp": pa.array([1_700_000_000_000] * rows, pa.int64()).cast(SCHEMA.field("timestamp").type),
         "timestamp_type": pa.array([0] * rows).cast(SCHEMA.field("timestamp_type").type),
@@ -67,17 +67,17 @@ def chunk_of(tracker: OffsetTracker, first: int, rows: int, value: bytes) -> Chu
         "headers": pa.array([[]] * rows, SCHEMA.field("headers").type),
     }
     batch = pa.record_batch([columns[name] for name in SCHEMA.names], schema=SCHEMA)
-    return Chunk(tracker, first, until, ColumnRecords(batch), batch.nbytes)
+    return Chunk(progress, first, until, ColumnRecords(batch), batch.nbytes)
 
 
 async def run(sink: WithoutPreparing, rows: int, value: bytes, topic: str) -> float:
     """Seconds for all batches with so many rows."""
-    trackers = [OffsetTracker(TopicPartition(topic, n), 0, incarnation=1) for n in range(PARTITIONS)]
+    owned = [Progress(TopicPartition(topic, n), 0, incarnation=1) for n in range(PARTITIONS)]
     part = rows // PARTITIONS
     queue = ChunkQueue(1 << 40)
     for number in range(BATCHES):
-        for tracker in trackers:
-            chunk = chunk_of(tracker, number * part, part, value)
+        for progress in owned:
+            chunk = chunk_of(progress, number * part, part, value)
             queue.reserve(chunk.size)
             queue.put(chunk)
     runner = SinkRunner("spark", sink, BatchSettings(max_records=rows, max_bytes=1 << 40, max_time=600.0), Owned())
@@ -85,7 +85,7 @@ async def run(sink: WithoutPreparing, rows: int, value: bytes, topic: str) -> fl
     async with anyio.create_task_group() as tasks:
         began = now()
         tasks.start_soon(runner.run)
-        while any(tracker.processed < BATCHES * part for tracker in trackers):
+        while any(progress.processed < BATCHES * part for progress in owned):
             await anyio.sleep(0.005)
         seconds = now() - began
         await runner.stop(10)

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import msgspec
 from pyspark.sql import SparkSession
 
-from kzconsumer_spark.pipe.messages import Start, ToFunction
+from kzconsumer_spark.pipe.messages import StartWorker, ToFunction
 from kzconsumer_spark.pipe.spark_settings import settings
 from kzconsumer_spark.worker.spark_session import take_pipes
 
@@ -68,7 +68,9 @@ def _run(session: SparkSession, read: Read) -> None:
 def session_in(scratch: str, conf: Mapping[str, str]) -> SparkSession:
     """With our worker's settings."""
     to = ToFunction(function="")
-    start = Start(scratch=scratch, master="local[2]", conf=dict(conf), destination=to, next_batch=0, safe_until=0.0)
+    start = StartWorker(
+        scratch=scratch, master="local[2]", conf=dict(conf), destination=to, next_batch=0, safe_until=0.0
+    )
     session = SparkSession.builder.config(map={**settings(start)}).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session

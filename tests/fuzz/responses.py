@@ -26,17 +26,17 @@ from kzconsumer.brokers.protocol.cluster_state import (
 )
 from kzconsumer.brokers.protocol.groups import (
     ConsumerGroupDescribeRequest,
+    CoordinatedMember,
     Coordinator,
+    CoordinatorOffset,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
     GroupListing,
-    GroupMember,
     GroupState,
     ListedGroup,
     ListGroupsRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
-    StoredOffset,
     StoredOffsets,
 )
 from kzconsumer.brokers.protocol.log_reads import (
@@ -173,7 +173,7 @@ def committed(tree: Tree) -> dict[TopicPartition, int]:
 
 def stored(tree: Tree) -> StoredOffsets:
     offsets = {
-        TopicPartition(topic["name"], part["partition_index"]): StoredOffset(
+        TopicPartition(topic["name"], part["partition_index"]): CoordinatorOffset(
             part["error_code"], part["committed_offset"], part["metadata"] or "", part.get("committed_leader_epoch", -1)
         )
         for topic in tree["topics"]
@@ -196,9 +196,9 @@ def groups_described(tree: Tree) -> dict[str, GroupState]:
     }
 
 
-def member(tree: Tree) -> GroupMember:
+def member(tree: Tree) -> CoordinatedMember:
     topics, owned = topics_in(tree["member_metadata"]), partitions_in(tree["member_assignment"])
-    return GroupMember(tree["member_id"], tree["client_id"], tree["client_host"], topics, owned)
+    return CoordinatedMember(tree["member_id"], tree["client_id"], tree["client_host"], topics, owned)
 
 
 def topics_in(data: bytes) -> tuple[str, ...]:
@@ -234,14 +234,14 @@ def newer_groups(tree: Tree) -> dict[str, GroupState]:
     }
 
 
-def newer_member(tree: Tree) -> GroupMember:
+def newer_member(tree: Tree) -> CoordinatedMember:
     owned = [
         TopicPartition(each["topic_name"], number)
         for each in tree["assignment"]["topic_partitions"]
         for number in each["partitions"]
     ]
     topics = tuple(tree["subscribed_topic_names"])
-    return GroupMember(tree["member_id"], tree["client_id"], tree["client_host"], topics, tuple(owned))
+    return CoordinatedMember(tree["member_id"], tree["client_id"], tree["client_host"], topics, tuple(owned))
 
 
 def configured(tree: Tree) -> dict[str, TopicConfig]:

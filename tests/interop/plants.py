@@ -11,7 +11,7 @@ import msgspec
 from kzconsumer.errors import NoNodeError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.progress import Progress
 from kzconsumer.offsets.storage import OffsetWrite, ZooKeeperOffsetStorage
 from kzconsumer.registry.owners import OwnerRegistry
 
@@ -20,9 +20,9 @@ def release_uncommitted() -> None:
     """A partition is released without a commit of what was processed since the last periodic one."""
     write_due = Committer._write_due
 
-    async def write_all(self: Committer, trackers: Collection[OffsetTracker], **more: Any) -> None:
-        if trackers is self._positions:  # the periodic commit
-            await write_due(self, trackers, **more)
+    async def write_all(self: Committer, owned: Collection[Progress], **more: Any) -> None:
+        if owned is self._positions:  # the periodic commit
+            await write_due(self, owned, **more)
 
     Committer._write_due = write_all  # type: ignore[method-assign]
 

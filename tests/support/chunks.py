@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.progress import Chunk, Message, OffsetTracker, load
+from kzconsumer.offsets.progress import Chunk, Message, Progress, load
 from kzconsumer.records._native import Lot
 from kzconsumer.records.decode import decode
 from kzconsumer.records.forms import RawRecords, Records
@@ -16,11 +16,11 @@ from tests.support.record_sets import Record, record_batch
 TOPIC = "orders"
 
 
-def tracker(partition: int = 0, start: int = 0) -> OffsetTracker:
-    return OffsetTracker(TopicPartition(TOPIC, partition), start)
+def progress(partition: int = 0, start: int = 0) -> Progress:
+    return Progress(TopicPartition(TOPIC, partition), start)
 
 
-def chunk(claim: OffsetTracker, first: int, until: int, offsets: Sequence[int] | None = None) -> Chunk:
+def chunk(progress: Progress, first: int, until: int, offsets: Sequence[int] | None = None) -> Chunk:
     """The records of `first <= offset < until`, or only those at `offsets` (a compacted log), fetched for a claim."""
     present = range(first, until) if offsets is None else offsets
     data = record_batch(
@@ -29,25 +29,25 @@ def chunk(claim: OffsetTracker, first: int, until: int, offsets: Sequence[int] |
         offset_deltas=[offset - first for offset in present],
         last_offset_delta=until - first - 1,
     )
-    topic, partition = claim.topic_partition
+    topic, partition = progress.topic_partition
     decoded = decode(memoryview(data), topic=topic, partition=partition, start=first)
     assert (decoded.next_offset, decoded.corrupt) == (until, None)
-    return Chunk(claim, first, until, decoded.records, len(data))
+    return Chunk(progress, first, until, decoded.records, len(data))
 
 
-def raw_chunk(claim: OffsetTracker, first: int, until: int, data: memoryview) -> Chunk:
+def raw_chunk(progress: Progress, first: int, until: int, data: memoryview) -> Chunk:
     """Bytes for these offsets, as a fetcher keeps them for a sink of raw bytes."""
-    return Chunk(claim, first, until, RawRecords(data, until - first), len(data))
+    return Chunk(progress, first, until, RawRecords(data, until - first), len(data))
 
 
-def hole(claim: OffsetTracker, first: int, until: int) -> Chunk:
+def hole(progress: Progress, first: int, until: int) -> Chunk:
     """A range without records."""
-    return Chunk(claim, first, until)
+    return Chunk(progress, first, until)
 
 
-def failure(claim: OffsetTracker, at: int, error: Exception) -> Chunk:
+def failure(progress: Progress, at: int, error: Exception) -> Chunk:
     """The end of a claim's records, with its reason."""
-    return Chunk(claim, at, at, error=error)
+    return Chunk(progress, at, at, error=error)
 
 
 def put(queue: ChunkQueue, *chunks: Chunk) -> None:
@@ -76,10 +76,10 @@ class LeaseInHand(Lease):
         self._held = False
 
 
-def messages(records: Records, claim: OffsetTracker | None = None) -> list[Message]:
+def messages(records: Records, claim: Progress | None = None) -> list[Message]:
     """Records as a stream hands them out."""
     lot = Lot()
     if len(records):
-        load(lot, records, claim or tracker(3), 0)
+        load(lot, records, claim or progress(3), 0)
     lot.allow(60.0)
     return [message for _ in range(len(lot)) if (message := lot.take()) is not None]

@@ -17,7 +17,7 @@ import pytest
 from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import RangeData
-from kzconsumer_files.names import Owner
+from kzconsumer_files.names import TargetOwner
 from kzconsumer_files.parquet import write_records
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_spark.daemon.spool import SpoolPlace, write_spool
@@ -27,7 +27,7 @@ from kzconsumer_spark.worker.range_writers import TableTarget
 from tests.support.range_data import range_data
 
 Target = TypeVar("Target", bound=TableTarget[Any])
-OWNER = Owner(cluster="c", group="g")
+OWNER = TargetOwner(cluster="c", group="g")
 _HEADER = {"name": "key", "type": "string"}, {"name": "value", "type": "binary"}
 _HEADERS = {
     "type": "array",
@@ -54,7 +54,7 @@ def spark_columns(**types: object) -> str:
     return msgspec.json.encode({"type": "struct", "fields": fields}).decode()
 
 
-def claimed(path: Path, owner: Owner = OWNER, partition_by: tuple[str, ...] = ()) -> DeltaTarget:
+def claimed(path: Path, owner: TargetOwner = OWNER, partition_by: tuple[str, ...] = ()) -> DeltaTarget:
     target = DeltaTarget(ToDelta(path=str(path), partition_by=partition_by))
     target.claim(owner)
     return target

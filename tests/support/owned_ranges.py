@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.offsets.progress import Message, OffsetTracker
+from kzconsumer.offsets.progress import Message, Progress
 from kzconsumer.registry.claim_record import Plan, Spans
 from kzconsumer.zookeeper.session import Lease
 from tests.support.chunks import LeaseInHand
@@ -15,25 +15,25 @@ class Owned:
     """`made` are the positions of `claims` at each commit; `error` is raised by it. A test overrides the rest."""
 
     def __init__(
-        self, claims: Iterable[OffsetTracker] = (), error: Exception | None = None, *, lease: Lease | None = None
+        self, owned: Iterable[Progress] = (), error: Exception | None = None, *, lease: Lease | None = None
     ) -> None:
         self.lease = lease or LeaseInHand()
-        self.claims = list(claims)
+        self.claims = list(owned)
         self.error = error
         self.made: list[list[int]] = []
 
-    async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
+    async def plan(self, plans: Mapping[Progress, Plan]) -> Collection[Progress]:
         return list(plans)
 
-    async def record_step(self, claims: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
+    async def record_step(self, owned: Collection[Progress], step: str) -> Collection[Progress]:
         raise AssertionError("the sink has no steps")
 
-    async def record_rejected(self, offsets: Mapping[OffsetTracker, Spans]) -> Collection[OffsetTracker]:
+    async def record_rejected(self, offsets: Mapping[Progress, Spans]) -> Collection[Progress]:
         return list(offsets)
 
-    def require_room(self, offsets: Mapping[OffsetTracker, Spans]) -> None: ...
+    def require_room(self, offsets: Mapping[Progress, Spans]) -> None: ...
 
-    async def record_contents(self, figures: Mapping[OffsetTracker, tuple[int, str]]) -> Collection[OffsetTracker]:
+    async def record_contents(self, figures: Mapping[Progress, tuple[int, str]]) -> Collection[Progress]:
         return list(figures)
 
     async def message(self, partition: TopicPartition, offset: int) -> Message | None:
@@ -44,7 +44,7 @@ class Owned:
         if self.error is not None:
             raise self.error
 
-    async def resume_after_replay(self, claim: OffsetTracker) -> None:
+    async def resume_after_replay(self, progress: Progress) -> None:
         raise AssertionError("nothing was replayed")
 
 

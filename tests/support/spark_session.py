@@ -14,16 +14,16 @@ from pyspark.sql import DataFrame, SparkSession
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer_spark.daemon.spool import SpoolPlace, write_spool
 from kzconsumer_spark.daemon.workers import worker_environment
-from kzconsumer_spark.pipe.messages import SpooledRange, Start, ToFiles
+from kzconsumer_spark.pipe.messages import SpooledRange, StartWorker, ToFiles
 from kzconsumer_spark.ranges.batch import read_spool
 from kzconsumer_spark.worker.spark_session import build_session, start_java
 
 
 def into_parquet(
     scratch: Path, path: str = "", conf: Mapping[str, str] | None = None, master: str = "local[2]"
-) -> Start:
+) -> StartWorker:
     """The configuration of a worker that writes Parquet."""
-    return Start(
+    return StartWorker(
         scratch=str(scratch),
         master=master,
         conf=dict(conf or {}),

@@ -80,7 +80,7 @@ def _broker(reader: Reader) -> Broker:
     return Broker(reader.int32(), reader.string(), reader.int32())
 
 
-class StoredOffset(msgspec.Struct, frozen=True):
+class CoordinatorOffset(msgspec.Struct, frozen=True):
     error: int
     """Of a partition that has no offset: NONE, but UNKNOWN_TOPIC_OR_PARTITION in version 0, and always from 0.8.2."""
     offset: int
@@ -93,7 +93,7 @@ class StoredOffset(msgspec.Struct, frozen=True):
 class StoredOffsets(msgspec.Struct, frozen=True):
     error: int
     """Of the whole request; 0 before version 2, where each partition has it."""
-    offsets: dict[TopicPartition, StoredOffset]
+    offsets: dict[TopicPartition, CoordinatorOffset]
 
 
 class OffsetFetchRequest(msgspec.Struct, frozen=True):
@@ -123,13 +123,13 @@ class OffsetFetchRequest(msgspec.Struct, frozen=True):
             return StoredOffsets(reader.int16() if version >= 2 else 0, offsets)
 
 
-def _stored(reader: Reader, version: int) -> StoredOffset:
+def _stored(reader: Reader, version: int) -> CoordinatorOffset:
     offset = reader.int64()
     leader_epoch = reader.int32() if version >= 5 else -1
     metadata = reader.nullable_string() or ""
     error = reader.int16()
     reader.tags()
-    return StoredOffset(error, offset, metadata, leader_epoch)
+    return CoordinatorOffset(error, offset, metadata, leader_epoch)
 
 
 class OffsetCommitRequest(msgspec.Struct, frozen=True):
@@ -230,7 +230,7 @@ def _listed(reader: Reader, version: int) -> ListedGroup:
     return ListedGroup(group, protocol, kind)
 
 
-class GroupMember(msgspec.Struct, frozen=True):
+class CoordinatedMember(msgspec.Struct, frozen=True):
     """`topics`: subscribed to; `partitions`: assigned. Both are empty if the member's own text of them is malformed."""
 
     id: str
@@ -245,7 +245,7 @@ class GroupState(msgspec.Struct, frozen=True):
 
     error: int
     state: str
-    members: tuple[GroupMember, ...]
+    members: tuple[CoordinatedMember, ...]
 
     @property
     def missing(self) -> bool:
@@ -282,14 +282,14 @@ def _described(reader: Reader, version: int) -> tuple[str, GroupState]:
     return group, GroupState(error, state, members)
 
 
-def _member(reader: Reader, version: int) -> GroupMember:
+def _member(reader: Reader, version: int) -> CoordinatedMember:
     member = reader.string()
     if version >= 4:
         reader.nullable_string()  # group_instance_id
     client, host = reader.string(), reader.string()
     topics, partitions = _subscription(reader.data()), _assignment(reader.data())
     reader.tags()
-    return GroupMember(member, client, host, topics, partitions)
+    return CoordinatedMember(member, client, host, topics, partitions)
 
 
 def _subscription(data: bytes) -> tuple[str, ...]:
@@ -342,7 +342,7 @@ def _newer_group(reader: Reader) -> tuple[str, GroupState]:
     return group, GroupState(error, state, members)
 
 
-def _newer_member(reader: Reader) -> GroupMember:
+def _newer_member(reader: Reader) -> CoordinatedMember:
     member = reader.string()
     reader.nullable_string()  # instance_id
     reader.nullable_string()  # rack_id
@@ -353,7 +353,7 @@ def _newer_member(reader: Reader) -> GroupMember:
     present = _newer_assignment(reader)
     _newer_assignment(reader)  # target_assignment
     reader.tags()
-    return GroupMember(member, client, host, topics, present)
+    return CoordinatedMember(member, client, host, topics, present)
 
 
 def _newer_assignment(reader: Reader) -> tuple[TopicPartition, ...]:

@@ -19,7 +19,7 @@ from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files import fold_plan
 from kzconsumer_files.fold_plan import Item, Span
-from kzconsumer_files.names import LedgerEntry, Overlap, named, parsed, range_name, require_apart
+from kzconsumer_files.names import LedgerEntry, RangeOverlap, named, parsed, range_name, require_apart
 
 # The files of a ledger: an entry for each range, and folded items that replace entries of consecutive ranges.
 #
@@ -198,20 +198,20 @@ class Ledger:
             folded += [(line, each) for each in sorted(left, key=lambda each: each.first)]
         return Contents(entries, folded)
 
-    def overlaps(self, parts: Collection[RangeIdentity], decided: Iterable[str]) -> dict[RangeIdentity, Overlap]:
+    def overlaps(self, parts: Collection[RangeIdentity], decided: Iterable[str]) -> dict[RangeIdentity, RangeOverlap]:
         """Those that overlap a settled range or one whose name is in `decided`."""
         entries: dict[str, list[Span]] = {named(range_name(part)).line: [] for part in parts}
         for name in (*decided, *os.listdir(self._items.state)):
             if (entry := parsed(name)) is not None and entry.line in entries:
                 entries[entry.line].append(entry.span)
-        found: dict[RangeIdentity, Overlap] = {}
+        found: dict[RangeIdentity, RangeOverlap] = {}
         for part in parts:
             line = named(range_name(part)).line
             own = Span(part.first, part.until)
             touched = self._items.folded_contents(line, lambda span, own=own: _overlap(span, own))  # type: ignore[misc]
             try:
                 require_apart(part, entries[line], (run for _, folded in touched for run in folded.runs))
-            except Overlap as error:
+            except RangeOverlap as error:
                 found[part] = error
         return found
 

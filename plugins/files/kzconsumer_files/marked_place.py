@@ -10,7 +10,7 @@ import msgspec
 
 from kzconsumer.logs.logger import get_logger
 from kzconsumer_files.layout import Layouts, Misfit
-from kzconsumer_files.names import Marker, NotOurs, Owner
+from kzconsumer_files.names import Marker, NotOurs, TargetOwner
 from kzconsumer_files.object_store import StateFiles
 
 #: The name of the file.
@@ -18,7 +18,7 @@ MARKER = "owner.json"
 _log = get_logger("kzconsumer.files")
 
 
-def new_marker(owner: Owner) -> bytes:
+def new_marker(owner: TargetOwner) -> bytes:
     made = Marker(id=uuid.uuid4().hex, **msgspec.structs.asdict(owner))
     return msgspec.json.format(msgspec.json.encode(made))
 
@@ -39,7 +39,7 @@ class MarkedPlace:
         self._files = files
         self._layouts = Layouts(files)
 
-    def find(self, owner: Owner) -> str:
+    def find(self, owner: TargetOwner) -> str:
         """The id of a target that is marked as `owner`'s. Raises NotOurs, also if there is no target."""
         data = self._files.read(MARKER)
         if data is None:

@@ -53,7 +53,7 @@ class RecordRange(AnyRange, Protocol):
     def range(self) -> OffsetRange: ...
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True):
+class TargetOwner(msgspec.Struct, frozen=True, kw_only=True):
     """Whose ranges a destination holds: without it offsets have no meaning."""
 
     version: int = 1
@@ -65,14 +65,14 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
         return f"group {self.group} of cluster {self.cluster or '(unnamed)'}, sink {self.sink}"
 
 
-class Marker(Owner, frozen=True, kw_only=True):
+class Marker(TargetOwner, frozen=True, kw_only=True):
     """The owner as recorded in a target directory. `id` is made with the directory and identifies it."""
 
     id: str
 
     @property
-    def owner(self) -> Owner:
-        return Owner(version=self.version, cluster=self.cluster, group=self.group, sink=self.sink)
+    def owner(self) -> TargetOwner:
+        return TargetOwner(version=self.version, cluster=self.cluster, group=self.group, sink=self.sink)
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,7 +247,7 @@ def parsed(name: str) -> NamedRange | None:
 # fingerprint, a record of an earlier version). Destinations check before they decide to publish.
 
 
-class Overlap(OSError):
+class RangeOverlap(OSError):
     """A range overlaps a published one and is not the same. `end` is the end of all published ranges."""
 
     def __init__(self, part: AnyRange, other: Span, end: int) -> None:
@@ -269,4 +269,4 @@ def require_apart(part: AnyRange, others: Iterable[Span], folded: Iterable[Span]
         return
     for other in (*others, *folded):
         if other != (part.first, part.until) and other.first < part.until and part.first < other.until:
-            raise Overlap(part, other, max(each.until for each in (*others, *folded)))
+            raise RangeOverlap(part, other, max(each.until for each in (*others, *folded)))

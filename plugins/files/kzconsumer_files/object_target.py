@@ -35,8 +35,8 @@ from kzconsumer_files.names import (
     AnyRange,
     LedgerEntry,
     NotOurs,
-    Overlap,
-    Owner,
+    RangeOverlap,
+    TargetOwner,
     aside_entry,
     ledger_entry,
     named,
@@ -48,7 +48,7 @@ from kzconsumer_files.names import (
 )
 from kzconsumer_files.object_store import ObjectStore, StateObjects, StoreUnavailable
 from kzconsumer_files.private_directory import local_attempts, make_local_attempts, sweep
-from kzconsumer_files.publication import KeptAside, StagedRange, log_blocked, require_none
+from kzconsumer_files.publication import SetAside, StagedRange, log_blocked, require_none
 
 # Which ranges of a target in an object store are settled: published, or set aside permanently.
 #
@@ -84,7 +84,7 @@ class ObjectLedger:
 
     def overlaps(
         self, parts: Collection[RangeIdentity], decided: Iterable[str], follows: Iterable[RangeIdentity] = ()
-    ) -> dict[RangeIdentity, Overlap]:
+    ) -> dict[RangeIdentity, RangeOverlap]:
         """Those that overlap a settled range or one whose name is in `decided`, which was listed before.
 
         `follows` has at most one range of a line. Raises DestinationWentBackError if it is not settled.
@@ -101,8 +101,8 @@ class ObjectLedger:
                 require_apart(part, [each.span for each in ahead if each.line in lines])
                 other = next((each for each in settled if each.first < part.until and part.first < each.until), None)
                 if other is not None and not self.has(part):
-                    raise Overlap(part, other, settled[-1].until)
-            except Overlap as error:
+                    raise RangeOverlap(part, other, settled[-1].until)
+            except RangeOverlap as error:
                 found[part] = error
         return found
 
@@ -175,7 +175,7 @@ class ObjectTarget(MarkedPlace):
         self._ledger = ObjectLedger(store, f"{_STATE}/ledger")
         self._put: list[LedgerEntry] = []  # with objects that this process has staged, and not removed
 
-    def claim(self, owner: Owner) -> str:
+    def claim(self, owner: TargetOwner) -> str:
         """Mark the place as `owner`'s and return its permanent id. Raises NotOurs, also for an unsuitable store."""
         make_local_attempts()
         self._store.require_conditional_puts(_STATE)
@@ -203,7 +203,7 @@ class ObjectTarget(MarkedPlace):
         if entry is None:
             raise FileNotFoundError(f"{self._store}: {range_name(part)} is not in the ledger")
         if entry.kept_aside:
-            raise KeptAside(range_name(part))
+            raise SetAside(range_name(part))
         return entry
 
     def set_aside(self, part: RangeIdentity, records: int) -> bool:
@@ -214,7 +214,7 @@ class ObjectTarget(MarkedPlace):
         require_none(self._finish([part]))
         try:
             self.require_published(part)
-        except KeptAside:
+        except SetAside:
             return True
         return False
 
@@ -271,7 +271,7 @@ class ObjectTarget(MarkedPlace):
             if found is None:
                 raise OSError(f"{self._store}: no decision was kept for {entry.range}")
             if found.kept_aside:
-                raise KeptAside(range_name(entry.identity))
+                raise SetAside(range_name(entry.identity))
         require_none(blocked)
         return sum(ours)
 
@@ -373,7 +373,7 @@ class ObjectTarget(MarkedPlace):
 
     def _overlaps(
         self, parts: Sequence[RangeIdentity], follows: Sequence[RangeIdentity] = ()
-    ) -> dict[RangeIdentity, Overlap]:
+    ) -> dict[RangeIdentity, RangeOverlap]:
         """Those that overlap a range that is published, set aside or decided for. `follows`: see `ObjectLedger`."""
         # Decisions are listed first: one that is carried out meanwhile is found as an entry.
         decided = [os.path.basename(each.name) for each in self._store.listed(f"{_STATE}/publishing")]

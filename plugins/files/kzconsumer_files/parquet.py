@@ -25,10 +25,10 @@ from kzconsumer.model import RangeIdentity
 from kzconsumer.settings.tables import read_table, reader
 from kzconsumer.sinks.interface import Batch, Holdings, RangeData, RecordsRejectedError, Rejected, SinkContext
 from kzconsumer_files.holdings import Held, files
-from kzconsumer_files.names import NotOurs, Owner, data_file
+from kzconsumer_files.names import NotOurs, TargetOwner, data_file
 from kzconsumer_files.object_store import StoreUnavailable, is_object_store, require_usable_options, without_store
-from kzconsumer_files.publication import KeptAside, StagedRange
-from kzconsumer_files.writer import TargetDestination, TargetWriter, Written, read_place, require_usable, unusable
+from kzconsumer_files.publication import SetAside, StagedRange
+from kzconsumer_files.writer import TargetDestination, TargetWriter, WriteResult, read_place, require_usable, unusable
 
 # Records as Parquet with the columns and types of Spark's own Kafka source.
 
@@ -169,7 +169,7 @@ class ParquetSink:
         read = read_table(options, ParquetOptions, "[sink.options]")
         self._path = read.path
         self._codec: Codec = read.codec
-        self._owner = Owner(cluster=context.cluster, group=context.group, sink="parquet")
+        self._owner = TargetOwner(cluster=context.cluster, group=context.group, sink="parquet")
         self._destination = TargetDestination(self._path, "parquet", store_options=read.store_options)
         self._safe_until = context.safe_until
         self._writer: TargetWriter | None = None
@@ -244,14 +244,14 @@ class ParquetSink:
     async def _in_thread(self, call: Callable[[], _Answer], *, abandon: bool = False) -> _Answer:
         try:
             return await anyio.to_thread.run_sync(call, abandon_on_cancel=abandon)
-        except (OSError, pa.ArrowException, NotOurs, KeptAside) as error:
+        except (OSError, pa.ArrowException, NotOurs, SetAside) as error:
             raise SinkError(f"{self.destination}: {error}") from error
 
     def _open(self) -> TargetWriter:
         self._destination.claim(self._owner)
         return TargetWriter(self._destination.target, self._require_lease)
 
-    def _write(self, batch: Batch) -> Written:
+    def _write(self, batch: Batch) -> WriteResult:
         assert self._writer is not None
         return self._writer.write(batch.ranges, self._stage, batch.follows)
 

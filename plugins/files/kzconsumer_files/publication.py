@@ -40,7 +40,7 @@ from kzconsumer_files.ledger import Ledger
 from kzconsumer_files.names import (
     AnyRange,
     LedgerEntry,
-    Overlap,
+    RangeOverlap,
     RecordRange,
     aside_entry,
     identity_of,
@@ -53,7 +53,7 @@ _log = get_logger("kzconsumer.files")
 _PROBE: Final = ".kzconsumer-probe-"
 
 
-class KeptAside(Exception):
+class SetAside(Exception):
     """A range that is never published: a member that could not write it has its records in its quarantine."""
 
     def __init__(self, name: str) -> None:
@@ -62,7 +62,7 @@ class KeptAside(Exception):
 
 
 class NotPublished(OSError):
-    """The file system refuses a name that a range needs, or there are several `Overlap`s."""
+    """The file system refuses a name that a range needs, or there are several `RangeOverlap`s."""
 
     def __init__(self, part: OffsetRange, reason: OSError, more: int = 0) -> None:
         others = f" (and {more} more ranges)" if more else ""
@@ -138,7 +138,7 @@ class Publication:
         entry = self._ledger.read(range_name(part))
         assert entry is not None or self._ledger.has(range_name(part)), f"{range_name(part)} is not in the ledger"
         if entry is not None and entry.kept_aside:
-            raise KeptAside(range_name(part))
+            raise SetAside(range_name(part))
         return entry
 
     def set_aside(self, part: RangeIdentity, records: int, attempt: Path) -> bool:
@@ -240,7 +240,7 @@ class Publication:
             finally:
                 noted.unlink()
 
-    def _overlaps(self, ranges: Sequence[RangeIdentity]) -> dict[RangeIdentity, Overlap]:
+    def _overlaps(self, ranges: Sequence[RangeIdentity]) -> dict[RangeIdentity, RangeOverlap]:
         """Those that overlap a range that is published, set aside or decided for."""
         # Decisions are listed first: one that is carried out meanwhile is found as an entry.
         return self._ledger.overlaps(ranges, os.listdir(self._decisions))
@@ -296,6 +296,6 @@ def log_blocked(blocked: Mapping[OffsetRange, OSError]) -> None:
 
 def require_none(blocked: Mapping[OffsetRange, OSError]) -> None:
     for part, error in blocked.items():
-        if isinstance(error, Overlap) and len(blocked) == 1:
+        if isinstance(error, RangeOverlap) and len(blocked) == 1:
             raise error
         raise NotPublished(part, error, len(blocked) - 1) from error

@@ -57,7 +57,7 @@ Step: TypeAlias = Begin | memoryview
 """A new segment, or bytes at the end of the last one."""
 
 
-class Overlap(Exception):
+class ArchiveOverlap(Exception):
     """A batch begins below the end of the archive and ends beyond it: the log has other batches than it had."""
 
 
@@ -128,7 +128,7 @@ def plan(
                     begun = done = entry.end
                     continue
                 if entry.first < at.end:
-                    raise Overlap(f"the batch of offsets {entry.first} to {entry.last} begins below {at.end}")
+                    raise ArchiveOverlap(f"the batch of offsets {entry.first} to {entry.last} begins below {at.end}")
                 size = entry.end - entry.position
                 if at.size and (
                     at.size + size > limits.size

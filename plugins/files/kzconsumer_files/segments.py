@@ -30,9 +30,9 @@ from kzconsumer.process_lock import ProcessLock
 from kzconsumer.settings.tables import ByteSize, PositiveDuration, read_table, reader
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
 from kzconsumer_files.segment_layout import (
+    ArchiveOverlap,
     Begin,
     Limits,
-    Overlap,
     Recovered,
     Segment,
     Step,
@@ -126,7 +126,7 @@ class PartitionArchive:
             self._refuse_gap(part, self._last)
         try:
             steps, last = plan(self._last, part.first, part.until, part.raw or (), self._limits)
-        except Overlap as overlap:
+        except ArchiveOverlap as overlap:
             raise SinkError(
                 f"segments: {part.topic_partition}: {overlap}, where {self._directory} ends: "
                 "the log has been rewritten; move the directory away to begin a new one"
@@ -286,7 +286,7 @@ class SegmentsOptions(msgspec.Struct, frozen=True, kw_only=True):
     spread: bool = False
 
 
-class Owner(msgspec.Struct, frozen=True):
+class ArchiveOwner(msgspec.Struct, frozen=True):
     """Who may write into a target directory."""
 
     cluster: str
@@ -314,7 +314,7 @@ class SegmentsSink:
         self._path = Path(read.path)
         self._limits = Limits(read.segment_bytes, None if read.segment_time is None else int(read.segment_time * 1000))
         self._spread = read.spread
-        self._owner = Owner(context.cluster, context.group)
+        self._owner = ArchiveOwner(context.cluster, context.group)
         self._safe_until = context.safe_until
         self._writer = uuid.uuid4().hex
         self._archives: dict[TopicPartition, PartitionArchive] = {}
@@ -379,7 +379,7 @@ class SegmentsSink:
     def _refuse_others(self) -> None:
         marker, ours = self._path / OWNER, self._owner
         try:
-            found = msgspec.json.decode(marker.read_bytes(), type=Owner)
+            found = msgspec.json.decode(marker.read_bytes(), type=ArchiveOwner)
         except msgspec.DecodeError as error:
             raise unusable(f"{marker} cannot be read: {error}") from error
         if found.group != ours.group or found.cluster != (ours.cluster or found.cluster):

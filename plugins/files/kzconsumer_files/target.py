@@ -17,7 +17,7 @@ from kzconsumer.durable_files import make_directory, put_in_place, sync_director
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files.ledger import Contents, Folder, Ledger, LedgerItems, UnreadableItem, read_all
 from kzconsumer_files.marked_place import MARKER, MarkedPlace, new_marker, require_unused
-from kzconsumer_files.names import AnyRange, LedgerEntry, NotOurs, Owner, range_name
+from kzconsumer_files.names import AnyRange, LedgerEntry, NotOurs, TargetOwner, range_name
 from kzconsumer_files.object_store import ObjectStore, StateDirectory, is_object_store
 from kzconsumer_files.object_target import ObjectTarget
 from kzconsumer_files.private_directory import PrivateDirectory, dead_attempts, sweep
@@ -39,7 +39,7 @@ class Target(MarkedPlace):
         self._folder = Folder(items)
         self._publication = Publication(path, self._state, self.attempts, self._ledger)
 
-    def claim(self, owner: Owner) -> str:
+    def claim(self, owner: TargetOwner) -> str:
         """Make the directory, mark it as `owner`'s and return its permanent id. Raises NotOurs, OSError."""
         make_directory(self.attempts)
         self._publication.prepare()

@@ -12,10 +12,10 @@ from typing import Final, NamedTuple, TypeVar
 from kzconsumer.errors import ConfigError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity
-from kzconsumer_files.names import NotOurs, Owner, RecordRange, fingerprint, identity_of
+from kzconsumer_files.names import NotOurs, RecordRange, TargetOwner, fingerprint, identity_of
 from kzconsumer_files.object_store import is_object_store
 from kzconsumer_files.private_directory import PrivateDirectory
-from kzconsumer_files.publication import KeptAside, StagedRange
+from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_files.target import AnyTarget, target_at
 
 _Records = TypeVar("_Records", bound=RecordRange)
@@ -25,7 +25,7 @@ _FOLDING_SECONDS: Final = 2.0  # how long `close` waits for a fold; another proc
 _log = get_logger("kzconsumer.files")
 
 
-class Written(NamedTuple):
+class WriteResult(NamedTuple):
     """Rows written; ranges published by this write, and ranges that were published already."""
 
     rows: int
@@ -50,7 +50,7 @@ class TargetWriter:
         ranges: Sequence[_Records],
         stage: Callable[[Sequence[_Records], Path], Sequence[StagedRange]],
         follows: Sequence[RangeIdentity] = (),
-    ) -> Written:
+    ) -> WriteResult:
         """Publish all ranges. `stage` writes those that have records and are missing into a new directory.
 
         Raises DestinationWentBackError if one of `follows` is missing, KeptAside, OSError, and what `stage` and
@@ -64,7 +64,7 @@ class TargetWriter:
             if identity_of(part) not in unpublished:
                 self._target.require_published(part)
         if not missing:
-            return Written(0, 0, len(ranges))
+            return WriteResult(0, 0, len(ranges))
         self._attempts += 1
         attempt = self._staging.path / str(self._attempts)
         attempt.mkdir()
@@ -76,7 +76,7 @@ class TargetWriter:
         self._unfolded += published
         if self._unfolded >= _FOLD_EVERY and not self._folding.is_alive():
             self._begin_folding()
-        return Written(sum(each.rows for each in staged), published, len(ranges) - published)
+        return WriteResult(sum(each.rows for each in staged), published, len(ranges) - published)
 
     def trial(self, stage: Callable[[Path], object]) -> None:
         """Have files staged as by `write`, and remove them. Raises what `stage` raises."""
@@ -131,12 +131,12 @@ class TargetDestination:
     def fingerprint(self) -> str:
         return fingerprint("files", self._id, self._kind, self._partition_by)
 
-    def claim(self, owner: Owner) -> None:
+    def claim(self, owner: TargetOwner) -> None:
         """Make the directory if need be, and mark it as `owner`'s. Raises NotOurs, OSError."""
         self._id = self.target.claim(owner)
         self.target.settle_layout(self._kind, self._partition_by)
 
-    def find(self, owner: Owner) -> None:
+    def find(self, owner: TargetOwner) -> None:
         """As `claim`, but nothing is made or marked. Raises NotOurs, also if there is no target; OSError."""
         self._id = self.target.find(owner)
         self.target.require_layout(self._kind, self._partition_by)
@@ -153,7 +153,7 @@ class TargetDestination:
     def _is_published(self, part: RangeIdentity) -> bool:
         try:
             self.target.require_published(part)
-        except KeptAside:
+        except SetAside:
             return False
         return True
 

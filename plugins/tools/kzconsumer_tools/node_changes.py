@@ -18,7 +18,7 @@ from kzconsumer.registry.paths import is_number, topic, topic_of
 from kzconsumer.zookeeper.operations import Create, Delete, Node, SetData
 
 
-class Change(msgspec.Struct, frozen=True):
+class NodeChange(msgspec.Struct, frozen=True):
     """One persistent node: `seen` as it was read, `after` its new content; None for no node."""
 
     path: str
@@ -55,7 +55,7 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     leader_epoch: int = -1
 
 
-def undo_file(changes: Iterable[Change]) -> bytes:
+def undo_file(changes: Iterable[NodeChange]) -> bytes:
     """The content before the changes, for `read_nodes`."""
     return write_nodes(SavedNode(change.path, change.before) for change in changes)
 

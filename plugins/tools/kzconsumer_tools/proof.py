@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.sinks.interface import HeldRange, Holdings, KeptRange
+from kzconsumer.sinks.interface import HeldRange, Holdings, QuarantinedRange
 
 # What `sink verify` reports: findings, and the proof of each partition.
 
@@ -40,7 +40,7 @@ class GroupProgress(msgspec.Struct, frozen=True):
     plan: Planned | None = None
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class ProofFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One fault. Fields that do not apply, for a fault outside any partition or range, are None."""
 
     kind: FindingKind
@@ -85,7 +85,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     destination: str
     healthy: bool
     partitions: tuple[PartitionProof, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[ProofFinding, ...]
     notes: tuple[str, ...]
 
 
@@ -100,7 +100,7 @@ class _Line(NamedTuple):
 
 class _Held(NamedTuple):
     ranges: list[HeldRange]
-    aside: list[KeptRange]
+    aside: list[QuarantinedRange]
 
     @property
     def spans(self) -> list[RangeIdentity]:
@@ -110,7 +110,7 @@ class _Held(NamedTuple):
 
 
 def gaps(
-    before: Mapping[TopicPartition, GroupProgress], holdings: Holdings, aside: Collection[KeptRange]
+    before: Mapping[TopicPartition, GroupProgress], holdings: Holdings, aside: Collection[QuarantinedRange]
 ) -> list[RangeIdentity]:
     """Ranges from the destination's first offset to the stored one that are neither there nor in quarantine.
 
@@ -134,7 +134,7 @@ def prove(
     before: Mapping[TopicPartition, GroupProgress],
     holdings: Holdings,
     after: Mapping[TopicPartition, GroupProgress],
-    aside: Collection[KeptRange],
+    aside: Collection[QuarantinedRange],
     in_log: Mapping[RangeIdentity, InLog],
 ) -> Proof:
     """The verdict; `in_log` has an entry for each of the `gaps`."""
@@ -143,7 +143,7 @@ def prove(
         *_missing(gaps(before, holdings, aside), in_log),
         *(each for line, held in lines.items() for each in _wrong(line, held, after)),
         *_plans(after, holdings),
-        *(Finding(kind="stray", text=each) for each in holdings.strays),
+        *(ProofFinding(kind="stray", text=each) for each in holdings.strays),
     ]
     return Proof(
         group=group,
@@ -156,7 +156,7 @@ def prove(
 
 
 def _lines(
-    progress: Mapping[TopicPartition, GroupProgress], holdings: Holdings, aside: Collection[KeptRange]
+    progress: Mapping[TopicPartition, GroupProgress], holdings: Holdings, aside: Collection[QuarantinedRange]
 ) -> dict[_Line, _Held]:
     found = {_Line(*each, at.incarnation, at.epoch): _Held([], []) for each, at in progress.items()}
     for held in sorted(holdings.ranges, key=lambda each: each.identity):
@@ -172,7 +172,7 @@ def _progress(progress: Mapping[TopicPartition, GroupProgress], line: _Line) -> 
     return found if found is not None and (found.incarnation, found.epoch) == line[2:] else None
 
 
-def _missing(found: Iterable[RangeIdentity], in_log: Mapping[RangeIdentity, InLog]) -> Iterable[Finding]:
+def _missing(found: Iterable[RangeIdentity], in_log: Mapping[RangeIdentity, InLog]) -> Iterable[ProofFinding]:
     texts = {
         "records": "the log has records there that neither the destination nor the quarantine has",
         "gone": "not in the destination, and no longer in the log: it is unknown whether there were records",
@@ -183,7 +183,7 @@ def _missing(found: Iterable[RangeIdentity], in_log: Mapping[RangeIdentity, InLo
             yield _finding("gap", gap, texts[there])
 
 
-def _wrong(line: _Line, held: _Held, after: Mapping[TopicPartition, GroupProgress]) -> Iterable[Finding]:
+def _wrong(line: _Line, held: _Held, after: Mapping[TopicPartition, GroupProgress]) -> Iterable[ProofFinding]:
     last: RangeIdentity | None = None
     for at in sorted(run for each in held.ranges for run in each.runs):
         if last is not None and at.first < last.until:
@@ -222,7 +222,7 @@ def _is_planned(held: HeldRange, progress: GroupProgress) -> bool:
     return progress.plan is not None and progress.plan.identity == held.identity
 
 
-def _plans(after: Mapping[TopicPartition, GroupProgress], holdings: Holdings) -> Iterable[Finding]:
+def _plans(after: Mapping[TopicPartition, GroupProgress], holdings: Holdings) -> Iterable[ProofFinding]:
     published = {each.identity: each for each in holdings.ranges}
     for progress in after.values():
         plan = progress.plan
@@ -286,8 +286,8 @@ def _common(earlier: _Held, later: _Held) -> int:
     return max(0, min(until for _, until in ends) - max(first for first, _ in ends))
 
 
-def _finding(kind: FindingKind, at: RangeIdentity, text: str) -> Finding:
-    return Finding(
+def _finding(kind: FindingKind, at: RangeIdentity, text: str) -> ProofFinding:
+    return ProofFinding(
         kind=kind,
         topic=at.topic,
         partition=at.partition,

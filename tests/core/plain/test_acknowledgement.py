@@ -10,22 +10,22 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.offsets.progress import Chunk, Message, OffsetTracker
+from kzconsumer.offsets.progress import Chunk, Message, Progress
 from kzconsumer.streams import cursor
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.cursor import StreamCursor, Unacknowledged
 from tests.core.plain.test_kafka_stream import LIMIT, HeldStream, rows, stream_of, take
-from tests.support.chunks import TOPIC, LeaseInHand, chunk, hole, put, tracker
+from tests.support.chunks import TOPIC, LeaseInHand, chunk, hole, progress, put
 
 
 def explicit(*chunks: Chunk, most: int = 1_000) -> HeldStream:
     return HeldStream(*chunks, cursor=StreamCursor(ChunkQueue(1 << 20), LeaseInHand(), Unacknowledged(most)))
 
 
-def committed(claim: OffsetTracker, stream: HeldStream) -> int:
+def committed(progress: Progress, stream: HeldStream) -> int:
     """What a commit would store now."""
     stream.cursor.checkpoint()
-    return claim.processed
+    return progress.processed
 
 
 async def waits(stream: HeldStream) -> bool:
@@ -35,7 +35,7 @@ async def waits(stream: HeldStream) -> bool:
 
 
 async def test_taking_the_next_message_acknowledges_nothing() -> None:
-    claim = tracker()
+    claim = progress()
     stream = explicit(chunk(claim, 0, 3), chunk(claim, 3, 5))
     messages = await take(aiter(stream), 5)
     assert (committed(claim, stream), claim.consumed) == (0, 5)
@@ -44,7 +44,7 @@ async def test_taking_the_next_message_acknowledges_nothing() -> None:
 
 
 async def test_any_order_commits_the_contiguous_prefix() -> None:
-    claim = tracker(start=7)
+    claim = progress(start=7)
     stream = explicit(chunk(claim, 7, 10), chunk(claim, 10, 12))
     messages = await take(aiter(stream), 5)
     found = []
@@ -55,7 +55,7 @@ async def test_any_order_commits_the_contiguous_prefix() -> None:
 
 
 async def test_ack_without_argument_acknowledges_the_message_in_hand() -> None:
-    claim = tracker()
+    claim = progress()
     stream = explicit(chunk(claim, 0, 4))
     assert stream.ack()  # nothing is in hand
     async for message in stream:
@@ -64,7 +64,7 @@ async def test_ack_without_argument_acknowledges_the_message_in_hand() -> None:
         if message.offset == 3:
             break
     assert (committed(claim, stream), claim.consumed) == (2, 4)
-    batches = explicit(chunk(other := tracker(), 0, 4))
+    batches = explicit(chunk(other := progress(), 0, 4))
     await take(batches.batches(), 1)
     assert batches.ack()
     assert batches.ack()
@@ -73,7 +73,7 @@ async def test_ack_without_argument_acknowledges_the_message_in_hand() -> None:
 
 async def test_holes_of_the_log_need_no_acknowledgement() -> None:
     """Compaction and control records: offsets without a record cannot be acknowledged and block nothing."""
-    claim = tracker()
+    claim = progress()
     stream = explicit(chunk(claim, 0, 10, offsets=[2, 5, 6]), hole(claim, 10, 12), chunk(claim, 12, 20, offsets=[15]))
     messages = await take(aiter(stream), 4)
     assert [message.offset for message in messages] == [2, 5, 6, 15]
@@ -89,7 +89,7 @@ async def test_holes_of_the_log_need_no_acknowledgement() -> None:
 
 
 async def test_batches_are_acknowledged_in_any_order() -> None:
-    claim = tracker()
+    claim = progress()
     stream = explicit(chunk(claim, 0, 10, offsets=[1, 4]), chunk(claim, 10, 12), hole(claim, 12, 14))
     first, second = await take(stream.batches(), 2)
     assert stream.ack(second)
@@ -102,7 +102,7 @@ async def test_batches_are_acknowledged_in_any_order() -> None:
 
 
 async def test_acknowledging_messages_batches_and_messages_again() -> None:
-    claim = tracker()
+    claim = progress()
     stream = explicit(chunk(claim, 0, 6), chunk(claim, 6, 9))
     one, two = await take(aiter(stream), 2)
     (rest,) = await take(stream.batches(), 1)
@@ -118,7 +118,7 @@ async def test_acknowledging_messages_batches_and_messages_again() -> None:
 
 
 async def test_acknowledging_records_of_a_lost_claim_has_no_effect_and_returns_false() -> None:
-    claim, later = tracker(), tracker(start=1)
+    claim, later = progress(), progress(start=1)
     stream = explicit(chunk(claim, 0, 5))
     messages = await take(aiter(stream), 3)
     assert stream.ack(messages[0])
@@ -137,7 +137,7 @@ async def test_acknowledging_records_of_a_lost_claim_has_no_effect_and_returns_f
 
 
 async def test_a_revocation_waits_only_for_records_that_are_handed_out() -> None:
-    claim = tracker()
+    claim = progress()
     stream = explicit(chunk(claim, 0, 50))
     messages = await take(aiter(stream), 3)
     settled = list[int]()
@@ -150,7 +150,7 @@ async def test_a_revocation_waits_only_for_records_that_are_handed_out() -> None
 
 
 async def test_acknowledging_a_message_of_no_stream_or_another_stream_is_refused() -> None:
-    claim = tracker()
+    claim = progress()
     stream, other = explicit(chunk(claim, 0, 3)), explicit()
     (message,) = await take(aiter(stream), 1)
     with pytest.raises(ValueError, match="has not handed out Message"):
@@ -163,7 +163,7 @@ async def test_acknowledging_a_message_of_no_stream_or_another_stream_is_refused
 
 
 async def test_a_stream_waits_while_too_much_is_unacknowledged() -> None:
-    claim = tracker()
+    claim = progress()
     stream = explicit(chunk(claim, 0, 100), most=10)
     messages = await take(aiter(stream), 10)
     assert await waits(stream)
@@ -178,7 +178,7 @@ async def test_a_stream_waits_while_too_much_is_unacknowledged() -> None:
 
 
 async def test_a_batch_is_delivered_whole_if_there_is_room_for_one_record() -> None:
-    claim = tracker()
+    claim = progress()
     stream = explicit(chunk(claim, 0, 8), chunk(claim, 8, 16), chunk(claim, 16, 24), most=10)
     first, second = await take(stream.batches(), 2)
     assert rows(second) == list(range(8, 16))
@@ -188,7 +188,7 @@ async def test_a_batch_is_delivered_whole_if_there_is_room_for_one_record() -> N
 
 
 async def test_lost_records_free_their_room() -> None:
-    going, staying = tracker(0), tracker(1)
+    going, staying = progress(0), progress(1)
     stream = explicit(chunk(going, 0, 20), chunk(staying, 0, 5), most=10)
     await take(aiter(stream), 10)
     waiting = asyncio.ensure_future(anext(aiter(stream)))
@@ -204,7 +204,7 @@ async def test_lost_records_free_their_room() -> None:
 
 async def test_messages_taken_back_by_a_pause_are_not_counted() -> None:
     """A pause takes back messages that were made but not handed out."""
-    claim, other = tracker(0), tracker(1)
+    claim, other = progress(0), progress(1)
     stream = explicit(chunk(claim, 0, 10), chunk(other, 0, 10), most=10)
     await take(aiter(stream), 2)
     claim.paused = True
@@ -214,7 +214,7 @@ async def test_messages_taken_back_by_a_pause_are_not_counted() -> None:
 
 
 async def test_close_ends_a_wait_for_acknowledgements() -> None:
-    claim = tracker()
+    claim = progress()
     stream = explicit(chunk(claim, 0, 20), most=3)
     await take(aiter(stream), 3)
     waiting = asyncio.ensure_future(anext(aiter(stream)))
@@ -227,7 +227,7 @@ async def test_close_ends_a_wait_for_acknowledgements() -> None:
 
 async def test_a_long_wait_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cursor, "PATIENCE", 0.01)
-    claim = tracker()
+    claim = progress()
     stream = explicit(chunk(claim, 0, 20), most=3)
     messages = await take(aiter(stream), 3)
     stream.ack(messages[0])
@@ -241,7 +241,7 @@ async def test_a_long_wait_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_batches_without_references_are_forgotten() -> None:
-    claim = tracker()
+    claim = progress()
     stream = explicit(chunk(claim, 0, 8), chunk(claim, 8, 16))
     kept = []
     async for batch in stream.batches():
@@ -257,7 +257,7 @@ async def test_batches_without_references_are_forgotten() -> None:
 
 
 async def test_implicit_acknowledgement_takes_a_message_or_batch_as_well() -> None:
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, 3), chunk(claim, 3, 6))
     one, two = await take(aiter(stream), 2)
     assert stream.ack(two)

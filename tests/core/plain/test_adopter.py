@@ -82,7 +82,7 @@ def claim(
         (adopted,) = await adopter.adopt([(PARTITION, INCARNATION, claimed)])
         tree = clients.ensemble.tree
         left = decode_claim_record(tree.nodes[RECORD].data).plan
-        begins, replays, written = adopted.position, adopted.tracker.replay, adopted.tracker.written
+        begins, replays, written = adopted.position, adopted.progress.replay, adopted.progress.written
         return Claim(begins, replays, tree.data(OFFSET), left, adopted.refusal, written)
 
     return clients.play(script)

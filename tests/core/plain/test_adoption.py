@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kzconsumer.offsets.start_rules import Adoption, Clear, Refuse, Replay, Start, compare, missing, resume
+from kzconsumer.offsets.start_rules import Adoption, Clear, Refuse, Replay, StartAt, compare, missing, resume
 from kzconsumer.registry.claim_record import Plan
 
 PLAN = Plan(
@@ -36,7 +36,7 @@ def found(
 @pytest.mark.parametrize("stored", [None, 0, 100, 5000])
 @pytest.mark.parametrize("fingerprint", ["", "9f3c"])
 def test_without_a_plan_the_claim_begins_at_the_stored_offset(stored: int | None, fingerprint: str) -> None:
-    assert found(None, stored, fingerprint=fingerprint) == Start(stored)
+    assert found(None, stored, fingerprint=fingerprint) == StartAt(stored)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from kzconsumer.offsets.start_rules import Clear, Refuse, Replay, Start, compare, missing
+from kzconsumer.offsets.start_rules import Clear, Refuse, Replay, StartAt, compare, missing
 from kzconsumer.registry.claim_record import Plan
 
 # Few values, so that equal and neighbouring ones are frequent.
@@ -78,7 +78,7 @@ def test_each_record_from_the_stored_offset_on_is_written_once(found: Found, pub
     if plan is None or isinstance(answer, Refuse):
         return
     ranges = {(plan.first, plan.until)} if published and is_of_the_present(plan, found) else set()
-    begin = answer.offset or 0 if isinstance(answer, (Start, Clear)) else answer.until
+    begin = answer.offset or 0 if isinstance(answer, (StartAt, Clear)) else answer.until
     if isinstance(answer, Replay):
         assert is_of_the_present(plan, found), "its offsets mean other records now"
         ranges.add((answer.first, answer.until))

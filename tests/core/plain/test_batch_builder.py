@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from kzconsumer.model import OffsetRange, TopicPartition
-from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.progress import Progress
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.interface import Batch, RangeData
-from tests.support.chunks import TOPIC, chunk, hole, raw_chunk, tracker
+from tests.support.chunks import TOPIC, chunk, hole, progress, raw_chunk
 from tests.support.plans import plan_of
 
 
@@ -38,27 +38,27 @@ def test_empty() -> None:
 
 
 def test_chunks_of_a_partition_become_one_range() -> None:
-    collecting, claim = builder(), tracker(start=5)
+    collecting, claim = builder(), progress(start=5)
     for one in (chunk(claim, 5, 8), hole(claim, 8, 10), chunk(claim, 10, 14, offsets=[12])):
         collecting.add(one, now=0)
     assert bool(collecting)
-    batch, trackers = collecting.cut(now=0)
+    batch, owned = collecting.cut(now=0)
     assert ranges(batch) == [OffsetRange(TOPIC, 0, 5, 14)]
     assert rows(batch.ranges[0]) == [5, 6, 7, 12]
-    assert (batch.records, batch.ranges[0].records, trackers) == (4, 4, [claim])
+    assert (batch.records, batch.ranges[0].records, owned) == (4, 4, [claim])
 
 
 def test_each_partition_is_a_range() -> None:
-    collecting, one, two = builder(), tracker(0), tracker(1, start=100)
+    collecting, one, two = builder(), progress(0), progress(1, start=100)
     for part in (chunk(one, 0, 2), chunk(two, 100, 101), chunk(one, 2, 3)):
         collecting.add(part, now=0)
-    batch, trackers = collecting.cut(now=0)
+    batch, owned = collecting.cut(now=0)
     assert ranges(batch) == [OffsetRange(TOPIC, 0, 0, 3), OffsetRange(TOPIC, 1, 100, 101)]
-    assert trackers == [one, two]
+    assert owned == [one, two]
 
 
 def test_a_batch_begins_where_the_previous_one_ended() -> None:
-    collecting, claim = builder(), tracker()
+    collecting, claim = builder(), progress()
     found = []
     for first in range(0, 9, 3):
         collecting.add(chunk(claim, first, first + 3), now=0)
@@ -67,7 +67,7 @@ def test_a_batch_begins_where_the_previous_one_ended() -> None:
 
 
 def test_full_by_records() -> None:
-    collecting, claim = builder(max_records=5), tracker()
+    collecting, claim = builder(max_records=5), progress()
     collecting.add(chunk(claim, 0, 4), now=0)
     assert not collecting.full
     collecting.add(chunk(claim, 4, 5), now=0)
@@ -77,7 +77,7 @@ def test_full_by_records() -> None:
 
 
 def test_full_by_bytes_of_decoded_data() -> None:
-    collecting, claim = builder(max_bytes=300), tracker()
+    collecting, claim = builder(max_bytes=300), progress()
     collecting.add(chunk(claim, 0, 1), now=0)
     assert not collecting.full
     collecting.add(chunk(claim, 1, 20), now=0)
@@ -85,49 +85,49 @@ def test_full_by_bytes_of_decoded_data() -> None:
 
 
 def test_a_range_without_records_makes_a_batch() -> None:
-    collecting, claim = builder(), tracker()
+    collecting, claim = builder(), progress()
     collecting.add(hole(claim, 0, 7), now=0)
     assert bool(collecting)
-    batch, trackers = collecting.cut(now=0)
-    assert (ranges(batch), batch.records, trackers) == ([OffsetRange(TOPIC, 0, 0, 7)], 0, [claim])
+    batch, owned = collecting.cut(now=0)
+    assert (ranges(batch), batch.records, owned) == ([OffsetRange(TOPIC, 0, 0, 7)], 0, [claim])
 
 
 def test_claims_that_were_closed_meanwhile_are_left_out() -> None:
-    collecting, going, staying = builder(), tracker(0), tracker(1)
+    collecting, going, staying = builder(), progress(0), progress(1)
     collecting.add(chunk(going, 0, 3), now=0)
     collecting.add(chunk(staying, 0, 2), now=0)
     going.close()
-    batch, trackers = collecting.cut(now=0)
-    assert (ranges(batch), trackers) == ([OffsetRange(TOPIC, 1, 0, 2)], [staying])
+    batch, owned = collecting.cut(now=0)
+    assert (ranges(batch), owned) == ([OffsetRange(TOPIC, 1, 0, 2)], [staying])
 
 
 def test_a_partition_that_was_lost_and_claimed_again_is_one_range() -> None:
     """A batch never has two ranges of one partition."""
-    collecting, before, after = builder(), tracker(), tracker(start=2)
+    collecting, before, after = builder(), progress(), progress(start=2)
     collecting.add(chunk(before, 0, 5), now=0)
     before.close()
     collecting.add(chunk(after, 2, 4), now=0)
-    batch, trackers = collecting.cut(now=0)
-    assert (ranges(batch), trackers) == ([OffsetRange(TOPIC, 0, 2, 4)], [after])
+    batch, owned = collecting.cut(now=0)
+    assert (ranges(batch), owned) == ([OffsetRange(TOPIC, 0, 2, 4)], [after])
 
 
 def test_a_range_names_the_topics_incarnation_and_the_reset_epoch() -> None:
     collecting = builder()
-    collecting.add(chunk(OffsetTracker(TopicPartition(TOPIC, 3), 0, incarnation=0x2A, epoch=7), 0, 1), now=0)
+    collecting.add(chunk(Progress(TopicPartition(TOPIC, 3), 0, incarnation=0x2A, epoch=7), 0, 1), now=0)
     (part,) = collecting.cut(now=0)[0].ranges
     assert (part.topic_partition, part.incarnation, part.epoch) == (TopicPartition(TOPIC, 3), 0x2A, 7)
 
 
 def test_a_hole_between_chunks_is_reported_as_a_bug() -> None:
     """A range has every record between its ends: joining across a hole would commit undelivered records."""
-    collecting, claim = builder(), tracker()
+    collecting, claim = builder(), progress()
     collecting.add(chunk(claim, 0, 3), now=0)
     with pytest.raises(AssertionError):
         collecting.add(chunk(claim, 5, 8), now=0)
 
 
 def test_bytes_are_collected_for_a_sink_that_wants_them() -> None:
-    claim = tracker(start=5)
+    claim = progress(start=5)
     collecting = BatchBuilder(BatchSettings(max_records=1000, max_bytes=10), "raw")
     pieces = [memoryview(b"abc"), memoryview(b"defghi")]
     for one in (raw_chunk(claim, 5, 8, pieces[0]), hole(claim, 8, 10), raw_chunk(claim, 10, 14, pieces[1])):
@@ -141,19 +141,19 @@ def test_bytes_are_collected_for_a_sink_that_wants_them() -> None:
 
 
 def test_a_sink_of_bytes_is_given_holes_too() -> None:
-    claim = tracker(start=5)
+    claim = progress(start=5)
     collecting = BatchBuilder(BatchSettings(max_records=1000, max_bytes=10), "raw")
     collecting.add(hole(claim, 5, 9), now=0)
     (part,) = collecting.cut(now=0)[0].ranges
     assert (part.raw, part.records, part.range) == ((), 4, OffsetRange(TOPIC, 0, 5, 9))
 
 
-def replayed(first: int, until: int, partition: int = 0) -> OffsetTracker:
-    return OffsetTracker(TopicPartition(TOPIC, partition), first, replay=plan_of(first, until))
+def replayed(first: int, until: int, partition: int = 0) -> Progress:
+    return Progress(TopicPartition(TOPIC, partition), first, replay=plan_of(first, until))
 
 
 def test_a_replay_is_a_whole_batch_of_its_own() -> None:
-    collecting, replay, other = builder(), replayed(5, 11), tracker(1)
+    collecting, replay, other = builder(), replayed(5, 11), progress(1)
     collecting.add(chunk(replay, 5, 8), now=0)
     assert (bool(collecting), collecting.full) == (False, False)  # nothing is written until the whole range is here
     collecting.add(chunk(other, 0, 2), now=0)
@@ -161,12 +161,12 @@ def test_a_replay_is_a_whole_batch_of_its_own() -> None:
     collecting.add(chunk(other, 2, 4), now=0)
     collecting.add(chunk(replay, 8, 11), now=0)
     assert collecting.full
-    batch, trackers = collecting.cut(now=0)
-    assert (ranges(batch), batch.is_replay, trackers) == ([OffsetRange(TOPIC, 0, 5, 11)], True, [replay])
+    batch, owned = collecting.cut(now=0)
+    assert (ranges(batch), batch.is_replay, owned) == ([OffsetRange(TOPIC, 0, 5, 11)], True, [replay])
     assert rows(batch.ranges[0]) == list(range(5, 11))
     assert not collecting.full
-    batch, trackers = collecting.cut(now=0)
-    assert (ranges(batch), batch.is_replay, trackers) == ([OffsetRange(TOPIC, 1, 2, 4)], False, [other])
+    batch, owned = collecting.cut(now=0)
+    assert (ranges(batch), batch.is_replay, owned) == ([OffsetRange(TOPIC, 1, 2, 4)], False, [other])
 
 
 def test_a_replay_larger_than_the_current_limits() -> None:
@@ -202,9 +202,9 @@ from pathlib import Path
 
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder
-from tests.support.chunks import chunk, tracker
+from tests.support.chunks import chunk, progress
 
-collecting, claim = BatchBuilder(BatchSettings()), tracker()
+collecting, claim = BatchBuilder(BatchSettings()), progress()
 
 def collect(first, until):
     for offset in range(first, until):
@@ -223,7 +223,7 @@ async def test_records_that_arrive_one_by_one_take_no_more_memory_than_others() 
 
 
 def test_small_batches_are_joined_in_order() -> None:
-    collecting, claim = builder(), tracker()
+    collecting, claim = builder(), progress()
     for first in range(0, 600, 3):
         collecting.add(chunk(claim, first, first + 3, offsets=[first, first + 2]), now=0)
     batch, _ = collecting.cut(now=0)

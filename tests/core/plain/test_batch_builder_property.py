@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.progress import Chunk, OffsetTracker
+from kzconsumer.offsets.progress import Chunk, Progress
 from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder
@@ -57,7 +57,7 @@ class Model:
     def __init__(self, limits: BatchSettings) -> None:
         self.limits = limits
         self.builder = BatchBuilder(limits)
-        self.trackers = [OffsetTracker(TopicPartition("t", n), 0) for n in range(PARTITIONS)]
+        self.owned = [Progress(TopicPartition("t", n), 0) for n in range(PARTITIONS)]
         self.offsets = [0] * PARTITIONS
         self.waiting: dict[int, Waiting] = {}
         self.done = [0] * PARTITIONS
@@ -74,7 +74,7 @@ class Model:
         first = self.offsets[partition]
         self.offsets[partition] = until = first + max(records, 1)
         rows = ColumnRecords(ROWS.slice(0, records))
-        self.builder.add(Chunk(self.trackers[partition], first, until, rows), self.now)
+        self.builder.add(Chunk(self.owned[partition], first, until, rows), self.now)
         self.waiting.setdefault(partition, Waiting(self.now)).records += records
         held = sum(each.records for each in self.waiting.values())
         assert held < self.most + LARGEST_CHUNK
@@ -97,12 +97,12 @@ class Model:
 
     def cut(self) -> None:
         full = self.builder.full
-        batch, trackers = self.builder.cut(self.now)
+        batch, owned = self.builder.cut(self.now)
         assert batch.ranges, "a batch that is due has something in it"
         going = {part.partition for part in batch.ranges}
         assert len(going) == len(batch.ranges)
-        for part, tracker in zip(batch.ranges, trackers, strict=True):
-            assert tracker is self.trackers[part.partition]
+        for part, progress in zip(batch.ranges, owned, strict=True):
+            assert progress is self.owned[part.partition]
             assert part.first == self.done[part.partition], "ranges tile"
             self.done[part.partition] = part.until
             assert part.records == self.waiting[part.partition].records
@@ -146,12 +146,12 @@ def test_a_quiet_partition_waits_while_a_busy_one_is_written() -> None:
 
 def test_a_batch_does_not_wait_when_every_partition_is_at_its_end() -> None:
     builder = BatchBuilder(BatchSettings(max_time=600.0, min_records=100))
-    trackers = [OffsetTracker(TopicPartition("t", n), 0) for n in range(2)]
-    builder.add(Chunk(trackers[0], 0, 3, ColumnRecords(ROWS.slice(0, 3)), at_end=True), 0.0)
+    owned = [Progress(TopicPartition("t", n), 0) for n in range(2)]
+    builder.add(Chunk(owned[0], 0, 3, ColumnRecords(ROWS.slice(0, 3)), at_end=True), 0.0)
     assert builder.due_at < 0
-    builder.add(Chunk(trackers[1], 0, 5, ColumnRecords(ROWS.slice(0, 5))), 0.0)
+    builder.add(Chunk(owned[1], 0, 5, ColumnRecords(ROWS.slice(0, 5))), 0.0)
     assert builder.due_at == 600
-    builder.add(Chunk(trackers[1], 5, 7, at_end=True), 1.0)
+    builder.add(Chunk(owned[1], 5, 7, at_end=True), 1.0)
     assert builder.due_at < 0
     assert builder.cut(1.0)[0].records == 8
     assert builder.cut(1.0) == (Batch(()), [])

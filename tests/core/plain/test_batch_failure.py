@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from kzconsumer.errors import DestinationWentBackError, NoNodeError, SinkError
 from kzconsumer.model import RangeIdentity
-from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.progress import Progress
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch, RangeData, StepNotRecordedError
@@ -22,7 +22,7 @@ from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.sinks.writing import METADATA, RangeQuarantine
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.core.plain.test_sink_runner import Memory, running, until
-from tests.support.chunks import LeaseInHand, chunk, put, tracker
+from tests.support.chunks import LeaseInHand, chunk, progress, put
 from tests.support.owned_ranges import Nothing, Owned
 from tests.support.range_data import range_data
 
@@ -51,7 +51,7 @@ def runner_of(sink: Memory, quarantine: RangeQuarantine | None, owned: Owned) ->
 
 
 async def test_only_the_range_that_fails_alone_is_quarantined(tmp_path: Path) -> None:
-    claims = [tracker(number) for number in range(3)]
+    claims = [progress(number) for number in range(3)]
     queue, sink, commits = ChunkQueue(1 << 20), Choosy({1}), Owned(claims)
     put(queue, *(chunk(claim, 0, 5) for claim in claims))
     with capture_logs() as logs:
@@ -71,7 +71,7 @@ async def test_only_the_range_that_fails_alone_is_quarantined(tmp_path: Path) ->
 
 
 async def test_without_a_quarantine_nothing_is_retried() -> None:
-    claims = [tracker(number) for number in range(2)]
+    claims = [progress(number) for number in range(2)]
     queue, sink, commits = ChunkQueue(1 << 20), Choosy({1}), Owned(claims)
     put(queue, *(chunk(claim, 0, 5) for claim in claims))
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
@@ -99,7 +99,7 @@ class Restored(Choosy):
 @pytest.mark.parametrize("poison", [set(), {1}], ids=["batch", "alone"])
 async def test_what_a_destination_has_lost_is_not_hidden_by_the_quarantine(tmp_path: Path, poison: set[int]) -> None:
     """Nor committed: the member stops, and says what is missing."""
-    claims = [tracker(number) for number in range(2)]
+    claims = [progress(number) for number in range(2)]
     for claim in claims:
         claim.restart(9)
         claim.written = 5, 9
@@ -149,7 +149,7 @@ def beside(destination: Ledger, sink: Memory, quarantine: RangeQuarantine, owned
 
 async def test_a_range_that_was_published_though_its_write_failed_is_not_quarantined(tmp_path: Path) -> None:
     """The reply was lost, or a file is still to be put in place: in the quarantine the records would exist twice."""
-    claims = [tracker(number) for number in range(3)]
+    claims = [progress(number) for number in range(3)]
     queue, sink, commits = ChunkQueue(1 << 20), Choosy({1, 2}), Owned(claims)
     put(queue, *(chunk(claim, 0, 5) for claim in claims))
     ledger = Ledger([RangeIdentity("orders", 1, 0, 0, 0, 5)])
@@ -167,7 +167,7 @@ async def test_the_decision_falls_when_the_records_are_on_disk_and_before_they_h
     """A member that dies in between leaves the plan to a member that finds the decision and quarantines the range as
     well.
     """
-    claim, queue, commits = tracker(), ChunkQueue(1 << 20), Owned()
+    claim, queue, commits = progress(), ChunkQueue(1 << 20), Owned()
     found: list[list[Path]] = []
 
     class Deciding(Ledger):
@@ -187,7 +187,7 @@ async def test_the_decision_falls_when_the_records_are_on_disk_and_before_they_h
 
 async def test_a_range_is_set_aside_only_with_the_lease(tmp_path: Path) -> None:
     """It is lost while the records are written to the quarantine: by then another member may write the range."""
-    claim, queue, lease = tracker(), ChunkQueue(1 << 20), LeaseInHand()
+    claim, queue, lease = progress(), ChunkQueue(1 << 20), LeaseInHand()
     asked: list[bool] = []
     lost = asyncio.Event()
 
@@ -218,7 +218,7 @@ async def test_a_range_is_set_aside_only_with_the_lease(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_quarantined_if_it_is_unknown_whether_it_was_published(tmp_path: Path) -> None:
-    claim, queue, commits = tracker(), ChunkQueue(1 << 20), Owned()
+    claim, queue, commits = progress(), ChunkQueue(1 << 20), Owned()
     put(queue, chunk(claim, 0, 5))
     runner = beside(
         Ledger([], SinkError("no database")), Choosy({0}), RangeQuarantine(tmp_path / "aside", "choosy"), commits
@@ -264,7 +264,7 @@ async def test_a_destination_that_does_not_answer_is_a_failure(monkeypatch: pyte
 
 @pytest.mark.parametrize("error", [StepNotRecordedError("none is ours"), NoNodeError("/consumers/g/claims/orders/0")])
 async def test_a_step_that_cannot_be_recorded_is_a_failure_of_the_write(tmp_path: Path, error: Exception) -> None:
-    claims = [tracker(0), tracker(1)]
+    claims = [progress(0), progress(1)]
     queue, commits = ChunkQueue(1 << 20), Owned(claims)
 
     class Stepping(Choosy):
@@ -281,7 +281,7 @@ async def test_a_step_that_cannot_be_recorded_is_a_failure_of_the_write(tmp_path
 
 
 async def test_a_range_that_cannot_be_quarantined_either_stops_the_member(tmp_path: Path) -> None:
-    claim, queue, sink, commits = tracker(), ChunkQueue(1 << 20), Choosy({0}), Owned()
+    claim, queue, sink, commits = progress(), ChunkQueue(1 << 20), Choosy({0}), Owned()
     (tmp_path / "aside").write_text("not a directory")
     put(queue, chunk(claim, 0, 5))
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
@@ -295,7 +295,7 @@ async def test_a_range_that_cannot_be_quarantined_either_stops_the_member(tmp_pa
 @pytest.mark.parametrize("aside", [False, True])
 async def test_a_failure_without_the_lease_is_not_counted(tmp_path: Path, aside: bool) -> None:
     """The sink may have refused to publish because the lease had ended."""
-    claim, queue, lease = tracker(), ChunkQueue(1 << 20), LeaseInHand()
+    claim, queue, lease = progress(), ChunkQueue(1 << 20), LeaseInHand()
     commits = Owned(lease=lease)
     sink = Choosy({0}, lease)
     put(queue, chunk(claim, 0, 5))
@@ -312,7 +312,7 @@ async def test_a_failure_without_the_lease_is_not_counted(tmp_path: Path, aside:
 
 async def test_ranges_lost_while_waiting_for_the_lease_are_not_written_again() -> None:
     """For instance when the session has expired: a write that is cancelled at once would cost the sink its Spark."""
-    lost, staying, queue, lease = tracker(0), tracker(1), ChunkQueue(1 << 20), LeaseInHand()
+    lost, staying, queue, lease = progress(0), progress(1), ChunkQueue(1 << 20), LeaseInHand()
     commits = Owned(lease=lease)
     sink = Choosy({0}, lease)
     put(queue, chunk(lost, 0, 5))
@@ -326,7 +326,7 @@ async def test_ranges_lost_while_waiting_for_the_lease_are_not_written_again() -
 
 
 async def test_a_range_lost_meanwhile_is_left_to_its_next_owner(tmp_path: Path) -> None:
-    staying, going = tracker(0), tracker(1)
+    staying, going = progress(0), progress(1)
     queue, commits = ChunkQueue(1 << 20), Owned([staying, going])
 
     class Losing(Choosy):
@@ -346,7 +346,7 @@ async def test_a_range_lost_meanwhile_is_left_to_its_next_owner(tmp_path: Path) 
 @pytest.mark.parametrize("aside", [False, True])
 async def test_a_failure_of_a_range_lost_at_that_moment_is_not_counted(tmp_path: Path, aside: bool) -> None:
     """Other members write it: it is neither a reason to stop nor to be reported as missing in the destination."""
-    staying, going = tracker(0), tracker(1)
+    staying, going = progress(0), progress(1)
     queue, commits = ChunkQueue(1 << 20), Owned([staying, going])
 
     class Losing(Choosy):
@@ -384,14 +384,14 @@ async def test_a_quarantined_range_is_recognized_when_it_is_delivered_again(tmp_
 
 
 async def test_a_step_recorded_for_a_range_that_is_tried_alone_does_not_count_for_the_others(tmp_path: Path) -> None:
-    claims = [tracker(number) for number in range(2)]
+    claims = [progress(number) for number in range(2)]
     queue = ChunkQueue(1 << 20)
     recorded: list[tuple[set[int], str]] = []
 
     class Recording(Owned):
-        async def record_step(self, claims: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
-            recorded.append(({claim.topic_partition.partition for claim in claims}, step))
-            return claims
+        async def record_step(self, owned: Collection[Progress], step: str) -> Collection[Progress]:
+            recorded.append(({progress.topic_partition.partition for progress in owned}, step))
+            return owned
 
     class Stepping(Memory):
         async def write(self, batch: Batch) -> None:

@@ -8,19 +8,19 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.progress import Progress
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.writing import BatchWriter, RangeQuarantine
 from tests.core.plain.test_sink_runner import Memory
-from tests.support.chunks import TOPIC, LeaseInHand, tracker
+from tests.support.chunks import TOPIC, LeaseInHand, progress
 from tests.support.owned_ranges import Owned
 from tests.support.range_data import range_data
 
 
-def handed_over(number: int) -> tuple[list[OffsetTracker], Batch]:
+def handed_over(number: int) -> tuple[list[Progress], Batch]:
     """Claims of `number` partitions, and a batch with five records of each."""
-    claims = [tracker(partition) for partition in range(number)]
+    claims = [progress(partition) for partition in range(number)]
     for claim in claims:
         claim.hand_over(5)
     return claims, Batch(tuple(range_data(TOPIC, partition, 0, 5) for partition in range(number)))

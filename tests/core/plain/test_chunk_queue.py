@@ -9,18 +9,18 @@ import pytest
 
 from kzconsumer.offsets.progress import Chunk
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue, EndOfStream
-from tests.support.chunks import chunk, hole, put, tracker
+from tests.support.chunks import chunk, hole, progress, put
 
 LIMIT = 2.0
 
 
 def sized(size: int, first: int = 0) -> Chunk:
-    return Chunk(tracker(), first, first + 1, size=size)
+    return Chunk(progress(), first, first + 1, size=size)
 
 
 async def test_chunks_are_returned_in_the_order_they_were_put() -> None:
     queue = ChunkQueue(1000)
-    claim = tracker()
+    claim = progress()
     chunks = [chunk(claim, first, first + 3) for first in (0, 3, 6)]
     put(queue, *chunks)
     assert [await queue.get() for _ in chunks] == chunks
@@ -69,7 +69,7 @@ def test_a_returned_reservation_makes_room() -> None:
 
 def test_chunks_of_closed_claims_are_dropped() -> None:
     queue = ChunkQueue(100)
-    closed, open_claim = tracker(0), tracker(1)
+    closed, open_claim = progress(0), progress(1)
     early, kept = Chunk(closed, 0, 1, size=100), Chunk(open_claim, 0, 1, size=10)
     put(queue, early, kept)
     closed.close()
@@ -82,7 +82,7 @@ def test_chunks_of_closed_claims_are_dropped() -> None:
 def test_drop_forgets_one_claims_chunks() -> None:
     queue, output = ChunkQueue(100), list[bool]()
     queue.subscribe(lambda: output.append(True))
-    going, staying = tracker(0), tracker(1)
+    going, staying = progress(0), progress(1)
     kept = [Chunk(staying, n, n + 1, size=20) for n in range(2)]
     put(queue, Chunk(going, 0, 1, size=60), kept[0], Chunk(going, 1, 2, size=60), kept[1])
     queue.drop(going)
@@ -94,7 +94,7 @@ async def test_get_waits_for_a_chunk() -> None:
     queue = ChunkQueue(100)
     waiting = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
-    arrived = hole(tracker(), 0, 5)
+    arrived = hole(progress(), 0, 5)
     put(queue, arrived)
     async with asyncio.timeout(LIMIT):
         assert await waiting is arrived
@@ -102,7 +102,7 @@ async def test_get_waits_for_a_chunk() -> None:
 
 async def test_a_wait_continues_past_chunks_of_closed_claims() -> None:
     """Woken by a chunk whose claim is closed before the waiter runs, it waits for the next one."""
-    queue, closed = ChunkQueue(100), tracker()
+    queue, closed = ChunkQueue(100), progress()
     waiting = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
     put(queue, hole(closed, 0, 1))
@@ -110,7 +110,7 @@ async def test_a_wait_continues_past_chunks_of_closed_claims() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not waiting.done()
-    arrived = hole(tracker(), 0, 1)
+    arrived = hole(progress(), 0, 1)
     put(queue, arrived)
     async with asyncio.timeout(LIMIT):
         assert await waiting is arrived
@@ -121,7 +121,7 @@ async def test_a_cancelled_get_takes_nothing() -> None:
     with anyio.move_on_after(0.01) as scope:
         await queue.get()
     assert scope.cancelled_caught
-    arrived = hole(tracker(), 0, 1)
+    arrived = hole(progress(), 0, 1)
     put(queue, arrived)
     async with asyncio.timeout(LIMIT):
         assert await queue.get() is arrived
@@ -131,7 +131,7 @@ async def test_a_get_cancelled_as_the_chunk_arrives_takes_nothing() -> None:
     queue = ChunkQueue(100)
     waiting = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
-    arrived = hole(tracker(), 0, 1)
+    arrived = hole(progress(), 0, 1)
     put(queue, arrived)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -144,7 +144,7 @@ async def test_two_waiters_both_wake() -> None:
     queue = ChunkQueue(100)
     waiting = [asyncio.create_task(queue.get()) for _ in range(2)]
     await asyncio.sleep(0)
-    put(queue, hole(tracker(0), 0, 1), hole(tracker(1), 0, 1))
+    put(queue, hole(progress(0), 0, 1), hole(progress(1), 0, 1))
     done, asleep = await asyncio.wait(waiting, timeout=0.5)
     for task in asleep:
         task.cancel()
@@ -197,7 +197,7 @@ def test_room_in_the_shared_budget_wakes_every_queue() -> None:
 
 
 def test_chunks_held_back_by_a_pause_leave_room_for_other_claims() -> None:
-    total, held, other = ByteBudget(1000), tracker(), tracker()
+    total, held, other = ByteBudget(1000), progress(), progress()
     queue, output = ChunkQueue(100, total), list[str]()
     queue.subscribe(lambda: output.append("room"))
     put(queue, Chunk(held, 0, 1, size=60))
@@ -210,7 +210,7 @@ def test_chunks_held_back_by_a_pause_leave_room_for_other_claims() -> None:
     put(queue, Chunk(other, 0, 1, size=60))
     assert queue.has_room
     assert (chunk := queue.get_nowait()) is not None
-    assert chunk.tracker is other
+    assert chunk.progress is other
     assert total.used == 120  # the shared budget still counts it
     held.paused = False
     queue.unhold(held)
@@ -222,7 +222,7 @@ def test_chunks_held_back_by_a_pause_leave_room_for_other_claims() -> None:
 @pytest.mark.parametrize("paused", [False, True])
 @pytest.mark.parametrize("end", ["close", "drop", "late put", "give back"])
 def test_nothing_stays_counted_in_the_shared_budget(end: str, paused: bool) -> None:
-    total, claim = ByteBudget(100), tracker()
+    total, claim = ByteBudget(100), progress()
     queue = ChunkQueue(1000, total)
     put(queue, Chunk(claim, 0, 1, size=60))
     queue.reserve(70)
@@ -243,7 +243,7 @@ def test_nothing_stays_counted_in_the_shared_budget(end: str, paused: bool) -> N
 
 async def test_what_was_held_wakes_a_waiting_get() -> None:
     """Nothing else may arrive that would."""
-    queue, claim = ChunkQueue(1000), tracker()
+    queue, claim = ChunkQueue(1000), progress()
     claim.paused = True
     put(queue, held := chunk(claim, 0, 3))
     async with asyncio.timeout(LIMIT):
@@ -255,11 +255,11 @@ async def test_what_was_held_wakes_a_waiting_get() -> None:
 
 
 def test_partitions_take_turns_by_bytes() -> None:
-    queue, large, small, late = ChunkQueue(1000), tracker(0), tracker(1), tracker(2)
+    queue, large, small, late = ChunkQueue(1000), progress(0), progress(1), progress(2)
     put(queue, *(Chunk(large, first, first + 1, size=90) for first in range(4)))
     put(queue, *(Chunk(small, first, first + 1, size=30) for first in range(9)))
     order = [queue.get_nowait() for _ in range(5)]
-    assert [(one.tracker, one.first) for one in order if one] == [
+    assert [(one.progress, one.first) for one in order if one] == [
         (large, 0),
         (small, 0),
         (small, 1),
@@ -267,13 +267,13 @@ def test_partitions_take_turns_by_bytes() -> None:
         (large, 1),
     ]
     put(queue, Chunk(late, 0, 1, size=1), Chunk(late, 1, 2, size=500))
-    following = [one.tracker for _ in range(3) if (one := queue.get_nowait())]
+    following = [one.progress for _ in range(3) if (one := queue.get_nowait())]
     assert late in following[:2]  # what was queued before it does not count
 
 
 def test_a_full_queue_has_room_for_a_broker_of_which_it_has_nothing() -> None:
     """Another broker, that answers at once, would fill it again whenever there is room."""
-    queue, output, claim = ChunkQueue(100, ByteBudget(100)), list[bool](), tracker()
+    queue, output, claim = ChunkQueue(100, ByteBudget(100)), list[bool](), progress()
     queue.subscribe(lambda: output.append(queue.has_room_for(2)))
     queue.reserve(90, 1)
     queue.reserve(90, 1)
@@ -289,8 +289,8 @@ def test_a_full_queue_has_room_for_a_broker_of_which_it_has_nothing() -> None:
 
 @pytest.mark.parametrize("held", [False, True])
 def test_what_is_held_or_dropped_is_given_back_to_its_broker(held: bool) -> None:
-    queue, claim = ChunkQueue(50), tracker()
-    put(queue, Chunk(tracker(1), 0, 1, size=60))
+    queue, claim = ChunkQueue(50), progress()
+    put(queue, Chunk(progress(1), 0, 1, size=60))
     queue.reserve(60, 2)
     queue.put(Chunk(claim, 0, 1, size=60, broker=2))
     assert not queue.has_room_for(2)

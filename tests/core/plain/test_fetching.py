@@ -20,7 +20,7 @@ from kzconsumer.brokers.protocol.log_reads import READ_COMMITTED
 from kzconsumer.counters import Counters
 from kzconsumer.fetcher import delivery, reading
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
-from kzconsumer.fetcher.fetch_state import PartitionFetchState, RateLimit
+from kzconsumer.fetcher.fetch_state import FetchState, RateLimit
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.reading import LOOK_SECONDS, Looking
 from kzconsumer.model import Broker, Wants
@@ -29,7 +29,7 @@ from kzconsumer.records import decode
 from kzconsumer.records._native import allocated_bytes
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from tests.support.chunks import tracker
+from tests.support.chunks import progress
 from tests.support.log_broker import log_broker
 from tests.support.record_sets import Codec, Record, message_set, record_batch
 
@@ -56,7 +56,7 @@ async def fetching(
             RateLimit(None), lambda states: None, Counters(),
         )  # fmt: skip
         fetcher.add(
-            PartitionFetchState(tracker(partition), queue, 0, SETTINGS.max_bytes, leader_epoch=LED)
+            FetchState(progress(partition), queue, 0, SETTINGS.max_bytes, leader_epoch=LED)
             for partition, queue in partitions
         )
         task = asyncio.create_task(fetcher.run())
@@ -122,7 +122,7 @@ async def test_the_event_loop_decompresses_a_bounded_part_of_a_small_response(
     ends = dict.fromkeys(range(PARTITIONS), 0)
 
     def enough(chunk: Chunk) -> bool:
-        ends[chunk.tracker.topic_partition.partition] = chunk.until
+        ends[chunk.progress.topic_partition.partition] = chunk.until
         return set(ends.values()) == {2}
 
     async with (
@@ -146,7 +146,7 @@ async def test_a_response_that_expands_does_not_take_memory_for_all_its_partitio
     taken: list[int] = []
 
     def enough(chunk: Chunk) -> bool:
-        taken.append(chunk.tracker.topic_partition.partition)
+        taken.append(chunk.progress.topic_partition.partition)
         return len(taken) == PARTITIONS
 
     async with (
@@ -171,7 +171,7 @@ async def test_partitions_that_expand_take_turns(monkeypatch: pytest.MonkeyPatch
     taken: list[int] = []
 
     def enough(chunk: Chunk) -> bool:
-        taken.append(chunk.tracker.topic_partition.partition)
+        taken.append(chunk.progress.topic_partition.partition)
         return len(taken) == 4 * PARTITIONS
 
     async with (
@@ -235,16 +235,16 @@ import sys
 from pathlib import Path
 
 from kzconsumer.fetcher.delivery import Arrival, enqueue
-from kzconsumer.fetcher.fetch_state import PartitionFetchState
+from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.model import TopicPartition
 from kzconsumer.brokers.protocol.log_reads import FetchedPartition
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.record_sets import Record, record_batch
-from tests.support.chunks import tracker
+from tests.support.chunks import progress
 
 queue = ChunkQueue(16 << 20)
-state = PartitionFetchState(tracker(), queue, 0, 1 << 20)
+state = FetchState(progress(), queue, 0, 1 << 20)
 read = reading(sys.argv[1], 1 << 28)
 data = record_batch([Record(b"key", b"value")], base_offset=0)
 
@@ -286,8 +286,8 @@ async def test_a_consumer_that_fetches_for_itself_gets_ranges_and_each_answer_is
 
     def enough(chunk: Chunk) -> bool:
         one = (chunk.first, chunk.until, len(chunk.records), chunk.records.fetched)
-        found[chunk.tracker.topic_partition.partition].append(one)
-        assert chunk.tracker.leader_epochs.before(chunk.until) == LED
+        found[chunk.progress.topic_partition.partition].append(one)
+        assert chunk.progress.leader_epochs.before(chunk.until) == LED
         return all(ranges and ranges[-1][1] == stable for ranges in found.values())
 
     async with (
@@ -337,9 +337,9 @@ async def test_a_replica_is_given_up_after_what_it_has_sent_was_queued() -> None
     queue, queued = ChunkQueue(1 << 30), list[int]()
     given_up = asyncio.Event()
     batch = record_batch([Record(b"k", bytes(100_000))], base_offset=0)
-    state = PartitionFetchState(tracker(0), queue, 0, SETTINGS.max_bytes, leader_epoch=LED)
+    state = FetchState(progress(0), queue, 0, SETTINGS.max_bytes, leader_epoch=LED)
 
-    def find_leader(states: Iterable[PartitionFetchState]) -> None:
+    def find_leader(states: Iterable[FetchState]) -> None:
         if state in list(states):
             queued.append(queue.filled[0])
             given_up.set()

@@ -60,8 +60,8 @@ def test_a_partition_with_a_range_in_flight_does_not_move_to_another_stream() ->
         assert group.world.pass_time(10, lambda: not group.settled())
         assert member.connector is not None
         sessions, claim = sessions_of(member.connector), present_member(member.connector).owned.claims[MOVED]
-        plan = plan_of(claim.tracker.processed, claim.tracker.processed + 5)
-        planned = member.process.create_task(sessions.plan({claim.tracker: plan}))
+        plan = plan_of(claim.progress.processed, claim.progress.processed + 5)
+        planned = member.process.create_task(sessions.plan({claim.progress: plan}))
         assert group.world.pass_time(1, planned.done)
         assert thread_of(member, MOVED) == 0
         other = group.join("b", {"t": 1}, 0.0, in_batches=False)

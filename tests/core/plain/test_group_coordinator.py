@@ -11,13 +11,13 @@ from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.brokers.protocol.groups import (
     ConsumerGroupDescribeRequest,
+    CoordinatedMember,
     Coordinator,
+    CoordinatorOffset,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
-    GroupMember,
     GroupState,
     OffsetFetchRequest,
-    StoredOffset,
     StoredOffsets,
 )
 from kzconsumer.brokers.protocol.versions import CONSUMER_GROUP_DESCRIBE
@@ -41,7 +41,7 @@ class Cluster:
         self.broker = UP
         self.versions = self
         self.ranges: dict[int, tuple[int, int]] = {}
-        self.has: dict[TopicPartition, StoredOffset] = {}
+        self.has: dict[TopicPartition, CoordinatorOffset] = {}
 
     def choose(self, api_key: int) -> int:
         return 1
@@ -79,7 +79,7 @@ async def test_an_offset_missing_from_the_response_is_not_taken_for_no_offset(mo
     cluster.leads = UP
     group = GroupCoordinator("g", cast(TopicRegistry, cluster), cast(Brokers, cluster), 60.0)
     (asked,), other = OFFSETS, TopicPartition("orders", 1)
-    cluster.has = {asked: StoredOffset(error_codes.NONE, 7), other: StoredOffset(error_codes.NONE, -1)}
+    cluster.has = {asked: CoordinatorOffset(error_codes.NONE, 7), other: CoordinatorOffset(error_codes.NONE, -1)}
     assert {partition: each.offset for partition, each in (await group.stored([asked, other])).items()} == {asked: 7}
     del cluster.has[other]
     monkeypatch.setattr(module, "READ_PATIENCE", 0.1)
@@ -110,7 +110,7 @@ def test_a_loading_coordinator_is_asked_with_growing_pauses() -> None:
     assert asked == pytest.approx([0, 0.05, 0.15, 0.35, 0.75, 1.55, 2.55, 3.55, 4.55, 5.55, 6.55, 7.55, 8.55, 9.55])
 
 
-MEMBER = GroupMember("m", "client", "/127.0.0.1", (), ())
+MEMBER = CoordinatedMember("m", "client", "/127.0.0.1", (), ())
 DEAD, NOT_FOUND = GroupState(error_codes.NONE, "Dead", ()), GroupState(error_codes.GROUP_ID_NOT_FOUND, "", ())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
-from kzconsumer.fetcher.fetch_state import PartitionFetchState
+from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.model import TopicPartition
 from kzconsumer.streams.turns import Turns
 from tests.support.simulated.broker_machine import TIGHT
@@ -67,10 +67,8 @@ def always_first(patch: pytest.MonkeyPatch) -> None:
 
 def left_out(patch: pytest.MonkeyPatch) -> None:
     """One partition is not asked for any more."""
-    fetchable = PartitionFetchState.fetchable
-    patch.setattr(
-        PartitionFetchState, "fetchable", lambda state, now: state.topic_partition != FIRST and fetchable(state, now)
-    )
+    fetchable = FetchState.fetchable
+    patch.setattr(FetchState, "fetchable", lambda state, now: state.topic_partition != FIRST and fetchable(state, now))
 
 
 def goes_on(patch: pytest.MonkeyPatch) -> None:

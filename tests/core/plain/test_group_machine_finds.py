@@ -16,15 +16,15 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from kzconsumer.fetcher import broker_fetcher
-from kzconsumer.fetcher.fetch_state import PartitionFetchState
-from kzconsumer.group.claimer import Claims
+from kzconsumer.fetcher.fetch_state import FetchState
+from kzconsumer.group.claimer import Claimer
 from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.member import Member
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.progress import Progress
 from kzconsumer.offsets.storage import OffsetWrite, ZooKeeperOffsetStorage
-from kzconsumer.registry.claim_record import Blocked, Claimed, ClaimRecord, Refused
+from kzconsumer.registry.claim_record import Blocked, Claimed, ClaimRecord, ClaimRefused
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.streams.cursor import StreamCursor
 from kzconsumer.zookeeper.heartbeat import Heartbeat, Instant
@@ -115,7 +115,7 @@ def finds(start: int, machine: type[GroupMachine]) -> Found | None:
 def test_finds_logs_that_are_not_compared_with_positions() -> None:
     """Those that were cut off by an unclean election and have grown past the position again."""
 
-    async def nothing_found(*_: object) -> list[PartitionFetchState]:
+    async def nothing_found(*_: object) -> list[FetchState]:
         return []
 
     find(broker_fetcher, "find_divergence", nothing_found, "is not read at", start=0, machine=LogsCutOffMachine)
@@ -157,7 +157,7 @@ def test_finds_offsets_read_before_the_claim() -> None:
 
     async def read_first(
         self: OwnerRegistry, partition: TopicPartition, thread: ConsumerThreadId, incarnation: int
-    ) -> Claimed | Blocked | Refused:
+    ) -> Claimed | Blocked | ClaimRefused:
         stored, version = await self._stored(partition)
         claimed = await claim(self, partition, thread, incarnation)
         if not isinstance(claimed, Claimed):
@@ -169,17 +169,17 @@ def test_finds_offsets_read_before_the_claim() -> None:
 
 @only_nightly
 def test_finds_releases_before_the_last_commit() -> None:
-    release = Claims.release
+    release = Claimer.release
 
-    async def nodes_first(self: Claims, partitions: Sequence[TopicPartition]) -> None:
+    async def nodes_first(self: Claimer, partitions: Sequence[TopicPartition]) -> None:
         leaving = [claim for partition in partitions if (claim := self._owned.claims.get(partition)) is not None]
         for claim in leaving:
             self._watches.unguard(claim.owner.path)
-        fences = [self._committer._positions[claim.tracker].committed.fence for claim in leaving]
+        fences = [self._committer._positions[claim.progress].committed.fence for claim in leaving]
         await outcomes([self._owners.release(fence) for fence in fences])
         await release(self, partitions)
 
-    find(Claims, "release", nodes_first, r"which belongs to|which \w+ had at", start=1)
+    find(Claimer, "release", nodes_first, r"which belongs to|which \w+ had at", start=1)
 
 
 def test_finds_a_release_that_does_not_wait_for_work_in_hand() -> None:
@@ -203,9 +203,9 @@ def test_finds_a_lease_of_two_timeouts() -> None:
 
 
 def test_finds_a_release_that_refuses_work_done_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    close = OffsetTracker.close
+    close = Progress.close
 
-    def drops_first(self: OffsetTracker, on_settled: Callable[[], None] | None = None) -> None:
+    def drops_first(self: Progress, on_settled: Callable[[], None] | None = None) -> None:
         if self.open:
             self.open = False
             drop, self._on_close = self._on_close, None
@@ -213,7 +213,7 @@ def test_finds_a_release_that_refuses_work_done_before_it(monkeypatch: pytest.Mo
                 drop()
         close(self, on_settled)
 
-    monkeypatch.setattr(OffsetTracker, "close", drops_first)
+    monkeypatch.setattr(Progress, "close", drops_first)
     # The machine finds it as well, in some hundred examples, which takes a minute.
     found = violations_of_a_release_in_the_middle_of_a_lot()
     assert any("for work that had ended" in violation for violation in found)
@@ -238,35 +238,35 @@ def test_finds_a_stop_without_the_final_commit() -> None:
 
 
 def test_finds_a_blocked_claim_that_is_not_retried() -> None:
-    opened = Claims.open
+    opened = Claimer.open
 
-    async def silent(self: Claims, wanted: Any, topics: Any) -> Any:
+    async def silent(self: Claimer, wanted: Any, topics: Any) -> Any:
         failed = await opened(self, wanted, topics)
         blocked = [why for why in failed.values() if isinstance(why, Blocked)]
         for why in blocked:
             self._watches.forget(why.path)
         return {} if blocked else failed
 
-    find(Claims, "open", silent, "no rest within", start=4)
+    find(Claimer, "open", silent, "no rest within", start=4)
 
 
 def test_finds_a_pause_that_still_delivers_fetched_records() -> None:
-    find(StreamCursor, "pause", lambda self, tracker: None, "which it has paused", start=8)
+    find(StreamCursor, "pause", lambda self, progress: None, "which it has paused", start=8)
 
 
 @only_nightly
 def test_finds_a_seek_that_is_not_stored() -> None:
-    async def forgetful(self: Committer, tracker: OffsetTracker, offset: int, **more: Any) -> bool:
-        if self.committed(tracker) is None:
-            return await store_start(self, tracker, offset, **more)
-        return tracker.open
+    async def forgetful(self: Committer, progress: Progress, offset: int, **more: Any) -> bool:
+        if self.committed(progress) is None:
+            return await store_start(self, progress, offset, **more)
+        return progress.open
 
     store_start = Committer.store_start
     find(Committer, "store_start", forgetful, r"was not worked on|which \w+ had at", start=1)
 
 
 def test_finds_a_member_that_leaves_without_reporting_revocations() -> None:
-    async def only_of_the_open(self: Claims) -> None:
+    async def only_of_the_open(self: Claimer) -> None:
         await self._listener.revoked(list(self._owned.held))
 
-    find(Claims, "report_leaving", only_of_the_open, "without a notification that", start=0)
+    find(Claimer, "report_leaving", only_of_the_open, "without a notification that", start=0)

@@ -14,8 +14,8 @@ import pytest
 from kzconsumer.brokers.protocol.error_codes import GROUP_ID_NOT_FOUND, NONE, UNSUPPORTED_VERSION
 from kzconsumer.brokers.protocol.groups import (
     ConsumerGroupDescribeRequest,
+    CoordinatedMember,
     DescribeGroupsRequest,
-    GroupMember,
     GroupState,
     ListedGroup,
     ListGroupsRequest,
@@ -69,7 +69,7 @@ def check(broker: str, api: str, version: int, answer: Any) -> None:
         else:
             (member,) = state.members
             owned = tuple(TopicPartition(TOPIC, number) for number in range(PARTITIONS))
-            assert member == GroupMember(member.id, "client", "/127.0.0.1", (TOPIC,), owned), about
+            assert member == CoordinatedMember(member.id, "client", "/127.0.0.1", (TOPIC,), owned), about
             assert (state.error, state.state, bool(member.id)) == (NONE, "Stable", True), about
 
 

@@ -17,12 +17,12 @@ import pytest
 
 from kzconsumer.consumer import KafkaStream
 from kzconsumer.errors import OffsetLostError
-from kzconsumer.offsets.progress import Chunk, Message, OffsetTracker
+from kzconsumer.offsets.progress import Chunk, Message, Progress
 from kzconsumer.records._native import allocated_bytes
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
 from kzconsumer.streams.cursor import LOOK_SECONDS, LOT_ROWS, StreamCursor, Unacknowledged
 from kzconsumer.zookeeper.session import Lease
-from tests.support.chunks import TOPIC, LeaseInHand, chunk, failure, hole, put, tracker
+from tests.support.chunks import TOPIC, LeaseInHand, chunk, failure, hole, progress, put
 
 LIMIT = 2.0
 T = TypeVar("T")
@@ -55,22 +55,22 @@ def rows(batch: pa.RecordBatch) -> list[int]:
     return [offset for offset in batch.column("offset").to_pylist() if offset is not None]
 
 
-def done(claim: OffsetTracker, stream: HeldStream) -> int:
+def done(progress: Progress, stream: HeldStream) -> int:
     """What a commit would store now."""
     stream.cursor.checkpoint()
-    assert claim.processed <= claim.consumed
-    return claim.processed
+    assert progress.processed <= progress.consumed
+    return progress.processed
 
 
 async def test_messages_of_one_chunk() -> None:
-    claim = tracker(start=5)
+    claim = progress(start=5)
     first, second = await take(aiter(stream_of(chunk(claim, 5, 8))), 2)
     assert (first.topic, first.partition, first.offset, first.key, first.value) == (TOPIC, 0, 5, b"k5", b"v5")
     assert second.offset == 6
 
 
 async def test_a_message_is_processed_when_the_next_is_taken() -> None:
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, 3))
     iterator = aiter(stream)
     assert done(claim, stream) == 0
@@ -85,7 +85,7 @@ async def test_a_message_is_processed_when_the_next_is_taken() -> None:
 
 
 async def test_ack_marks_at_once() -> None:
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, 3))
     iterator = aiter(stream)
     await take(iterator, 2)
@@ -98,7 +98,7 @@ async def test_ack_marks_at_once() -> None:
 
 
 async def test_a_part_of_a_batch_is_processed() -> None:
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, 6))
     assert rows((await take(stream.batches(), 1))[0]) == list(range(6))
     for offset, processed in ((0, 0), (4, 4), (2, 4), (99, 6)):
@@ -107,7 +107,7 @@ async def test_a_part_of_a_batch_is_processed() -> None:
 
 
 async def test_ack_without_anything_in_hand() -> None:
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, 3))
     stream.ack()
     stream.cursor.checkpoint()
@@ -115,7 +115,7 @@ async def test_ack_without_anything_in_hand() -> None:
 
 
 async def test_gaps_in_the_log_count_as_processed() -> None:
-    claim = tracker(start=10)
+    claim = progress(start=10)
     stream = stream_of(chunk(claim, 10, 20, offsets=[12, 15]), hole(claim, 20, 23), chunk(claim, 23, 25))
     iterator = aiter(stream)
     await take(iterator, 1)
@@ -127,7 +127,7 @@ async def test_gaps_in_the_log_count_as_processed() -> None:
 
 
 async def test_partitions_interleave_and_each_keeps_its_place() -> None:
-    one, two = tracker(0), tracker(1, start=100)
+    one, two = progress(0), progress(1, start=100)
     stream = stream_of(chunk(one, 0, 2), chunk(two, 100, 102), chunk(one, 2, 4))
     found = [(message.partition, message.offset) for message in await take(aiter(stream), 5)]
     assert found == [(0, 0), (0, 1), (1, 100), (1, 101), (0, 2)]
@@ -136,7 +136,7 @@ async def test_partitions_interleave_and_each_keeps_its_place() -> None:
 
 async def test_more_rows_than_fit_into_one_lot_of_messages() -> None:
     number = LOT_ROWS * 2 + 7
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, number))
     assert await take_offsets(stream, number) == list(range(number))
     assert done(claim, stream) == number - 1
@@ -144,7 +144,7 @@ async def test_more_rows_than_fit_into_one_lot_of_messages() -> None:
 
 async def test_alternating_iterators_share_one_position() -> None:
     number = LOT_ROWS * 8
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, number))
     one, other = aiter(stream), aiter(stream)
     found = [message.offset for iterator in (one, other, one) for message in await take(iterator, LOT_ROWS * 5 // 2)]
@@ -153,7 +153,7 @@ async def test_alternating_iterators_share_one_position() -> None:
 
 
 async def test_batches_are_as_they_were_fetched() -> None:
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, 3), chunk(claim, 3, 8, offsets=[4]), hole(claim, 8, 9), chunk(claim, 9, 10))
     iterator = stream.batches()
     positions = []
@@ -166,7 +166,7 @@ async def test_batches_are_as_they_were_fetched() -> None:
 
 
 async def test_iteration_continues_after_a_break() -> None:
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, 6))
     found = []
     for _ in range(3):
@@ -179,7 +179,7 @@ async def test_iteration_continues_after_a_break() -> None:
 
 
 async def test_from_messages_to_batches() -> None:
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, 6), chunk(claim, 6, 7))
     assert await take_offsets(stream, 2) == [0, 1]
     batches = stream.batches()
@@ -191,14 +191,14 @@ async def test_from_messages_to_batches() -> None:
 
 async def test_from_messages_to_batches_over_the_rows_made_so_far() -> None:
     number = LOT_ROWS + 500
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, number))
     await take_offsets(stream, LOT_ROWS + 1)
     assert rows((await take(stream.batches(), 1))[0]) == list(range(LOT_ROWS + 1, number))
 
 
 async def test_from_batches_to_messages() -> None:
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, 3), chunk(claim, 3, 6))
     assert rows((await take(stream.batches(), 1))[0]) == [0, 1, 2]
     assert await take_offsets(stream, 1) == [3]
@@ -206,7 +206,7 @@ async def test_from_batches_to_messages() -> None:
 
 
 async def test_alternating_between_messages_and_batches() -> None:
-    claim = tracker()
+    claim = progress()
     stream = stream_of(*(chunk(claim, first, first + 4) for first in range(0, 16, 4)))
     found = await take_offsets(stream, 1)
     found += rows((await take(stream.batches(), 1))[0])
@@ -220,7 +220,7 @@ async def test_alternating_between_messages_and_batches() -> None:
 
 
 async def test_an_exception_of_the_body_leaves_the_message_in_hand() -> None:
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, 3))
 
     async def consume() -> None:
@@ -233,7 +233,7 @@ async def test_an_exception_of_the_body_leaves_the_message_in_hand() -> None:
 
 
 async def test_drop_takes_back_messages_that_were_not_handed_out() -> None:
-    going, staying = tracker(0), tracker(1)
+    going, staying = progress(0), progress(1)
     stream = stream_of(chunk(going, 0, 5), chunk(staying, 0, 2), chunk(going, 5, 9))
     iterator = aiter(stream)
     await take(iterator, 2)
@@ -247,7 +247,7 @@ async def test_drop_takes_back_messages_that_were_not_handed_out() -> None:
 
 
 async def test_drop_while_a_batch_is_in_hand() -> None:
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, 5), chunk(claim, 5, 9))
     iterator = stream.batches()
     await take(iterator, 1)
@@ -263,7 +263,7 @@ async def test_drop_while_a_batch_is_in_hand() -> None:
 
 
 async def test_a_release_in_mid_lot_keeps_processed_messages_and_waits_for_one() -> None:
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, 10))
     claim.when_closed(lambda: stream.cursor.drop(claim))
     settled: list[int] = []
@@ -277,7 +277,7 @@ async def test_a_release_in_mid_lot_keeps_processed_messages_and_waits_for_one()
 
 
 async def test_drop_with_nothing_in_hand_ends_at_once() -> None:
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, 5))
     await take_offsets(stream, 2)
     stream.ack()
@@ -288,7 +288,7 @@ async def test_drop_with_nothing_in_hand_ends_at_once() -> None:
 
 
 async def test_drop_after_a_change_from_messages_to_batches() -> None:
-    going, staying = tracker(0), tracker(1)
+    going, staying = progress(0), progress(1)
     stream = stream_of(chunk(going, 0, 5), chunk(staying, 0, 2))
     await take_offsets(stream, 1)
     stream.cursor.drop(going)
@@ -298,7 +298,7 @@ async def test_drop_after_a_change_from_messages_to_batches() -> None:
 
 
 async def test_drop_of_another_claim_changes_nothing() -> None:
-    here, there = tracker(0), tracker(1)
+    here, there = progress(0), progress(1)
     stream = stream_of(chunk(here, 0, 3), chunk(there, 0, 3))
     iterator = aiter(stream)
     await take(iterator, 1)
@@ -308,7 +308,7 @@ async def test_drop_of_another_claim_changes_nothing() -> None:
 
 
 async def test_a_partition_that_is_assigned_again_starts_from_its_new_claim() -> None:
-    before, after = tracker(), tracker(start=1)
+    before, after = progress(), progress(start=1)
     stream = stream_of(chunk(before, 0, 5))
     iterator = aiter(stream)
     await take(iterator, 2)
@@ -320,7 +320,7 @@ async def test_a_partition_that_is_assigned_again_starts_from_its_new_claim() ->
 
 
 async def test_close_ends_every_iteration() -> None:
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, 5), chunk(claim, 5, 9))
     messages, batches = aiter(stream), stream.batches()
     await take(messages, 2)
@@ -342,7 +342,7 @@ async def test_close_ends_a_wait() -> None:
 
 
 async def test_close_keeps_processed_positions() -> None:
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, 5))
     await take_offsets(stream, 3)
     stream.cursor.close()
@@ -353,7 +353,7 @@ async def test_close_keeps_processed_positions() -> None:
 
 async def test_close_does_not_mark_dropped_messages_as_processed() -> None:
     """The application reaches the end of its loop and commits: records it never received must not count."""
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, 5))
     iterator = aiter(stream)
     await take(iterator, 2)
@@ -365,7 +365,7 @@ async def test_close_does_not_mark_dropped_messages_as_processed() -> None:
 
 async def test_close_ends_a_wait_for_the_lease() -> None:
     """ZooKeeper is away and the application leaves: its loop must still end."""
-    claim, lease = tracker(), Lease()
+    claim, lease = progress(), Lease()
     stream = stream_of(chunk(claim, 0, 5), lease=lease)
     waiting = asyncio.ensure_future(anext(aiter(stream)))
     await asyncio.sleep(0.01)
@@ -378,7 +378,7 @@ async def test_close_ends_a_wait_for_the_lease() -> None:
 
 
 async def test_nothing_is_handed_out_without_the_lease() -> None:
-    claim, lease = tracker(), LeaseInHand()
+    claim, lease = progress(), LeaseInHand()
     stream = stream_of(chunk(claim, 0, 2), chunk(claim, 2, 4), lease=lease)
     iterator = stream.batches()
     await take(iterator, 1)
@@ -393,7 +393,7 @@ async def test_nothing_is_handed_out_without_the_lease() -> None:
 
 async def test_an_application_that_was_suspended_gets_no_message_without_the_lease() -> None:
     """However quickly it took messages before: the lease is looked at in the middle of a lot, too."""
-    lease, claim = LeaseInHand(), tracker()
+    lease, claim = LeaseInHand(), progress()
     stream = stream_of(chunk(claim, 0, 10_000), lease=lease)
     messages = aiter(stream)
     await take(messages, LOT_ROWS * 5 // 2)
@@ -409,7 +409,7 @@ async def test_an_application_that_was_suspended_gets_no_message_without_the_lea
 
 
 async def test_a_claim_closed_while_the_lease_is_in_doubt() -> None:
-    going, staying, lease = tracker(0), tracker(1), LeaseInHand(held=False)
+    going, staying, lease = progress(0), progress(1), LeaseInHand(held=False)
     stream = stream_of(chunk(going, 0, 2), chunk(staying, 0, 2), lease=lease)
     waiting = asyncio.ensure_future(anext(aiter(stream)))
     await asyncio.sleep(0.01)
@@ -422,7 +422,7 @@ async def test_a_claim_closed_while_the_lease_is_in_doubt() -> None:
 
 
 async def test_an_error_is_raised_after_all_records_before_it() -> None:
-    claim, other = tracker(0), tracker(1)
+    claim, other = progress(0), progress(1)
     lost = OffsetLostError("orders-0 is gone")
     stream = stream_of(chunk(claim, 0, 2), failure(claim, 2, lost), chunk(other, 0, 1))
     iterator = aiter(stream)
@@ -436,7 +436,7 @@ async def test_an_error_is_raised_after_all_records_before_it() -> None:
 
 
 async def test_a_cancelled_wait_loses_nothing() -> None:
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, 2))
     iterator = aiter(stream)
     await take(iterator, 2)
@@ -450,7 +450,7 @@ async def test_a_cancelled_wait_loses_nothing() -> None:
 
 async def test_a_slow_application_that_is_cancelled_between_two_messages_has_processed_the_first() -> None:
     """It gives the event loop a turn there, in the middle of a lot."""
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, 10))
     seen = []
 
@@ -468,7 +468,7 @@ async def test_a_slow_application_that_is_cancelled_between_two_messages_has_pro
 
 
 async def test_an_iteration_continues_after_a_timeout() -> None:
-    claim = tracker()
+    claim = progress()
     stream = stream_of()
     messages, batches = aiter(stream), stream.batches()
     for iterator in (messages, batches, messages):
@@ -487,7 +487,7 @@ async def test_an_iteration_continues_after_a_timeout() -> None:
 
 async def test_tasks_that_share_a_stream_get_every_message_once() -> None:
     """With one iterator or with several: they look for the next chunk one after the other."""
-    claim = tracker()
+    claim = progress()
     cursor = StreamCursor(ChunkQueue(1 << 20), LeaseInHand(), Unacknowledged(20))
     stream = HeldStream(chunk(claim, 0, 200), chunk(claim, 200, 500), cursor=cursor)
     found: list[int] = []
@@ -508,13 +508,13 @@ async def test_tasks_that_share_a_stream_get_every_message_once() -> None:
 
 
 async def test_messages_that_are_asked_for_at_once_are_different_ones() -> None:
-    stream = stream_of(chunk(tracker(), 0, 20))
+    stream = stream_of(chunk(progress(), 0, 20))
     iterator = aiter(stream)
     assert [message.offset for message in await asyncio.gather(*(anext(iterator) for _ in range(4)))] == [0, 1, 2, 3]
 
 
 async def test_a_cancelled_task_cancels_no_other() -> None:
-    claim = tracker()
+    claim = progress()
     stream = stream_of()
     iterator = aiter(stream)
     one, other = asyncio.ensure_future(anext(iterator)), asyncio.ensure_future(anext(iterator))
@@ -529,7 +529,7 @@ async def test_a_cancelled_task_cancels_no_other() -> None:
 
 async def test_close_ends_the_wait_of_every_task() -> None:
     lease = LeaseInHand()
-    stream = stream_of(chunk(tracker(), 0, 20), lease=lease)
+    stream = stream_of(chunk(progress(), 0, 20), lease=lease)
     lease.lose()
     waiting = [asyncio.ensure_future(anext(aiter(stream), None)) for _ in range(3)]
     await anyio.wait_all_tasks_blocked()
@@ -539,7 +539,7 @@ async def test_close_ends_the_wait_of_every_task() -> None:
 
 
 async def test_an_abandoned_wait_does_not_block_the_iterator() -> None:
-    claim = tracker()
+    claim = progress()
     stream = stream_of()
     iterator = aiter(stream)
     abandoned = anext(iterator).__await__()
@@ -551,8 +551,8 @@ async def test_an_abandoned_wait_does_not_block_the_iterator() -> None:
 
 
 async def test_a_message_of_another_stream_cannot_be_acknowledged() -> None:
-    claim = tracker()
-    one, other = stream_of(chunk(claim, 0, 5)), stream_of(chunk(tracker(1), 0, 5))
+    claim = progress()
+    one, other = stream_of(chunk(claim, 0, 5)), stream_of(chunk(progress(1), 0, 5))
     (message,) = await take(aiter(one), 1)
     await take(aiter(other), 1)
     with pytest.raises(ValueError, match="has not handed out"):
@@ -563,7 +563,7 @@ async def test_a_message_of_another_stream_cannot_be_acknowledged() -> None:
 
 async def test_a_task_that_ends_while_it_waits_leaves_the_iterator_usable() -> None:
     """Its coroutine is closed, as when an event loop ends."""
-    claim = tracker()
+    claim = progress()
     stream = stream_of()
     iterator = aiter(stream)
 
@@ -578,7 +578,7 @@ async def test_a_task_that_ends_while_it_waits_leaves_the_iterator_usable() -> N
 
 
 async def test_anext_with_a_default() -> None:
-    stream = stream_of(chunk(tracker(), 0, 1))
+    stream = stream_of(chunk(progress(), 0, 1))
     iterator = aiter(stream)
     assert (await take(iterator, 1))[0].offset == 0
     stream.cursor.close()
@@ -591,7 +591,7 @@ async def test_streams_that_are_dropped_leave_nothing_behind() -> None:
     """A claim refers to its stream's cursor, which has messages that refer to the claim."""
     gc.collect()
     before = allocated_bytes()
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, 1000))
     claim.when_closed(partial(stream.cursor.drop, claim))
     await take(aiter(stream), 5)
@@ -604,7 +604,7 @@ async def test_streams_that_are_dropped_leave_nothing_behind() -> None:
 
 async def test_cancelled_on_the_way_from_messages_to_batches() -> None:
     """Rows that were made into messages are not lost if the first batch is cancelled."""
-    claim, lease = tracker(), LeaseInHand()
+    claim, lease = progress(), LeaseInHand()
     stream = stream_of(chunk(claim, 0, 6), lease=lease)
     await take_offsets(stream, 2)
     lease.lose()
@@ -618,7 +618,7 @@ async def test_cancelled_on_the_way_from_messages_to_batches() -> None:
 
 async def test_a_loop_that_never_awaits_does_not_starve_the_event_loop() -> None:
     """With a full queue and a body without an await, heartbeats, fetches and commits must still run."""
-    claim = tracker()
+    claim = progress()
     stream = stream_of(*(chunk(claim, first, first + 10) for first in range(0, 100, 10)))
     turns = list[int]()
 
@@ -637,7 +637,7 @@ async def test_a_loop_that_never_awaits_does_not_starve_the_event_loop() -> None
 
 async def test_a_blocking_loop_body_does_not_starve_the_event_loop() -> None:
     """With a blocking driver in the body, heartbeats must run every few messages, not after a thousand."""
-    claim = tracker()
+    claim = progress()
     stream = stream_of(chunk(claim, 0, 600))
     turns = list[int]()
     seen = 0
@@ -659,7 +659,7 @@ async def test_a_blocking_loop_body_does_not_starve_the_event_loop() -> None:
 
 
 async def test_a_pause_holds_back_messages_and_a_resume_delivers_them_in_order() -> None:
-    claim, other = tracker(0), tracker(1)
+    claim, other = progress(0), progress(1)
     stream = stream_of(chunk(claim, 0, 6), chunk(other, 0, 3), chunk(claim, 6, 9))
     iterator = aiter(stream)
     assert [message.offset for message in await take(iterator, 2)] == [0, 1]
@@ -677,7 +677,7 @@ async def test_a_pause_holds_back_messages_and_a_resume_delivers_them_in_order()
 
 async def test_the_rest_of_a_chunk_held_back_by_a_pause_is_counted() -> None:
     """All its columns stay in memory, and another chunk is in hand meanwhile."""
-    claim, other = tracker(0), tracker(1)
+    claim, other = progress(0), progress(1)
     first = chunk(claim, 0, 6)
     total = ByteBudget(first.size)
     stream = HeldStream(first, chunk(other, 0, 1), cursor=StreamCursor(ChunkQueue(1 << 20, total), LeaseInHand()))
@@ -695,7 +695,7 @@ async def test_the_rest_of_a_chunk_held_back_by_a_pause_is_counted() -> None:
 
 
 async def test_a_stream_that_waits_does_not_keep_its_last_chunk() -> None:
-    claim = tracker()
+    claim = progress()
     before = allocated_bytes()
     stream = stream_of(chunk(claim, 0, 4_000))
     assert allocated_bytes() - before > 1 << 17
@@ -710,7 +710,7 @@ async def test_a_stream_that_waits_does_not_keep_its_last_chunk() -> None:
 
 
 async def test_batches_without_references_in_the_application_are_not_kept() -> None:
-    claim = tracker()
+    claim = progress()
     before = allocated_bytes()
     stream = stream_of(chunk(claim, 0, 4_000))
     batches = stream.batches()
@@ -723,7 +723,7 @@ async def test_batches_without_references_in_the_application_are_not_kept() -> N
 
 
 async def test_a_pause_between_batches_and_with_a_batch_in_hand() -> None:
-    claim, other = tracker(0), tracker(1)
+    claim, other = progress(0), progress(1)
     stream = stream_of(chunk(claim, 0, 4), chunk(claim, 4, 8), chunk(other, 0, 2))
     batches = stream.batches()
     assert [rows(batch) for batch in await take(batches, 1)] == [[0, 1, 2, 3]]
@@ -737,7 +737,7 @@ async def test_a_pause_between_batches_and_with_a_batch_in_hand() -> None:
 
 
 async def test_a_pause_over_holes_and_a_drop_while_paused() -> None:
-    claim, other = tracker(0), tracker(1)
+    claim, other = progress(0), progress(1)
     stream = stream_of(chunk(claim, 0, 10, offsets=[1, 4, 8]), hole(claim, 10, 12))
     iterator = aiter(stream)
     assert [message.offset for message in await take(iterator, 1)] == [1]

@@ -23,11 +23,11 @@ from kzconsumer.brokers.protocol.log_reads import (
 )
 from kzconsumer.brokers.protocol.versions import OFFSET_FOR_LEADER_EPOCH, Versions
 from kzconsumer.errors import OffsetLostError
-from kzconsumer.fetcher.fetch_state import PartitionFetchState
+from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.offset_reset import UNKNOWN_END, OffsetReset, find_divergence
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.progress import UNKNOWN, LeaderEpochs, OffsetTracker
+from kzconsumer.offsets.progress import UNKNOWN, LeaderEpochs, Progress
 from kzconsumer.registry.claim_record import ClaimRecord, StoredPosition
 from kzconsumer.streams.chunk_queue import ChunkQueue
 
@@ -93,7 +93,7 @@ class Leader:
         return {each: self.ends[asked.epoch] for each, asked in request.partitions.items() if asked.epoch in self.ends}
 
     async def store_start(
-        self, claim: OffsetTracker, offset: int, *, leader_epoch: int = -1, new_epoch: bool = False
+        self, progress: Progress, offset: int, *, leader_epoch: int = -1, new_epoch: bool = False
     ) -> bool:
         self.stored.append((offset, leader_epoch, new_epoch))
         return True
@@ -102,9 +102,9 @@ class Leader:
         return cast(BrokerConnection, self)
 
 
-def at(position: int, epoch: int) -> PartitionFetchState:
-    tracker = OffsetTracker(PARTITION, position, leader_epoch=epoch)
-    return PartitionFetchState(tracker, ChunkQueue(1 << 20), position, 1 << 20, leader_epoch=9)
+def at(position: int, epoch: int) -> FetchState:
+    progress = Progress(PARTITION, position, leader_epoch=epoch)
+    return FetchState(progress, ChunkQueue(1 << 20), position, 1 << 20, leader_epoch=9)
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,7 @@ async def test_nothing_is_asked_about_unknown_epochs_nor_of_old_brokers() -> Non
     assert leader.asked == []
 
 
-async def resolved(
-    found: Diverging, policy: str, truncated: str | None
-) -> tuple[PartitionFetchState, Leader, list[Any]]:
+async def resolved(found: Diverging, policy: str, truncated: str | None) -> tuple[FetchState, Leader, list[Any]]:
     leader, state = Leader({}, (5, 150)), at(100, 3)
     state.diverging, state.reset_due = found, True
     reset = OffsetReset(policy, cast(Committer, leader), 1.0, 0, truncated)
@@ -188,7 +186,7 @@ async def test_where_a_diverging_log_is_read_on(
     state, leader, (line,) = await resolved(found, policy, truncated)
     assert (state.position, state.diverging, state.reset_due) == (continues_at, None, False)
     assert leader.stored == [(continues_at, epoch, truncated is not None)]
-    assert state.tracker.leader_epochs.before(continues_at) == epoch
+    assert state.progress.leader_epochs.before(continues_at) == epoch
     known = found.end_offset >= 0
     assert (line["first"], line["until"], line["replaced"]) == (
         found.end_offset if known else None,
@@ -211,12 +209,12 @@ async def test_a_replayable_sink_fails_unless_it_may_continue() -> None:
 async def test_what_is_in_hand_is_waited_for() -> None:
     """Else it would be committed behind the position at which the log is read on."""
     leader, state = Leader({}, (5, 150)), at(90, 3)
-    state.tracker.hand_over(100)
+    state.progress.hand_over(100)
     state.position = 100
     state.diverging, state.reset_due = Diverging(2, 60), True
     reset = OffsetReset("smallest", cast(Committer, leader), 1.0, 0)
     await reset.resolve(leader.as_connection(), [state])
     assert (state.position, leader.stored) == (100, [])
-    state.tracker.mark(90, 100)
+    state.progress.mark(90, 100)
     await reset.resolve(leader.as_connection(), [state])
     assert state.position == 60

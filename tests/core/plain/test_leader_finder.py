@@ -12,11 +12,11 @@ from structlog.testing import capture_logs
 
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.fetcher import fetcher_manager
-from kzconsumer.fetcher.fetch_state import PartitionFetchState
+from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.fetcher_manager import PATIENCE, LeaderFinder
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from tests.support.chunks import tracker
+from tests.support.chunks import progress
 
 
 async def test_without_missing_leaders_no_task_is_woken() -> None:
@@ -52,8 +52,8 @@ def time(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return shown
 
 
-def leaderless() -> PartitionFetchState:
-    return PartitionFetchState(tracker(), ChunkQueue(1 << 20), 0, 1 << 20)
+def leaderless() -> FetchState:
+    return FetchState(progress(), ChunkQueue(1 << 20), 0, 1 << 20)
 
 
 async def test_a_missing_leader_is_logged_after_a_while_and_once(time: list[float]) -> None:
@@ -76,7 +76,7 @@ async def test_a_partition_that_comes_back_has_its_while_again(time: list[float]
             state = leaderless()
             finder.add([state])
             await finder._look_up({state.topic_partition: state})
-            state.tracker.close()
+            state.progress.close()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(finder.run)
                 await anyio.wait_all_tasks_blocked()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer.registry.nodes import Listener, choose
+from kzconsumer.registry.nodes import BrokerListener, choose
 
-PLAINTEXT = Listener("PLAINTEXT", "PLAINTEXT", "a", 1)
-SSL = Listener("SSL", "SSL", "a", 2)
-INNER = Listener("INNER", "SASL_SSL", "a", 3)
-OUTER = Listener("OUTER", "SASL_SSL", "b", 4)
+PLAINTEXT = BrokerListener("PLAINTEXT", "PLAINTEXT", "a", 1)
+SSL = BrokerListener("SSL", "SSL", "a", 2)
+INNER = BrokerListener("INNER", "SASL_SSL", "a", 3)
+OUTER = BrokerListener("OUTER", "SASL_SSL", "b", 4)
 ALL = [OUTER, SSL, PLAINTEXT, INNER]
 
 
@@ -21,11 +21,11 @@ ALL = [OUTER, SSL, PLAINTEXT, INNER]
         ([SSL, INNER], None, "SASL_SSL", INNER),
         (ALL, "OUTER", "SASL_SSL", OUTER),
         (ALL, "INNER", "SASL_SSL", INNER),
-        ([Listener("X", "SSL", "a", 9), SSL], None, "SSL", SSL),
+        ([BrokerListener("X", "SSL", "a", 9), SSL], None, "SSL", SSL),
     ],
 )
 def test_the_listener_that_is_used(
-    listeners: list[Listener], name: str | None, protocol: str, chosen: Listener
+    listeners: list[BrokerListener], name: str | None, protocol: str, chosen: BrokerListener
 ) -> None:
     assert choose(listeners, name, protocol) == chosen
 
@@ -43,7 +43,7 @@ def test_the_listener_that_is_used(
          "it has INNER (SASL_SSL), OUTER (SASL_SSL)"),
     ],
 )  # fmt: skip
-def test_each_fault_is_reported(listeners: list[Listener], name: str | None, protocol: str, why: str) -> None:
+def test_each_fault_is_reported(listeners: list[BrokerListener], name: str | None, protocol: str, why: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         choose(listeners, name, protocol)
     assert str(caught.value) == why

@@ -20,9 +20,9 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.committer import STORE_AGAIN, Committer
 from kzconsumer.offsets.coordinator import GroupCoordinator
-from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.progress import Progress
 from kzconsumer.offsets.start_rules import Authority, WithBrokers
-from kzconsumer.offsets.storage import OffsetWrite, Refused, Stored
+from kzconsumer.offsets.storage import CommitRefused, OffsetWrite, Stored
 from kzconsumer.registry.claim_record import Claimed, ClaimRecord, Fence, OwnerNode
 from tests.support.simulated.virtual_time import World, clock_of
 
@@ -75,12 +75,12 @@ class Nodes:
         self.has: int | None = None
         self._coordinator = coordinator
 
-    async def write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Refused]:
+    async def write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | CommitRefused]:
         (write,) = writes
         if self._coordinator is not None:
             stored = Stored(write.fence, write.record, write.version)
             refused = await self._coordinator.store({PARTITION: WithBrokers(write.offset, write.epoch)})
-            return {PARTITION: Refused("refused") if refused else stored}
+            return {PARTITION: CommitRefused("refused") if refused else stored}
         self.has = write.offset
         return {PARTITION: write.leaves}
 
@@ -114,15 +114,15 @@ class Owners:
         if begins is not None:
             assert self.begins() == begins, "the next owner would begin elsewhere"
         self.coordinator.fate = "stored"
-        self.tracker = adopted.tracker
+        self.progress = adopted.progress
         if begins is None:  # the reset policy
-            assert await self.committer.store_start(self.tracker, 0)
+            assert await self.committer.store_start(self.progress, 0)
 
     async def do(self, step: Step) -> None:
         if step.what == "work":
-            first = self.tracker.processed
-            self.tracker.hand_over(first + step.offset)
-            self.tracker.mark(first, first + step.offset)
+            first = self.progress.processed
+            self.progress.hand_over(first + step.offset)
+            self.progress.mark(first, first + step.offset)
             return
         if step.what in ("next owner", "reset", "deleted"):
             if step.what == "reset":
@@ -135,21 +135,21 @@ class Owners:
                 assert step.fate != "stored"
                 await self.claim()
             if step.what == "reset":
-                assert self.tracker.processed == step.offset
+                assert self.progress.processed == step.offset
             return
         self.coordinator.fate = step.fate
         try:
             if step.what == "seek":
-                old = self.tracker
-                self.tracker = OffsetTracker(PARTITION, step.offset, epoch=old.epoch)
-                self.committer.replace(old, self.tracker)
-                await self.committer.store_start(self.tracker, step.offset)
+                old = self.progress
+                self.progress = Progress(PARTITION, step.offset, epoch=old.epoch)
+                self.committer.replace(old, self.progress)
+                await self.committer.store_start(self.progress, step.offset)
             else:
                 await self.committer.commit()
         except CoordinatorError:
             assert step.fate != "stored"
         else:
-            assert self.begins() == self.tracker.processed
+            assert self.begins() == self.progress.processed
 
 
 @pytest.mark.parametrize("authority", [Authority.BOTH, Authority.KAFKA, Authority.ZOOKEEPER_FIRST])
@@ -173,9 +173,9 @@ async def test_a_new_epoch_does_not_wait_for_the_coordinator() -> None:
     await owners.committer.commit()
     assert owners.coordinator.has == WithBrokers(9, 0)
     owners.coordinator.fate = "request lost"
-    assert await owners.committer.store_start(owners.tracker, 4, new_epoch=True)
-    owners.tracker.restart(4)
-    assert (owners.nodes.has, owners.tracker.epoch) == (4, 1)
+    assert await owners.committer.store_start(owners.progress, 4, new_epoch=True)
+    owners.progress.restart(4)
+    assert (owners.nodes.has, owners.progress.epoch) == (4, 1)
     with pytest.raises(CoordinatorError):
         await owners.committer.commit()
     owners.coordinator.fate = "stored"
@@ -190,7 +190,7 @@ async def test_a_position_found_after_a_seek_stays_stored_though_its_copy_fails(
     await owners.claim()
     await owners.do(Step("seek", 5, "request lost"))
     with pytest.raises(CoordinatorError):
-        await owners.committer.store_start(owners.tracker, 20)
+        await owners.committer.store_start(owners.progress, 20)
     owners.coordinator.fate = "stored"
     await owners.committer.commit()
     assert (owners.nodes.has, owners.begins()) == (20, 20)
@@ -201,11 +201,11 @@ async def test_a_start_without_a_copy_is_stored_while_the_coordinator_is_away() 
     owners = Owners(Authority.BOTH)
     await owners.claim()
     owners.coordinator.fate = "request lost"
-    assert await owners.committer.store_starts({owners.tracker: 3}) == ({owners.tracker}, {})
+    assert await owners.committer.store_starts({owners.progress: 3}) == ({owners.progress}, {})
     owners.nodes.has, owners.coordinator.has = 50, WithBrokers(50, 0)
     await owners.claim()
     owners.coordinator.fate = "request lost"
-    stored, refused = await owners.committer.store_starts({owners.tracker: 3})
+    stored, refused = await owners.committer.store_starts({owners.progress: 3})
     assert (stored, list(refused)) == (set(), [PARTITION])
 
 

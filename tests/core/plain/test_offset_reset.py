@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.protocol.log_reads import EARLIEST, ISOLATION_LEVELS, LATEST, ListedOffset, ListOffsetsRequest
-from kzconsumer.fetcher.fetch_state import FIRST_PAUSE, LONGEST_PAUSE, PartitionFetchState
+from kzconsumer.fetcher.fetch_state import FIRST_PAUSE, LONGEST_PAUSE, FetchState
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.progress import Progress
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.values import LARGEST, SMALLEST
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from tests.support.chunks import TOPIC, tracker
+from tests.support.chunks import TOPIC, progress
 from tests.support.plans import plan_of
 
-Outcome = tuple[set[OffsetTracker], dict[Any, str]]
+Outcome = tuple[set[Progress], dict[Any, str]]
 NOW = 1000.0
 BEGINNING = 7
 
@@ -31,9 +31,9 @@ class LogsThatBegin:
     """A broker whose logs all begin at one offset, and a store that takes every position."""
 
     async def call(self, request: object, *, timeout: float) -> dict[TopicPartition, ListedOffset]:
-        return {tracker().topic_partition: ListedOffset(0, BEGINNING, -1)}
+        return {progress().topic_partition: ListedOffset(0, BEGINNING, -1)}
 
-    async def store_starts(self, offsets: Mapping[OffsetTracker, int], **_: object) -> Outcome:
+    async def store_starts(self, offsets: Mapping[Progress, int], **_: object) -> Outcome:
         return set(offsets), {}
 
 
@@ -41,7 +41,7 @@ class LogsThatBegin:
 async def test_only_a_refused_position_is_followed_by_a_pause(position: int | None, fetchable: bool) -> None:
     logs = LogsThatBegin()
     reset = OffsetReset(SMALLEST, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_uncommitted"])
-    state = PartitionFetchState(tracker(start=position or 0), ChunkQueue(1 << 20), position, 1 << 20)
+    state = FetchState(progress(start=position or 0), ChunkQueue(1 << 20), position, 1 << 20)
     state.reset_due = True
     state.pause(NOW)  # as the fetcher does before it requests
     assert await reset.resolve(cast(BrokerConnection, logs), [state]) == []
@@ -62,24 +62,24 @@ class Ends:
         }
 
     async def store_start(
-        self, claim: OffsetTracker, offset: int, *, leader_epoch: int = -1, new_epoch: bool = False
+        self, progress: Progress, offset: int, *, leader_epoch: int = -1, new_epoch: bool = False
     ) -> bool:
         self.stored.append((offset, new_epoch))
         return True
 
-    async def store_starts(self, offsets: Mapping[OffsetTracker, int], **_: object) -> Outcome:
+    async def store_starts(self, offsets: Mapping[Progress, int], **_: object) -> Outcome:
         return {claim for claim, offset in offsets.items() if await self.store_start(claim, offset)}, {}
 
 
-async def resolved(logs: Ends, state: PartitionFetchState, policy: str, truncated: str | None) -> None:
+async def resolved(logs: Ends, state: FetchState, policy: str, truncated: str | None) -> None:
     reset = OffsetReset(policy, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_uncommitted"], truncated)
     state.reset_due = True
     assert await reset.resolve(cast(BrokerConnection, logs), [state]) == []
 
 
-def state_at(position: int, replay: Plan | None = None) -> PartitionFetchState:
-    claim = OffsetTracker(TopicPartition(TOPIC, 0), position, replay=replay)
-    return PartitionFetchState(claim, ChunkQueue(1 << 20), position, 1 << 20)
+def state_at(position: int, replay: Plan | None = None) -> FetchState:
+    claim = Progress(TopicPartition(TOPIC, 0), position, replay=replay)
+    return FetchState(claim, ChunkQueue(1 << 20), position, 1 << 20)
 
 
 @pytest.mark.parametrize("policy", [SMALLEST, LARGEST])
@@ -140,9 +140,9 @@ class Lost(Ends):
     """A store that finds the claim lost, and closes it as the committer does."""
 
     async def store_start(
-        self, claim: OffsetTracker, offset: int, *, leader_epoch: int = -1, new_epoch: bool = False
+        self, progress: Progress, offset: int, *, leader_epoch: int = -1, new_epoch: bool = False
     ) -> bool:
-        claim.close()
+        progress.close()
         return False
 
 
@@ -150,20 +150,20 @@ class Lost(Ends):
 async def test_a_claim_that_is_lost_while_its_position_is_stored_gets_none(truncated: str | None) -> None:
     state = state_at(50)
     await resolved(Lost(0, 30), state, SMALLEST, truncated)
-    assert (state.position, state.tracker.consumed, state.reset_due) == (50, 50, True)
+    assert (state.position, state.progress.consumed, state.reset_due) == (50, 50, True)
 
 
 class RefusesOne(Ends):
     """A coordinator that takes no offsets of partition 1."""
 
-    async def store_starts(self, offsets: Mapping[OffsetTracker, int], **_: object) -> Outcome:
+    async def store_starts(self, offsets: Mapping[Progress, int], **_: object) -> Outcome:
         refused = {claim.topic_partition: "refused" for claim in offsets if claim.topic_partition.partition == 1}
         return {claim for claim in offsets if claim.topic_partition not in refused}, refused
 
 
 async def test_a_position_that_cannot_be_stored_does_not_keep_the_others() -> None:
-    claims = [OffsetTracker(TopicPartition(TOPIC, number), 0) for number in range(3)]
-    states = [PartitionFetchState(claim, ChunkQueue(1 << 20), None, 1 << 20) for claim in claims]
+    claims = [Progress(TopicPartition(TOPIC, number), 0) for number in range(3)]
+    states = [FetchState(claim, ChunkQueue(1 << 20), None, 1 << 20) for claim in claims]
     logs = RefusesOne(4, 60)
     reset = OffsetReset(SMALLEST, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_uncommitted"])
     assert await reset.resolve(cast(BrokerConnection, logs), states) == [states[1]]
@@ -184,11 +184,11 @@ async def test_an_answer_without_offset_is_no_position(before: int | None) -> No
 async def test_a_truncated_log_sets_back_nobody_who_has_records_in_hand(policy: str) -> None:
     """They may still be written: the next attempt is made when they are."""
     logs, state = Ends(0, 30), state_at(50)
-    state.tracker.restart(48)
-    state.tracker.hand_over(50)
+    state.progress.restart(48)
+    state.progress.hand_over(50)
     await resolved(logs, state, policy, "continue")
     assert (state.position, state.reset_due, logs.stored) == (50, True, [])
-    state.tracker.mark(48, 50)
+    state.progress.mark(48, 50)
     await resolved(logs, state, policy, "continue")
     assert (state.position, state.reset_due, logs.stored) == (30, False, [(30, True)])
 
@@ -212,7 +212,7 @@ async def test_a_position_that_is_not_in_the_log_becomes_one_that_is(
     expected = end if truncated or policy == LARGEST else begin
     assert (state.position, state.reset_due) == (expected, False)
     assert logs.stored == ([] if gone else [(expected, truncated)])
-    assert state.tracker.processed == (position if gone else expected)
+    assert state.progress.processed == (position if gone else expected)
     passed = state.queue.get_nowait()
     assert (passed and (passed.first, passed.until)) == ((position, begin) if gone else None)
 
@@ -228,7 +228,7 @@ async def test_a_planned_range_that_the_log_has_lost_is_given_up_inside_the_log(
     reset = OffsetReset(LARGEST, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_uncommitted"], "continue")
     assert await reset.end_early(state, plan, begin, end, end)
     expected = next((offset for offset in range(first, end) if offset >= begin), end)
-    assert (state.position, state.tracker.replay, logs.stored) == (expected, None, [(expected, True)])
+    assert (state.position, state.progress.replay, logs.stored) == (expected, None, [(expected, True)])
 
 
 @given(st.integers(1, 40), st.floats(0, 1e9))

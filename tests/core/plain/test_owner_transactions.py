@@ -8,7 +8,7 @@ import pytest
 
 from kzconsumer.errors import TopicChangedError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.registry.claim_record import Blocked, Claimed, ClaimRecord, Fence, Refused, encode_claim_record
+from kzconsumer.registry.claim_record import Blocked, Claimed, ClaimRecord, ClaimRefused, Fence, encode_claim_record
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths, topic
 from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData, Stat
@@ -202,12 +202,12 @@ def test_a_partition_that_this_member_must_not_consume_is_refused_and_left_as_it
     clients = Clients()
     clients.ensemble.make(RECORD, record)
 
-    async def script(session: ZooKeeperSession) -> Claimed | Blocked | Refused:
+    async def script(session: ZooKeeperSession) -> Claimed | Blocked | ClaimRefused:
         owners = OwnerRegistry(session, PATHS, "range", "f", "read_committed")
         return await owners.claim(PARTITION, FIRST, 0x2A)
 
     refused = clients.play(script)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, ClaimRefused)
     assert refused.path == RECORD
     assert reason in refused.reason
     assert OWNER not in clients.ensemble.tree.nodes

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from kzconsumer.model import RangeIdentity
 from kzconsumer.offsets import adopter
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.progress import Progress
 from kzconsumer.offsets.start_rules import Adoption, Clear, Replay, compare
 from kzconsumer.offsets.storage import OffsetWrite, ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import ClaimRecord, Plan
@@ -108,7 +108,7 @@ def test_schedules_include_replays_and_rewinds() -> None:
 @pytest.mark.long
 def test_finds_a_range_that_does_not_say_what_it_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The claim alone looks at the destination."""
-    monkeypatch.setattr(planning, "follows", lambda trackers: ())
+    monkeypatch.setattr(planning, "follows", lambda owned: ())
     assert "is behind a gap" in broken()
 
 
@@ -159,9 +159,9 @@ def test_finds_a_plan_that_does_not_store_its_first_offset(monkeypatch: pytest.M
     """An earlier commit failed to store the offset: the next owner would take the plan for a misplaced one."""
     write = Committer._write
 
-    async def careless(self: Committer, due: Mapping[OffsetTracker, int], plans: Any = None, **more: Any) -> Any:
+    async def careless(self: Committer, due: Mapping[Progress, int], plans: Any = None, **more: Any) -> Any:
         if plans:
-            due = {tracker: self.committed(tracker) or 0 for tracker in due}
+            due = {progress: self.committed(progress) or 0 for progress in due}
         return await write(self, due, plans, **more)
 
     monkeypatch.setattr(Committer, "_write", careless)
@@ -197,8 +197,8 @@ def test_finds_a_lost_reply_that_is_taken_for_a_failure(emptied: bool, monkeypat
 def test_finds_a_truncated_log_without_a_new_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     store_start = Committer.store_start
 
-    async def same(self: Committer, tracker: OffsetTracker, offset: int, *, new_epoch: bool = False) -> bool:
-        return await store_start(self, tracker, offset)
+    async def same(self: Committer, progress: Progress, offset: int, *, new_epoch: bool = False) -> bool:
+        return await store_start(self, progress, offset)
 
     monkeypatch.setattr(Committer, "store_start", same)
     assert re.search("doubles what|went back", broken())

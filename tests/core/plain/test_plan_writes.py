@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.progress import OffsetTracker
-from kzconsumer.offsets.storage import Committed, ZooKeeperOffsetStorage
+from kzconsumer.offsets.progress import Progress
+from kzconsumer.offsets.storage import CommittedPosition, ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import (
     LONGEST,
     Claimed,
@@ -71,7 +71,7 @@ class Writer:
         self.ensemble = ensemble
         self.network = network
         self.process = world.process("writer")
-        self.trackers: dict[TopicPartition, OffsetTracker] = {}
+        self.owned: dict[TopicPartition, Progress] = {}
         self.in_flight: dict[TopicPartition, Plan] = {}
         self.rejected: dict[TopicPartition, set[int]] = {}
         self.taken: set[TopicPartition] = set()
@@ -89,9 +89,9 @@ class Writer:
             for partition in PARTITIONS:
                 claimed = await owners.claim(partition, ConsumerThreadId("g_a", 0), 0x2A)
                 assert isinstance(claimed, Claimed)
-                tracker = self.trackers[partition] = OffsetTracker(partition, 0, incarnation=0x2A)
-                self.committer.open(tracker, Committed(claimed.fence, claimed.record, None, -1))
-                assert await self.committer.store_start(tracker, 0)
+                progress = self.owned[partition] = Progress(partition, 0, incarnation=0x2A)
+                self.committer.open(progress, CommittedPosition(claimed.fence, claimed.record, None, -1))
+                assert await self.committer.store_start(progress, 0)
             for step in script:
                 await self._do(step)
                 await self._compare_with_the_nodes(session)
@@ -104,7 +104,7 @@ class Writer:
     async def _do(self, step: Step) -> None:
         for number in sorted(step.who):
             self._fault(step.fault, PARTITIONS[number])
-        open_ones = [self.trackers[PARTITIONS[n]] for n in sorted(step.who) if self.trackers[PARTITIONS[n]].open]
+        open_ones = [self.owned[PARTITIONS[n]] for n in sorted(step.who) if self.owned[PARTITIONS[n]].open]
         with anyio.move_on_after(step.patience):
             if step.what == "plan":
                 await self._plan([t for t in open_ones if t.topic_partition not in self.in_flight])
@@ -115,24 +115,24 @@ class Writer:
             elif step.what == "read":
                 await self._read([t for t in open_ones if t.topic_partition in self.in_flight])
             elif step.what == "hole":  # offsets without records are not planned; their commit moves the mark alone
-                for tracker in (t for t in open_ones if t.topic_partition not in self.in_flight):
-                    tracker.hand_over(tracker.processed + 3)
-                    tracker.mark(tracker.processed, tracker.consumed)
+                for progress in (t for t in open_ones if t.topic_partition not in self.in_flight):
+                    progress.hand_over(progress.processed + 3)
+                    progress.mark(progress.processed, progress.consumed)
                 await self.committer.commit()
             elif step.what == "work":
-                for tracker in open_ones:
-                    if (plan := self.in_flight.pop(tracker.topic_partition, None)) is not None:
-                        tracker.hand_over(plan.until)
-                        tracker.mark(plan.first, plan.until)
+                for progress in open_ones:
+                    if (plan := self.in_flight.pop(progress.topic_partition, None)) is not None:
+                        progress.hand_over(plan.until)
+                        progress.mark(plan.first, plan.until)
             else:
                 await self.committer.commit()
 
-    async def _plan(self, trackers: Sequence[OffsetTracker]) -> None:
+    async def _plan(self, owned: Sequence[Progress]) -> None:
         plans = {}
-        for tracker in trackers:
+        for progress in owned:
             self.planned += 1
-            first = tracker.processed
-            plans[tracker] = Plan(
+            first = progress.processed
+            plans[progress] = Plan(
                 id=f"{self.planned:x}",
                 first=first,
                 until=first + 5,
@@ -144,8 +144,8 @@ class Writer:
                 isolation="read_committed",
                 fingerprint="f",
             )
-        for tracker in await self.committer.plan(plans):
-            partition, plan = tracker.topic_partition, plans[tracker]
+        for progress in await self.committer.plan(plans):
+            partition, plan = progress.topic_partition, plans[progress]
             self.in_flight[partition] = plan
             self.rejected[partition] = set()
             self.believed.add(plan.id)
@@ -153,40 +153,40 @@ class Writer:
             assert record.plan is not None, f"{partition} is believed to be planned"
             assert record.plan.id == plan.id
 
-    async def _record_step(self, trackers: Sequence[OffsetTracker]) -> None:
+    async def _record_step(self, owned: Sequence[Progress]) -> None:
         self.planned += 1
         step = f"{self.planned:x}"
-        for tracker in await self.committer.record_step(trackers, step):
-            plan = self._record(tracker.topic_partition).plan
+        for progress in await self.committer.record_step(owned, step):
+            plan = self._record(progress.topic_partition).plan
             assert plan is not None
-            assert plan.id == self.in_flight[tracker.topic_partition].id
-            assert plan.done[-1] == step, f"step {step} of {tracker.topic_partition} is believed to be recorded"
+            assert plan.id == self.in_flight[progress.topic_partition].id
+            assert plan.done[-1] == step, f"step {step} of {progress.topic_partition} is believed to be recorded"
 
-    async def _reject(self, trackers: Sequence[OffsetTracker]) -> None:
+    async def _reject(self, owned: Sequence[Progress]) -> None:
         """One more record of each range."""
         offsets = {}
-        for tracker in trackers:
-            known, first = self.rejected[tracker.topic_partition], self.in_flight[tracker.topic_partition].first
+        for progress in owned:
+            known, first = self.rejected[progress.topic_partition], self.in_flight[progress.topic_partition].first
             at = first + len(known) % 5
-            offsets[tracker] = ((at, at + 1),)
-        for tracker in await self.committer.record_rejected(offsets):
-            known = self.rejected[tracker.topic_partition]
-            known.add(offsets[tracker][0][0])
-            plan = self._record(tracker.topic_partition).plan
+            offsets[progress] = ((at, at + 1),)
+        for progress in await self.committer.record_rejected(offsets):
+            known = self.rejected[progress.topic_partition]
+            known.add(offsets[progress][0][0])
+            plan = self._record(progress.topic_partition).plan
             assert plan is not None
-            assert plan.id == self.in_flight[tracker.topic_partition].id
+            assert plan.id == self.in_flight[progress.topic_partition].id
             found = {offset for first, until in plan.left_out for offset in range(first, until)}
-            assert known <= found, f"{known - found} of {tracker.topic_partition} are believed to be recorded"
+            assert known <= found, f"{known - found} of {progress.topic_partition} are believed to be recorded"
 
-    async def _read(self, trackers: Sequence[OffsetTracker]) -> None:
+    async def _read(self, owned: Sequence[Progress]) -> None:
         """Of ranges that the sink fetches, what it has read."""
         self.planned += 1
         figures = self.planned, f"{self.planned:x}"
-        for tracker in await self.committer.record_contents(dict.fromkeys(trackers, figures)):
-            plan = self._record(tracker.topic_partition).plan
+        for progress in await self.committer.record_contents(dict.fromkeys(owned, figures)):
+            plan = self._record(progress.topic_partition).plan
             assert plan is not None
-            assert plan.id == self.in_flight[tracker.topic_partition].id
-            assert (plan.records, plan.checksum) == figures, f"{tracker.topic_partition} is believed to be recorded"
+            assert plan.id == self.in_flight[progress.topic_partition].id
+            assert (plan.records, plan.checksum) == figures, f"{progress.topic_partition} is believed to be recorded"
 
     def _fault(self, fault: str | None, partition: TopicPartition) -> None:
         if fault in ("reply lost", "request lost"):
@@ -214,9 +214,9 @@ class Writer:
                 break
             except KzConsumerError:
                 continue
-        for partition, tracker in self.trackers.items():
-            assert tracker.open or partition in self.taken, f"{partition} was given up for nothing"
-            position = self.committer._positions.get(tracker)
+        for partition, progress in self.owned.items():
+            assert progress.open or partition in self.taken, f"{partition} was given up for nothing"
+            position = self.committer._positions.get(progress)
             if position is None or position.in_doubt is not None or partition in self.taken:
                 continue
             believed, tree = position.committed, self.ensemble.tree
@@ -238,7 +238,7 @@ class Writer:
             return
         written = {operation.path: operation for operation in operations if isinstance(operation, SetData)}
         for partition in PARTITIONS:
-            if PATHS.claim_record(partition) not in written or partition not in self.trackers:
+            if PATHS.claim_record(partition) not in written or partition not in self.owned:
                 continue
             assert partition not in self.taken, f"{partition} is written by a member that lost it"
             plan, node = self._record(partition).plan, self.ensemble.tree.node(PATHS.offset(partition))
@@ -277,13 +277,13 @@ def test_a_plan_has_room_for_as_many_rejected_records_as_can_be_recorded() -> No
 
     session = ZooKeeperSession(ConnectString.parse("zk0:2181"), 6.0)
     committer = Committer(ZooKeeperOffsetStorage(session, PATHS), lambda reason: None)
-    tracker, lost = (OffsetTracker(partition, 10) for partition in PARTITIONS[:2])
+    progress, lost = (Progress(partition, 10) for partition in PARTITIONS[:2])
     record = ClaimRecord(1, "range", "0x2a", plan=plan_of(10, 20_010, rejected="0"))
-    committer.open(tracker, Committed(Fence(OwnerNode("", 0), "", 0), record, 10, 0))
+    committer.open(progress, CommittedPosition(Fence(OwnerNode("", 0), "", 0), record, 10, 0))
     most = max(many for many in range(4000) if len(" ".join(str(2 * n) for n in range(many))) <= LONGEST)
-    committer.require_room({tracker: scattered(most - 1), lost: scattered(4000)})
+    committer.require_room({progress: scattered(most - 1), lost: scattered(4000)})
     with pytest.raises(ValueError, match=f"{most + 1} records, too many for one range"):
-        committer.require_room({tracker: scattered(most)})
+        committer.require_room({progress: scattered(most)})
 
 
 def test_abandoned_plans_are_emptied() -> None:

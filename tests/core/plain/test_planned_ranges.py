@@ -38,11 +38,11 @@ from kzconsumer.errors import (
 )
 from kzconsumer.fetcher import delivery, fetcher_manager
 from kzconsumer.fetcher.delivery import Arrival, CorruptPolicy, Delivery
-from kzconsumer.fetcher.fetch_state import PartitionFetchState
+from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.progress import Progress
 from kzconsumer.records.decode import Corruption, Decoded
 from kzconsumer.records.forms import NO_RECORDS
 from kzconsumer.registry.claim_record import Plan
@@ -53,9 +53,9 @@ from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.plans import plan_of
 
 
-def planned(partition: int, first: int, until: int) -> PartitionFetchState:
-    claim = OffsetTracker(TopicPartition("orders", partition), first, replay=plan_of(first, until))
-    return PartitionFetchState(claim, ChunkQueue(1 << 20), first, 1 << 20)
+def planned(partition: int, first: int, until: int) -> FetchState:
+    claim = Progress(TopicPartition("orders", partition), first, replay=plan_of(first, until))
+    return FetchState(claim, ChunkQueue(1 << 20), first, 1 << 20)
 
 
 def read_nothing(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
@@ -134,14 +134,12 @@ class Replaced(Logs):
 async def test_a_planned_range_of_a_log_that_was_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not replayed with other records; and no time shows more."""
     for leader_epoch, ends in ((3, 92), (msgspec.UNSET, None)):
-        claim = OffsetTracker(TopicPartition("orders", 0), 90, replay=plan_of(90, 95, leader_epoch=leader_epoch))
-        state = PartitionFetchState(claim, ChunkQueue(1 << 20), 90, 1 << 20)
+        claim = Progress(TopicPartition("orders", 0), 90, replay=plan_of(90, 95, leader_epoch=leader_epoch))
+        state = FetchState(claim, ChunkQueue(1 << 20), 90, 1 << 20)
         asked: list[int] = []
 
         class Noting(GivingUp):
-            async def end_early(
-                self, state: PartitionFetchState, plan: Plan, begin: int, end: int, log_end: int
-            ) -> bool:
+            async def end_early(self, state: FetchState, plan: Plan, begin: int, end: int, log_end: int) -> bool:
                 asked.append(end)  # noqa: B023
                 return await super().end_early(state, plan, begin, end, log_end)
 
@@ -153,14 +151,14 @@ async def test_a_planned_range_of_a_log_that_was_replaced(monkeypatch: pytest.Mo
         async with asyncio.timeout(5):
             await manager._check_replays()
         assert asked == ([ends] if ends is not None else [])
-        assert (state.tracker.replay is None) == (ends is not None)
+        assert (state.progress.replay is None) == (ends is not None)
 
 
 async def test_a_log_that_is_not_compared_yet_is_not_taken_for_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its leader moves while it is asked."""
     monkeypatch.setattr(fetcher_manager, "PAUSE", 0.001)
-    claim = OffsetTracker(TopicPartition("orders", 0), 90, replay=plan_of(90, 95, leader_epoch=3))
-    state = PartitionFetchState(claim, ChunkQueue(1 << 20), 90, 1 << 20)
+    claim = Progress(TopicPartition("orders", 0), 90, replay=plan_of(90, 95, leader_epoch=3))
+    state = FetchState(claim, ChunkQueue(1 << 20), 90, 1 << 20)
     answers: list[KzConsumerError | None] = [ConnectionLostError("closed"), BrokersUnreachableError("none"), None]
 
     class Moving(Replaced):
@@ -181,7 +179,7 @@ async def test_a_log_that_is_not_compared_yet_is_not_taken_for_the_same(monkeypa
     manager.start([state])
     async with asyncio.timeout(5):
         await manager._check_replays()
-    assert (answers, state.tracker.replay, state.tracker.processed) == ([], None, 92)
+    assert (answers, state.progress.replay, state.progress.processed) == ([], None, 92)
 
 
 async def test_a_log_that_seems_too_short_is_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,9 +211,9 @@ async def test_a_log_that_seems_too_short_is_given_time(monkeypatch: pytest.Monk
 class GivingUp:
     """Truncated logs are accepted."""
 
-    async def end_early(self, state: PartitionFetchState, plan: Plan, begin: int, end: int, log_end: int) -> bool:
+    async def end_early(self, state: FetchState, plan: Plan, begin: int, end: int, log_end: int) -> bool:
         await asyncio.sleep(0.002)
-        state.tracker.give_up_replay(end)
+        state.progress.give_up_replay(end)
         return True
 
 
@@ -231,7 +229,7 @@ async def test_two_concurrent_lookups_of_a_truncated_log(monkeypatch: pytest.Mon
     manager.start([state])
     async with asyncio.timeout(5):
         await asyncio.gather(*(manager._check_replays() for _ in range(3)))
-    assert (state in manager._leader_finder, state.tracker.replay) == (True, None)
+    assert (state in manager._leader_finder, state.progress.replay) == (True, None)
 
 
 class Away(GivingUp):
@@ -239,7 +237,7 @@ class Away(GivingUp):
 
     asked = 0
 
-    async def end_early(self, state: PartitionFetchState, plan: Plan, begin: int, end: int, log_end: int) -> bool:
+    async def end_early(self, state: FetchState, plan: Plan, begin: int, end: int, log_end: int) -> bool:
         self.asked += 1
         if self.asked < 3:
             raise CoordinatorError("offsets of group g: no broker answers")

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from kzconsumer.errors import RangeChangedError, SessionExpiredError
 from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.progress import Progress
 from kzconsumer.records.contents import contents_of
 from kzconsumer.records.forms import Unfetched
 from kzconsumer.registry.claim_record import Plan
@@ -30,49 +30,49 @@ class Member(Owned):
     """Remembers what it has to store; some claims may be lost."""
 
     def __init__(
-        self, lost: Collection[OffsetTracker] = (), error: Exception | None = None, *, refuses_loss: bool = False
+        self, lost: Collection[Progress] = (), error: Exception | None = None, *, refuses_loss: bool = False
     ) -> None:
         super().__init__(error=error)
-        self.plans: dict[OffsetTracker, Plan] = {}
-        self.steps: list[tuple[set[OffsetTracker], str]] = []
-        self.resumed: list[OffsetTracker] = []
-        self.contents: list[Mapping[OffsetTracker, tuple[int, str]]] = []
+        self.plans: dict[Progress, Plan] = {}
+        self.steps: list[tuple[set[Progress], str]] = []
+        self.resumed: list[Progress] = []
+        self.contents: list[Mapping[Progress, tuple[int, str]]] = []
         self.lost = lost
         self.planning = RangePlans(self, Destination(), "read_committed", refuses_loss=refuses_loss)
 
-    async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
+    async def plan(self, plans: Mapping[Progress, Plan]) -> Collection[Progress]:
         if self.error is not None:
             raise self.error
         self.plans.update(plans)
-        return [tracker for tracker in plans if tracker not in self.lost]
+        return [progress for progress in plans if progress not in self.lost]
 
-    async def record_step(self, claims: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
+    async def record_step(self, owned: Collection[Progress], step: str) -> Collection[Progress]:
         if self.error is not None:
             raise self.error
-        self.steps.append((set(claims), step))
-        return [tracker for tracker in claims if tracker not in self.lost]
+        self.steps.append((set(owned), step))
+        return [progress for progress in owned if progress not in self.lost]
 
-    async def record_contents(self, figures: Mapping[OffsetTracker, tuple[int, str]]) -> Collection[OffsetTracker]:
+    async def record_contents(self, figures: Mapping[Progress, tuple[int, str]]) -> Collection[Progress]:
         if self.error is not None:
             raise self.error
         self.contents.append(figures)
-        return [tracker for tracker in figures if tracker not in self.lost]
+        return [progress for progress in figures if progress not in self.lost]
 
-    async def resume_after_replay(self, claim: OffsetTracker) -> None:
+    async def resume_after_replay(self, progress: Progress) -> None:
         if self.error is not None:
             raise self.error
-        self.resumed.append(claim)
+        self.resumed.append(progress)
 
 
-def tracker(partition: int, start: int, replay: Plan | None = None) -> OffsetTracker:
-    return OffsetTracker(TopicPartition("orders", partition), start, incarnation=0x2A, replay=replay)
+def progress(partition: int, start: int, replay: Plan | None = None) -> Progress:
+    return Progress(TopicPartition("orders", partition), start, incarnation=0x2A, replay=replay)
 
 
 async def test_the_content_of_a_plan() -> None:
-    member, claim, part = Member(), tracker(0, 3), range_data("orders", 0, 3, 9)
+    member, claim, part = Member(), progress(0, 3), range_data("orders", 0, 3, 9)
     batch = Batch((part,))
-    planned, trackers = await member.planning.begin(batch, [claim])
-    assert (planned.ranges, trackers) == ((part,), [claim])
+    planned, owned = await member.planning.begin(batch, [claim])
+    assert (planned.ranges, owned) == ((part,), [claim])
     await member.planning.end(planned, [claim])
     plan = member.plans[claim]
     assert msgspec.structs.replace(plan, id="") == Plan(
@@ -91,7 +91,7 @@ async def test_the_content_of_a_plan() -> None:
 
 
 async def test_a_batch_names_what_its_ranges_follow() -> None:
-    known, new, replayed = tracker(0, 9), tracker(1, 0), tracker(2, 4, plan_of(4, 6))
+    known, new, replayed = progress(0, 9), progress(1, 0), progress(2, 4, plan_of(4, 6))
     known.written, replayed.written = (3, 9), (1, 3)
     parts = (range_data("orders", 0, 9, 12), range_data("orders", 1, 0, 2))
     batch, _ = await Member().planning.begin(Batch(parts), [known, new])
@@ -102,20 +102,20 @@ async def test_a_batch_names_what_its_ranges_follow() -> None:
 
 
 async def test_lost_ranges_are_not_written_and_empty_ranges_are_not_planned() -> None:
-    kept, lost, empty = tracker(0, 0), tracker(1, 0), tracker(2, 0)
+    kept, lost, empty = progress(0, 0), progress(1, 0), progress(2, 0)
     parts = (range_data("orders", 0, 0, 2), range_data("orders", 1, 0, 2), range_data("orders", 2, 0, 2, []))
     member = Member(lost=[lost])
-    batch, trackers = await member.planning.begin(Batch(parts), [kept, lost, empty])
-    assert (batch.ranges, trackers) == ((parts[0], parts[2]), [kept, empty])
+    batch, owned = await member.planning.begin(Batch(parts), [kept, lost, empty])
+    assert (batch.ranges, owned) == ((parts[0], parts[2]), [kept, empty])
     assert member.plans.keys() == {kept, lost}
 
 
 async def test_nothing_is_written_after_the_session_has_ended() -> None:
     member = Member(error=SessionExpiredError("over"))
-    batch, trackers = await member.planning.begin(Batch((range_data("orders", 0, 0, 2),)), [tracker(0, 0)])
-    assert (batch.ranges, trackers) == ((), [])
+    batch, owned = await member.planning.begin(Batch((range_data("orders", 0, 0, 2),)), [progress(0, 0)])
+    assert (batch.ranges, owned) == ((), [])
     part = range_data("orders", 0, 0, 2)
-    await member.planning.end(Batch((part,), is_replay=True), [tracker(0, 0, planned(part))])
+    await member.planning.end(Batch((part,), is_replay=True), [progress(0, 0, planned(part))])
 
 
 def planned(part: RangeData) -> Plan:
@@ -126,10 +126,10 @@ def planned(part: RangeData) -> Plan:
 
 async def test_a_replay_of_the_planned_range() -> None:
     part = range_data("orders", 0, 3, 9)
-    member, claim = Member(), tracker(0, 3, planned(part))
+    member, claim = Member(), progress(0, 3, planned(part))
     again = Batch((range_data("orders", 0, 3, 9, batches=6),), is_replay=True)
-    batch, trackers = await member.planning.begin(again, [claim])
-    assert (batch.ranges, batch.is_replay, trackers) == (again.ranges, True, [claim])
+    batch, owned = await member.planning.begin(again, [claim])
+    assert (batch.ranges, batch.is_replay, owned) == (again.ranges, True, [claim])
     await member.planning.end(again, [claim])
     assert (member.plans, member.resumed) == ({}, [claim])  # its plan is already stored
 
@@ -140,12 +140,12 @@ async def test_of_a_range_that_the_sink_fetches_only_offsets_are_planned_and_com
         msgspec.structs.replace(range_data("o", 0, 3, 9), pieces=(Unfetched(3, 9),)),
         range_data("o", 0, 3, 9),
     )
-    member, claim = Member(refuses_loss=True), tracker(0, 3)
+    member, claim = Member(refuses_loss=True), progress(0, 3)
     await member.planning.begin(Batch((part,)), [claim])
     plan = member.plans[claim]
     assert (plan.first, plan.until, plan.records, plan.checksum) == (3, 9, 6, "")
     for replayed, replay in ((part, planned(counted)), (counted, plan)):
-        batch, _ = await member.planning.begin(Batch((replayed,), is_replay=True), [tracker(0, 3, replay)])
+        batch, _ = await member.planning.begin(Batch((replayed,), is_replay=True), [progress(0, 3, replay)])
         assert batch.ranges == (replayed,)
 
 
@@ -160,7 +160,7 @@ FIVE = contents_of(range_data("orders", 0, 4, 9).batches)
 
 async def test_a_plan_gets_number_and_checksum_of_what_the_sink_has_fetched() -> None:
     """As they are planned where the records are at hand. A member that has lost all of them publishes nothing."""
-    one, two = tracker(0, 3), tracker(1, 0)
+    one, two = progress(0, 3), progress(1, 0)
     member = Member()
     batch, _ = await member.planning.begin(Batch((unfetched(0, 3, 9), unfetched(1, 0, 2))), [one, two])
     assert batch.found is not None
@@ -180,7 +180,7 @@ async def test_a_plan_gets_number_and_checksum_of_what_the_sink_has_fetched() ->
 async def test_records_that_differ_when_the_sink_fetches_them_again(*, is_replay: bool, refuses_loss: bool) -> None:
     """They are compared before they are stored in the plan."""
     member = Member(refuses_loss=refuses_loss)
-    claim = tracker(0, 3, planned(range_data("orders", 0, 3, 9)) if is_replay else None)
+    claim = progress(0, 3, planned(range_data("orders", 0, 3, 9)) if is_replay else None)
     batch, _ = await member.planning.begin(Batch((unfetched(0, 3, 9),), is_replay=is_replay), [claim])
     assert batch.found is not None
     with capture_logs() as logs:
@@ -201,7 +201,7 @@ async def test_records_that_differ_when_the_sink_fetches_them_again(*, is_replay
 
 
 async def test_a_plan_without_checksum_says_that_nothing_was_published() -> None:
-    claim = tracker(0, 3, plan_of(3, 9, checksum="", records=6))
+    claim = progress(0, 3, plan_of(3, 9, checksum="", records=6))
     batch, _ = await Member(refuses_loss=True).planning.begin(Batch((unfetched(0, 3, 9),), is_replay=True), [claim])
     assert batch.found is not None
     with capture_logs() as logs:
@@ -221,15 +221,15 @@ def test_rejected_records_stay_a_part_of_what_the_sink_fetches() -> None:
 async def test_a_range_that_the_sink_fetches_has_the_leader_epoch_of_its_plan() -> None:
     """Only the sink's own reader can compare it with the log while it fetches."""
     part = msgspec.structs.replace(range_data("o", 0, 3, 9), pieces=(Unfetched(3, 9),))
-    member, claim = Member(), tracker(0, 3)
+    member, claim = Member(), progress(0, 3)
     claim.leader_epochs.extend(3, ((3, 4),), 9, 3)
     batch, _ = await member.planning.begin(Batch((part,)), [claim])
     assert (batch.ranges[0].leader_epoch, member.plans[claim].leader_epoch) == (4, 4)
-    again = tracker(0, 3, member.plans[claim])
+    again = progress(0, 3, member.plans[claim])
     batch, _ = await member.planning.begin(Batch((part,), is_replay=True), [again])
     assert batch.ranges[0].leader_epoch == 4
     unknown = msgspec.structs.replace(member.plans[claim], leader_epoch=msgspec.UNSET)
-    batch, _ = await member.planning.begin(Batch((part,), is_replay=True), [tracker(0, 3, unknown)])
+    batch, _ = await member.planning.begin(Batch((part,), is_replay=True), [progress(0, 3, unknown)])
     assert batch.ranges[0].leader_epoch == -1
 
 
@@ -240,18 +240,18 @@ CHANGED = pytest.mark.parametrize(
 
 @CHANGED
 async def test_a_replay_of_other_records_is_refused_if_loss_is(now: RangeData) -> None:
-    claim = tracker(0, 3, planned(range_data("orders", 0, 3, 9)))
+    claim = progress(0, 3, planned(range_data("orders", 0, 3, 9)))
     with pytest.raises(RangeChangedError, match="offsets 3 to 9 were planned with 6 records"):
         await Member(refuses_loss=True).planning.begin(Batch((now,), is_replay=True), [claim])
 
 
 @CHANGED
 async def test_a_replay_of_other_records_is_reported(now: RangeData) -> None:
-    claim = tracker(0, 3, planned(range_data("orders", 0, 3, 9)))
+    claim = progress(0, 3, planned(range_data("orders", 0, 3, 9)))
     batch = Batch((now,), is_replay=True)
     with capture_logs() as logs:
-        written, trackers = await Member().planning.begin(batch, [claim])
-    assert (written.ranges, trackers) == (batch.ranges, [claim])
+        written, owned = await Member().planning.begin(batch, [claim])
+    assert (written.ranges, owned) == (batch.ranges, [claim])
     (output,) = logs
     assert (output["log_level"], output["topic"], output["partition"], output["first"], output["until"]) == (
         "error",
@@ -264,13 +264,13 @@ async def test_a_replay_of_other_records_is_reported(now: RangeData) -> None:
 
 @pytest.mark.parametrize("until", [8, 10])
 async def test_a_replay_of_another_range(until: int) -> None:
-    claim = tracker(0, 3, planned(range_data("orders", 0, 3, 9)))
+    claim = progress(0, 3, planned(range_data("orders", 0, 3, 9)))
     with pytest.raises(AssertionError, match="is not what was planned"):
         await Member().planning.begin(Batch((range_data("orders", 0, 3, until),), is_replay=True), [claim])
 
 
 async def test_steps_are_recorded_once_for_all_owned_ranges() -> None:
-    kept, lost, empty = tracker(0, 0), tracker(1, 0), tracker(2, 0)
+    kept, lost, empty = progress(0, 0), progress(1, 0), progress(2, 0)
     parts = (range_data("orders", 0, 0, 2), range_data("orders", 1, 0, 2), range_data("orders", 2, 0, 2, []))
     member = Member(lost=[lost])
     batch, _ = await member.planning.begin(Batch(parts), [kept, lost, empty])
@@ -292,7 +292,7 @@ async def test_steps_are_recorded_once_for_all_owned_ranges() -> None:
 
 async def test_a_replay_begins_with_the_recorded_steps() -> None:
     part = range_data("orders", 0, 3, 9)
-    claim = tracker(0, 3, msgspec.structs.replace(planned(part), steps=("table",)))
+    claim = progress(0, 3, msgspec.structs.replace(planned(part), steps=("table",)))
     batch, _ = await Member().planning.begin(Batch((part,), is_replay=True), [claim])
     assert batch.steps is not None
     assert batch.steps.done == ("table",)

@@ -20,10 +20,10 @@ from kzconsumer.brokers.protocol.cluster_state import (
 )
 from kzconsumer.brokers.protocol.error_codes import NONE, UNKNOWN_TOPIC_OR_PARTITION
 from kzconsumer.brokers.protocol.groups import (
+    CoordinatorOffset,
     FindCoordinatorRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
-    StoredOffset,
     StoredOffsets,
 )
 from kzconsumer.brokers.protocol.log_reads import (
@@ -98,8 +98,8 @@ def check(broker: str, api: str, version: int, answer: Any) -> None:
         assert answer == {PARTITION: NONE, ABSENT: UNKNOWN_TOPIC_OR_PARTITION if broker in ("2.8.2", "3.9.1") else NONE}
     else:
         unknown = version == 0 or broker == "0.8.2.2"
-        absent = StoredOffset(UNKNOWN_TOPIC_OR_PARTITION if unknown else NONE, -1)
-        assert answer == StoredOffsets(NONE, {PARTITION: StoredOffset(NONE, 42), ABSENT_TOPIC: absent})
+        absent = CoordinatorOffset(UNKNOWN_TOPIC_OR_PARTITION if unknown else NONE, -1)
+        assert answer == StoredOffsets(NONE, {PARTITION: CoordinatorOffset(NONE, 42), ABSENT_TOPIC: absent})
 
 
 def check_fetched(broker: str, version: int, answer: Any) -> None:

@@ -12,9 +12,9 @@ from kio.schema.errors import ErrorCode
 
 from kzconsumer.brokers.protocol.groups import (
     ConsumerGroupDescribeRequest,
+    CoordinatedMember,
     DescribeGroupsRequest,
     GroupListing,
-    GroupMember,
     GroupState,
     ListedGroup,
     ListGroupsRequest,
@@ -36,7 +36,7 @@ from tests.core.plain.test_protocol_roundtrip import (
 )
 
 members = st.builds(
-    GroupMember,
+    CoordinatedMember,
     names,
     names,
     names,
@@ -81,13 +81,13 @@ def test_describe_groups_request(version: int, wanted: list[str]) -> None:
     assert DescribeGroupsRequest(tuple(wanted)).encode(version) == written(expected)
 
 
-def subscription(member: GroupMember) -> bytes:
+def subscription(member: CoordinatedMember) -> bytes:
     """ConsumerProtocolSubscription of version 1, whose owned partitions we skip."""
     topics = b"".join(map(PLAIN.string, member.topics))
     return INT16.pack(1) + PLAIN.array(len(member.topics)) + topics + INT32.pack(-1) + PLAIN.array(0)
 
 
-def assignment(member: GroupMember) -> bytes:
+def assignment(member: CoordinatedMember) -> bytes:
     """ConsumerProtocolAssignment of version 0, with user data that we skip."""
     return INT16.pack(0) + PLAIN.by_topic((each, b"") for each in member.partitions) + INT32.pack(2) + b"xy"
 
@@ -95,7 +95,7 @@ def assignment(member: GroupMember) -> bytes:
 def described(version: int, states: dict[str, GroupState], **texts: bytes) -> memoryview:
     kio = schema("describe_groups", version, "response")
 
-    def member(each: GroupMember) -> Any:
+    def member(each: CoordinatedMember) -> Any:
         return make(
             kio.DescribedGroupMember,
             member_id=each.id,
@@ -132,7 +132,7 @@ def test_describe_groups_response(version: int, states: dict[str, GroupState]) -
 @given(metadata=st.binary(max_size=30), owned=st.binary(max_size=30))
 def test_what_a_member_says_of_itself_may_be_anything(version: int, metadata: bytes, owned: bytes) -> None:
     """The rest of the response is read all the same."""
-    member = GroupMember("m", "c", "/127.0.0.1", (), ())
+    member = CoordinatedMember("m", "c", "/127.0.0.1", (), ())
     state = {"g": GroupState(0, "Stable", (member, member))}
     read = DescribeGroupsRequest(()).decode(version, described(version, state, metadata=metadata, assignment=owned))
     assert [(each.id, each.client, each.host) for each in read["g"].members] == [("m", "c", "/127.0.0.1")] * 2
@@ -161,7 +161,7 @@ def test_consumer_group_describe_response(version: int, states: dict[str, GroupS
             )
         )
 
-    def member(each: GroupMember) -> Any:
+    def member(each: CoordinatedMember) -> Any:
         return make(
             kio.Member,
             member_id=each.id,

@@ -11,10 +11,10 @@ from kio.schema.errors import ErrorCode
 
 from kzconsumer.brokers.protocol.groups import (
     Coordinator,
+    CoordinatorOffset,
     FindCoordinatorRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
-    StoredOffset,
     StoredOffsets,
 )
 from kzconsumer.brokers.protocol.versions import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
@@ -190,7 +190,7 @@ def test_offset_fetch_response(
     assert OffsetFetchRequest("g", ()).decode(version, memoryview(written(response))) == StoredOffsets(
         error if version >= 2 else 0,
         {
-            where: StoredOffset(code, offset, text or "", epoch if version >= 5 else -1)
+            where: CoordinatorOffset(code, offset, text or "", epoch if version >= 5 else -1)
             for where, (code, offset, epoch, text) in stored.items()
         },
     )

@@ -15,7 +15,7 @@ from kzconsumer.sinks.interface import RecordsRejectedError, Rejected
 from kzconsumer.sinks.runner import SinkRunner
 from tests.core.plain.test_kafka_stream import stream_of
 from tests.core.plain.test_sink_runner import LIMIT, Memory, running
-from tests.support.chunks import TOPIC, chunk, tracker
+from tests.support.chunks import TOPIC, chunk, progress
 from tests.support.owned_ranges import Owned
 
 
@@ -55,7 +55,7 @@ async def fails(task: asyncio.Task[None], match: str) -> None:
 
 
 async def test_a_batch_is_written_once_its_rejections_are_settled() -> None:
-    claim, decided = tracker(), Decided(open_gate=False)
+    claim, decided = progress(), Decided(open_gate=False)
     stream = stream_of(chunk(claim, 0, 5))
     commits = Owned([claim])
     async with running(runner_of(rejecting(1, 4), decided, commits), [stream.cursor.queue]), asyncio.timeout(LIMIT):
@@ -69,7 +69,7 @@ async def test_a_batch_is_written_once_its_rejections_are_settled() -> None:
 
 
 async def test_a_policy_that_fails_fails_the_batch() -> None:
-    claim, decided = tracker(), Decided(RecordRejectedError(TOPIC, 0, 1, "odd", "of no use"))
+    claim, decided = progress(), Decided(RecordRejectedError(TOPIC, 0, 1, "odd", "of no use"))
     commits = Owned([claim])
     async with running(runner_of(rejecting(1), decided, commits), [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:
         await fails(task, "orders-0 at offset 1 was rejected as odd: of no use")
@@ -78,28 +78,28 @@ async def test_a_policy_that_fails_fails_the_batch() -> None:
 
 @pytest.mark.parametrize("sink", [rejecting(7), rejecting(1, topic="payments")])
 async def test_a_sink_can_only_reject_records_of_its_batch(sink: Memory) -> None:
-    claim = tracker()
+    claim = progress()
     async with running(runner_of(sink, Decided()), [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:
         await fails(task, "which is not in its batch")
     assert claim.processed == 0
 
 
 async def test_a_record_that_is_not_in_the_log_cannot_be_rejected() -> None:
-    claim = tracker()
+    claim = progress()
     queue = stream_of(chunk(claim, 0, 5, offsets=[0, 4])).cursor.queue
     async with running(runner_of(rejecting(2), Decided()), [queue]) as task:
         await fails(task, "which is not in its batch")
 
 
 async def test_a_rejection_without_a_policy_is_a_failure() -> None:
-    claim = tracker()
+    claim = progress()
     async with running(runner_of(rejecting(1), None), [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:
         await fails(task, "1 records of a batch were rejected, and this sink type cannot reject single records")
 
 
 async def test_waiting_ends_with_the_claim() -> None:
     """Another member owns the partition: the batch is abandoned and the member continues."""
-    claim, decided = tracker(), Decided(open_gate=False)
+    claim, decided = progress(), Decided(open_gate=False)
     async with running(runner_of(rejecting(1), decided), [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:
         async with asyncio.timeout(LIMIT):
             await decided.asked.wait()

@@ -10,7 +10,7 @@ import pytest
 
 from kzconsumer.errors import ConnectionLostError, ContentRefusedError, NoNodeError, RecordRejectedError, SinkError
 from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.offsets.progress import Chunk, Message, OffsetTracker
+from kzconsumer.offsets.progress import Chunk, Message, Progress
 from kzconsumer.records.forms import Unfetched
 from kzconsumer.registry.claim_record import Plan, Spans, offset_list, offsets_in, spans_of
 from kzconsumer.rejected import RejectedRecord
@@ -24,7 +24,7 @@ from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.core.plain.test_rejections import fails
 from tests.core.plain.test_separating import offsets_of
 from tests.core.plain.test_sink_runner import Memory, running, until
-from tests.support.chunks import TOPIC, LeaseInHand, chunk, put, tracker
+from tests.support.chunks import TOPIC, LeaseInHand, chunk, progress, put
 from tests.support.owned_ranges import Nothing, Owned
 from tests.support.plans import plan_of
 from tests.support.simulated.virtual_time import in_virtual_time
@@ -35,20 +35,20 @@ POSITION = tuple[int, int]
 class Journal(Owned):
     """The membership of one member; writes down what it stores, and has the plans."""
 
-    def __init__(self, claims: Sequence[OffsetTracker], error: Exception | None = None) -> None:
-        super().__init__(claims)
+    def __init__(self, owned: Sequence[Progress], error: Exception | None = None) -> None:
+        super().__init__(owned)
         self.events: list[str] = []
-        self.plans: dict[OffsetTracker, Plan] = {}
-        self.rejected: dict[OffsetTracker, str] = {}
+        self.plans: dict[Progress, Plan] = {}
+        self.rejected: dict[Progress, str] = {}
         self.refusal = error
         self.fails_at: int | None = None  # by its policy
         self.lost_at_record: Callable[[], None] = lambda: None
 
-    async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
+    async def plan(self, plans: Mapping[Progress, Plan]) -> Collection[Progress]:
         self.plans.update(plans)
         return list(plans)
 
-    async def record_rejected(self, offsets: Mapping[OffsetTracker, Spans]) -> Collection[OffsetTracker]:
+    async def record_rejected(self, offsets: Mapping[Progress, Spans]) -> Collection[Progress]:
         if self.refusal is not None:
             raise self.refusal
         self.lost_at_record()
@@ -59,11 +59,11 @@ class Journal(Owned):
         self.events += [f"plan {claim.topic_partition.partition} without {self.rejected[claim]}" for claim in offsets]
         return [claim for claim in offsets if not claim.lost]
 
-    def require_room(self, offsets: Mapping[OffsetTracker, Spans]) -> None:
+    def require_room(self, offsets: Mapping[Progress, Spans]) -> None:
         for spans in offsets.values():
             offset_list(spans, 0)
 
-    async def resume_after_replay(self, claim: OffsetTracker) -> None:
+    async def resume_after_replay(self, progress: Progress) -> None:
         return None
 
     async def message(self, partition: TopicPartition, offset: int) -> Message | None:
@@ -137,7 +137,7 @@ async def written(sink: Table, journal: Journal, *chunks: Chunk) -> None:
 
 
 async def test_letters_are_durable_before_the_plan_and_the_plan_before_the_rest() -> None:
-    claims = [tracker(0), tracker(1)]
+    claims = [progress(0), progress(1)]
     journal = Journal(claims)
     sink = Table(journal, bad=[(0, 1), (0, 3)])
     await written(sink, journal, chunk(claims[0], 0, 5), chunk(claims[1], 0, 2))
@@ -153,15 +153,15 @@ async def test_letters_are_durable_before_the_plan_and_the_plan_before_the_rest(
 
 async def test_of_a_range_whose_records_are_all_rejected_nothing_is_written() -> None:
     """Nor must the destination have it: a later claim asks for the last range that was written."""
-    claim = tracker(0)
+    claim = progress(0)
     journal = Journal([claim])
     await written(Table(journal, bad=[(0, 0), (0, 1)]), journal, chunk(claim, 0, 2))
     assert journal.events[-1] == "plan 0 without 0-1"
     assert (journal.made[-1], claim.written) == ([2], None)
 
 
-def replaying(plan: Plan) -> OffsetTracker:
-    return OffsetTracker(TopicPartition(TOPIC, 0), plan.first, replay=plan)
+def replaying(plan: Plan) -> Progress:
+    return Progress(TopicPartition(TOPIC, 0), plan.first, replay=plan)
 
 
 @pytest.mark.parametrize("left", [(0, 1, 2, 4), ()])
@@ -183,7 +183,7 @@ async def test_a_replay_of_a_member_that_died_before_the_plan_had_them_finds_the
 
 
 async def test_nothing_is_written_if_the_plan_cannot_be_stored() -> None:
-    claim = tracker(0)
+    claim = progress(0)
     journal = Journal([claim], NoNodeError("gone"))
     queue = ChunkQueue(1 << 20)
     put(queue, chunk(claim, 0, 5))
@@ -195,7 +195,7 @@ async def test_nothing_is_written_if_the_plan_cannot_be_stored() -> None:
 @pytest.mark.parametrize("fails_at", [None, 19_995])
 async def test_no_letter_is_written_of_a_range_whose_plan_has_no_room_for_all(fails_at: int | None) -> None:
     """Each start would repeat them. The policy "fail" comes first, and names its record, of whatever piece it is."""
-    claim = tracker(0)
+    claim = progress(0)
     journal = Journal([claim])
     journal.fails_at = fails_at
     queue = ChunkQueue(1 << 24)
@@ -210,7 +210,7 @@ async def test_no_letter_is_written_of_a_range_whose_plan_has_no_room_for_all(fa
 
 
 async def test_no_letter_is_written_if_the_policy_of_a_later_record_fails() -> None:
-    claim = tracker(0)
+    claim = progress(0)
     journal = Journal([claim])
     journal.fails_at = 599
     queue = ChunkQueue(1 << 20)
@@ -222,7 +222,7 @@ async def test_no_letter_is_written_if_the_policy_of_a_later_record_fails() -> N
 
 
 async def test_a_claim_that_is_lost_while_the_plan_is_stored_is_not_written() -> None:
-    claims = [tracker(0), tracker(1)]
+    claims = [progress(0), progress(1)]
     journal = Journal(claims)
     journal.lost_at_record = claims[0].close
     queue = ChunkQueue(1 << 20)
@@ -234,7 +234,7 @@ async def test_a_claim_that_is_lost_while_the_plan_is_stored_is_not_written() ->
 
 async def test_the_policy_fail_names_the_record_and_takes_no_other_with_it(tmp_path: Path) -> None:
     """Also with a quarantine: it is for ranges that cannot be separated."""
-    claim = tracker(0)
+    claim = progress(0)
     journal = Journal([claim])
     journal.fails_at = 3
     queue = ChunkQueue(1 << 20)
@@ -247,7 +247,7 @@ async def test_the_policy_fail_names_the_record_and_takes_no_other_with_it(tmp_p
 
 
 async def test_what_only_the_destination_knows_is_found_and_rejected() -> None:
-    claims = [tracker(0), tracker(1)]
+    claims = [progress(0), progress(1)]
     journal = Journal(claims)
     sink = Table(journal, bad=[(1, 0)], refused=[(0, 7)])
     await written(sink, journal, chunk(claims[0], 0, 50), chunk(claims[1], 0, 3))
@@ -262,7 +262,7 @@ async def test_what_only_the_destination_knows_is_found_and_rejected() -> None:
 
 @pytest.mark.parametrize("trial", [1, 3, 8])
 async def test_an_outage_during_the_search_rejects_nothing(trial: int) -> None:
-    claim = tracker(0)
+    claim = progress(0)
     journal = Journal([claim])
     queue = ChunkQueue(1 << 20)
     put(queue, chunk(claim, 0, 50))
@@ -274,7 +274,7 @@ async def test_an_outage_during_the_search_rejects_nothing(trial: int) -> None:
 @pytest.mark.parametrize("trial", [1, 3, 8])
 async def test_a_search_that_fails_without_the_lease_is_repeated_with_it(trial: int) -> None:
     """As a write is: the loss of the lease may be its reason."""
-    claim, lease = tracker(0), LeaseInHand()
+    claim, lease = progress(0), LeaseInHand()
     journal = Journal([claim])
     journal.lease = lease
 
@@ -294,7 +294,7 @@ async def test_a_search_that_fails_without_the_lease_is_repeated_with_it(trial: 
 
 
 async def test_a_search_that_fails_since_the_partition_is_lost_ends_no_member() -> None:
-    claims = [tracker(0), tracker(1)]
+    claims = [progress(0), progress(1)]
     journal = Journal(claims[:1])
 
     class Lost(Table):
@@ -315,7 +315,7 @@ async def test_a_search_that_fails_since_the_partition_is_lost_ends_no_member() 
 class Slow(Table):
     """Each trial takes a second; at one of them a claim is lost."""
 
-    claim: OffsetTracker
+    claim: Progress
     begun = 0
 
     async def trial(self, batch: Batch) -> None:
@@ -329,7 +329,7 @@ class Slow(Table):
 @in_virtual_time
 async def test_a_search_ends_when_the_partition_is_lost() -> None:
     """A trial may be a job of Spark, and a search of a million records takes forty."""
-    claim = tracker(0)
+    claim = progress(0)
     journal = Journal([claim])
     sink = Slow(journal, refused=[(0, 7)])
     sink.claim = claim
@@ -346,7 +346,7 @@ def test_of_a_batch_whose_search_loses_one_partition_the_rest_is_written(lost: i
 
     @in_virtual_time
     async def play() -> None:
-        claims = [tracker(0), tracker(1)]
+        claims = [progress(0), progress(1)]
         journal = Journal(claims)
         sink = Slow(journal, refused=[(lost, 7)])
         sink.claim = claims[lost]
@@ -361,7 +361,7 @@ def test_of_a_batch_whose_search_loses_one_partition_the_rest_is_written(lost: i
 
 
 async def test_a_range_of_which_a_search_leaves_nothing_is_done() -> None:
-    claim = tracker(0)
+    claim = progress(0)
     journal = Journal([claim])
     queue = ChunkQueue(1 << 20)
     put(queue, chunk(claim, 0, 2))
@@ -374,7 +374,7 @@ async def test_a_range_of_which_a_search_leaves_nothing_is_done() -> None:
 
 async def test_a_quarantined_range_is_without_the_records_that_were_rejected_before(tmp_path: Path) -> None:
     """They are dead letters already."""
-    claim = tracker(0)
+    claim = progress(0)
     journal = Journal([claim])
     kept: list[RangeData] = []
 
@@ -398,7 +398,7 @@ async def test_a_quarantined_range_is_without_the_records_that_were_rejected_bef
 
 
 async def test_a_record_that_executors_fetch_is_fetched_for_its_letter() -> None:
-    claim = tracker(0)
+    claim = progress(0)
     journal = Journal([claim])
     await written(Table(journal, bad=[(0, 2)]), journal, Chunk(claim, 0, 5, Unfetched(0, 5)))
     assert journal.events == [
@@ -415,7 +415,7 @@ async def test_a_rejected_record_waits_for_brokers_as_long_as_its_partition_is_o
 ) -> None:
     """An outage of brokers ends no member, nor does the end of a membership during the search."""
     monkeypatch.setattr(rejecting, "PAUSE", 0.001)
-    claim, other = tracker(0), tracker(1)
+    claim, other = progress(0), progress(1)
 
     class Away(Journal):
         asked = 0

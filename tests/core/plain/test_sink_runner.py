@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, OffsetLostError, SessionExpiredError, SinkError, ZooKeeperError
-from kzconsumer.offsets.progress import Chunk, OffsetTracker
+from kzconsumer.offsets.progress import Chunk, Progress
 from kzconsumer.records.contents import contents_of
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.sections import BatchSettings
@@ -22,7 +22,7 @@ from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from tests.support.chunks import LeaseInHand, chunk, failure, hole, put, tracker
+from tests.support.chunks import LeaseInHand, chunk, failure, hole, progress, put
 from tests.support.owned_ranges import Nothing, Owned
 from tests.support.plans import plan_of
 
@@ -103,7 +103,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def test_write_then_mark_then_commit() -> None:
-    claim, queue, sink = tracker(start=4), ChunkQueue(1 << 20), Memory(open_gate=False)
+    claim, queue, sink = progress(start=4), ChunkQueue(1 << 20), Memory(open_gate=False)
     commits = Owned([claim])
     put(queue, chunk(claim, 4, 6), chunk(claim, 6, 9))
     async with running(runner_of(sink, commits), [queue]):
@@ -117,7 +117,7 @@ async def test_write_then_mark_then_commit() -> None:
 
 
 async def test_a_batch_is_cut_by_records() -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory()
     put(queue, *(chunk(claim, first, first + 5) for first in range(0, 20, 5)))
     async with running(runner_of(sink, records=10, time=60), [queue]):
         await until(lambda: claim.processed == 20)
@@ -125,7 +125,7 @@ async def test_a_batch_is_cut_by_records() -> None:
 
 
 async def test_a_batch_is_cut_by_bytes() -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory()
     put(queue, chunk(claim, 0, 50), chunk(claim, 50, 100))
     async with running(runner_of(sink, size=1000, time=60), [queue]):
         await until(lambda: claim.processed == 100)
@@ -134,7 +134,7 @@ async def test_a_batch_is_cut_by_bytes() -> None:
 
 @pytest.mark.parametrize(("size", "batch_bytes"), [(1 << 20, 1000), (1000, 1 << 20)])
 async def test_a_batch_is_cut_by_the_bytes_that_the_sink_wants_if_they_are_fewer(size: int, batch_bytes: int) -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory()
     sink.batch_bytes = batch_bytes  # type: ignore[attr-defined]
     put(queue, chunk(claim, 0, 50), chunk(claim, 50, 100))
     async with running(runner_of(sink, size=size, time=60), [queue]):
@@ -143,7 +143,7 @@ async def test_a_batch_is_cut_by_the_bytes_that_the_sink_wants_if_they_are_fewer
 
 
 async def test_a_batch_is_due_with_the_records_that_the_sink_wants_and_grows_while_another_is_written() -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory(open_gate=False)
     sink.due_records = 8  # type: ignore[attr-defined]
     async with running(runner_of(sink, records=20, time=60), [queue]):
         put(queue, *(chunk(claim, first, first + 4) for first in range(0, 8, 4)))
@@ -156,7 +156,7 @@ async def test_a_batch_is_due_with_the_records_that_the_sink_wants_and_grows_whi
 
 
 async def test_other_settings_leave_the_bytes_that_the_sink_wants() -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory()
     sink.batch_bytes = 1000  # type: ignore[attr-defined]
     runner = runner_of(sink, size=500, time=60)
     runner.limit(BatchSettings(max_time=60))
@@ -167,7 +167,7 @@ async def test_other_settings_leave_the_bytes_that_the_sink_wants() -> None:
 
 
 async def test_a_batch_is_cut_by_the_time_since_its_first_record() -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory()
     async with running(runner_of(sink, time=0.15), [queue]):
         await asyncio.sleep(0.05)  # there is no record: the time has not started
         put(queue, chunk(claim, 0, 1))
@@ -180,7 +180,7 @@ async def test_a_batch_is_cut_by_the_time_since_its_first_record() -> None:
 
 
 async def test_all_streams_feed_the_one_sink() -> None:
-    claims = [tracker(number) for number in range(3)]
+    claims = [progress(number) for number in range(3)]
     queues, sink = [ChunkQueue(1 << 20) for _ in claims], Memory()
     for claim, queue in zip(claims, queues, strict=True):
         put(queue, chunk(claim, 0, 2))
@@ -190,7 +190,7 @@ async def test_all_streams_feed_the_one_sink() -> None:
 
 
 async def test_the_next_batch_is_collected_while_one_is_written_and_no_more() -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory(open_gate=False)
     put(queue, *(chunk(claim, first, first + 5) for first in range(0, 40, 5)))
     waiting = queue.filled[0]
     async with running(runner_of(sink, records=10, time=60), [queue]):
@@ -205,7 +205,7 @@ async def test_the_next_batch_is_collected_while_one_is_written_and_no_more() ->
 
 
 async def test_ranges_without_records_are_not_passed_to_the_sink() -> None:
-    claim, other, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Memory()
+    claim, other, queue, sink = progress(0), progress(1), ChunkQueue(1 << 20), Memory()
     commits = Owned([claim])
     put(queue, hole(claim, 0, 7))
     async with running(runner_of(sink, commits), [queue]):
@@ -217,7 +217,7 @@ async def test_ranges_without_records_are_not_passed_to_the_sink() -> None:
 
 
 async def test_a_batch_whose_partitions_are_all_lost_is_cancelled_and_the_next_one_written() -> None:
-    lost, gone, staying = tracker(0), tracker(1), tracker(2)
+    lost, gone, staying = progress(0), progress(1), progress(2)
     queue, sink, reported = ChunkQueue(1 << 20), Memory(open_gate=False), list[int]()
     sink.range_lost = lambda part: reported.append(part.partition)  # type: ignore[attr-defined]
     put(queue, chunk(lost, 0, 2), chunk(gone, 0, 2))
@@ -237,7 +237,7 @@ async def test_a_batch_whose_partitions_are_all_lost_is_cancelled_and_the_next_o
 
 
 async def test_a_batch_continues_while_a_release_waits_for_it() -> None:
-    claim, queue, sink, output = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False), asyncio.Event()
+    claim, queue, sink, output = progress(), ChunkQueue(1 << 20), Memory(open_gate=False), asyncio.Event()
     put(queue, chunk(claim, 0, 2))
     async with running(runner_of(sink), [queue]):
         await until(sink.writing.is_set)
@@ -249,7 +249,7 @@ async def test_a_batch_continues_while_a_release_waits_for_it() -> None:
 
 
 async def test_records_of_a_closed_claim_are_not_written() -> None:
-    going, staying, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Memory()
+    going, staying, queue, sink = progress(0), progress(1), ChunkQueue(1 << 20), Memory()
     async with running(runner_of(sink, records=4, time=60), [queue]):
         put(queue, chunk(going, 0, 2))
         await until(lambda: not queue)
@@ -262,7 +262,7 @@ async def test_records_of_a_closed_claim_are_not_written() -> None:
 
 
 async def test_a_claim_that_ends_during_a_write_is_reported_after_it() -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory(open_gate=False)
     put(queue, chunk(claim, 0, 3))
     async with running(runner_of(sink), [queue]):
         await until(sink.writing.is_set)
@@ -275,7 +275,7 @@ async def test_a_claim_that_ends_during_a_write_is_reported_after_it() -> None:
 
 
 async def test_no_batch_begins_without_the_lease() -> None:
-    claim, queue, sink, lease = tracker(), ChunkQueue(1 << 20), Memory(), LeaseInHand(held=False)
+    claim, queue, sink, lease = progress(), ChunkQueue(1 << 20), Memory(), LeaseInHand(held=False)
     put(queue, chunk(claim, 0, 3))
     async with running(runner_of(sink, Owned(lease=lease)), [queue]):
         await asyncio.sleep(0.05)
@@ -285,7 +285,7 @@ async def test_no_batch_begins_without_the_lease() -> None:
 
 
 async def test_stop_does_not_wait_for_the_lease() -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory()
     put(queue, chunk(claim, 0, 3))
     runner = runner_of(sink, Owned(lease=LeaseInHand(held=False)))
     async with running(runner, [queue]) as task:
@@ -297,7 +297,7 @@ async def test_stop_does_not_wait_for_the_lease() -> None:
 
 
 async def test_stop_lets_the_running_batch_finish_and_commits_it() -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory(open_gate=False)
     commits = Owned([claim])
     put(queue, *(chunk(claim, first, first + 5) for first in range(0, 20, 5)))
     runner = runner_of(sink, commits, records=5)
@@ -314,7 +314,7 @@ async def test_stop_lets_the_running_batch_finish_and_commits_it() -> None:
 
 
 async def test_stop_cancels_a_batch_that_takes_too_long() -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory(open_gate=False)
     commits = Owned([claim])
     put(queue, chunk(claim, 0, 5))
     runner = runner_of(sink, commits)
@@ -329,7 +329,7 @@ async def test_stop_cancels_a_batch_that_takes_too_long() -> None:
 
 @pytest.mark.parametrize("patience", [0.0, -3.0])
 async def test_stop_with_a_deadline_of_zero(patience: float) -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory(open_gate=False)
     put(queue, chunk(claim, 0, 5))
     runner = runner_of(sink)
     async with running(runner, [queue]):
@@ -351,7 +351,7 @@ async def test_stop_before_the_first_streams() -> None:
 
 
 async def test_a_write_that_raises_ends_the_runner_with_nothing_marked() -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(OSError("disk full"))
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory(OSError("disk full"))
     commits = Owned([claim])
     put(queue, chunk(claim, 0, 5))
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
@@ -364,7 +364,7 @@ async def test_a_write_that_raises_ends_the_runner_with_nothing_marked() -> None
 
 async def test_a_group_of_errors_of_the_sink_is_mapped() -> None:
     """A sink that uses a task group raises exception groups; the caller still gets a SinkError."""
-    claim, queue = tracker(), ChunkQueue(1 << 20)
+    claim, queue = progress(), ChunkQueue(1 << 20)
     put(queue, chunk(claim, 0, 5))
     sink = Memory(ExceptionGroup("unhandled", [OSError("disk full"), ValueError("no")]))
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
@@ -398,7 +398,7 @@ async def test_a_sink_that_fails_to_end_after_a_failed_write() -> None:
         ) -> None:
             raise OSError("the JVM is gone")
 
-    claim, queue = tracker(), ChunkQueue(1 << 20)
+    claim, queue = progress(), ChunkQueue(1 << 20)
     put(queue, chunk(claim, 0, 5))
     with pytest.raises((ExceptionGroup, KzConsumerError)) as raised:  # noqa: PT012
         async with running(runner_of(Broken(ValueError("no"))), [queue]) as task:
@@ -408,7 +408,7 @@ async def test_a_sink_that_fails_to_end_after_a_failed_write() -> None:
 
 
 async def test_a_stream_error_is_raised_after_the_records_before_it() -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory()
     commits = Owned([claim])
     put(queue, chunk(claim, 0, 3), failure(claim, 3, OffsetLostError("gone")))
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
@@ -420,7 +420,7 @@ async def test_a_stream_error_is_raised_after_the_records_before_it() -> None:
 
 
 async def test_a_stream_error_is_raised_even_while_other_partitions_flow() -> None:
-    bad, good, sink = tracker(0), tracker(1), Memory()
+    bad, good, sink = progress(0), progress(1), Memory()
     queues = [ChunkQueue(1 << 20), ChunkQueue(1 << 20)]
     put(queues[0], failure(bad, 0, OffsetLostError("gone")))
     put(queues[1], chunk(good, 0, 1))
@@ -444,7 +444,7 @@ async def test_a_stream_error_is_raised_even_while_other_partitions_flow() -> No
 
 @pytest.mark.parametrize("error", [SessionExpiredError("over"), ZooKeeperError("/a", "no quota")])
 async def test_a_commit_that_fails_does_not_end_the_runner(error: KzConsumerError) -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory()
     commits = Owned([claim], error)
     put(queue, chunk(claim, 0, 3))
     async with running(runner_of(sink, commits), [queue]):
@@ -457,7 +457,7 @@ async def test_a_commit_that_fails_does_not_end_the_runner(error: KzConsumerErro
 
 async def test_queues_that_are_closed() -> None:
     """The member has left: no more chunks arrive, and the runner waits to be stopped."""
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory()
     put(queue, chunk(claim, 0, 3))
     async with running(runner_of(sink), [queue]) as task:
         await until(lambda: claim.processed == 3)
@@ -469,11 +469,11 @@ async def test_queues_that_are_closed() -> None:
 
 async def test_a_replayable_sink_receives_planned_ranges() -> None:
     """Plan, write, commit, in this order; a range lost during planning is neither written nor marked."""
-    kept, lost, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Memory(open_gate=False)
+    kept, lost, queue, sink = progress(0), progress(1), ChunkQueue(1 << 20), Memory(open_gate=False)
     steps: list[object] = []
 
     class Planned(Owned):
-        async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> list[OffsetTracker]:
+        async def plan(self, plans: Mapping[Progress, Plan]) -> list[Progress]:
             steps.append({claim.topic_partition.partition: (plan.first, plan.until) for claim, plan in plans.items()})
             assert not sink.writing.is_set()
             lost.close()
@@ -489,24 +489,24 @@ async def test_a_replayable_sink_receives_planned_ranges() -> None:
     assert (sink.ranges, commits.made[0]) == ([(0, 0, 3)], [3, 0])
 
 
-def replay_of(part: Chunk) -> OffsetTracker:
+def replay_of(part: Chunk) -> Progress:
     """The claim whose plan is just this chunk, not committed yet."""
     batch = part.records.columns()
     plan = plan_of(part.first, part.until, records=batch.num_rows, checksum=contents_of([batch]).checksum)
-    return OffsetTracker(part.tracker.topic_partition, part.first, replay=plan)
+    return Progress(part.progress.topic_partition, part.first, replay=plan)
 
 
 async def test_after_a_replay_the_member_continues_once_it_is_committed() -> None:
-    claim = replay_of(chunk(tracker(0), 0, 3))
+    claim = replay_of(chunk(progress(0), 0, 3))
     queue, sink = ChunkQueue(1 << 20), Memory()
-    resumed: list[tuple[OffsetTracker, list[list[int]]]] = []
+    resumed: list[tuple[Progress, list[list[int]]]] = []
 
     class Replaying(Owned):
-        async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> list[OffsetTracker]:
+        async def plan(self, plans: Mapping[Progress, Plan]) -> list[Progress]:
             raise AssertionError("its plan stands")
 
-        async def resume_after_replay(self, claim: OffsetTracker) -> None:
-            resumed.append((claim, list(self.made)))
+        async def resume_after_replay(self, progress: Progress) -> None:
+            resumed.append((progress, list(self.made)))
 
     put(queue, chunk(claim, 0, 3))
     async with running(planning(sink, Replaying([claim]), records=1000), [queue]):
@@ -517,8 +517,8 @@ async def test_after_a_replay_the_member_continues_once_it_is_committed() -> Non
 
 async def test_a_replay_that_is_lost_before_its_turn_does_not_block_the_stream() -> None:
     """Its last chunk has paused the collecting: the stream's next chunks must still be taken."""
-    staying, sink, queue, commits = tracker(1), Memory(open_gate=False), ChunkQueue(1 << 20), Owned()
-    lost = replay_of(chunk(tracker(0), 0, 3))
+    staying, sink, queue, commits = progress(1), Memory(open_gate=False), ChunkQueue(1 << 20), Owned()
+    lost = replay_of(chunk(progress(0), 0, 3))
     put(queue, chunk(staying, 0, 4), chunk(lost, 0, 3), chunk(staying, 4, 8))
     async with running(runner_of(sink, commits, records=4, time=60), [queue]):
         await until(sink.writing.is_set)
@@ -545,7 +545,7 @@ class Preparing(Memory):
 
 
 async def test_the_next_batch_is_prepared_while_one_is_written_and_no_more() -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing(open_gate=False)
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Preparing(open_gate=False)
     put(queue, *(chunk(claim, first, first + 5) for first in range(0, 40, 5)))
     waiting = queue.filled[0]
     async with running(runner_of(sink, records=10, time=60), [queue]):
@@ -572,10 +572,10 @@ class Asking(Memory):
 
 
 async def test_a_batch_grows_and_is_not_planned_until_the_sink_is_asked() -> None:
-    claim, queue, sink, plans = tracker(), ChunkQueue(1 << 20), Asking(), list[tuple[int, int]]()
+    claim, queue, sink, plans = progress(), ChunkQueue(1 << 20), Asking(), list[tuple[int, int]]()
 
     class Planning(Owned):
-        async def plan(self, wanted: Mapping[OffsetTracker, Plan]) -> list[OffsetTracker]:
+        async def plan(self, wanted: Mapping[Progress, Plan]) -> list[Progress]:
             plans.extend((plan.first, plan.until) for plan in wanted.values())
             return list(wanted)
 
@@ -590,7 +590,7 @@ async def test_a_batch_grows_and_is_not_planned_until_the_sink_is_asked() -> Non
 
 
 async def test_stop_does_not_wait_until_the_sink_is_asked() -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Asking()
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Asking()
     put(queue, chunk(claim, 0, 10))
     async with running(runner_of(sink), [queue]):
         await asyncio.sleep(0.05)
@@ -598,7 +598,7 @@ async def test_stop_does_not_wait_until_the_sink_is_asked() -> None:
 
 
 async def test_ranges_lost_after_being_prepared_are_not_written() -> None:
-    lost, staying, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Preparing(open_gate=False)
+    lost, staying, queue, sink = progress(0), progress(1), ChunkQueue(1 << 20), Preparing(open_gate=False)
     commits = Owned([lost, staying])
     put(queue, chunk(staying, 0, 4), chunk(lost, 0, 2), chunk(staying, 4, 6))
     async with running(runner_of(sink, commits, records=4, time=60), [queue]):
@@ -613,7 +613,7 @@ async def test_ranges_lost_after_being_prepared_are_not_written() -> None:
 
 
 async def test_a_prepared_batch_that_is_entirely_lost_is_skipped() -> None:
-    lost, staying, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Preparing(open_gate=False)
+    lost, staying, queue, sink = progress(0), progress(1), ChunkQueue(1 << 20), Preparing(open_gate=False)
     put(queue, chunk(staying, 0, 4), chunk(lost, 0, 4), chunk(staying, 4, 8))
     async with running(runner_of(sink, records=4, time=60), [queue]):
         await until(lambda: len(sink.prepared) == 2)
@@ -624,7 +624,7 @@ async def test_a_prepared_batch_that_is_entirely_lost_is_skipped() -> None:
 
 
 async def test_a_batch_that_cannot_be_prepared_is_still_written() -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing()
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Preparing()
     sink.unready = OSError("the disk is full")
     put(queue, *(chunk(claim, first, first + 5) for first in range(0, 20, 5)))
     async with running(runner_of(sink, records=5, time=60), [queue]):
@@ -633,11 +633,11 @@ async def test_a_batch_that_cannot_be_prepared_is_still_written() -> None:
 
 
 async def test_a_replayable_sinks_next_batch_is_planned_only_when_this_one_is_committed() -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing(open_gate=False)
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Preparing(open_gate=False)
     steps: list[object] = []
 
     class Planned(Owned):
-        async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> list[OffsetTracker]:
+        async def plan(self, plans: Mapping[Progress, Plan]) -> list[Progress]:
             steps.append(([(plan.first, plan.until) for plan in plans.values()], list(self.made)))
             return list(plans)
 
@@ -658,11 +658,11 @@ async def test_a_replayable_sinks_next_batch_is_planned_only_when_this_one_is_co
 
 async def test_a_prepared_batch_is_written_before_the_next_one_is_prepared() -> None:
     """Planning takes a round trip and the next batch is due: a sink prepares at most one batch ahead."""
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing()
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Preparing()
     prepared: list[int] = []
 
     class Planned(Owned):
-        async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> list[OffsetTracker]:
+        async def plan(self, plans: Mapping[Progress, Plan]) -> list[Progress]:
             await asyncio.sleep(0.01)
             prepared.append(len(sink.prepared))
             return list(plans)
@@ -675,7 +675,7 @@ async def test_a_prepared_batch_is_written_before_the_next_one_is_prepared() -> 
 
 
 async def test_stop_ends_preparation_and_writes_none_of_it() -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing(open_gate=False)
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Preparing(open_gate=False)
     put(queue, chunk(claim, 0, 5), chunk(claim, 5, 10))
     runner = runner_of(sink, records=5, time=60)
     async with running(runner, [queue]) as task:
@@ -690,7 +690,7 @@ async def test_stop_ends_preparation_and_writes_none_of_it() -> None:
 
 
 async def test_stop_with_a_prepared_batch_does_not_wait_for_the_lease() -> None:
-    claim, queue, sink, lease = tracker(), ChunkQueue(1 << 20), Preparing(open_gate=False), LeaseInHand()
+    claim, queue, sink, lease = progress(), ChunkQueue(1 << 20), Preparing(open_gate=False), LeaseInHand()
     put(queue, chunk(claim, 0, 5), chunk(claim, 5, 10))
     runner = runner_of(sink, Owned(lease=lease), records=5, time=60)
     async with running(runner, [queue]) as task:
@@ -708,7 +708,7 @@ async def test_stop_with_a_prepared_batch_does_not_wait_for_the_lease() -> None:
 
 @pytest.mark.parametrize("unready", [OSError("the disk is full"), OffsetLostError("gone")])
 async def test_an_exception_during_preparation_is_only_reported(unready: Exception) -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing()
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Preparing()
     sink.unready = unready
     put(queue, chunk(claim, 0, 5))
     with capture_logs() as logs:
@@ -720,8 +720,8 @@ async def test_an_exception_during_preparation_is_only_reported(unready: Excepti
 
 
 async def test_replays_and_collected_records_are_written_before_a_stream_fails() -> None:
-    plain, queue, sink = tracker(9), ChunkQueue(1 << 20), Memory(open_gate=False)
-    parts = [chunk(tracker(number), 0, 3) for number in range(2)]
+    plain, queue, sink = progress(9), ChunkQueue(1 << 20), Memory(open_gate=False)
+    parts = [chunk(progress(number), 0, 3) for number in range(2)]
     replays = [replay_of(part) for part in parts]
     put(queue, chunk(plain, 0, 4))
     others, failing = [ChunkQueue(1 << 20) for _ in replays], ChunkQueue(1 << 20)
@@ -730,7 +730,7 @@ async def test_replays_and_collected_records_are_written_before_a_stream_fails()
         await asyncio.sleep(0.02)  # every stream is waited for
         for other, replay in zip(others, replays, strict=True):
             put(other, chunk(replay, 0, 3))
-        put(failing, failure(tracker(5), 0, OffsetLostError("gone")))
+        put(failing, failure(progress(5), 0, OffsetLostError("gone")))
         await asyncio.sleep(0.02)
         sink.gate.set()
         await until(task.done)
@@ -741,7 +741,7 @@ async def test_replays_and_collected_records_are_written_before_a_stream_fails()
 
 
 async def test_records_below_the_floor_are_written_before_a_stream_fails() -> None:
-    small, busy, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Memory()
+    small, busy, queue, sink = progress(0), progress(1), ChunkQueue(1 << 20), Memory()
     limits = BatchSettings(max_records=100, max_bytes=1 << 20, max_time=60, min_records=8)
     put(queue, chunk(small, 0, 2), chunk(busy, 0, 8), failure(small, 2, OffsetLostError("gone")))
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
@@ -754,7 +754,7 @@ async def test_records_below_the_floor_are_written_before_a_stream_fails() -> No
 
 async def test_streams_take_turns_whichever_was_first() -> None:
     """A batch has room for one chunk: the first stream to be collected would fill each."""
-    claims, queues, sink = [tracker(0), tracker(1)], [ChunkQueue(1 << 20), ChunkQueue(1 << 20)], Memory()
+    claims, queues, sink = [progress(0), progress(1)], [ChunkQueue(1 << 20), ChunkQueue(1 << 20)], Memory()
     for claim, queue in zip(claims, queues, strict=True):
         put(queue, *(chunk(claim, first, first + 5) for first in range(0, 20, 5)))
     async with running(runner_of(sink, records=5, time=60), queues):
@@ -763,7 +763,7 @@ async def test_streams_take_turns_whichever_was_first() -> None:
 
 
 async def test_it_is_busy_while_the_sink_writes_and_while_a_full_batch_waits() -> None:
-    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory(open_gate=False)
     runner = runner_of(sink, records=10, time=60)
     async with running(runner, [queue]):
         assert not runner.busy

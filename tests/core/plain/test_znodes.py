@@ -21,7 +21,7 @@ from kzconsumer.registry.group_records import (
 )
 from kzconsumer.registry.nodes import (
     MOST_PARTITIONS,
-    Listener,
+    BrokerListener,
     decode_cluster_id,
     decode_listeners,
     decode_offset,
@@ -65,8 +65,8 @@ def endpoints(*uris: str, **fields: Any) -> bytes:
     return json.dumps({"endpoints": uris, "host": "named", "port": 1, "version": 4} | fields).encode()
 
 
-def plaintext(host: str, port: int) -> Listener:
-    return Listener("PLAINTEXT", "PLAINTEXT", host, port)
+def plaintext(host: str, port: int) -> BrokerListener:
+    return BrokerListener("PLAINTEXT", "PLAINTEXT", host, port)
 
 
 @pytest.mark.parametrize("version", BROKERS)
@@ -89,9 +89,15 @@ def test_endpoints(uri: str, host: str, port: int) -> None:
 def test_listeners_with_and_without_names() -> None:
     names = {"IN_SIDE": "PLAINTEXT", "OUT": "SSL"}
     data = endpoints("OUT://out:1", "IN_SIDE://in:2", listener_security_protocol_map=names)
-    assert decode_listeners(data) == (Listener("OUT", "SSL", "out", 1), Listener("IN_SIDE", "PLAINTEXT", "in", 2))
+    assert decode_listeners(data) == (
+        BrokerListener("OUT", "SSL", "out", 1),
+        BrokerListener("IN_SIDE", "PLAINTEXT", "in", 2),
+    )
     before_0_10_2 = endpoints("SASL_SSL://secure:3", "PLAINTEXT://plain:4")
-    assert decode_listeners(before_0_10_2) == (Listener("SASL_SSL", "SASL_SSL", "secure", 3), plaintext("plain", 4))
+    assert decode_listeners(before_0_10_2) == (
+        BrokerListener("SASL_SSL", "SASL_SSL", "secure", 3),
+        plaintext("plain", 4),
+    )
 
 
 def test_a_broker_without_listeners() -> None:

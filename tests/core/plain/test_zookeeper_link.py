@@ -15,11 +15,11 @@ import pytest
 
 from kzconsumer.errors import ConnectionLostError, ProtocolError
 from kzconsumer.zookeeper import server_choice, wire
-from kzconsumer.zookeeper.link import Asked, Link
+from kzconsumer.zookeeper.link import CallerRequest, Link
 from kzconsumer.zookeeper.operations import Check, ConnectString, Create, SetData, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watch_table import EventType
-from kzconsumer.zookeeper.wire import Reply, Request, event
+from kzconsumer.zookeeper.wire import Reply, WireRequest, event
 from tests.fuzz.mutations import mutate
 from tests.support.simulated import zookeeper_frames as frames
 from tests.support.zookeeper_sessions import until
@@ -164,7 +164,7 @@ RESULTS = frames.written_body(
     frames.MULTI, [Create("/a", b""), SetData("/b", b"", 1), Check("/c", 2)], [None, Stat(1, 2, 3, 4, 0, 0, 5, 6), None]
 )
 EVENT = frames.event(EventType.DELETED, "/a")[20:]
-ANSWERS: list[tuple[Request[Any], bytes]] = [
+ANSWERS: list[tuple[WireRequest[Any], bytes]] = [
     (wire.get("/a", "/a"), NODE),
     (wire.exists("/a", "/a"), NODE[11:]),
     (wire.children("/a", "/a"), frames.names_body(["x", "y"]) + NODE[11:]),
@@ -186,7 +186,7 @@ async def test_every_call_ends_whatever_bytes_a_reply_has() -> None:
         link.connection_made(Deaf())
         link.data_received(frame(HELLO))
         chosen = rng.choices(ANSWERS, k=2)
-        calls = [Asked(request, ConnectionLostError) for request, _ in chosen]
+        calls = [CallerRequest(request, ConnectionLostError) for request, _ in chosen]
         for call in calls:
             link.send(call.request.body, call)
         replies = [reply(xid, body=mutate(body, rng)) for xid, (_, body) in enumerate(chosen, 1)]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from kzconsumer.errors import ConnectionLostError, ProtocolError, ZooKeeperError
 from kzconsumer.zookeeper import wire
 from kzconsumer.zookeeper.operations import OK, Check, SetData
-from kzconsumer.zookeeper.wire import Reply, Request, established, event, reply, result
+from kzconsumer.zookeeper.wire import Reply, WireRequest, established, event, reply, result
 
-REQUESTS: list[Request[Any]] = [
+REQUESTS: list[WireRequest[Any]] = [
     wire.get("/a", "/c/a"),
     wire.exists("/a", "/c/a"),
     wire.children("/a", "/c/a"),
@@ -34,7 +34,7 @@ bodies = st.lists(
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.body[:4].hex())
 @given(body=bodies)
-def test_any_reply_is_decoded_or_rejected(request_: Request[Any], body: bytes) -> None:
+def test_any_reply_is_decoded_or_rejected(request_: WireRequest[Any], body: bytes) -> None:
     with contextlib.suppress(ProtocolError, ZooKeeperError, ConnectionLostError):
         result(request_, Reply(1, 1, OK, body))
 

@@ -16,10 +16,10 @@ from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.brokers.protocol.cluster_state import MetadataRequest, MetadataResponse
 from kzconsumer.brokers.protocol.groups import (
+    CoordinatorOffset,
     FindCoordinatorRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
-    StoredOffset,
 )
 from kzconsumer.brokers.protocol.log_reads import (
     EARLIEST,
@@ -269,7 +269,7 @@ async def check_offsets(connection: BrokerConnection, topic: str, offset: int) -
     assert stored.error == error_codes.NONE, about
     kept = connection.versions.choose(OFFSET_COMMIT) >= 6 and connection.versions.choose(OFFSET_FETCH) >= 5
     epoch = 3 if kept else -1
-    assert stored.offsets == {p0: StoredOffset(0, offset, "", epoch), p1: StoredOffset(0, 1 << 40)}, about
+    assert stored.offsets == {p0: CoordinatorOffset(0, offset, "", epoch), p1: CoordinatorOffset(0, 1 << 40)}, about
     other = await connection.call(OffsetFetchRequest(topic + "-other", (p0,)), timeout=LIMIT)
     assert other.offsets[p0].offset == -1, about
 

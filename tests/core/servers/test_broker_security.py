@@ -16,7 +16,7 @@ from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.cluster_state import MetadataRequest, MetadataResponse
 from kzconsumer.brokers.transport import load_security
 from kzconsumer.errors import ConnectionLostError, ProtocolError, SecurityError
-from kzconsumer.fetcher.fetch_state import PartitionFetchState
+from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.fetcher_manager import LeaderFinder
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.settings.settings import Settings
@@ -241,7 +241,7 @@ async def test_a_missing_listener_is_reported_once(
     lookups = 0
     look_up = LeaderFinder._look_up
 
-    async def counted(finder: LeaderFinder, due: dict[TopicPartition, PartitionFetchState]) -> None:
+    async def counted(finder: LeaderFinder, due: dict[TopicPartition, FetchState]) -> None:
         nonlocal lookups
         await look_up(finder, due)
         lookups += 1

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from kzconsumer.status import observer
-from kzconsumer.status.observer import GroupPartition, GroupView
+from kzconsumer.status.observer import GroupPartition, GroupWatch
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.members import Reader, present_member, reader, settings
@@ -19,8 +19,8 @@ from tests.support.zookeeper_sessions import until
 
 
 @asynccontextmanager
-async def view_of(member: Reader) -> AsyncIterator[GroupView]:
-    view = GroupView(lambda: present_member(member.consumer))
+async def view_of(member: Reader) -> AsyncIterator[GroupWatch]:
+    view = GroupWatch(lambda: present_member(member.consumer))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(view.run)
         yield view

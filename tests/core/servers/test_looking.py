@@ -38,7 +38,7 @@ async def test_ranges_reach_the_end_of_the_log_and_at_most_one_batch_comes_with_
                     chunk = await cursor.queue.get()
                     assert not chunk.records.fetched
                     assert len(chunk.records) == chunk.until - chunk.first <= 30
-                    found[chunk.tracker.topic_partition.partition].append((chunk.first, chunk.until))
+                    found[chunk.progress.topic_partition.partition].append((chunk.first, chunk.until))
         (counted,) = sessions.counters.fetches.values()
     for ranges in found.values():
         assert [first for first, _ in ranges] == [0, *(until for _, until in ranges[:-1])]

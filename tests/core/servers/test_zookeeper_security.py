@@ -25,7 +25,7 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer.status.server import DOCUMENTS, SHOW_NOTHING
 from kzconsumer.zookeeper.operations import Create
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.wire import Request
+from kzconsumer.zookeeper.wire import WireRequest
 from kzconsumer_sandbox.servers.configuration import HOST
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.readiness import create_topic
@@ -100,7 +100,7 @@ async def acl(session: ZooKeeperSession, path: str) -> list[tuple[str, str, int]
         )
 
     request = bytes(protocol.GetACLRequest(path=session._full(path)).serialize(None))
-    return await session.ask(Request(path, request, decode))
+    return await session.ask(WireRequest(path, request, decode))
 
 
 async def test_every_authentication_and_the_owner_of_its_nodes(secure: SecuredZooKeeper, unique: str) -> None:

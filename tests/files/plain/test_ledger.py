@@ -17,8 +17,8 @@ from kzconsumer.model import RangeIdentity
 from kzconsumer_files.fold_plan import FAN_OUT_BITS, Span, height
 from kzconsumer_files.holdings import files
 from kzconsumer_files.ledger import Folder
-from kzconsumer_files.names import Overlap, Owner, aside_entry, data_file, range_name
-from kzconsumer_files.publication import KeptAside, StagedRange
+from kzconsumer_files.names import RangeOverlap, TargetOwner, aside_entry, data_file, range_name
+from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_files.target import Target
 from kzconsumer_spark.pipe.messages import SpooledRange
 from tests.support.published_spans import published_spans
@@ -43,7 +43,7 @@ def target(tmp_path: Path) -> Iterator[Target]:
     memory = Path("/dev/shm")  # hundreds of ranges are published, each with several syncs
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as place:
         made = Target(Path(place, "out"))
-        made.claim(Owner(cluster="c", group="g"))
+        made.claim(TargetOwner(cluster="c", group="g"))
         yield made
 
 
@@ -77,7 +77,7 @@ def test_a_range_that_overlaps_folded_ones_is_refused(target: Target) -> None:
 
     folded = max((each for _, each in target.ledger().folded), key=lambda each: each.until - each.first)
     for first, until in ((folded.first, end + 5), (folded.until - 1, folded.until + 1), (0, end)):
-        with pytest.raises(Overlap):
+        with pytest.raises(RangeOverlap):
             late(first, until)
     within = identity(0)._replace(first=folded.first + 1, until=folded.until - 1)
     assert target.missing([within]) == [], "it is published, however it was cut"
@@ -151,7 +151,7 @@ def test_a_range_set_aside_remains_an_entry_among_folded_ones(target: Target) ->
     assert identity(30) not in [run for each in held for run in each.runs]
     (around,) = [each for each in held if each.identity.first < 90 < each.identity.until]
     assert around.gaps == ((90, 93),)
-    with pytest.raises(KeptAside):
+    with pytest.raises(SetAside):
         target.require_published(spooled(30))
 
 
@@ -169,7 +169,7 @@ def test_ranges_with_gaps_are_folded_and_nothing_is_published_in_a_gap(target: T
     attempt = target.attempts / "by-test-across" / "1"
     attempt.mkdir(parents=True)
     part = msgspec.structs.replace(spooled(0), until=2 * EACH + 1)
-    with pytest.raises(Overlap):
+    with pytest.raises(RangeOverlap):
         target.publish([StagedRange(part, 0, 0, ())], attempt, lambda: None)
     # A range that arrives late in a gap, though it never should, is an entry of its own and stays one.
     publish(target, 1)

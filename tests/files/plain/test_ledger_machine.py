@@ -17,9 +17,9 @@ import pytest
 
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files.ledger import Folder
-from kzconsumer_files.names import Owner, data_file, named, range_name
+from kzconsumer_files.names import TargetOwner, data_file, named, range_name
 from kzconsumer_files.private_directory import PrivateDirectory
-from kzconsumer_files.publication import KeptAside, StagedRange
+from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_files.target import Target
 from kzconsumer_spark.pipe.messages import SpooledRange
 from tests.support.published_spans import published_spans
@@ -61,7 +61,7 @@ class World:
 
     def __init__(self, path: Path) -> None:
         self.target = Target(path)
-        self.target.claim(Owner(cluster="c", group="g"))
+        self.target.claim(TargetOwner(cluster="c", group="g"))
         self.published: set[SpooledRange] = set()
         self.aside: set[SpooledRange] = set()
         self.writers = 0
@@ -87,7 +87,7 @@ class World:
     def note(self, part: SpooledRange, publish: Callable[[], object]) -> None:
         try:
             publish()
-        except KeptAside:
+        except SetAside:
             assert part not in self.published
             self.aside.add(part)
         else:
@@ -110,7 +110,7 @@ class World:
         for part in before:
             target.require_published(part)
         for part in aside:
-            with pytest.raises(KeptAside):
+            with pytest.raises(SetAside):
                 target.require_published(part)
         before = list(self.published)
         self.require_in(before, target)

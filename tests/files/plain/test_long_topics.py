@@ -22,7 +22,7 @@ from kzconsumer.sinks.writing import RangeQuarantine, kept_ranges
 from kzconsumer_files.holdings import files
 from kzconsumer_files.names import (
     NamedRange,
-    Overlap,
+    RangeOverlap,
     data_file,
     named,
     parsed,
@@ -109,7 +109,7 @@ async def test_ranges_of_a_long_topic_are_published_folded_and_verified(tmp_path
     assert not [fault for each in held.ranges for fault in each.faults]
     table = ds.dataset(tmp_path / "out", format="parquet").to_table(columns=["topic", "offset"])
     assert table.sort_by("offset").column("offset").to_pylist() == sorted([*range(200)] * 2)
-    with pytest.raises(Overlap):
+    with pytest.raises(RangeOverlap):
         target.set_aside(identities[0]._replace(first=3, until=1000), 5)
 
 

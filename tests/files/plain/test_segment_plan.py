@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from kzconsumer_files import segment_layout
 from kzconsumer_files.segment_layout import (
+    ArchiveOverlap,
     Begin,
     Limits,
-    Overlap,
     Recovered,
     Segment,
     plan,
@@ -120,7 +120,7 @@ def test_a_run_of_messages_is_split_at_the_end_of_a_segment(kind: str) -> None:
 def test_a_batch_across_the_end_is_refused() -> None:
     disk = Disk()
     disk.write(0, 5, entry("batch", 0, 5))
-    with pytest.raises(Overlap, match="offsets 3 to 7 begins below 5"):
+    with pytest.raises(ArchiveOverlap, match="offsets 3 to 7 begins below 5"):
         disk.write(3, 8, entry("batch", 3, 5))
 
 

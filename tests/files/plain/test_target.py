@@ -28,16 +28,16 @@ from kzconsumer.durable_files import put_in_place
 from kzconsumer.errors import ConfigError, DestinationWentBackError, PluginError, SinkError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import SinkContext
-from kzconsumer_files.names import LedgerEntry, NotOurs, Overlap, Owner, data_file, identity_of, range_name
+from kzconsumer_files.names import LedgerEntry, NotOurs, RangeOverlap, TargetOwner, data_file, identity_of, range_name
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
-from kzconsumer_files.publication import KeptAside, StagedRange
+from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_files.target import Target
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.daemon.workers import java_environment
 from kzconsumer_spark.pipe.messages import SpooledRange
 from tests.support.copied import copied
 
-OWNER = Owner(cluster="c", group="g")
+OWNER = TargetOwner(cluster="c", group="g")
 
 
 def spooled(partition: int, records: int) -> SpooledRange:
@@ -117,7 +117,7 @@ async def test_the_sink_has_what_the_ledger_has(tmp_path: Path) -> None:
 def test_a_target_is_claimed_again_only_by_its_owner(target: Target) -> None:
     target.claim(OWNER)
     with pytest.raises(NotOurs, match="belongs to group g of cluster c, sink spark; this is group other of"):
-        target.claim(Owner(cluster="c", group="other"))
+        target.claim(TargetOwner(cluster="c", group="other"))
 
 
 def test_a_directory_with_files_and_no_marker_is_refused(tmp_path: Path) -> None:
@@ -150,13 +150,13 @@ def test_a_range_set_aside_is_not_published_by_a_late_writer(target: Target) -> 
     late, again = attempt_of(target, "late"), attempt_of(target, "again")
     ranges = [staged(late, 0, "aside", ""), staged(late, 1, "x", "")]
     assert target.set_aside(identity(0), 1)
-    with pytest.raises(KeptAside, match=r'^t\+0\+.* set aside .* on_batch_failure = "quarantine"'):
+    with pytest.raises(SetAside, match=r'^t\+0\+.* set aside .* on_batch_failure = "quarantine"'):
         target.publish(ranges, late, free)
     assert texts(target) == ["x"]
     # Nor by a member that finds its plan: the range must stay set aside, not count as written.
-    with pytest.raises(KeptAside):
+    with pytest.raises(SetAside):
         target.require_published(spooled(0, 1))
-    with pytest.raises(KeptAside):
+    with pytest.raises(SetAside):
         target.publish([staged(again, 0, "again", "")], again, free)
     assert target.set_aside(identity(0), 1)
     assert not target.set_aside(identity(1), 1)
@@ -181,7 +181,7 @@ def test_writing_and_setting_aside_race(target: Target) -> None:
         both.wait(30)
         try:
             return target.publish([ready], attempt, free) == 1
-        except KeptAside:
+        except SetAside:
             return False
 
     def set_aside(number: int) -> bool:
@@ -249,9 +249,9 @@ def test_a_range_that_overlaps_a_published_one_is_refused(target: Target) -> Non
     assert publish("first", 0, 1000) == 1
     assert publish("again", 0, 1000) == 0
     for n, (first, until) in enumerate([(400, 1000), (0, 400), (999, 1200), (400, 600), (0, 1001)]):
-        with pytest.raises(Overlap, match=rf"t-0 \[{first}, {until}\).* overlaps \[0, 1000\).*offsets reset"):
+        with pytest.raises(RangeOverlap, match=rf"t-0 \[{first}, {until}\).* overlaps \[0, 1000\).*offsets reset"):
             publish(f"bad{n}", first, until)
-    with pytest.raises(Overlap):
+    with pytest.raises(RangeOverlap):
         target.set_aside(identity(0)._replace(first=400, until=1000), 1)
     assert publish("behind", 1000, 1200) == 1
     for other in ({"epoch": 1}, {"incarnation": 2}, {"partition": 1}):
@@ -267,7 +267,7 @@ def test_an_overlap_fails_its_own_range_and_names_the_remedy(target: Target) -> 
         target.publish([StagedRange(part, 0, 0, ())], first, free)
     attempt = attempt_of(target, "second")
     across = StagedRange(msgspec.structs.replace(spooled(0, 0), first=50, until=150), 0, 0, ())
-    with pytest.raises(Overlap, match=r"kzconsumer offsets reset GROUP --to-offset 200 --topic t:0 --execute$"):
+    with pytest.raises(RangeOverlap, match=r"kzconsumer offsets reset GROUP --to-offset 200 --topic t:0 --execute$"):
         target.publish([across, staged(attempt, 1, "good", "")], attempt, free)
     assert target.missing([across.part, spooled(1, 1)]) == [across.part]
     assert texts(target) == ["good"]
@@ -290,7 +290,7 @@ def test_a_range_that_overlaps_one_that_is_decided_is_refused(target: Target) ->
         target.publish([staged(attempt, 0, "first", "")], attempt, lost_after(1))
     second = attempt_of(target, "second")
     part = msgspec.structs.replace(spooled(0, 0), first=4, until=12)
-    with pytest.raises(Overlap):
+    with pytest.raises(RangeOverlap):
         target.publish([StagedRange(part, 0, 0, ())], second, free)
 
 

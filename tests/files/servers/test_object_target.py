@@ -26,13 +26,13 @@ from kzconsumer.installation import pip_install
 from kzconsumer.sinks.interface import Batch, Sink, SinkContext
 from kzconsumer.testing.sink_contract import contract_context
 from kzconsumer_files.holdings import files
-from kzconsumer_files.names import Overlap, Owner, data_file, identity_of
+from kzconsumer_files.names import RangeOverlap, TargetOwner, data_file, identity_of
 from kzconsumer_files.object_store import ObjectStore as Place
 from kzconsumer_files.object_store import StoreUnavailable
 from kzconsumer_files.object_target import ObjectTarget
 from kzconsumer_files.parquet import ParquetSink
 from kzconsumer_files.private_directory import PrivateDirectory, local_attempts
-from kzconsumer_files.publication import KeptAside, NotPublished, StagedRange
+from kzconsumer_files.publication import NotPublished, SetAside, StagedRange
 from kzconsumer_files.segments import SegmentsSink
 from kzconsumer_sandbox.servers.configuration import HOST, free_port
 from kzconsumer_spark.pipe.messages import SpooledRange
@@ -43,7 +43,7 @@ from tests.support.store_contract import StoreContract
 from tests.support.zookeeper_sessions import until
 
 pytestmark = pytest.mark.timeout(600)
-OWNER = Owner(cluster="c", group="g")
+OWNER = TargetOwner(cluster="c", group="g")
 
 
 def free() -> None:
@@ -342,7 +342,7 @@ def test_overlapping_ranges_are_refused(server: ObjectStore, tmp_path: Path, mon
     for target in (one, other):
         assert publish(target, 10, 20) == (target is other and 0)
         for first, end in ((5, 15), (5, 8), (25, 40), (0, 20), (0, 30)):
-            with pytest.raises(Overlap, match=r"overlaps \[\d+, \d+\), which is"):
+            with pytest.raises(RangeOverlap, match=r"overlaps \[\d+, \d+\), which is"):
                 publish(target, first, end)
     assert len(list(one.visible())) == 3
     assert not [name for name in server.objects() if "/publishing/" in name or "/attempts/" in name]
@@ -397,17 +397,17 @@ def test_ranges_of_long_topics_that_an_earlier_version_has_written_are_settled(
         assert earlier.set_aside(identity_of(parts[2]), 3)
         with pytest.raises(TimeoutError):
             publish(earlier, parts[3], lease=lost)
-    with pytest.raises(Overlap):
+    with pytest.raises(RangeOverlap):
         publish(target, spooled(0, 10, 14, parts[0].topic))
     assert target.missing(parts) == parts[4:], "what it decided for is published"
     assert [target.has(each) for each in parts] == [True] * 4 + [False] * 3
-    with pytest.raises(KeptAside):
+    with pytest.raises(SetAside):
         target.require_published(parts[2])
     assert publish(target, parts[0]) == publish(target, parts[3]) == 0
     assert publish(target, parts[4], parts[3]) == publish(target, parts[5], parts[4]) == 1
     assert publish(other, parts[6], parts[1]) == 1
     for first in (1, 10, 16):
-        with pytest.raises(Overlap):
+        with pytest.raises(RangeOverlap):
             publish(other, spooled(0, first, first + 3, parts[0].topic))
     with pytest.raises(DestinationWentBackError, match="offsets 21 to 24 were written and committed"):
         publish(other, spooled(0, 24, 27, parts[0].topic), spooled(0, 21, 24, parts[0].topic))

@@ -12,7 +12,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from kzconsumer.errors import DestinationWentBackError
-from kzconsumer_files.names import Owner
+from kzconsumer_files.names import TargetOwner
 from kzconsumer_spark.destinations.delta_log import Applications
 from tests.support.copied import copied
 from tests.support.delta import Writer, claimed, spark_columns
@@ -118,7 +118,7 @@ def test_a_restored_table_has_another_entry_in_the_place_of_ours(tmp_path: Path,
     """It was the last one that we have committed, and was not read since."""
     target = claimed(tmp_path / "out")
     writer = Writer(target, tmp_path / "scratch")
-    others = Writer(claimed(tmp_path / "out", Owner(cluster="c", group="other")), tmp_path / "others")
+    others = Writer(claimed(tmp_path / "out", TargetOwner(cluster="c", group="other")), tmp_path / "others")
     parts = [range_data("t", 0, n, n + 1) for n in range(4)]
     writer.publish(writer.stage(parts[0]))
     restore = copied(tmp_path / "out")

@@ -28,8 +28,8 @@ from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Sink
 from kzconsumer_files.layout import Misfit
-from kzconsumer_files.names import NotOurs, Owner, range_names
-from kzconsumer_files.publication import KeptAside
+from kzconsumer_files.names import NotOurs, TargetOwner, range_names
+from kzconsumer_files.publication import SetAside
 from kzconsumer_files.target import Target
 from kzconsumer_spark.destinations.delta_log import statistics
 from kzconsumer_spark.destinations.delta_table import DeltaTarget, held
@@ -178,11 +178,11 @@ def test_a_range_set_aside_is_not_published_by_a_late_writer(writer: Writer[Delt
     aside, other = range_data("t", 0, 0, 10), range_data("t", 1, 3, 5)
     late = once(lambda: asides.append(claimed(out).set_aside(aside.identity, 10)))
     asides: list[bool] = []
-    with pytest.raises(KeptAside, match=r'^t\+0\+.* set aside .* on_batch_failure = "quarantine"'):
+    with pytest.raises(SetAside, match=r'^t\+0\+.* set aside .* on_batch_failure = "quarantine"'):
         writer.publish(writer.stage(aside, other), late)
     assert asides == [True]
     assert rows(out) == offsets(1, 0, 5)
-    with pytest.raises(KeptAside):
+    with pytest.raises(SetAside):
         writer.target.missing(writer.target.open(), [each.part for each in writer.stage(aside)])
     assert writer.target.has([aside.identity, other.identity]) == [other.identity]
     assert claimed(out).set_aside(aside.identity, 10)
@@ -220,7 +220,7 @@ def test_a_range_set_aside_while_the_table_is_created(writer: Writer[DeltaTarget
         assert writer.publish(writer.stage(part)) == 1
         set_aside()
     else:
-        with pytest.raises(KeptAside):
+        with pytest.raises(SetAside):
             writer.publish(writer.stage(part, range_data("t", 1, 0, 3)), once(set_aside) if when == "while" else free)
     assert asides == [when != "after"]
     assert rows(out) == (offsets(0, 0, 10) if when == "after" else offsets(1, 0, 3))
@@ -239,7 +239,7 @@ def test_a_range_of_a_long_topic_that_an_earlier_version_has_set_aside(
         before.setattr("kzconsumer_spark.ranges.history.range_names", lambda part: range_names(part)[place:][:1])
         assert claimed(out).set_aside(part.identity, 10)
     assert writer.target.has([part.identity]) == []
-    with pytest.raises(KeptAside):
+    with pytest.raises(SetAside):
         writer.publish(writer.stage(part))
 
 
@@ -296,7 +296,7 @@ def test_a_missing_file_is_reported(writer: Writer[DeltaTarget], out: Path) -> N
 
 
 def test_groups_share_a_table_with_separate_offsets(writer: Writer[DeltaTarget], out: Path, tmp_path: Path) -> None:
-    other = Writer(claimed(out, Owner(cluster="c", group="h")), tmp_path / "other")
+    other = Writer(claimed(out, TargetOwner(cluster="c", group="h")), tmp_path / "other")
     for each in (writer, other):
         assert each.publish(each.stage(range_data("t", 0, 0, 5))) == 1
     assert rows(out) == sorted(offsets(0, 0, 5) * 2)

@@ -26,8 +26,8 @@ from kzconsumer.errors import ConfigError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import RangeData, Sink
 from kzconsumer_files.layout import Misfit
-from kzconsumer_files.names import NotOurs, Owner, range_names
-from kzconsumer_files.publication import KeptAside, StagedRange
+from kzconsumer_files.names import NotOurs, TargetOwner, range_names
+from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_spark.daemon.marked_destination import claim, claimed_destination
 from kzconsumer_spark.daemon.spool import SpoolPlace, write_spool
 from kzconsumer_spark.destinations.iceberg_log import IcebergLog, _first_line, local
@@ -53,7 +53,7 @@ def options(directory: Path) -> dict[str, str]:
     return {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": (directory / "lake").as_uri()}
 
 
-def claimed(directory: Path, owner: Owner = OWNER, partition_by: tuple[str, ...] = ()) -> IcebergTarget:
+def claimed(directory: Path, owner: TargetOwner = OWNER, partition_by: tuple[str, ...] = ()) -> IcebergTarget:
     target = IcebergTarget(ToIceberg(table=TABLE, catalog_options=options(directory), partition_by=partition_by))
     target.claim(owner)
     return target
@@ -161,11 +161,11 @@ def test_a_range_set_aside_is_not_published_by_a_late_writer(writer: Writer[Iceb
     aside, other = range_data("t", 0, 0, 10), range_data("t", 1, 3, 5)
     late = once(lambda: asides.append(claimed(tmp_path).set_aside(aside.identity, 10)))
     asides: list[bool] = []
-    with pytest.raises(KeptAside, match=r'^t\+0\+.* set aside .* on_batch_failure = "quarantine"'):
+    with pytest.raises(SetAside, match=r'^t\+0\+.* set aside .* on_batch_failure = "quarantine"'):
         writer.publish(writer.stage(aside, other), late)
     assert asides == [True]
     assert rows(tmp_path) == offsets(1, 3, 5)
-    with pytest.raises(KeptAside):
+    with pytest.raises(SetAside):
         writer.target.missing(writer.target.open(), [each.part for each in writer.stage(aside)])
     assert writer.target.has([aside.identity, other.identity]) == [other.identity]
     assert claimed(tmp_path).set_aside(aside.identity, 10)
@@ -186,7 +186,7 @@ def test_a_range_of_a_long_topic_that_an_earlier_version_has_set_aside(
         before.setattr("kzconsumer_spark.ranges.history.range_names", lambda part: range_names(part)[place:][:1])
         assert claimed(tmp_path).set_aside(part.identity, 10)
     assert writer.target.has([part.identity]) == []
-    with pytest.raises(KeptAside):
+    with pytest.raises(SetAside):
         writer.publish(writer.stage(part))
 
 
@@ -371,7 +371,7 @@ def test_maintenance_forgets_no_range(writer: Writer[IcebergTarget], tmp_path: P
 
 
 def test_groups_share_a_table_with_separate_offsets(writer: Writer[IcebergTarget], tmp_path: Path) -> None:
-    other = Writer(claimed(tmp_path, Owner(cluster="c", group="h")), tmp_path / "other")
+    other = Writer(claimed(tmp_path, TargetOwner(cluster="c", group="h")), tmp_path / "other")
     for each in (writer, other):
         assert each.publish(each.stage(range_data("t", 0, 0, 10))) == 1
     assert rows(tmp_path) == sorted(offsets(0, 0, 10) * 2)

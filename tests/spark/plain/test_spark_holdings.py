@@ -18,14 +18,14 @@ from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer.sinks.writing import RangeQuarantine, kept_ranges
 from kzconsumer_files.holdings import files
-from kzconsumer_files.names import Owner, data_file, range_name
+from kzconsumer_files.names import TargetOwner, data_file, range_name
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.target import Target
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.pipe.messages import SpooledRange
 from tests.support.range_data import range_data
 
-OWNER = Owner(cluster="c", group="g")
+OWNER = TargetOwner(cluster="c", group="g")
 
 
 def spooled(first: int, records: int = 3) -> SpooledRange:

@@ -15,13 +15,13 @@ from structlog.testing import capture_logs
 from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer_files.layout import Misfit
-from kzconsumer_files.names import NotOurs, Owner
+from kzconsumer_files.names import NotOurs, TargetOwner
 from kzconsumer_files.target import Target
 from kzconsumer_spark.daemon.marked_destination import Files
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.pipe.messages import ToFiles
 
-OWNER = Owner(cluster="c", group="g")
+OWNER = TargetOwner(cluster="c", group="g")
 
 
 def column(name: str, kind: object = "string", nullable: bool = True) -> dict[str, object]:

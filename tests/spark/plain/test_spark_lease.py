@@ -14,21 +14,21 @@ from kzconsumer import clock
 from kzconsumer.model import TopicPartition
 from kzconsumer.records.contents import Contents
 from kzconsumer_spark.executors.accounts import NotWholeError
-from kzconsumer_spark.ranges.batch import Lease, LeaseLost, SparkBatch
+from kzconsumer_spark.ranges.batch import LeaseLost, SparkBatch, WorkerLease
 from kzconsumer_spark.worker.range_stream import KafkaRegistry, TopicsLease
 
 
 def test_a_lease_that_holds_does_not_wait() -> None:
-    Lease(clock.now() + 60, patience=0).require()
+    WorkerLease(clock.now() + 60, patience=0).require()
 
 
 def test_a_lease_that_ran_out_is_lost_after_the_patience() -> None:
     with pytest.raises(LeaseLost):
-        Lease(clock.now() - 1, patience=0.05).require()
+        WorkerLease(clock.now() - 1, patience=0.05).require()
 
 
 def test_a_renewal_lets_a_waiting_batch_continue() -> None:
-    lease = Lease(-math.inf, patience=60)
+    lease = WorkerLease(-math.inf, patience=60)
     renewal = threading.Timer(0.05, lease.renew, [clock.now() + 60])
     renewal.start()
     lease.require()
@@ -62,7 +62,7 @@ def test_what_executors_have_read_is_recorded_once_and_before_it_may_be_publishe
         recorded.append(found)
 
     def begun() -> TopicsLease:
-        lease = TopicsLease(Lease(math.inf), _Registry(), record)
+        lease = TopicsLease(WorkerLease(math.inf), _Registry(), record)
         lease.begin(SparkBatch(1, cast("DataFrame", None), (), contents=contents))
         return lease
 
@@ -83,7 +83,7 @@ def test_what_executors_have_read_is_recorded_once_and_before_it_may_be_publishe
     assert recorded == read
     begun().require_whole()
     assert recorded == read * 2
-    late = TopicsLease(Lease(-math.inf, patience=0), _Registry(), record)
+    late = TopicsLease(WorkerLease(-math.inf, patience=0), _Registry(), record)
     late.begin(SparkBatch(1, cast("DataFrame", None), (), contents=contents))
     with pytest.raises(LeaseLost):
         late.require_whole()

@@ -24,7 +24,7 @@ from kzconsumer_spark.daemon.requirements import make_directories
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.daemon.sink_options import FilesOptions, local_path, read_options
 from kzconsumer_spark.daemon.workers import WorkerDied, WorkerProcess, worker_environment
-from kzconsumer_spark.pipe.messages import Start, To, ToDelta, ToFiles, ToFunction, ToJdbc
+from kzconsumer_spark.pipe.messages import StartWorker, To, ToDelta, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.pipe.spark_settings import local_address, settings
 from kzconsumer_spark.worker.spark_session import LOG_NAME
 from kzconsumer_spark.worker.worker_main import fault_of_settings, reason_of
@@ -215,8 +215,8 @@ def test_paths_are_made_absolute_and_file_uris_plain(tmp_path: Path, monkeypatch
 FILES = ToFiles(path="/out")
 
 
-def start(destination: To, conf: dict[str, str], master: str = "local[1]") -> Start:
-    return Start(
+def start(destination: To, conf: dict[str, str], master: str = "local[1]") -> StartWorker:
+    return StartWorker(
         scratch="/s c/r",
         master=master,
         conf=conf,

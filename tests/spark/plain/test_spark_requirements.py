@@ -16,7 +16,7 @@ from kzconsumer.sinks.interface import SinkContext
 from kzconsumer_spark.daemon.requirements import require_pyspark
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.daemon.workers import WorkerDied, WorkerProcess, java_environment, worker_environment
-from kzconsumer_spark.pipe.messages import Start, ToFiles
+from kzconsumer_spark.pipe.messages import StartWorker, ToFiles
 
 CONTEXT = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: 0.0)
 
@@ -206,7 +206,7 @@ async def test_a_package_that_is_not_found(tmp_path: Path, capfd: pytest.Capture
         "spark.jars.ivySettings": str(ivy),
         "spark.jars.ivy": str(tmp_path / "ivy"),
     }
-    start = Start(
+    start = StartWorker(
         scratch=str(tmp_path / "scratch"),
         master="local[1]",
         conf=conf,

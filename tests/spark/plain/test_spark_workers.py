@@ -22,7 +22,7 @@ from kzconsumer_spark.pipe.messages import (
     RangesRead,
     Recorded,
     RunBatch,
-    Start,
+    StartWorker,
     ToFiles,
     decode_event,
     encode,
@@ -37,8 +37,8 @@ CANNOT_START = {"TOO_LONG": "x" * (1 << 22)}
 async def test_a_worker_that_dies_while_it_starts_gets_the_attempts_of_a_batch(tmp_path: Path) -> None:
     options = read_options({"destination": "parquet", "path": "/d", "attempts": 4, "retry_backoff": "1ms"})
 
-    def start(directory: str, next_batch: int) -> Start:
-        return Start(
+    def start(directory: str, next_batch: int) -> StartWorker:
+        return StartWorker(
             scratch=directory,
             master="local[1]",
             conf={},

@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from kzconsumer.model import RangeIdentity
-from kzconsumer_files.names import NotOurs, Owner
+from kzconsumer_files.names import NotOurs, TargetOwner
 from kzconsumer_spark.destinations.jdbc_database import STAGE
 from kzconsumer_spark.destinations.jdbc_table import JdbcHoldings, JdbcTable
 from kzconsumer_spark.pipe.messages import SpooledRange, ToJdbc
 from kzconsumer_spark.ranges.batch import RANGE_PARTITION, RANGE_TOPIC
 from tests.support.postgres import Postgres
 
-OWNER = Owner(cluster="c", group="g")
+OWNER = TargetOwner(cluster="c", group="g")
 COLUMNS = ["topic", "partition", "offset"]
 
 
@@ -24,7 +24,7 @@ def to(database: Postgres, monkeypatch: pytest.MonkeyPatch, unique: str) -> ToJd
     return ToJdbc(url=database.url, table=unique, user=database.user, password_env="DATABASE_PASSWORD")
 
 
-def publish(to: ToJdbc, first: int, partition: int = 0, epoch: int = 0, owner: Owner = OWNER) -> None:
+def publish(to: ToJdbc, first: int, partition: int = 0, epoch: int = 0, owner: TargetOwner = OWNER) -> None:
     """Three records, published like a worker does."""
     table = JdbcTable(to)
     table.claim(owner)
@@ -42,13 +42,13 @@ def publish(to: ToJdbc, first: int, partition: int = 0, epoch: int = 0, owner: O
         table.stages.drop(connection, stage)
 
 
-def found(to: ToJdbc, owner: Owner = OWNER) -> JdbcHoldings:
+def found(to: ToJdbc, owner: TargetOwner = OWNER) -> JdbcHoldings:
     table = JdbcHoldings(to)
     table.find(owner)
     return table
 
 
-def counted(to: ToJdbc, owner: Owner = OWNER) -> list[tuple[int, int, int | None]]:
+def counted(to: ToJdbc, owner: TargetOwner = OWNER) -> list[tuple[int, int, int | None]]:
     return [(each.identity.partition, each.identity.first, each.rows) for each in found(to, owner).held(True).ranges]
 
 
@@ -79,9 +79,9 @@ def test_rows_of_ambiguous_ranges_are_not_counted(to: ToJdbc, database: Postgres
     publish(to, 0, epoch=1)
     publish(to, 0, partition=1)
     publish(to, 0, partition=2)
-    publish(to, 3, partition=2, owner=Owner(cluster="c", group="h"))
+    publish(to, 3, partition=2, owner=TargetOwner(cluster="c", group="h"))
     assert counted(to) == [(0, 0, None), (0, 0, None), (1, 0, 3), (2, 0, None)]
-    assert counted(to, Owner(cluster="c", group="h")) == [(2, 3, None)]
+    assert counted(to, TargetOwner(cluster="c", group="h")) == [(2, 3, None)]
     keyed = msgspec.structs.replace(to, unique_key=("id",))
     assert {rows for _, _, rows in counted(keyed)} == {None}
     database.query(f'ALTER TABLE "{to.table}" RENAME "offset" TO at')

@@ -15,8 +15,8 @@ import pytest
 
 from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
-from kzconsumer_files.names import NotOurs, Overlap, Owner, identity_of
-from kzconsumer_files.publication import KeptAside
+from kzconsumer_files.names import NotOurs, RangeOverlap, TargetOwner, identity_of
+from kzconsumer_files.publication import SetAside
 from kzconsumer_spark.destinations.jdbc_database import STAGE
 from kzconsumer_spark.destinations.jdbc_table import JdbcTable
 from kzconsumer_spark.pipe.messages import SpooledRange, ToJdbc
@@ -24,7 +24,7 @@ from kzconsumer_spark.ranges.batch import RANGE_PARTITION, RANGE_TOPIC
 from tests.support.postgres import Postgres, postgres
 from tests.support.processes import wait_until
 
-OWNER = Owner(cluster="c", group="g")
+OWNER = TargetOwner(cluster="c", group="g")
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def stages(database: Postgres) -> int:
 
 
 def test_an_id_belongs_to_one_group_per_table(to: ToJdbc) -> None:
-    def claimed(output: ToJdbc, owner: Owner) -> str:
+    def claimed(output: ToJdbc, owner: TargetOwner) -> str:
         table = JdbcTable(output)
         table.claim(owner)
         return table.fingerprint
@@ -62,7 +62,7 @@ def test_an_id_belongs_to_one_group_per_table(to: ToJdbc) -> None:
     same = claimed(to, OWNER)
     assert same == claimed(to, OWNER)
     others = {
-        claimed(to, Owner(cluster="c", group="h")),
+        claimed(to, TargetOwner(cluster="c", group="h")),
         claimed(msgspec.structs.replace(to, table="other"), OWNER),
     }
     assert len(others - {same}) == 2
@@ -100,7 +100,7 @@ def test_a_commit_survives_a_crash_whatever_the_default_of_the_role(monkeypatch:
         assert server.query("SELECT count(*) FROM ours") == [(9,)]
         assert len(table.has([identity_of(part) for part in parts])) == 3
         assert not table.has([identity_of(spooled(9))])
-        with pytest.raises(KeptAside):
+        with pytest.raises(SetAside):
             put(table.to, spooled(9))
 
 
@@ -342,13 +342,13 @@ def test_a_range_that_overlaps_a_published_one_is_refused(database: Postgres, to
     assert publish(3) == 0
     for first in (1, 2, 4, 5):
         text = rf"t-0 \[{first}, {first + 3}\).* overlaps \[3, 6\).*offsets reset GROUP --to-offset 6 --topic t:0 "
-        with pytest.raises(Overlap, match=text):
+        with pytest.raises(RangeOverlap, match=text):
             publish(first)
         there = identity_of(spooled(30 + 3 * first, 7))
         assert table.has([identity_of(spooled(first)), there]) == [there]
-    with pytest.raises(Overlap):
+    with pytest.raises(RangeOverlap):
         publish(2, until=7)
-    with pytest.raises(Overlap):
+    with pytest.raises(RangeOverlap):
         table.set_aside(RangeIdentity("t", 0, -5, 0, 4, 7), 3)
     assert {n: rows for n, rows in published(database, to).items() if n < 30} == {3: {("a", 3)}}
     assert publish(6) == 2
@@ -362,7 +362,7 @@ def test_an_overlap_is_found_in_a_ledger_with_overlapping_ranges(database: Postg
     for first, until in ((0, 100), (10, 20), (30, 40)):
         query = "INSERT INTO kzconsumer_ledger VALUES (%s, 't', 0, -5, 0, %s, %s, 3, 3, 0)"
         database.query(query, [to.owner_id, first, until])
-    with pytest.raises(Overlap, match=r"overlaps \[0, 100\).* --to-offset 100 "):
+    with pytest.raises(RangeOverlap, match=r"overlaps \[0, 100\).* --to-offset 100 "):
         table.set_aside(RangeIdentity("t", 0, -5, 0, 50, 60), 3)
 
 
@@ -401,7 +401,7 @@ def test_two_concurrent_writers_of_overlapping_ranges(database: Postgres, to: To
         with table.connect() as connection:
             try:
                 table.publish(connection, {part: 0}, {}, table.stages.own(connection), ["n"], lambda: None)
-            except Overlap as error:
+            except RangeOverlap as error:
                 refused.append(error)
 
     other = threading.Thread(target=second)
@@ -433,9 +433,9 @@ def test_a_range_set_aside_is_not_published_by_a_late_writer(database: Postgres,
         stage = table.stages.own(connection)
         rows = dict.fromkeys([spooled(0), spooled(0, 1)], 3)
         fill(table, connection, stage, rows, "b")
-        with pytest.raises(KeptAside, match=r"^t\+0\+"):
+        with pytest.raises(SetAside, match=r"^t\+0\+"):
             table.publish(connection, rows, {}, stage, ["n", "writer"], lambda: None)
-        with pytest.raises(KeptAside):  # this is what a member that finds its plan gets
+        with pytest.raises(SetAside):  # this is what a member that finds its plan gets
             table.missing(connection, list(rows))
     assert published(database, to) == {0: {("b", 3)}}
     assert table.has([aside, other]) == [other]

@@ -19,17 +19,17 @@ from kzconsumer.records.contents import Contents
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer_files.names import Owner
+from kzconsumer_files.names import TargetOwner
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.target import Target
-from kzconsumer_files.writer import TargetWriter, Written
+from kzconsumer_files.writer import TargetWriter, WriteResult
 from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_sandbox.servers.kafka_servers import ZooKeeperServer
 from kzconsumer_sandbox.servers.readiness import create_topic_in_kraft
 from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import fetched
 from kzconsumer_spark.pipe.messages import Kafka, SpooledRange
-from kzconsumer_spark.ranges.batch import Lease, LeaseLost, SparkBatch
+from kzconsumer_spark.ranges.batch import LeaseLost, SparkBatch, WorkerLease
 from kzconsumer_spark.worker.range_stream import KafkaRegistry, TopicRecreatedError, TopicsLease
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
@@ -55,11 +55,11 @@ def identity(topic: str, incarnation: int) -> RangeIdentity:
     return RangeIdentity(topic, 0, incarnation, 0, 0, 3)
 
 
-def held() -> Lease:
-    return Lease(clock.now() + 600)
+def held() -> WorkerLease:
+    return WorkerLease(clock.now() + 600)
 
 
-def write(target: Target, lease: TopicsLease, part: SpooledRange, meanwhile: Callable[[], None]) -> Written:
+def write(target: Target, lease: TopicsLease, part: SpooledRange, meanwhile: Callable[[], None]) -> WriteResult:
     """As the worker does; `meanwhile` the executors fetch."""
 
     def stage(ranges: Sequence[SpooledRange], output: Path) -> list[StagedRange]:
@@ -79,7 +79,7 @@ async def test_what_was_fetched_while_a_topic_was_created_again_is_not_published
 ) -> None:
     connect = f"{zookeeper.connect}/{unique}"
     target = Target(tmp_path / "out")
-    target.claim(Owner(cluster="c", group="g"))
+    target.claim(TargetOwner(cluster="c", group="g"))
     lease = TopicsLease(held(), registry(connect), lambda _: None)
     path = "/brokers/topics/t"
     async with session(connect) as connected:
@@ -100,7 +100,7 @@ async def test_what_was_fetched_while_a_topic_was_created_again_is_not_published
             await asyncio.to_thread(write, target, lease, first, pytest.fail)  # nothing is fetched
         second = planned("t", (await connected.get(path)).stat.czxid)
         written = await asyncio.to_thread(write, target, lease, second, lambda: None)
-        assert (written, target.missing([first, second])) == (Written(3, 1, 0), [first])
+        assert (written, target.missing([first, second])) == (WriteResult(3, 1, 0), [first])
 
 
 async def test_every_range_that_is_fetched_must_be_of_its_topic(zookeeper: ZooKeeperServer, unique: str) -> None:
@@ -121,7 +121,7 @@ async def test_every_range_that_is_fetched_must_be_of_its_topic(zookeeper: ZooKe
             ("b", 1),
             ("c", 5),
         ]
-        lost = TopicsLease(Lease(clock.now() - 1, patience=0.05), known, lambda _: None)
+        lost = TopicsLease(WorkerLease(clock.now() - 1, patience=0.05), known, lambda _: None)
         with pytest.raises(LeaseLost):
             lost.require()
 

@@ -13,7 +13,7 @@ from pyiceberg.catalog import load_catalog
 
 from kzconsumer.sinks.interface import Sink
 from kzconsumer_files.names import NotOurs
-from kzconsumer_files.publication import KeptAside
+from kzconsumer_files.publication import SetAside
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.delta_table import held as held_by_delta
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
@@ -174,7 +174,7 @@ def test_ranges_of_long_topics_that_an_earlier_version_settled_before_there_was_
         assert target.set_aside(aside.identity, 3)
         assert writer.publish(writer.stage(empty)) == 0
     assert target.has([aside.identity, empty.identity]) == [empty.identity]
-    with pytest.raises(KeptAside):
+    with pytest.raises(SetAside):
         writer.publish(writer.stage(aside, range_data("t", 2, 0, 3)))
     assert len(delta_rows(store)) == 3
 

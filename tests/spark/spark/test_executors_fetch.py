@@ -22,15 +22,15 @@ from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.records.contents import Contents, contents_of
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import StepNotRecordedError
-from kzconsumer_files.names import Owner
+from kzconsumer_files.names import TargetOwner
 from kzconsumer_files.target import Target
-from kzconsumer_files.writer import Written
+from kzconsumer_files.writer import WriteResult
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark.daemon.marked_destination import claimed_destination
 from kzconsumer_spark.executors.accounts import NotWholeError
 from kzconsumer_spark.pipe.messages import Done, Failed, Kafka, RunBatch, SpooledRange, ToFiles
-from kzconsumer_spark.ranges.batch import Lease, SparkBatch
+from kzconsumer_spark.ranges.batch import SparkBatch, WorkerLease
 from kzconsumer_spark.worker.query import RangeQuery
 from kzconsumer_spark.worker.range_stream import FEWEST_OFFSETS, KafkaRegistry, RangeStream, TopicsLease
 from kzconsumer_spark.worker.range_writers import FilesDestination
@@ -84,7 +84,7 @@ async def test_the_frame_is_what_was_planned_and_a_large_range_is_fetched_by_sev
     tasks: list[int] = []
     contents: dict[TopicPartition, Contents] = {}
 
-    def write(batch: SparkBatch) -> Written:
+    def write(batch: SparkBatch) -> WriteResult:
         assert batch.contents is not None
         batch.frame.limit(1).collect()
         with pytest.raises(NotWholeError, match="no task has accounted for the offsets from"):
@@ -95,7 +95,7 @@ async def test_the_frame_is_what_was_planned_and_a_large_range_is_fetched_by_sev
         assert batch.contents() == contents
         tasks.append(len({task for task, *_ in rows}))
         found.extend(tuple(row)[1:] for row in rows)
-        return Written(len(rows), 1, 0)
+        return WriteResult(len(rows), 1, 0)
 
     def run() -> str:
         query = RangeQuery(spark, tmp_path / "query", 1, Tracebacks(), kafka=KafkaRegistry(kafka(cluster)))
@@ -149,7 +149,7 @@ async def test_nothing_is_published_before_all_is_accounted_for_and_recorded(
     of_both = planned(unique, 0, 0, 3), planned(unique, 1, 0, 2)
     parts = [msgspec.structs.replace(part, incarnation=incarnation) for part in of_both]
     to = ToFiles(path=str(tmp_path / "out"))
-    claimed_destination(to).claim(Owner(cluster="c", group="g"))
+    claimed_destination(to).claim(TargetOwner(cluster="c", group="g"))
     target = Target(tmp_path / "out")
     known = KafkaRegistry(kafka(cluster))
     recorded: list[list[int]] = []
@@ -160,10 +160,10 @@ async def test_nothing_is_published_before_all_is_accounted_for_and_recorded(
         if len(recorded) == 1:
             raise StepNotRecordedError("the partitions are lost")
 
-    lease = TopicsLease(Lease(math.inf), known, record_read)
+    lease = TopicsLease(WorkerLease(math.inf), known, record_read)
     destination = FilesDestination(spark, to, lease)
 
-    def write(batch: SparkBatch) -> Written:
+    def write(batch: SparkBatch) -> WriteResult:
         lease.begin(batch)
         return destination.write(batch)
 

@@ -24,7 +24,7 @@ from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
 from kzconsumer_spark.pipe.column_options import Columns, FieldOptions
 from kzconsumer_spark.pipe.messages import ToDelta, ToFiles, ToIceberg, ToJdbc
-from kzconsumer_spark.ranges.batch import SCHEMA, Lease, SparkBatch, read_spool
+from kzconsumer_spark.ranges.batch import SCHEMA, SparkBatch, WorkerLease, read_spool
 from kzconsumer_spark.ranges.files import RangeFiles
 from kzconsumer_spark.worker.range_writers import FilesDestination, TableDestination, refuses_content
 from tests.spark.spark.test_spark_destinations import OWNER
@@ -33,7 +33,7 @@ from tests.support.postgres import Postgres
 from tests.support.range_data import range_data, record
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
-LEASE = Lease(float("inf"))
+LEASE = WorkerLease(float("inf"))
 BAD, ALL = 11, 16
 YEAR_10000 = 253_402_300_800_000_000
 YEAR_0 = -62_135_596_800_000_001

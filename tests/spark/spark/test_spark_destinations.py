@@ -26,9 +26,9 @@ from kzconsumer.errors import ConfigError, DestinationWentBackError
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_files import writer
 from kzconsumer_files.layout import Misfit
-from kzconsumer_files.names import Owner
+from kzconsumer_files.names import TargetOwner
 from kzconsumer_files.parquet import Codec, ParquetSink
-from kzconsumer_files.publication import KeptAside
+from kzconsumer_files.publication import SetAside
 from kzconsumer_files.target import Target
 from kzconsumer_spark.columns.shaping import Shaping as ColumnShaping
 from kzconsumer_spark.daemon.marked_destination import claimed_destination, held_by
@@ -37,8 +37,8 @@ from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
 from kzconsumer_spark.pipe.column_options import Columns
-from kzconsumer_spark.pipe.messages import RunBatch, SpooledRange, Start, To, ToDelta, ToFiles, ToIceberg, ToJdbc
-from kzconsumer_spark.ranges.batch import SCHEMA, TAGS, Lease, RowsLost, Shaped, SparkBatch, read_spool
+from kzconsumer_spark.pipe.messages import RunBatch, SpooledRange, StartWorker, To, ToDelta, ToFiles, ToIceberg, ToJdbc
+from kzconsumer_spark.ranges.batch import SCHEMA, TAGS, RowsLost, Shaped, SparkBatch, WorkerLease, read_spool
 from kzconsumer_spark.ranges.files import RangeFiles, read_part
 from kzconsumer_spark.worker.query import failure
 from kzconsumer_spark.worker.range_writers import FilesDestination, StepRecorder, TableDestination
@@ -49,9 +49,9 @@ from tests.support.postgres import Postgres
 from tests.support.range_data import range_data, record
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
-LEASE = Lease(float("inf"))
+LEASE = WorkerLease(float("inf"))
 NAMES = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
-OWNER = Owner(cluster="c", group="g")
+OWNER = TargetOwner(cluster="c", group="g")
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_a_range_that_was_set_aside_does_not_count_as_written(session: SparkSess
     side = claimed_destination(to)
     side.claim(OWNER)
     assert side.set_aside(part.identity, 5)
-    with pytest.raises(KeptAside):
+    with pytest.raises(SetAside):
         FilesDestination(session, to, LEASE).write(frame_of(session, 1, ranges))
     assert list((tmp_path / "out").glob("*.parquet")) == []
 
@@ -580,7 +580,7 @@ def test_a_batch_that_follows_what_is_missing_is_refused(
     }
     side = claimed_destination(to[kind]())
     side.claim(OWNER)
-    start = Start(scratch="", master="local[2]", conf={}, destination=side.to, next_batch=1, safe_until=0.0)
+    start = StartWorker(scratch="", master="local[2]", conf={}, destination=side.to, next_batch=1, safe_until=0.0)
     destination = worker_destination(
         start, session, LEASE, ColumnShaping(session, Columns(), SCHEMA), StepRecorder(print)
     )

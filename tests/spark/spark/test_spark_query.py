@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from kzconsumer_files.writer import Written
+from kzconsumer_files.writer import WriteResult
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.daemon.spool import SpoolPlace, write_spool
 from kzconsumer_spark.pipe.column_options import Columns, FieldOptions
@@ -49,12 +49,12 @@ class Collected:
         self.batches: list[tuple[int, list[tuple[str, int, int]]]] = []
         self._fails = fails
 
-    def __call__(self, batch: SparkBatch) -> Written:
+    def __call__(self, batch: SparkBatch) -> WriteResult:
         rows = batch.frame.select("topic", "partition", "offset").collect()
         self.batches.append((batch.number, sorted(tuple(row) for row in rows)))
         if batch.number == self._fails:
             raise ValueError("no room\nleft")
-        return Written(len(rows), 1, 0)
+        return WriteResult(len(rows), 1, 0)
 
 
 def positions(ranges: Sequence[SpooledRange]) -> list[tuple[str, int, int]]:
@@ -113,10 +113,10 @@ def test_files_of_this_machine_are_not_looked_for_in_the_default_file_system(
     ranges = spool(tmp_path / "spool, 100% full", 5, 3)
     spark.conf.set("fs.defaultFS", "nowhere://x")
 
-    def write(batch: SparkBatch) -> Written:
+    def write(batch: SparkBatch) -> WriteResult:
         files = RangeFiles(spark, ToFiles(path="")).stage(batch.frame, batch.ranges, tmp_path / "100% out").ranges
         assert all(file.is_file() for each in files for file, _ in each.files)
-        return Written(sum(each.rows for each in files), 2, 0)
+        return WriteResult(sum(each.rows for each in files), 2, 0)
 
     try:
         query = RangeQuery(spark, tmp_path / "query 100%", 1, Tracebacks())
@@ -152,12 +152,12 @@ def test_shaping_a_batch_reads_its_records_once(
     shaping = Shaping(spark, columns, SCHEMA)
     counts: list[int] = []
 
-    def write(batch: SparkBatch) -> Written:
+    def write(batch: SparkBatch) -> WriteResult:
         frame = shaping.shape(batch.frame, batch.ranges).frame
         assert shaping.has_rows(frame)
         counts.append(len(frame.collect()))
         shaping.release()
-        return Written(1, 1, 0)
+        return WriteResult(1, 1, 0)
 
     texts = [b'{"a": 1}'] * 38 + [b'{"a": 2}' if on_error == "reject" else b"{"] * 2
     records = [record(offset, value=text) for offset, text in enumerate(texts)]
@@ -176,9 +176,9 @@ def test_shaping_a_batch_reads_its_records_once(
 def test_the_jobs_of_a_batch_name_its_ranges(spark: SparkSession, tmp_path: Path) -> None:
     context = spark.sparkContext
 
-    def write(batch: SparkBatch) -> Written:
+    def write(batch: SparkBatch) -> WriteResult:
         seen.append(context.getLocalProperty("spark.job.description"))
-        return Written(1, 1, 0)
+        return WriteResult(1, 1, 0)
 
     seen: list[str | None] = []
     query = RangeQuery(spark, tmp_path / "query", 1, Tracebacks())
@@ -209,11 +209,11 @@ def test_a_failed_batch_is_run_again_by_a_new_query_that_knows_nothing_of_the_fi
 def test_each_batch_has_an_outcome_and_a_batch_not_begun_never_begins(spark: SparkSession, tmp_path: Path) -> None:
     written: list[int] = []
 
-    def write(batch: SparkBatch) -> Written:
+    def write(batch: SparkBatch) -> WriteResult:
         written.append(batch.number)
-        return Written(1, 1, 0)
+        return WriteResult(1, 1, 0)
 
-    def write_and_spoil(batch: SparkBatch) -> Written:
+    def write_and_spoil(batch: SparkBatch) -> WriteResult:
         shutil.rmtree(tmp_path / "query" / "checkpoint" / "commits")
         (tmp_path / "query" / "checkpoint" / "commits").touch()
         return write(batch)

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
 
-from kzconsumer_files.writer import Written
+from kzconsumer_files.writer import WriteResult
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.pipe.messages import ToDelta, ToIceberg
@@ -90,7 +90,7 @@ def test_rows_before_and_after_its_maintenance(
     target.claim(OWNER)
     ranges = batch(tmp_path / "spool")
 
-    def write(number: int) -> Written:
+    def write(number: int) -> WriteResult:
         """Three ranges of their own for each number; from the second time on with a column more."""
         further = [f"{number} AS number"] if number else []
 

@@ -30,7 +30,7 @@ from kzconsumer import clock
 from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Batch, SinkContext
-from kzconsumer_files.names import Owner, data_file
+from kzconsumer_files.names import TargetOwner, data_file
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.target import Target
 from kzconsumer_sandbox.servers.configuration import HOST
@@ -409,7 +409,7 @@ async def test_a_function_is_called_as_by_foreach_batch(
 
 def _publish_without_spark(path: Path, texts: list[str]) -> None:
     target = Target(path)
-    target.claim(Owner(cluster="c", group="g"))
+    target.claim(TargetOwner(cluster="c", group="g"))
     scratch = target.attempts / "dead" / "1"
     scratch.mkdir(parents=True)
     pq.write_table(pa.table({"text": ["never published"]}), scratch / "left-behind.parquet")

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from kzconsumer.sinks.interface import Batch, RecordsRejectedError, SinkContext
-from kzconsumer_files.names import Owner
+from kzconsumer_files.names import TargetOwner
 from kzconsumer_files.parquet import ParquetSink
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
@@ -30,7 +30,7 @@ from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
 from kzconsumer_spark.pipe.messages import SpooledRange, To, ToDelta, ToFiles, ToIceberg, ToJdbc
-from kzconsumer_spark.ranges.batch import Lease, Shaped, SparkBatch
+from kzconsumer_spark.ranges.batch import Shaped, SparkBatch, WorkerLease
 from kzconsumer_spark.ranges.files import RangeFiles
 from kzconsumer_spark.worker.range_writers import FilesDestination, FunctionDestination, StepRecorder, TableDestination
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
@@ -56,7 +56,7 @@ from tests.support.source_query import run_to_the_end, source
 from tests.support.spark_session import spooled
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
-LEASE = Lease(float("inf"))
+LEASE = WorkerLease(float("inf"))
 GOOD = values()
 BAD = refused()
 
@@ -86,7 +86,7 @@ def batch(session: SparkSession, directory: Path, records: int) -> SparkBatch:
 
 def destination(session: SparkSession, to: To, shaping: Rows) -> Any:
     side = claimed_destination(to)
-    side.claim(Owner(cluster="c", group="g"))
+    side.claim(TargetOwner(cluster="c", group="g"))
     match side.to:
         case ToFiles() as files:
             return FilesDestination(session, files, LEASE, shaping)
@@ -314,7 +314,7 @@ def test_raw_records_with_huge_headers_and_tombstones(spark: SparkSession, tmp_p
     frame, ranges = spooled(spark, tmp_path / "spool", range_data("t", 0, 0, 3, records))
     out = tmp_path / "out"
     to = claimed_destination(ToFiles(path=str(out)))
-    to.claim(Owner(cluster="c", group="g"))
+    to.claim(TargetOwner(cluster="c", group="g"))
     assert FilesDestination(spark, to.to, LEASE).write(SparkBatch(1, frame, ranges))[0] == 3  # type: ignore[arg-type]
     rows = sorted(ds.dataset(out).to_table().to_pylist(), key=lambda row: row["offset"])
     assert [(row["key"], row["value"]) for row in rows] == [(b"k0", None), (None, b""), (b"k2", b"v2")]

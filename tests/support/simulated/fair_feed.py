@@ -12,7 +12,7 @@ from random import Random
 from typing import Self
 
 from kzconsumer.model import TopicPartition, Wants
-from kzconsumer.offsets.progress import Chunk, OffsetTracker
+from kzconsumer.offsets.progress import Chunk, Progress
 from kzconsumer.records.forms import RawRecords
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch
@@ -32,7 +32,7 @@ LASTS = 60.0
 class Source:
     """One partition."""
 
-    tracker: OffsetTracker
+    progress: Progress
     queue: ChunkQueue
     rate: float
     """Records per second that are produced."""
@@ -48,7 +48,7 @@ class Source:
 
     def look(self, now: float, passed: float) -> None:
         """To be called often: notes how long it has been waiting."""
-        if self.end(passed) <= self.tracker.processed:
+        if self.end(passed) <= self.progress.processed:
             self.waits_since = None
         elif self.waits_since is None:
             self.waits_since = now
@@ -88,13 +88,13 @@ class Feed:
         )
         chunk = choose.choice((10, 50))
         for number in range(choose.randint(2, 8)):
-            tracker = OffsetTracker(TopicPartition(f"t{number}", number), 0)
+            progress = Progress(TopicPartition(f"t{number}", number), 0)
             always = number == 0 or choose.random() < 0.3
             rate = sink.rate * choose.choice((0.01, 0.1, 1.0)) / RECORD
-            self.sources.append(Source(tracker, choose.choice(queues), rate, 10**6 if always else 0))
+            self.sources.append(Source(progress, choose.choice(queues), rate, 10**6 if always else 0))
         brokers = choose.randint(1, 3)
         response = 4 * chunk
-        runner = SinkRunner("slow", sink, limits, Owned([source.tracker for source in self.sources]))
+        runner = SinkRunner("slow", sink, limits, Owned([source.progress for source in self.sources]))
         runner.feed(queues)
         began = world.now
         tasks = [asyncio.create_task(runner.run())]
@@ -105,8 +105,8 @@ class Feed:
         while world.now - began < LASTS:
             await asyncio.sleep(0.1)
             for source in self.sources:
-                if source.tracker.processed != sink.written.get(source.tracker.topic_partition, 0):
-                    sink.written[source.tracker.topic_partition] = source.tracker.processed
+                if source.progress.processed != sink.written.get(source.progress.topic_partition, 0):
+                    sink.written[source.progress.topic_partition] = source.progress.processed
                     source.waits_since = None
                 source.look(world.now, world.now - began)
         self.bound = allowed(limits, limit, response, chunk, len(self.sources), sink.rate)
@@ -132,7 +132,7 @@ class Feed:
                 size = (until - first) * RECORD
                 records = RawRecords(memoryview(bytes(size)), until - first)
                 source.queue.reserve(size, broker)
-                source.queue.put(Chunk(source.tracker, first, until, records, size, broker=broker))
+                source.queue.put(Chunk(source.progress, first, until, records, size, broker=broker))
                 source.fetched = until
                 order.remove(source)
                 order.append(source)

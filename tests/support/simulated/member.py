@@ -184,7 +184,7 @@ class Member(RebalanceListener):
         async for batch in stream.batches():
             chunk = stream._cursor._chunk
             assert chunk is not None
-            partition = chunk.tracker.topic_partition
+            partition = chunk.progress.topic_partition
             offsets = cast("list[int]", batch.column(2).to_pylist())
             read = range(offsets[0], offsets[-1] + 1)
             await self._work_on(*self._take(partition, read, batch.column("key")[0].as_py()))

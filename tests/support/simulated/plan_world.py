@@ -19,7 +19,7 @@ from kzconsumer.errors import DestinationWentBackError, KzConsumerError
 from kzconsumer.model import ConsumerThreadId, RangeIdentity, TopicPartition
 from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.progress import Progress
 from kzconsumer.offsets.storage import ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import (
     Blocked,
@@ -308,20 +308,20 @@ class PlanWorld:
         if not claims:
             await anyio.sleep(self.random.uniform(0.1, 1.0))
             return
-        trackers = []
-        for claimed, tracker, position, refusal in await Adopter(committer, self).adopt(claims):
+        owned = []
+        for claimed, progress, position, refusal in await Adopter(committer, self).adopt(claims):
             if refusal:
                 self.refused += 1
                 await owners.release(claimed.fence)
                 continue
             if position is None:
-                await committer.store_start(tracker, 0)
-                tracker.restart(0)
-            trackers.append(tracker)
+                await committer.store_start(progress, 0)
+                progress.restart(0)
+            owned.append(progress)
         for _ in range(self.random.randrange(1, 8)):
-            trackers = await self._write_one(process, committer, trackers)
-        for tracker, closed in (await committer.close(trackers)).items():
-            tracker.close()
+            owned = await self._write_one(process, committer, owned)
+        for progress, closed in (await committer.close(owned)).items():
+            progress.close()
             await owners.release(closed.fence)
         await anyio.sleep(self.random.uniform(0.0, 2.0))
 
@@ -334,48 +334,44 @@ class PlanWorld:
         if not isinstance(claimed, Claimed):  # blocked, or there is a plan that only a destination can finish
             await anyio.sleep(self.random.uniform(0.1, 1.0))
             return
-        ((_, tracker, position, _),) = await Adopter(committer, None).adopt([(partition, INCARNATION, claimed)])
+        ((_, progress, position, _),) = await Adopter(committer, None).adopt([(partition, INCARNATION, claimed)])
         assert position == claimed.stored, f"a stream begins at {position}, stored is {claimed.stored}"
         self.streamed += 1
         if position is None:
-            await committer.store_start(tracker, 0)
-            tracker.restart(0)
-        until = tracker.processed + self.random.randrange(1, 10)
+            await committer.store_start(progress, 0)
+            progress.restart(0)
+        until = progress.processed + self.random.randrange(1, 10)
         await anyio.sleep(self.random.choice([0.05, 0.5, 3.0]))
-        self._elsewhere |= {(partition, tracker.epoch, offset) for offset in range(tracker.processed, until)}
-        tracker.hand_over(until)
-        tracker.mark(tracker.processed, until)
-        for closing, closed in (await committer.close([tracker])).items():
+        self._elsewhere |= {(partition, progress.epoch, offset) for offset in range(progress.processed, until)}
+        progress.hand_over(until)
+        progress.mark(progress.processed, until)
+        for closing, closed in (await committer.close([progress])).items():
             closing.close()
             await owners.release(closed.fence)
 
-    async def _write_one(
-        self, process: Process, committer: Committer, trackers: list[OffsetTracker]
-    ) -> list[OffsetTracker]:
+    async def _write_one(self, process: Process, committer: Committer, owned: list[Progress]) -> list[Progress]:
         """Plan, publish, commit one batch; returns the claims that are still ours."""
-        trackers = [tracker for tracker in trackers if tracker.open]
-        if not trackers:
+        owned = [progress for progress in owned if progress.open]
+        if not owned:
             return []
-        if (replay := next((tracker for tracker in trackers if tracker.replay is not None), None)) is not None:
+        if (replay := next((progress for progress in owned if progress.replay is not None), None)) is not None:
             assert replay.replay is not None
             await self._publish(process, committer, {replay: replay.replay.until})
             self.replays += 1
             if not replay.open:
-                return trackers
-            behind = OffsetTracker(
-                replay.topic_partition, replay.processed, incarnation=INCARNATION, epoch=replay.epoch
-            )
+                return owned
+            behind = Progress(replay.topic_partition, replay.processed, incarnation=INCARNATION, epoch=replay.epoch)
             behind.written = replay.written
             replay.close()
             committer.replace(replay, behind)
-            return [behind if tracker is replay else tracker for tracker in trackers]
-        chosen = self.random.sample(trackers, self.random.randrange(1, len(trackers) + 1))
+            return [behind if progress is replay else progress for progress in owned]
+        chosen = self.random.sample(owned, self.random.randrange(1, len(owned) + 1))
         if self.random.random() < 0.05:
             at = max(0, chosen[0].processed - self.random.randrange(0, 8))
             if await committer.store_start(chosen[0], at, new_epoch=True):  # its log was truncated
                 chosen[0].restart(at)
-            return trackers
-        ends = {tracker: tracker.processed + self.random.randrange(1, 10) for tracker in chosen}
+            return owned
+        ends = {progress: progress.processed + self.random.randrange(1, 10) for progress in chosen}
         if self.planning:
             ours = None
             with anyio.move_on_after(self.random.choice([None, None, None, 0.01])):
@@ -383,22 +379,22 @@ class PlanWorld:
                 ours = await committer.plan(plans)
             if ours is None:  # cancelled: none of it is written
                 await committer.commit()
-                return trackers
-            ends = {tracker: until for tracker, until in ends.items() if tracker in ours}
+                return owned
+            ends = {progress: until for progress, until in ends.items() if progress in ours}
         await self._publish(process, committer, ends)
-        return trackers
+        return owned
 
-    async def _publish(self, process: Process, committer: Committer, ends: dict[OffsetTracker, int]) -> None:
-        for tracker, until in ends.items():
-            tracker.hand_over(until)
-        for tracker, until in ends.items():
+    async def _publish(self, process: Process, committer: Committer, ends: dict[Progress, int]) -> None:
+        for progress, until in ends.items():
+            progress.hand_over(until)
+        for progress, until in ends.items():
             await anyio.sleep(self.random.choice([0.0, 0.05, 0.5, 3.0]))
-            identity = RangeIdentity(*tracker.topic_partition, INCARNATION, tracker.epoch, tracker.processed, until)
-            self.publish(process.name, identity, planning.follows([tracker]))
+            identity = RangeIdentity(*progress.topic_partition, INCARNATION, progress.epoch, progress.processed, until)
+            self.publish(process.name, identity, planning.follows([progress]))
         await anyio.sleep(self.random.choice([0.0, 0.05, 0.5]))
-        for tracker, until in ends.items():
-            tracker.written = tracker.processed, until
-            tracker.mark(tracker.processed, until)
+        for progress, until in ends.items():
+            progress.written = progress.processed, until
+            progress.mark(progress.processed, until)
         if self.random.random() < 0.9:  # a commit may fail; its offset is then stored with the next plan
             await committer.commit()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.offsets.progress import Chunk, OffsetTracker
+from kzconsumer.offsets.progress import Chunk, Progress
 from kzconsumer.streams.cursor import StreamCursor
 from tests.support.members import sessions_of
 from tests.support.simulated.broker import SimulatedBroker
@@ -59,7 +59,7 @@ class Turns:
         for broker in self._brokers:
             broker.answered.append(self._answered)
         self._chunks: WeakKeyDictionary[StreamCursor, Chunk] = WeakKeyDictionary()
-        self._passed: WeakKeyDictionary[StreamCursor, dict[OffsetTracker, Passed]] = WeakKeyDictionary()
+        self._passed: WeakKeyDictionary[StreamCursor, dict[Progress, Passed]] = WeakKeyDictionary()
         self._largest = 0
         promises.observers.append(self._handed_out)
 
@@ -68,13 +68,13 @@ class Turns:
         assert member.connector is not None
         for cursor in sessions_of(member.connector).cursors.values():
             chunk = cursor._chunk
-            if chunk is None or chunk.tracker.topic_partition != partition or self._chunks.get(cursor) is chunk:
+            if chunk is None or chunk.progress.topic_partition != partition or self._chunks.get(cursor) is chunk:
                 continue
             self._chunks[cursor] = chunk
             self._largest = max(self._largest, chunk.size)
             before = self._passed.get(cursor, {})
             waiting = {claim: before.get(claim) or Passed() for claim in cursor.queue._queued}
-            waiting.pop(chunk.tracker, None)
+            waiting.pop(chunk.progress, None)
             self._passed[cursor] = waiting
             for claim, passed in waiting.items():
                 passed.bytes, passed.among = passed.bytes + chunk.size, max(passed.among, len(waiting))

@@ -28,7 +28,7 @@ from kzconsumer_tools.cluster.requests import (
     Election,
     Reassigned,
     Reassignment,
-    Refused,
+    RequestRefused,
     Setting,
     changed,
     notification,
@@ -93,7 +93,7 @@ def test_a_reassignment_is_written_as_every_controller_reads_it() -> None:
 def test_requests_that_a_controller_would_ignore_are_refused(
     at: ClusterDescription, shown: TopicDescription, wanted: requests.Wanted, output: str
 ) -> None:
-    with pytest.raises(Refused, match=output):
+    with pytest.raises(RequestRefused, match=output):
         requests.reassignments(at, [shown], wanted)
 
 
@@ -104,7 +104,7 @@ def test_which_controllers_act_on_requests() -> None:
         (cluster(1, controller=ControllerNode(3000, None, kraft=True)), "a KRaft controller"),
         (cluster(1, version=0, controller=None), "brokers of 0.7"),
     ):
-        with pytest.raises(Refused, match=output):
+        with pytest.raises(RequestRefused, match=output):
             requests.require_controller(at)
 
 
@@ -125,7 +125,7 @@ def test_an_election_only_names_possible_leaders() -> None:
         (cluster(1, 2, electing=(("t", 0),)), None, "another election is in progress: t-0"),
         (cluster(1, 2), {"t": {5}}, "has no partition 5"),
     ):
-        with pytest.raises(Refused, match=output):
+        with pytest.raises(RequestRefused, match=output):
             requests.elections(at, [topic()], scope)
 
 
@@ -139,7 +139,7 @@ def test_a_deletion_that_would_not_finish_or_is_harmful_is_refused() -> None:
         (cluster(1, 2, reassigning=(("t", 0),)), topic(), {}, "t is being reassigned"),
         (cluster(1, 2), OLD, {}, "format of Kafka 0.7"),
     ):
-        with pytest.raises(Refused, match=output):
+        with pytest.raises(RequestRefused, match=output):
             requests.require_deletable(at, [shown], groups)
 
 
@@ -159,9 +159,9 @@ def test_brokers_are_notified_in_the_form_of_the_oldest(brokers: list[int], data
 def test_versions_without_a_form_in_common() -> None:
     with pytest.raises(ValueError, match="finish the upgrade"):
         notification("t", [1, 2])
-    with pytest.raises(Refused, match=r"0\.7"):
+    with pytest.raises(RequestRefused, match=r"0\.7"):
         requests.require_brokers(cluster(1, version=0))
-    with pytest.raises(Refused, match="no broker is alive"):
+    with pytest.raises(RequestRefused, match="no broker is alive"):
         requests.require_brokers(cluster())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer.registry.nodes import Listener
+from kzconsumer.registry.nodes import BrokerListener
 from kzconsumer_tools.cluster.description import (
     AssignmentNode,
     BrokerNode,
@@ -51,7 +51,7 @@ def test_brokers(version: str) -> None:
     found = decode_broker(data)
     assert found == BrokerNode(
         expected.version,
-        (Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", PORTS[version]),),
+        (BrokerListener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", PORTS[version]),),
         expected.since,
         expected.rack,
     )
@@ -157,7 +157,7 @@ def test_tables_show_problems_and_whole_names() -> None:
         "     0  0-0 to 0-3",
         "     2  2-0 to 2-0",
     ]
-    node = BrokerNode(5, (Listener("INSIDE", "SSL", "h" * 90, 1),), None, None)
+    node = BrokerNode(5, (BrokerListener("INSIDE", "SSL", "h" * 90, 1),), None, None)
     fault = Unreadable("/controller_epoch", "not a number")
     cluster = cluster_description(None, None, None, {1: node}, 1, ["t"], [("t", 1)], [], [fault])
     lines = cluster_table(cluster).splitlines()

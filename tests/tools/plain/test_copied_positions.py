@@ -22,7 +22,7 @@ from kzconsumer.registry.paths import GroupPaths, topic
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_tools.commands.offsets_apply import import_offsets
 from kzconsumer_tools.offsets.changes import Reset, read_undo
-from kzconsumer_tools.offsets.move import Asked, apply_move, prepare_move
+from kzconsumer_tools.offsets.move import MoveRequest, apply_move, prepare_move
 from kzconsumer_tools.offsets.offset_files import FileFormat, SavedOffset, read_offsets, write_offsets
 from kzconsumer_tools.offsets.prepare import OffsetChanges, prepare_clone, prepare_export, prepare_reset
 from kzconsumer_tools.offsets.stored import Origin
@@ -198,14 +198,14 @@ def test_offsets_of_an_earlier_topic_are_neither_cloned_nor_written_for_kafkas_t
 def test_a_move_to_the_brokers_and_back(keeps_epochs: bool) -> None:
     async def script(cluster: Cluster) -> None:
         cluster.keeps_epochs = keeps_epochs
-        to_kafka = Asked("orders", "new", "kafka", None, None)
+        to_kafka = MoveRequest("orders", "new", "kafka", None, None)
         move = await prepare_move(cluster, to_kafka)
         await apply_move(cluster, to_kafka, move)
         led = 5 if keeps_epochs else -1
         assert cluster.has["new"] == {PLACE: WithBrokers(6, None, leader_epoch=led)}
 
         cluster.has["new"][PLACE] = WithBrokers(8, None, leader_epoch=7)
-        back = Asked("orders", "new", "zookeeper", None, None)
+        back = MoveRequest("orders", "new", "zookeeper", None, None)
         move = await prepare_move(cluster, back)
         undo = move.changes.undo_file()
         await apply_move(cluster, back, move)
@@ -219,7 +219,7 @@ def test_a_move_to_the_brokers_and_back(keeps_epochs: bool) -> None:
 def test_an_undo_file_of_the_brokers_offsets() -> None:
     async def script(cluster: Cluster) -> None:
         cluster.has["new"] = {PLACE: WithBrokers(3, None, leader_epoch=4)}
-        move = await prepare_move(cluster, Asked("orders", "new", "kafka", None, None))
+        move = await prepare_move(cluster, MoveRequest("orders", "new", "kafka", None, None))
         saved = read_undo(move.changes.undo_file())
         assert saved is not None
         assert [each.stored for each in saved] == [WithBrokers(3, None, leader_epoch=4)]

@@ -33,7 +33,7 @@ from kzconsumer.zookeeper.operations import Create, Node, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_tools.exporter import feed, pictures
-from kzconsumer_tools.exporter.exporter import Exporter, Reading, WatchedNodes
+from kzconsumer_tools.exporter.exporter import Exporter, ExporterReading, WatchedNodes
 from kzconsumer_tools.exporter.exporter_server import families, serving
 from kzconsumer_tools.exporter.pictures import Histories, SeenGroup, group_of_nodes
 from kzconsumer_tools.groups.group_lag import LogRange
@@ -130,7 +130,7 @@ def exported(seen: SeenGroup, ends: Mapping[TopicPartition, int]) -> list[Metric
     exporter = Exporter(settings, "c", INTERVAL, 60.0)
     down = {sample.name for metric in families(exporter) for sample in metric.samples}
     assert down == {"kzconsumer_exporter_up", "kzconsumer_exporter_complete"}
-    fresh = Reading(10.0**12, 0.1, {"g": seen}, {"orders": (0, 1, 2, 3)}, ends, {"closed": "not permitted"})
+    fresh = ExporterReading(10.0**12, 0.1, {"g": seen}, {"orders": (0, 1, 2, 3)}, ends, {"closed": "not permitted"})
     exporter._last = fresh
     return list(families(exporter))
 
@@ -332,7 +332,7 @@ def test_a_reading_costs_what_has_changed() -> None:
 
 def shown_by_top(seen: SeenGroup) -> dict[str, Any]:
     """The status that `top --of` shows of it."""
-    reading = Reading(0.0, 0.1, {"g": seen}, {}, {P[0]: 9})
+    reading = ExporterReading(0.0, 0.1, {"g": seen}, {}, {P[0]: 9})
     status: dict[str, Any] = feed.documents(seen, reading, {P[0]: 2.5})["status"]
     return status
 
@@ -429,7 +429,7 @@ async def test_groups_with_odd_names_have_metrics_and_paths(monkeypatch: pytest.
     settings = Settings.from_dict({"zookeeper": {"connect": "zk1:2181"}, "group": {"id": "unused"}})
     exporter = Exporter(settings, "c", INTERVAL, 60.0)
     groups = {name: msgspec.structs.replace(seen, group=name) for name in ODD}
-    exporter._last = Reading(10.0**12, 0.1, groups, {"orders": (0, 1)}, ends)
+    exporter._last = ExporterReading(10.0**12, 0.1, groups, {"orders": (0, 1)}, ends)
     monkeypatch.setattr(Exporter, "run", lambda _: anyio.sleep_forever())
     listen = f"127.0.0.1:{free_port()}"
     async with serving(exporter, StatusSettings(listen=listen), "test"), ClientSession() as http:

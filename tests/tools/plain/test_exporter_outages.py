@@ -20,7 +20,7 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.operations import Create, Delete
 from kzconsumer_tools.exporter import exporter as module
-from kzconsumer_tools.exporter.exporter import DELAY, VALID, Exporter, Reading
+from kzconsumer_tools.exporter.exporter import DELAY, VALID, Exporter, ExporterReading
 from kzconsumer_tools.exporter.exporter_server import families
 from kzconsumer_tools.exporter.kafka_groups import KafkaGroups
 from tests.support.extent import extent
@@ -72,18 +72,18 @@ class Followed:
         self.always_up &= self.exporter.present is not None
         self.world.after(1.0, self._look)
 
-    def next(self) -> Reading:
+    def next(self) -> ExporterReading:
         """The next one, which may be under way."""
         assert self.world.pass_time(VALID * INTERVAL, partial(self._is_new, self.exporter.present))
         assert self.exporter.present is not None
         return self.exporter.present
 
-    def reading(self) -> Reading:
+    def reading(self) -> ExporterReading:
         """One that has begun from now on."""
         self.next()
         return self.next()
 
-    def _is_new(self, before: Reading | None) -> bool:
+    def _is_new(self, before: ExporterReading | None) -> bool:
         return self.exporter.present not in (None, before)
 
     @property
@@ -116,7 +116,7 @@ def followed(
             made.end()
 
 
-def lags(reading: Reading, group: str = "a") -> Counter[int | None]:
+def lags(reading: ExporterReading, group: str = "a") -> Counter[int | None]:
     return Counter(each.lag for each in reading.groups[group].partitions)
 
 

@@ -10,13 +10,13 @@ import pytest
 from kzconsumer.brokers.protocol.cluster_state import MetadataResponse, PartitionMetadata, TopicMetadata
 from kzconsumer.brokers.protocol.error_codes import GROUP_ID_NOT_FOUND, NOT_COORDINATOR
 from kzconsumer.brokers.protocol.groups import (
+    CoordinatedMember,
+    CoordinatorOffset,
     GroupListing,
-    GroupMember,
     GroupState,
     ListedGroup,
     ListGroupsRequest,
     OffsetFetchRequest,
-    StoredOffset,
     StoredOffsets,
 )
 from kzconsumer.brokers.protocol.versions import OFFSET_FETCH, Versions
@@ -30,10 +30,10 @@ from tests.support.readings import looked
 from tests.tools.plain.test_exporter import INTERVAL, P, stored
 from tests.tools.plain.test_group_description import group, node, ours
 
-MEMBER = GroupMember("m-1", "client", "/10.0.0.1", ("orders",), (P[0],))
+MEMBER = CoordinatedMember("m-1", "client", "/10.0.0.1", ("orders",), (P[0],))
 
 
-def kafka(offsets: dict[TopicPartition, int], *members: GroupMember, state: str = "Stable") -> ReadGroup:
+def kafka(offsets: dict[TopicPartition, int], *members: CoordinatedMember, state: str = "Stable") -> ReadGroup:
     return KafkaGroup(GroupState(0, state, members), offsets).read(P[:3])
 
 
@@ -136,7 +136,7 @@ class Coordinating:
             case ListGroupsRequest():
                 return GroupListing(0, (ListedGroup(self._group, "consumer", self._cluster.kind),))
             case OffsetFetchRequest():
-                return StoredOffsets(0, {P[0]: StoredOffset(0, 7)})
+                return StoredOffsets(0, {P[0]: CoordinatorOffset(0, 7)})
             case _:
                 return {self._group: self._cluster.state}
 

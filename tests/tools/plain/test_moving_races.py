@@ -12,7 +12,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.start_rules import Storage, WithBrokers
 from kzconsumer.registry.paths import GroupPaths, topic
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer_tools.offsets.move import Asked, apply_move, prepare_move
+from kzconsumer_tools.offsets.move import MoveRequest, apply_move, prepare_move
 from kzconsumer_tools.offsets.stored import Side
 from kzconsumer_tools.tables.offset_tables import compared_table, move_table
 from tests.support.cluster_in_memory import Cluster
@@ -23,8 +23,8 @@ PLACES = [TopicPartition("orders", number) for number in range(3)]
 OFFSETS = dict(zip(PLACES, (4, 5, 6), strict=True))
 
 
-def asked(to: Side = "kafka", kafka_group: str = "new", storage: Storage | None = None) -> Asked:
-    return Asked("orders", kafka_group, to, storage, None)
+def asked(to: Side = "kafka", kafka_group: str = "new", storage: Storage | None = None) -> MoveRequest:
+    return MoveRequest("orders", kafka_group, to, storage, None)
 
 
 def play(script: Callable[[Cluster], Awaitable[None]]) -> None:

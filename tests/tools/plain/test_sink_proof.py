@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.sinks.interface import HeldRange, Holdings, KeptRange
+from kzconsumer.sinks.interface import HeldRange, Holdings, QuarantinedRange
 from kzconsumer_tools.proof import GroupProgress, InLog, Planned, Proof, gaps, prove
 from kzconsumer_tools.tables.offset_tables import proof_table
 
@@ -56,7 +56,7 @@ class Seen(NamedTuple):
     before: GroupProgress
     holdings: Holdings
     after: GroupProgress
-    aside: list[KeptRange]
+    aside: list[QuarantinedRange]
 
 
 def seen(history: History) -> Seen:
@@ -71,7 +71,7 @@ def seen(history: History) -> Seen:
         GroupProgress(INCARNATION, history.epoch, history.stored),
         Holdings(destination="files", fingerprint="f", ranges=tuple(ranges)),
         GroupProgress(INCARNATION, history.epoch, history.later, planned),
-        [KeptRange(each, each.until - each.first) for each, kind in there if kind == "aside"],
+        [QuarantinedRange(each, each.until - each.first) for each, kind in there if kind == "aside"],
     )
 
 
@@ -140,7 +140,7 @@ def test_a_lost_range_is_a_gap(history: History, data: st.DataObject) -> None:
     assert gap_offsets >= set(range(lost.identity.first, min(lost.identity.until, history.stored)))
     assert {each.kind for each in proof(left, "gone").findings} == kinds(output) == kinds(proof(left, "unknown"))
     # In the sink's quarantine it counts as present.
-    aside = [*found.aside, KeptRange(lost.identity, lost.records_in)]
+    aside = [*found.aside, QuarantinedRange(lost.identity, lost.records_in)]
     assert "gap" not in kinds(proof(left._replace(aside=aside)))
 
 
@@ -220,5 +220,5 @@ def test_records_consumed_again_after_a_reset_are_a_note() -> None:
     assert proof(found).notes == ("t-0: 6 offsets of epoch 0 were consumed again in epoch 1, after a reset",)
 
 
-def _rest() -> tuple[GroupProgress, list[KeptRange]]:
+def _rest() -> tuple[GroupProgress, list[QuarantinedRange]]:
     return GroupProgress(INCARNATION, 1, 10), []

@@ -21,7 +21,7 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
-from kzconsumer_tools.exporter.exporter import Exporter, Reading
+from kzconsumer_tools.exporter.exporter import Exporter, ExporterReading
 from kzconsumer_tools.exporter.pictures import status
 from tests.support.command_line import CommandLine
 from tests.support.extent import NIGHTLY, extent
@@ -312,7 +312,7 @@ async def found_by_lag(kzconsumer: CommandLine, group: str) -> Any:
     return json.loads(done.out)
 
 
-async def exported(cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch) -> Reading:
+async def exported(cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch) -> ExporterReading:
     settings = Settings.from_dict({"zookeeper": {"connect": cluster.connect}, "group": {"id": "unused"}})
     exporter = Exporter(settings, "c", 1.0, 60.0, wanted=lambda name: name.startswith(f"{unique}-"))
     async with anyio.create_task_group() as tasks:

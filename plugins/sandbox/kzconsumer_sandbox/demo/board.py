@@ -173,7 +173,7 @@ def member_name(group: str, owner: str) -> str:
     return owner.removeprefix(f"{group}_").rpartition("-")[0]
 
 
-class GroupView:
+class DemoGroup:
     """Reads one topic's nodes of one group, all partitions at once."""
 
     def __init__(self, session: ZooKeeperSession, group: str, topic: str, partitions: int) -> None:

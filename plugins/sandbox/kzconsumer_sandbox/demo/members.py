@@ -53,7 +53,7 @@ progress_interval = "500ms"
 """
 
 
-class Line(msgspec.Struct):
+class LogLine(msgspec.Struct):
     """The fields of a log line that the demo reads."""
 
     event: str
@@ -74,7 +74,7 @@ def configuration(*, connect: str, group: str, topic: str, name: str, path: Path
     return _CONFIGURATION.format(timeout=SESSION_TIMEOUT, **quoted)
 
 
-class Member(ServerProcess):
+class DemoMember(ServerProcess):
     """One member; its id in ZooKeeper is `<group>_<name>`. Killed by the kernel with the demo."""
 
     def __init__(self, name: str, folder: Path, text: str) -> None:
@@ -133,7 +133,7 @@ class Member(ServerProcess):
 
     def _take(self, text: bytes) -> None:
         try:
-            line = msgspec.json.decode(text, type=Line)
+            line = msgspec.json.decode(text, type=LogLine)
         except msgspec.MsgspecError:
             return  # printed by a library or by Spark
         if line.event == "positions":
@@ -151,7 +151,7 @@ class Member(ServerProcess):
 
 def _is_frequent(text: str) -> bool:
     try:
-        line = msgspec.json.decode(text, type=Line)
+        line = msgspec.json.decode(text, type=LogLine)
     except msgspec.MsgspecError:
         return False
     return line.level == "debug" or line.event == "progress"

@@ -26,8 +26,8 @@ from kzconsumer.errors import sole_cause
 from kzconsumer.own_directory import own_directory
 from kzconsumer.zookeeper.operations import ConnectString
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer_sandbox.demo.board import Board, Counted, GroupView, MemberRow, MemberState, count, partition_rows
-from kzconsumer_sandbox.demo.members import SESSION_TIMEOUT, Member, Production, configuration, kill, wait_gone
+from kzconsumer_sandbox.demo.board import Board, Counted, DemoGroup, MemberRow, MemberState, count, partition_rows
+from kzconsumer_sandbox.demo.members import SESSION_TIMEOUT, DemoMember, Production, configuration, kill, wait_gone
 from kzconsumer_sandbox.demo.screen import Figures, Screen, judge, notes, open_screen, verdict_table
 from kzconsumer_sandbox.sandbox_errors import DemoFailed, SandboxError
 from kzconsumer_sandbox.servers.readiness import create_topic
@@ -60,7 +60,7 @@ class Scenario:
         self._board = Board(messages)
         self._changed = anyio.Event()
         self.path = folder / "parquet"
-        self.members: list[Member] = []
+        self.members: list[DemoMember] = []
 
     def __repr__(self) -> str:
         return f"<Scenario {self._board.committed} of {self._messages} committed, members {self.members}>"
@@ -78,7 +78,7 @@ class Scenario:
         show("servers are down; counting the records in the Parquet files")
         return takeover, await count(self.path, self._messages)
 
-    async def _consume(self, view: GroupView, production: Production) -> float:
+    async def _consume(self, view: DemoGroup, production: Production) -> float:
         """Everything from the first member's start to the last one's end."""
         show = self._screen.show
         first, second, third = self.members
@@ -111,7 +111,7 @@ class Scenario:
         show("SIGTERM: both members have stopped with exit status 0")
         return takeover
 
-    async def _kill(self, victim: Member, successor: Member, view: GroupView) -> float:
+    async def _kill(self, victim: DemoMember, successor: DemoMember, view: DemoGroup) -> float:
         """kill -9 of one member, the start of another; the seconds until others own what the victim owned."""
         owners = await view.owners()
         orphaned = frozenset(partition for partition, owner in owners.items() if owner == victim.name)
@@ -125,12 +125,12 @@ class Scenario:
         return takeover
 
     @asynccontextmanager
-    async def _watching(self, sandbox: Sandbox) -> AsyncIterator[tuple[GroupView, Production]]:
+    async def _watching(self, sandbox: Sandbox) -> AsyncIterator[tuple[DemoGroup, Production]]:
         """Production under way and the board kept up to date; members are dead afterwards."""
         connect = ConnectString.parse(sandbox.zookeeper_connect)
         production = Production(sandbox.bootstrap, TOPIC, PARTITIONS, self._messages)
         async with ZooKeeperSession(connect, SESSION_TIMEOUT) as session, anyio.create_task_group() as tasks:
-            view = GroupView(session, GROUP, TOPIC, PARTITIONS)
+            view = DemoGroup(session, GROUP, TOPIC, PARTITIONS)
             try:
                 tasks.start_soon(partial(to_thread.run_sync, production.run, abandon_on_cancel=True))
                 tasks.start_soon(self._keep_board, view, production)
@@ -141,7 +141,7 @@ class Scenario:
                     member.kill()
             tasks.cancel_scope.cancel()
 
-    async def _keep_board(self, view: GroupView, production: Production) -> None:
+    async def _keep_board(self, view: DemoGroup, production: Production) -> None:
         """Raises DemoFailed when a member ends out of turn or there is no progress any more."""
         before: object = None
         since = now()
@@ -174,11 +174,11 @@ class Scenario:
         while not condition(self._board):
             await self._changed.wait()
 
-    def _member(self, name: str, connect: str) -> Member:
+    def _member(self, name: str, connect: str) -> DemoMember:
         text = configuration(
             connect=connect, group=GROUP, topic=TOPIC, name=name, path=self.path, scratch=self._folder / "scratch"
         )
-        return Member(name, self._folder / name, text)
+        return DemoMember(name, self._folder / name, text)
 
 
 # Runs the demo in a temporary directory: signals, output, and cleaning up.

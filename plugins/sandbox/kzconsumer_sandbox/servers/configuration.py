@@ -140,7 +140,7 @@ def zookeeper_properties(folder: Path, port: int) -> dict[str, object]:
     }
 
 
-class Listener(NamedTuple):
+class ListenerSetting(NamedTuple):
     """A listener besides the plain one; settings of its protocol are in the broker's `config`."""
 
     protocol: str
@@ -154,7 +154,7 @@ def broker_properties(
     port: int,
     zookeeper: str,
     extra: Mapping[str, object],
-    listeners: Mapping[str, Listener],
+    listeners: Mapping[str, ListenerSetting],
 ) -> dict[str, object]:
     """server.properties; `extra` overrides. No automatic topic creation, and no retention.
 
@@ -164,7 +164,7 @@ def broker_properties(
     (0.10.2 and later).
     """
     if version.listeners:
-        all_listeners = {"PLAINTEXT": Listener("PLAINTEXT", port), **listeners}
+        all_listeners = {"PLAINTEXT": ListenerSetting("PLAINTEXT", port), **listeners}
         where = {"listeners": ",".join(f"{name}://{HOST}:{each.port}" for name, each in all_listeners.items())}
         if listeners:
             protocols = ",".join(f"{name}:{each.protocol}" for name, each in all_listeners.items())

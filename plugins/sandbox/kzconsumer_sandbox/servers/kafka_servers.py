@@ -18,7 +18,7 @@ from kzconsumer_sandbox.servers.configuration import (
     HOST,
     LOG4J,
     QUICK_START,
-    Listener,
+    ListenerSetting,
     as_text,
     broker_properties,
     free_port,
@@ -173,7 +173,7 @@ class BrokerServer(ServerProcess):
         self.port = port or free_port()
         self.quorum = quorum
         self.migrating = False
-        self.listeners = {name: Listener(protocol, free_port()) for name, protocol in listeners.items()}
+        self.listeners = {name: ListenerSetting(protocol, free_port()) for name, protocol in listeners.items()}
         self._version = version
         self._zookeeper = ConnectString.parse(zookeeper)
         self._java = java
@@ -203,7 +203,7 @@ class BrokerServer(ServerProcess):
         roles = "broker"
         if quorum is not None and quorum.node == self.id:
             roles = "broker,controller"
-            listeners["CONTROLLER"] = Listener("PLAINTEXT", quorum.port)
+            listeners["CONTROLLER"] = ListenerSetting("PLAINTEXT", quorum.port)
         properties = broker_properties(
             self._version, self.folder, self.id, self.port, zookeeper, self._config, listeners
         )

@@ -159,7 +159,7 @@ UNDECODABLE = "undecodable"
 """The class of errors of records whose key or value cannot be decoded."""
 
 
-class BadRecord(Exception):
+class UndecodableRecord(Exception):
     """Too many records cannot be decoded."""
 
 
@@ -299,7 +299,9 @@ class Shaping:
             .collect()
         )
         if (fatal := sum(row.fatal for row in rows)) > MOST_REJECTED:
-            raise BadRecord(f"{fatal} records of one batch cannot be decoded: this is not a matter of single records")
+            raise UndecodableRecord(
+                f"{fatal} records of one batch cannot be decoded: this is not a matter of single records"
+            )
         if fatal:
             found = decoded.where(F.col(_FATAL).isNotNull()).select(*_POSITION, _FATAL).orderBy(*_POSITION).collect()
             raise RecordsRejectedError(Rejected(row[0], row[1], row[2], row[3], UNDECODABLE) for row in found)

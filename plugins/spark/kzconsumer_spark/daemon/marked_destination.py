@@ -24,7 +24,7 @@ from kzconsumer.model import RangeIdentity
 from kzconsumer.plugins import load_function, load_plain_function
 from kzconsumer.sinks.interface import Batch, HeldRange, Preview
 from kzconsumer_files.holdings import Held, files
-from kzconsumer_files.names import NotOurs, Overlap, Owner, data_file, fingerprint
+from kzconsumer_files.names import NotOurs, RangeOverlap, TargetOwner, data_file, fingerprint
 from kzconsumer_files.object_store import StoreUnavailable
 from kzconsumer_files.target import target_at
 from kzconsumer_files.writer import TargetDestination
@@ -37,7 +37,7 @@ from kzconsumer_spark.destinations.function_batch import takes_batch
 from kzconsumer_spark.pipe.messages import (
     Failed,
     PreviewRequest,
-    Start,
+    StartWorker,
     To,
     ToDelta,
     ToFiles,
@@ -50,7 +50,7 @@ _Answer = TypeVar("_Answer")
 _log = get_logger("kzconsumer.spark")
 
 
-class ClaimedDestination(Protocol):
+class MarkedDestination(Protocol):
     """All calls block. `to`, which goes to the worker, and `fingerprint` are valid once `claim` has returned."""
 
     @property
@@ -66,11 +66,11 @@ class ClaimedDestination(Protocol):
         """Whether it has a ledger of all published ranges."""
         ...
 
-    def claim(self, owner: Owner) -> None:
+    def claim(self, owner: TargetOwner) -> None:
         """Make the destination if need be, and record its owner. Raises NotOurs, OSError."""
         ...
 
-    def find(self, owner: Owner) -> None:
+    def find(self, owner: TargetOwner) -> None:
         """As `claim`, but nothing is made. Raises NotOurs, also if there is no destination; OSError."""
         ...
 
@@ -103,7 +103,7 @@ def require_usable(to: To, conf: Mapping[str, str]) -> None:
             require_driver(conf)
 
 
-def claimed_destination(to: To) -> ClaimedDestination:
+def claimed_destination(to: To) -> MarkedDestination:
     match to:
         case ToFiles():
             return Files(to)
@@ -123,7 +123,7 @@ def claimed_destination(to: To) -> ClaimedDestination:
             return Functions(to)
 
 
-def claim(destination: ClaimedDestination, owner: Owner) -> None:
+def claim(destination: MarkedDestination, owner: TargetOwner) -> None:
     """Raises ConfigError if that is not possible, SinkError if a store does not answer."""
     try:
         destination.claim(owner)
@@ -145,7 +145,7 @@ async def answer(question: Callable[[], _Answer], options: SparkOptions) -> _Ans
     for attempt, pause in options.tries():
         try:
             return await anyio.to_thread.run_sync(question, abandon_on_cancel=True)
-        except Overlap as error:  # a retry would find the same
+        except RangeOverlap as error:  # a retry would find the same
             raise SinkError(f"{WHERE}: {error}") from error
         except OSError as error:
             reason = error
@@ -179,10 +179,10 @@ class Functions:
     def fingerprint(self) -> str:
         return fingerprint("function", self.to.function) if self._planned else ""
 
-    def claim(self, owner: Owner) -> None:
+    def claim(self, owner: TargetOwner) -> None:
         return None
 
-    def find(self, owner: Owner) -> None:
+    def find(self, owner: TargetOwner) -> None:
         raise NotOurs("a function cannot be asked what it has done")
 
     def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
@@ -276,7 +276,7 @@ def _faulty(held: HeldRange, fault: str) -> HeldRange:
 
 
 def held(
-    destination: ClaimedDestination,
+    destination: MarkedDestination,
     find: Callable[[], None],
     options: SparkOptions,
     *,
@@ -296,7 +296,9 @@ def held(
         raise SinkError(f"{WHERE}: {error}") from error
 
 
-async def preview(batch: Batch, options: SparkOptions, start: Callable[[Directories, str, int], Start]) -> Preview:
+async def preview(
+    batch: Batch, options: SparkOptions, start: Callable[[Directories, str, int], StartWorker]
+) -> Preview:
     """Have a Spark process of its own shape the batch. Raises ConfigError, SinkError."""
     directories = await anyio.to_thread.run_sync(make_directories, options)
     try:

@@ -22,12 +22,12 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity, Wants
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import Batch, Holdings, Preview, RecordsRejectedError, SinkContext, StepNotRecordedError
-from kzconsumer_files.names import Owner, fingerprint, scope
+from kzconsumer_files.names import TargetOwner, fingerprint, scope
 from kzconsumer_files.parquet import unstorable
 from kzconsumer_spark.columns.schemas import check_files
 from kzconsumer_spark.daemon import marked_destination, workers
 from kzconsumer_spark.daemon.marked_destination import (
-    ClaimedDestination,
+    MarkedDestination,
     answer,
     claim,
     claimed_destination,
@@ -46,7 +46,7 @@ from kzconsumer_spark.pipe.messages import (
     Recorded,
     RunBatch,
     SpooledRange,
-    Start,
+    StartWorker,
     StepDone,
     ToFunction,
 )
@@ -70,7 +70,7 @@ class SparkSink:
         self._context = context
         self.wants: Wants = "ranges" if self._options.executors_fetch else "columns"
         self._kafka = _kafka(context.settings) if self._options.executors_fetch else None
-        self._owner = Owner(cluster=context.cluster, group=context.group)
+        self._owner = TargetOwner(cluster=context.cluster, group=context.group)
         self._destination = self._checked()
         # Milliseconds, then counted up: a function never gets the same batch_id twice, also not in a later run.
         self._next_batch = time.time_ns() // 1_000_000
@@ -79,7 +79,7 @@ class SparkSink:
         self._outage: str | None = None
         self._stack = AsyncExitStack()
 
-    def _checked(self) -> ClaimedDestination:
+    def _checked(self) -> MarkedDestination:
         """The destination. Raises ConfigError with its faults and those of the files that the options name."""
         faults: list[str] = []
         try:
@@ -286,8 +286,8 @@ class SparkSink:
                 return event
         raise AssertionError(f"batch {batch.number} answered by {event!r}")
 
-    def _start(self, directories: Directories, scratch: str, next_batch: int) -> Start:
-        return Start(
+    def _start(self, directories: Directories, scratch: str, next_batch: int) -> StartWorker:
+        return StartWorker(
             scratch=scratch,
             spool=directories.spool.uri,
             master=self._options.master,

@@ -30,11 +30,11 @@ from kzconsumer_spark.pipe.messages import (
     Command,
     Event,
     Failed,
-    Heartbeat,
+    LeaseRenewal,
     Progress,
     Ready,
-    Start,
-    Stop,
+    StartWorker,
+    StopWorker,
     decode_event,
     encode,
 )
@@ -77,7 +77,7 @@ class WorkerProcess:
         return self._process.pid
 
     @classmethod
-    async def open(cls, start: Start, environment: Mapping[str, str], tasks: TaskGroup) -> WorkerProcess:
+    async def open(cls, start: StartWorker, environment: Mapping[str, str], tasks: TaskGroup) -> WorkerProcess:
         """Start a worker and wait until Spark is ready, without a time limit. One of `tasks` reads what it sends.
 
         Raises WorkerDied with the reason, ConfigError for settings that only Spark could find wrong.
@@ -114,7 +114,7 @@ class WorkerProcess:
             raise WorkerDied("the Spark worker process died") from error
 
     async def heartbeat(self, safe_until: float) -> None:
-        await self.send(Heartbeat(finite(safe_until)))
+        await self.send(LeaseRenewal(finite(safe_until)))
 
     async def receive(self) -> Event:
         """The next event but Progress. Raises WorkerDied when there will be none."""
@@ -137,7 +137,7 @@ class WorkerProcess:
         """Let Spark end in its own way within a few seconds, then `close`. Only between batches."""
         with anyio.move_on_after(_STOP_SECONDS):
             try:
-                await self.send(Stop())
+                await self.send(StopWorker())
                 await self._process.wait()
             except WorkerDied:
                 pass
@@ -236,7 +236,7 @@ class Workers:
         options: SparkOptions,
         environment: Mapping[str, str],
         scratch: Path,
-        start: Callable[[str, int], Start],
+        start: Callable[[str, int], StartWorker],
         safe_until: Callable[[], float],
     ) -> None:
         """`start` makes the first message to a worker, of its directory and the number of its first batch."""

@@ -36,7 +36,7 @@ from kzconsumer_files.object_store import (
 from kzconsumer_files.private_directory import local_attempts, make_local_attempts
 from kzconsumer_spark.destinations.delta_columns import further_columns, rules_of, table_columns
 from kzconsumer_spark.pipe.messages import ToDelta
-from kzconsumer_spark.ranges.history import Committed
+from kzconsumer_spark.ranges.history import CommitNote
 
 # The versions of applications in a Delta table: where the log has each partition.
 #
@@ -250,11 +250,11 @@ class AddedFile(NamedTuple):
     values: Mapping[str, str | None]
 
 
-class History(NamedTuple):
+class DeltaHistory(NamedTuple):
     """Our commits in order, as far back as the log goes: to version `begins`."""
 
     begins: int
-    commits: tuple[Committed, ...]
+    commits: tuple[CommitNote, ...]
 
 
 class DeltaLog:
@@ -294,7 +294,7 @@ class DeltaLog:
             return self._applications.version(table, application)
 
     def commit(
-        self, table: DeltaTable, said: Committed, versions: Mapping[str, int], files: Sequence[AddedFile] = ()
+        self, table: DeltaTable, said: CommitNote, versions: Mapping[str, int], files: Sequence[AddedFile] = ()
     ) -> bool:
         """Add files and set versions of applications; False if another commit was made since the table was read.
 
@@ -336,11 +336,11 @@ class DeltaLog:
         sync_directory(log)
         self._synced = last
 
-    def history(self, table: DeltaTable) -> History:
+    def history(self, table: DeltaTable) -> DeltaHistory:
         with self._errors():
             found = sorted(table.history(), key=lambda each: each["version"])
-        ours = (msgspec.convert(each[_COMMITS], Committed) for each in found if _COMMITS in each)
-        return History(found[0]["version"] if found else table.version() + 1, tuple(ours))
+        ours = (msgspec.convert(each[_COMMITS], CommitNote) for each in found if _COMMITS in each)
+        return DeltaHistory(found[0]["version"] if found else table.version() + 1, tuple(ours))
 
     def files(self, table: DeltaTable) -> frozenset[str]:
         """The current files of the table."""

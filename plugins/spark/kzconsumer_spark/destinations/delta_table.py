@@ -21,8 +21,8 @@ from kzconsumer_files.names import (
     AnyRange,
     LedgerEntry,
     NotOurs,
-    Owner,
     RecordRange,
+    TargetOwner,
     aside_entry,
     fingerprint,
     ledger_entry,
@@ -33,11 +33,11 @@ from kzconsumer_files.names import (
     unique_file,
 )
 from kzconsumer_files.private_directory import dead_attempts
-from kzconsumer_files.publication import KeptAside, StagedRange
+from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_spark.destinations.delta_columns import partition_values
-from kzconsumer_spark.destinations.delta_log import AddedFile, DeltaLog, History, place_of
+from kzconsumer_spark.destinations.delta_log import AddedFile, DeltaHistory, DeltaLog, place_of
 from kzconsumer_spark.pipe.messages import ToDelta
-from kzconsumer_spark.ranges.history import Committed, Positions, held_by_commits
+from kzconsumer_spark.ranges.history import CommitNote, Positions, held_by_commits
 
 _MARKER: Final = "delta.json"
 _TRIES: Final = 100
@@ -76,7 +76,7 @@ class DeltaTarget:
         """Contains the id in the directory, not its path: members may mount it under different names."""
         return fingerprint("delta", self._id, self._to.partition_by)
 
-    def claim(self, owner: Owner) -> None:
+    def claim(self, owner: TargetOwner) -> None:
         """Make the directory, if need be, and mark it. The table is made with the first rows, whose columns it has.
 
         Raises NotOurs for a directory with other content, or a table that requires more of writers than we do.
@@ -87,7 +87,7 @@ class DeltaTarget:
             self._state.create(_MARKER, msgspec.json.encode({"version": 1, "id": uuid.uuid4().hex}))
         self.find(owner)
 
-    def find(self, owner: Owner) -> None:
+    def find(self, owner: TargetOwner) -> None:
         marker = self._state.read(_MARKER)
         if marker is None:
             raise NotOurs(f"{self._place.uri} is not marked as a Delta table that a group writes to")
@@ -116,7 +116,7 @@ class DeltaTarget:
             table = self.open()
         if table is None:
             return True
-        said = Committed(self._to.scope, (aside_entry(part, records, ""),))
+        said = CommitNote(self._to.scope, (aside_entry(part, records, ""),))
         positions = self._positions(table)
         # The table's creator may have looked before the file was there: from here on only the log counts.
         while not positions.is_aside(part):
@@ -180,7 +180,7 @@ class DeltaTarget:
             positions.require_behind(each.part for each in missing)
             self._log.require_simple(table, self._to.partition_by)
             if columns is None or self._log.take_columns(table, columns):
-                said = Committed(self._to.scope, tuple(each.entry for each in missing))
+                said = CommitNote(self._to.scope, tuple(each.entry for each in missing))
                 versions = {positions.application(each.part): each.part.until for each in missing}
                 require_lease()
                 committed = self._log.commit(table, said, versions, [file for each in missing for file in each.files])
@@ -196,10 +196,10 @@ class DeltaTarget:
         self._require_not_aside(table, [each.part for each in additions if each not in missing])
         return len(missing)
 
-    def history(self, table: DeltaTable) -> History:
+    def history(self, table: DeltaTable) -> DeltaHistory:
         """Of this group. Raises OSError."""
         begins, commits = self._log.history(table)
-        return History(begins, tuple(each for each in commits if each.scope == self._to.scope))
+        return DeltaHistory(begins, tuple(each for each in commits if each.scope == self._to.scope))
 
     def read(self, name: str) -> BufferedIOBase:
         """A data file. Raises FileNotFoundError, OSError."""
@@ -249,7 +249,7 @@ class DeltaTarget:
     def _require_not_aside(self, table: DeltaTable | None, ranges: Sequence[AnyRange]) -> None:
         for part in ranges:
             if self._is_aside(table, part):
-                raise KeptAside(range_name(part))
+                raise SetAside(range_name(part))
 
     def _require_place(self) -> None:
         if self._state.read(MARKER) is not None:

@@ -38,7 +38,7 @@ from kzconsumer_spark.destinations.iceberg_columns import (
     require_partition_columns,
 )
 from kzconsumer_spark.pipe.messages import ToIceberg
-from kzconsumer_spark.ranges.history import Committed
+from kzconsumer_spark.ranges.history import CommitNote
 
 # It warns of each column for which a file has no statistics, with each file.
 logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
@@ -60,11 +60,11 @@ class TableError(OSError):
     """An error of the catalog or the table, in one line."""
 
 
-class History(NamedTuple):
+class IcebergHistory(NamedTuple):
     """Our snapshots in order, as far back as the table keeps them; `complete` if that is to the first one."""
 
     complete: bool
-    commits: tuple[Committed, ...]
+    commits: tuple[CommitNote, ...]
 
 
 class TableFile(NamedTuple):
@@ -136,7 +136,7 @@ class IcebergLog:
         return None if found is None else int(found)
 
     def commit(
-        self, table: Table, said: Committed, versions: Mapping[str, int], files: Sequence[TableFile] = ()
+        self, table: Table, said: CommitNote, versions: Mapping[str, int], files: Sequence[TableFile] = ()
     ) -> bool:
         """Add a snapshot with files, and set versions of applications; False if the table was changed since.
 
@@ -197,12 +197,12 @@ class IcebergLog:
             with suppress(PermissionError):
                 sync_directory(each)
 
-    def history(self, table: Table) -> History:
+    def history(self, table: Table) -> IcebergHistory:
         snapshots = sorted(table.metadata.snapshots, key=lambda each: each.sequence_number or 0)
         summaries = (each.summary.additional_properties for each in snapshots if each.summary is not None)
-        ours = (msgspec.json.decode(each[_COMMITS], type=Committed) for each in summaries if _COMMITS in each)
+        ours = (msgspec.json.decode(each[_COMMITS], type=CommitNote) for each in summaries if _COMMITS in each)
         # Tables of version 1 do not number their snapshots.
-        return History(not snapshots or snapshots[0].sequence_number == 1, tuple(ours))
+        return IcebergHistory(not snapshots or snapshots[0].sequence_number == 1, tuple(ours))
 
     def files(self, table: Table) -> frozenset[str]:
         """The current data files."""

@@ -21,8 +21,8 @@ from kzconsumer_files.names import (
     AnyRange,
     LedgerEntry,
     NotOurs,
-    Owner,
     RecordRange,
+    TargetOwner,
     aside_entry,
     fingerprint,
     ledger_entry,
@@ -31,10 +31,10 @@ from kzconsumer_files.names import (
     unique_file,
 )
 from kzconsumer_files.private_directory import dead_attempts, local_attempts, make_local_attempts
-from kzconsumer_files.publication import KeptAside, StagedRange
-from kzconsumer_spark.destinations.iceberg_log import History, IcebergLog, TableFile, is_local, local
+from kzconsumer_files.publication import SetAside, StagedRange
+from kzconsumer_spark.destinations.iceberg_log import IcebergHistory, IcebergLog, TableFile, is_local, local
 from kzconsumer_spark.pipe.messages import ToIceberg
-from kzconsumer_spark.ranges.history import Committed, Positions, held_by_commits
+from kzconsumer_spark.ranges.history import CommitNote, Positions, held_by_commits
 
 _TRIES: Final = 100
 _Range = TypeVar("_Range", bound=AnyRange)
@@ -66,14 +66,14 @@ class IcebergTarget:
         """Contains the table's UUID, not its name: members may name catalogs differently."""
         return fingerprint("iceberg", self._id, self._to.partition_by)
 
-    def claim(self, owner: Owner) -> None:
+    def claim(self, owner: TargetOwner) -> None:
         """Make the namespace and the table, if need be. Raises NotOurs for a table that cannot be written to."""
         table = self._log.make()
         if not is_local(table.location()):
             make_local_attempts()
         self._take(owner, table)
 
-    def find(self, owner: Owner) -> None:
+    def find(self, owner: TargetOwner) -> None:
         table = self._log.open()
         if table is None:
             raise NotOurs(f"there is no Iceberg table {self._to.table} in the catalog {self._to.catalog}")
@@ -87,7 +87,7 @@ class IcebergTarget:
 
     def set_aside(self, part: RangeIdentity, records: int) -> bool:
         """By a snapshot without files."""
-        said = Committed(self._to.scope, (aside_entry(part, records, ""),))
+        said = CommitNote(self._to.scope, (aside_entry(part, records, ""),))
         table = self.open()
         while not (positions := self._positions(table)).is_aside(part):
             if positions.reaches(part):
@@ -151,7 +151,7 @@ class IcebergTarget:
             positions.require_behind(each.part for each in missing)
             self._log.require_simple(table)
             if sample is None or self._log.take_columns(table, sample):
-                said = Committed(self._to.scope, tuple(each.entry for each in missing))
+                said = CommitNote(self._to.scope, tuple(each.entry for each in missing))
                 versions = {positions.application(each.part): each.part.until for each in missing}
                 require_lease()
                 committed = self._log.commit(table, said, versions, [file for each in missing for file in each.files])
@@ -166,10 +166,10 @@ class IcebergTarget:
         _require_not_aside(self._positions(table), [each.part for each in staged])
         return len(missing)
 
-    def history(self, table: Table) -> History:
+    def history(self, table: Table) -> IcebergHistory:
         """Of this group."""
         complete, commits = self._log.history(table)
-        return History(complete, tuple(each for each in commits if each.scope == self._to.scope))
+        return IcebergHistory(complete, tuple(each for each in commits if each.scope == self._to.scope))
 
     def reader(self, table: Table) -> Callable[[str], Any]:
         """See `IcebergLog.reader`."""
@@ -197,7 +197,7 @@ class IcebergTarget:
             sync_directory(local(data))
         return additions
 
-    def _take(self, owner: Owner, table: Table) -> None:
+    def _take(self, owner: TargetOwner, table: Table) -> None:
         self._id = str(table.metadata.table_uuid)
         self._log.require_simple(table)
         identity = scope(owner.cluster, owner.group, owner.sink)
@@ -210,7 +210,7 @@ class IcebergTarget:
 def _require_not_aside(positions: Positions, ranges: Sequence[AnyRange]) -> None:
     for part in ranges:
         if positions.is_aside(part):
-            raise KeptAside(range_name(part))
+            raise SetAside(range_name(part))
 
 
 # The ranges that an Iceberg table holds, from the snapshots that it keeps, and the rows in its current files.

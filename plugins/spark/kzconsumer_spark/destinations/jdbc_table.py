@@ -25,15 +25,15 @@ from kzconsumer_files.holdings import Held, kept_aside
 from kzconsumer_files.names import (
     AnyRange,
     NotOurs,
-    Overlap,
-    Owner,
+    RangeOverlap,
     RecordRange,
+    TargetOwner,
     fingerprint,
     identity_of,
     range_name,
     require_apart,
 )
-from kzconsumer_files.publication import KeptAside
+from kzconsumer_files.publication import SetAside
 from kzconsumer_spark.destinations.jdbc_database import (
     STAGE,
     Connection,
@@ -88,7 +88,7 @@ class JdbcTable:
         """Raises OSError, ConfigError."""
         return connect(self._to)
 
-    def claim(self, owner: Owner) -> None:
+    def claim(self, owner: TargetOwner) -> None:
         """Make the ledger if there is none, and find or make the id of this group's ranges in it."""
         ours = owner.cluster, owner.group, owner.sink
         with self.connect() as connection, database_errors(), connection.transaction():
@@ -107,7 +107,7 @@ class JdbcTable:
                 _log.warning("PostgreSQL runs without fsync", table=self._to.table)
         self.find(owner)
 
-    def find(self, owner: Owner) -> None:
+    def find(self, owner: TargetOwner) -> None:
         """Find the id. Raises NotOurs if the ledger has none of this group."""
         key = self._to.table, owner.cluster, owner.group, owner.sink
         query = SQL('SELECT id FROM {} WHERE "table" = %s AND cluster = %s AND "group" = %s AND sink = %s')
@@ -167,7 +167,7 @@ class JdbcTable:
         found = self._kept_aside(connection, ranges)
         for part, is_aside in found.items():
             if is_aside:
-                raise KeptAside(range_name(part))
+                raise SetAside(range_name(part))
         return [part for part, is_aside in found.items() if is_aside is None]
 
     def _kept_aside(self, connection: Connection, ranges: Sequence[_Range]) -> dict[_Range, bool | None]:
@@ -219,12 +219,12 @@ class JdbcTable:
         with database_errors(), connection.transaction():
             # In a fixed order: otherwise two writers of the same ranges could deadlock.
             ordered = sorted(rows, key=lambda part: part.range)
-            overlaps: dict[_Records, Overlap] = {}
+            overlaps: dict[_Records, RangeOverlap] = {}
             before = {each.topic_partition: each for each in follows}
             for part in ordered:
                 try:
                     self._require_apart(connection, identity_of(part), before.get(part.range.topic_partition))
-                except Overlap as error:
+                except RangeOverlap as error:
                     overlaps[part] = error
             ours = [
                 part

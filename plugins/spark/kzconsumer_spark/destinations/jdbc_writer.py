@@ -15,7 +15,7 @@ from pyspark.sql import functions as sql
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.model import OffsetRange
-from kzconsumer_files.writer import Written
+from kzconsumer_files.writer import WriteResult
 from kzconsumer_spark.destinations.jdbc_database import DRIVER, MISSING, Connection
 from kzconsumer_spark.destinations.jdbc_database import password as read_password
 from kzconsumer_spark.destinations.jdbc_table import JdbcTable
@@ -25,7 +25,7 @@ from kzconsumer_spark.ranges.batch import (
     STAGED_ROW,
     AsTheyCame,
     Permission,
-    Shaping,
+    RowShaping,
     SparkBatch,
     require_all,
     tag_of,
@@ -53,7 +53,7 @@ _TYPES: Final[dict[type[types.DataType], str]] = {
 class JdbcDestination:
     """Each range's rows in the table once, with a row of the ledger."""
 
-    def __init__(self, session: SparkSession, to: ToJdbc, lease: Permission, shaping: Shaping | None = None) -> None:
+    def __init__(self, session: SparkSession, to: ToJdbc, lease: Permission, shaping: RowShaping | None = None) -> None:
         self._to = to
         self._lease = lease
         self._shaping = shaping or AsTheyCame()
@@ -61,12 +61,12 @@ class JdbcDestination:
         self._held: tuple[Connection, str] | None = None
         _require_driver(session)
 
-    def write(self, batch: SparkBatch) -> Written:
+    def write(self, batch: SparkBatch) -> WriteResult:
         try:
             connection, stage = self._hold()
             missing = self._table.missing(connection, batch.ranges)
             if not missing:
-                return Written(0, 0, len(batch.ranges))
+                return WriteResult(0, 0, len(batch.ranges))
             rows = dict.fromkeys(missing, 0)
             columns: list[str] = []
             quarantined: Mapping[OffsetRange, int] = {}
@@ -79,7 +79,7 @@ class JdbcDestination:
         except BaseException:
             self.close()
             raise
-        return Written(sum(rows.values()), published, len(batch.ranges) - published)
+        return WriteResult(sum(rows.values()), published, len(batch.ranges) - published)
 
     def trial(self, batch: SparkBatch) -> None:
         try:

@@ -162,7 +162,7 @@ class ToFunction(msgspec.Struct, frozen=True, kw_only=True, tag="function"):
 To: TypeAlias = ToFiles | ToDelta | ToIceberg | ToJdbc | ToFunction
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
+class StartWorker(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     """The first command: how to build the session, what to do with batches, the number of the first one to come.
 
     `spool`: where spool files will be; the executors of a cluster must see it.
@@ -183,7 +183,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     kafka: Kafka | None = None  # set if executors fetch
 
 
-class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
+class LeaseRenewal(msgspec.Struct, frozen=True, tag="heartbeat"):
     """The daemon lives; `safe_until` (seconds of `kzconsumer.clock`) is the lease as it is now."""
 
     safe_until: float
@@ -210,11 +210,11 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, tag="recorded"):
     error: str | None = None
 
 
-class Stop(msgspec.Struct, frozen=True, tag="stop"):
+class StopWorker(msgspec.Struct, frozen=True, tag="stop"):
     """Stop Spark and exit. Only sent between batches."""
 
 
-Command: TypeAlias = Start | Heartbeat | RunBatch | Recorded | Stop
+Command: TypeAlias = StartWorker | LeaseRenewal | RunBatch | Recorded | StopWorker
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -310,5 +310,5 @@ def decode_event(line: bytes) -> Event:
 class PreviewRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The standard input of the preview process."""
 
-    start: Start
+    start: StartWorker
     ranges: tuple[SpooledRange, ...]

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from kzconsumer_spark.pipe.messages import Start, ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc
+from kzconsumer_spark.pipe.messages import StartWorker, ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc
 
 # A cluster as the master: the options it needs, and the address by which it reaches the driver.
 
@@ -191,7 +191,7 @@ def event_log_settings(directory: str | None) -> dict[str, str]:
     return {"spark.eventLog.enabled": "true", "spark.eventLog.dir": directory, "spark.eventLog.rolling.enabled": "true"}
 
 
-def settings(start: Start) -> dict[str, str]:
+def settings(start: StartWorker) -> dict[str, str]:
     """Everything the session is built with."""
     zone = {_ZONE: time_zone(start.conf), "spark.executorEnv.TZ": environment_zone(start.conf)}
     defaults = _DEFAULTS | zone | ({} if is_cluster(start.master) else _LOCAL_DEFAULTS)
@@ -217,7 +217,7 @@ def settings(start: Start) -> dict[str, str]:
     return merged
 
 
-def _is_local(start: Start) -> bool:
+def _is_local(start: StartWorker) -> bool:
     """Whether Spark uses no other file system than this machine's: others may need Spark's own for what they buffer."""
     named = (start.event_log or "", *start.conf.values())
     return not is_cluster(start.master) and all(each.startswith("file:") for each in named if "://" in each)

@@ -58,7 +58,7 @@ class Shaped(NamedTuple):
     quarantined: Mapping[OffsetRange, int]
 
 
-class Shaping(Protocol):
+class RowShaping(Protocol):
     """The frame of the spool into the frame to write.
 
     Any columns, and with them `TAGS` as they came; rows may be left out or changed, none moves to
@@ -99,7 +99,7 @@ class AsTheyCame:
         return True
 
 
-def tagged(frame: DataFrame, ranges: Sequence[SpooledRange], shaping: Shaping) -> Shaped:
+def tagged(frame: DataFrame, ranges: Sequence[SpooledRange], shaping: RowShaping) -> Shaped:
     """The rows to write of `frame`, the records of `ranges`, each with the columns `TAGS`."""
     topic = sql.col("topic")
     for name in {part.topic for part in ranges if tag_of(part.topic) != part.topic}:
@@ -123,7 +123,7 @@ def count_rows(frame: DataFrame, ranges: Sequence[SpooledRange]) -> tuple[DataFr
     return frame.observe(observation, *counts), lambda: [observation.get[str(n)] for n in range(len(ranges))]
 
 
-def require_all(rows: Mapping[SpooledRange, int], shaping: Shaping) -> None:
+def require_all(rows: Mapping[SpooledRange, int], shaping: RowShaping) -> None:
     """Raises RowsLost where a range has not the rows that it had in the spool, and none was to be left out."""
     for part, count in rows.items():
         if part.counted and not shaping.leaves_out_rows and count != part.records:
@@ -182,7 +182,7 @@ class LeaseLost(Exception):
     """The lease ran out and was not renewed in time."""
 
 
-class Lease:
+class WorkerLease:
     """`safe_until` is in seconds of `kzconsumer.clock`, the same clock on both sides of the pipe."""
 
     def __init__(self, safe_until: float, patience: float = 30.0) -> None:

@@ -30,8 +30,8 @@ from kzconsumer_spark.ranges.batch import (
     RANGE_TOPIC,
     SCHEMA,
     AsTheyCame,
+    RowShaping,
     RowsLost,
-    Shaping,
     count_rows,
     require_all,
     tag_of,
@@ -152,7 +152,7 @@ class RangeFiles:
     """Writes ranges as `to` says, but for its path."""
 
     def __init__(
-        self, session: SparkSession, to: ToFiles, shaping: Shaping | None = None, *, keep_columns: bool = False
+        self, session: SparkSession, to: ToFiles, shaping: RowShaping | None = None, *, keep_columns: bool = False
     ) -> None:
         """With `keep_columns` files also hold the columns by which they are partitioned."""
         self._to = to

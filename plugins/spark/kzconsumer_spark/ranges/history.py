@@ -20,7 +20,7 @@ from kzconsumer_files.names import AnyRange, LedgerEntry, partition_name, range_
 _READERS: Final = 8
 
 
-class Committed(msgspec.Struct, frozen=True):
+class CommitNote(msgspec.Struct, frozen=True):
     """The writer and the ranges of one commit."""
 
     scope: str
@@ -28,7 +28,7 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 def held_by_commits(
-    commits: Iterable[Committed], place: Callable[[str], Any], active: frozenset[str] | None, notes: Iterable[str]
+    commits: Iterable[CommitNote], place: Callable[[str], Any], active: frozenset[str] | None, notes: Iterable[str]
 ) -> Held:
     """The ranges of the commits; with `active`, the table's current files, their rows are counted.
 

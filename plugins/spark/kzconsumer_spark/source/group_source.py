@@ -33,7 +33,7 @@ from kzconsumer_spark.source.stream_offset import StreamOffset
 from kzconsumer_spark.worker.range_stream import KafkaRegistry, PlannedTopics, split
 
 if TYPE_CHECKING:
-    from kzconsumer_spark.source.query_member import GroupMember
+    from kzconsumer_spark.source.query_member import QueryMember
 
 
 # Errors without the frames of this package: Spark shows the traceback of whatever a source raises.
@@ -168,7 +168,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings = options.settings
         self._schema = schema
         self._columns = schema.names
-        self._member: GroupMember | None = None
+        self._member: QueryMember | None = None
         self._readers = DriverReaders(self._settings)
 
     def initialOffset(self) -> dict[str, Any]:
@@ -230,10 +230,10 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._member.leave()
         self._readers.leave()
 
-    def _join(self, offset: StreamOffset) -> GroupMember:
+    def _join(self, offset: StreamOffset) -> QueryMember:
         # Loaded here: tasks and `load()` need no member.
         from kzconsumer.logs.setup import configure
-        from kzconsumer_spark.source.query_member import GroupMember
+        from kzconsumer_spark.source.query_member import QueryMember
 
         self._options.require_streaming()
         require_columns(self._schema)
@@ -242,7 +242,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A member waits for servers, also at a wrong address or with a wrong password.
         registry = KafkaRegistry(Kafka.of(self._settings))
         require_admission(BrokerAccess(registry.kafka, registry.reachable()))
-        member = GroupMember(self._settings, offset, self._options.least)
+        member = QueryMember(self._settings, offset, self._options.least)
         if threading.current_thread() is threading.main_thread():
             # When a query stops, Spark sends SIGTERM, and closes the connection, upon which `stop` is called.
             signal.signal(signal.SIGTERM, lambda *_: member.interrupt())

@@ -153,7 +153,7 @@ EMPTY_BATCH_SECONDS = 15.0
 asked, and so does not learn what is committed."""
 
 
-class GroupMember:
+class QueryMember:
     """Joins when it is made; its methods block. It belongs to one query, whose checkpoint ends at `offset`."""
 
     def __init__(self, settings: Settings, offset: StreamOffset, due_records: int) -> None:

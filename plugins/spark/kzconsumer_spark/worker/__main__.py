@@ -9,14 +9,14 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from kzconsumer_spark.pipe.messages import Start, decode_command
+from kzconsumer_spark.pipe.messages import StartWorker, decode_command
 from kzconsumer_spark.worker.spark_session import start_java, take_pipes
 
 
 def main() -> None:
     commands, events = take_pipes()
     start = decode_command(commands.readline())
-    assert isinstance(start, Start)
+    assert isinstance(start, StartWorker)
     Path(start.scratch).mkdir()
     java = ThreadPoolExecutor(1).submit(start_java, start)
     from kzconsumer_spark.worker.worker_main import run  # a second of imports

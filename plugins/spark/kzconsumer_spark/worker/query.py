@@ -34,10 +34,10 @@ from kzconsumer.errors import ConfigError, DestinationWentBackError
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.records.contents import Contents
 from kzconsumer.sinks.interface import RecordsRejectedError
-from kzconsumer_files.writer import Written
+from kzconsumer_files.writer import WriteResult
 from kzconsumer_spark.executors.accounts import whole
 from kzconsumer_spark.executors.fetching import BrokersOutageError, NotStorableError, rejected_in
-from kzconsumer_spark.pipe.messages import Done, Failed, Progress, RunBatch, SpooledRange, Start
+from kzconsumer_spark.pipe.messages import Done, Failed, Progress, RunBatch, SpooledRange, StartWorker
 from kzconsumer_spark.pipe.spark_settings import is_cluster, location
 from kzconsumer_spark.ranges.batch import SCHEMA, SparkBatch
 from kzconsumer_spark.worker.range_stream import KafkaRegistry, RangeStream, SpoolStream
@@ -47,7 +47,7 @@ from kzconsumer_spark.worker.spark_session import Tracebacks
 _LOOK_SECONDS: Final = 0.5
 _MOST_BATCHES: Final = 1000  # Spark's list of the files that a query has read only grows
 
-Write: TypeAlias = Callable[[SparkBatch], Written]
+Write: TypeAlias = Callable[[SparkBatch], WriteResult]
 
 
 class _Stream(Protocol):
@@ -271,7 +271,7 @@ class _Report(msgspec.Struct, rename="camel"):
 # The first batch of a session: the first use of everything takes Spark seconds, later ones milliseconds.
 
 
-def warm_up(start: Start, session: SparkSession, query: RangeQuery) -> None:
+def warm_up(start: StartWorker, session: SparkSession, query: RangeQuery) -> None:
     """Run a batch of one row; if executors fetch, one without rows, which shows whether they can import what they need.
 
     Raises ConfigError, RuntimeError.
@@ -287,9 +287,9 @@ def warm_up(start: Start, session: SparkSession, query: RangeQuery) -> None:
     else:  # a job less: a third of the warm-up
         pq.write_table(pa.table({"offset": [0]}), first)
 
-    def write(batch: SparkBatch) -> Written:
+    def write(batch: SparkBatch) -> WriteResult:
         batch.frame.write.parquet(location(second))
-        return Written(1, 1, 0)
+        return WriteResult(1, 1, 0)
 
     _run(query, _nowhere(1, first), write)
     if is_cluster(start.master) and session.read.schema(SCHEMA).parquet(location(second)).count() != 1:
@@ -310,6 +310,6 @@ def _nowhere(until: int, file: str | None) -> SpooledRange:
     )
 
 
-def _write_nothing(batch: SparkBatch) -> Written:
+def _write_nothing(batch: SparkBatch) -> WriteResult:
     batch.frame.write.format("noop").mode("append").save()
-    return Written(0, 1, 0)
+    return WriteResult(0, 1, 0)

@@ -20,17 +20,19 @@ from kzconsumer_files.layout import Misfit
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.target import target_at
-from kzconsumer_files.writer import TargetWriter, Written
+from kzconsumer_files.writer import TargetWriter, WriteResult
 from kzconsumer_spark.destinations.function_batch import FunctionBatch, function_range, require_done, takes_batch
 from kzconsumer_spark.pipe.messages import RangesRead, Recorded, RunBatch, SpooledRange, StepDone, ToFiles
-from kzconsumer_spark.ranges.batch import Permission, Shaping, SparkBatch
+from kzconsumer_spark.ranges.batch import Permission, RowShaping, SparkBatch
 from kzconsumer_spark.ranges.files import RangeFiles
 
 
 class FilesDestination:
     """Each range as files named after it under the target; the first writer wins, the ledger entry comes last."""
 
-    def __init__(self, session: SparkSession, to: ToFiles, lease: Permission, shaping: Shaping | None = None) -> None:
+    def __init__(
+        self, session: SparkSession, to: ToFiles, lease: Permission, shaping: RowShaping | None = None
+    ) -> None:
         """`shaping`: see `RangeFiles`. Raises ConfigError for columns that do not fit earlier rows."""
         self._files = RangeFiles(session, to, shaping)
         self._target = target_at(to.path, to.store_options)
@@ -42,7 +44,7 @@ class FilesDestination:
                 raise ConfigError([f"[sink.options]: {misfit}"]) from misfit
         self._writer = TargetWriter(self._target, lease.require_whole)
 
-    def write(self, batch: SparkBatch) -> Written:
+    def write(self, batch: SparkBatch) -> WriteResult:
         return self._writer.write(batch.ranges, partial(self._stage, batch), batch.follows)
 
     def trial(self, batch: SparkBatch) -> None:
@@ -111,13 +113,13 @@ class TableDestination(Generic[_Table]):
         sweep(attempts)
         self._staging = PrivateDirectory(attempts)
 
-    def write(self, batch: SparkBatch) -> Written:
+    def write(self, batch: SparkBatch) -> WriteResult:
         for failed in self._staging.entries():
             shutil.rmtree(failed)
         table = self._target.open()
         missing = self._target.missing(table, batch.ranges)
         if not missing:
-            return Written(0, 0, len(batch.ranges))
+            return WriteResult(0, 0, len(batch.ranges))
         attempt = uuid.uuid4().hex
         output = self._staging.path / attempt
         staged = [StagedRange(part, 0, 0, ()) for part in missing if not part.records]
@@ -128,7 +130,7 @@ class TableDestination(Generic[_Table]):
             columns = kinds.json()
         published = self._target.publish(table, staged, attempt, columns, self._lease.require_whole, batch.follows)
         shutil.rmtree(output, ignore_errors=True)
-        return Written(sum(each.rows for each in staged), published, len(batch.ranges) - published)
+        return WriteResult(sum(each.rows for each in staged), published, len(batch.ranges) - published)
 
     def trial(self, batch: SparkBatch) -> None:
         for failed in self._staging.entries():
@@ -192,7 +194,7 @@ class FunctionDestination:
         function: Callable[..., Any],
         scope: str,
         lease: Permission,
-        shaping: Shaping,
+        shaping: RowShaping,
         steps: StepRecorder,
     ) -> None:
         self._function = function
@@ -202,13 +204,13 @@ class FunctionDestination:
         self._shaping = shaping
         self._steps = steps
 
-    def write(self, batch: SparkBatch) -> Written:
+    def write(self, batch: SparkBatch) -> WriteResult:
         rows = sum(part.records for part in batch.ranges)
         if rows:
             frame = self._shaping.shape(batch.frame, batch.ranges).frame
             if self._shaping.has_rows(frame):
                 self._call(frame, batch)
-        return Written(rows, len(batch.ranges), 0)
+        return WriteResult(rows, len(batch.ranges), 0)
 
     def trial(self, batch: SparkBatch) -> None:
         raise NotImplementedError("what a function does stays")

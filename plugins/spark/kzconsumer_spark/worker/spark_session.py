@@ -15,7 +15,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from kzconsumer.display import redacted
-from kzconsumer_spark.pipe.messages import Start
+from kzconsumer_spark.pipe.messages import StartWorker
 from kzconsumer_spark.pipe.spark_settings import is_cluster, local_address, settings
 
 LOG_NAME: Final = "spark.log"
@@ -24,7 +24,7 @@ LOG_NAME: Final = "spark.log"
 _CHECKPOINT_FILES: Final = "spark.sql.streaming.checkpointFileManagerClass"
 
 
-def start_java(start: Start) -> JavaGateway:
+def start_java(start: StartWorker) -> JavaGateway:
     """Some seconds. What the JVM and its children print goes to the log."""
     configured = _configured(start)
     # Without it Spark looks up the machine's name, and does not start where the name has no address.
@@ -40,7 +40,7 @@ def start_java(start: Start) -> JavaGateway:
         os.close(log)
 
 
-def build_session(start: Start, java: JavaGateway) -> SparkSession:
+def build_session(start: StartWorker, java: JavaGateway) -> SparkSession:
     """The most of ten seconds."""
     configured = _configured(start)
     SparkContext(gateway=java, conf=SparkConf().setAll(list(configured.items())))
@@ -52,7 +52,7 @@ def build_session(start: Start, java: JavaGateway) -> SparkSession:
     return session
 
 
-def _configured(start: Start) -> dict[str, str]:
+def _configured(start: StartWorker) -> dict[str, str]:
     """On YARN, whose address only Hadoop's files have, executors get the name of this machine."""
     if start.master == "yarn":
         return settings(start)

@@ -27,18 +27,18 @@ from pyspark.sql import SparkSession
 from kzconsumer.errors import ConfigError, KzConsumerError
 from kzconsumer.plugins import load_function
 from kzconsumer_files.private_directory import local_attempts
-from kzconsumer_files.writer import Written
+from kzconsumer_files.writer import WriteResult
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.pipe.messages import (
     Command,
     Event,
     Failed,
-    Heartbeat,
+    LeaseRenewal,
     Ready,
     Recorded,
     RunBatch,
-    Start,
-    Stop,
+    StartWorker,
+    StopWorker,
     ToDelta,
     ToFiles,
     ToFunction,
@@ -48,7 +48,7 @@ from kzconsumer_spark.pipe.messages import (
     encode,
 )
 from kzconsumer_spark.pipe.spark_settings import is_cluster
-from kzconsumer_spark.ranges.batch import SCHEMA, Lease, Permission, SparkBatch
+from kzconsumer_spark.ranges.batch import SCHEMA, Permission, SparkBatch, WorkerLease
 from kzconsumer_spark.ranges.files import RangeFiles
 from kzconsumer_spark.worker.query import ProgressReports, RangeQuery, first_line, warm_up
 from kzconsumer_spark.worker.range_stream import KafkaRegistry, TopicsLease
@@ -70,10 +70,10 @@ _THROWN = 'Exception in thread "main" '
 _OF_EXCEPTION = re.compile(r"at |\.\.\. |Caused by: |Suppressed: |[\w.$]+(Exception|Error)(:|$)")
 
 
-class Destination(Protocol):
+class RangeWriter(Protocol):
     """Writes batches. An exception fails the batch; nothing is written of ranges without records."""
 
-    def write(self, batch: SparkBatch) -> Written: ...
+    def write(self, batch: SparkBatch) -> WriteResult: ...
 
     def trial(self, batch: SparkBatch) -> None:
         """As `write`, but nothing is published, and nothing stays."""
@@ -91,10 +91,10 @@ def _log_to_standard_error() -> None:
     log.propagate = False
 
 
-def run(start: Start, commands: BinaryIO, events: BinaryIO, java: Future[JavaGateway]) -> None:
+def run(start: StartWorker, commands: BinaryIO, events: BinaryIO, java: Future[JavaGateway]) -> None:
     """Until a command or the end of the daemon ends it."""
     _log_to_standard_error()
-    lease = Lease(start.safe_until)
+    lease = WorkerLease(start.safe_until)
     inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
     say = _speaker(events)
     steps = StepRecorder(say)
@@ -125,7 +125,7 @@ def run(start: Start, commands: BinaryIO, events: BinaryIO, java: Future[JavaGat
     say(Ready(application=context.applicationId, ui=context.uiWebUrl, stages=stages.seconds))
     failed = False
 
-    def write(batch: SparkBatch) -> Written:
+    def write(batch: SparkBatch) -> WriteResult:
         if isinstance(permission, TopicsLease):
             permission.begin(batch)
         permission.require()
@@ -133,7 +133,7 @@ def run(start: Start, commands: BinaryIO, events: BinaryIO, java: Future[JavaGat
             shaping.is_trial = batch.is_trial
             if batch.is_trial:
                 destination.trial(batch)
-                return Written(0, 0, len(batch.ranges))
+                return WriteResult(0, 0, len(batch.ranges))
             return destination.write(batch)
         finally:
             shaping.release()
@@ -180,7 +180,7 @@ def _exit() -> NoReturn:
     os._exit(1)
 
 
-def fault_of_settings(error: BaseException, start: Start) -> str | None:
+def fault_of_settings(error: BaseException, start: StartWorker) -> str | None:
     """What is wrong with the settings, if that is why Spark did not start; another start would not change it."""
     if isinstance(error, ConfigError):
         return str(error)
@@ -191,7 +191,7 @@ def fault_of_settings(error: BaseException, start: Start) -> str | None:
     return f"[sink.options] conf: {found[:800]}" if found else None
 
 
-def reason_of(error: BaseException, start: Start) -> str:
+def reason_of(error: BaseException, start: StartWorker) -> str:
     """The error; for a JVM that did not start, the exception or the end of its output, which is all that is known."""
     if _NO_JAVA not in str(error):
         return first_line(error)
@@ -201,7 +201,7 @@ def reason_of(error: BaseException, start: Start) -> str:
     return f"Java ended before Spark was up: {said[:800]}" if said else first_line(error)
 
 
-def _java_said(start: Start) -> list[str]:
+def _java_said(start: StartWorker) -> list[str]:
     log = Path(start.scratch, LOG_NAME)
     text = log.read_text(errors="replace") if log.exists() else ""
     return [line.strip() for line in text.splitlines() if line.strip()]
@@ -216,14 +216,14 @@ def _failures(lines: Sequence[str]) -> Iterator[str]:
             yield line
 
 
-def _query_directory(start: Start) -> Path:
+def _query_directory(start: StartWorker) -> Path:
     """A new query begins with a checkpoint of its own: the daemon, not Spark, knows what is done."""
     return Path(start.scratch, f"query-{time.monotonic_ns()}")
 
 
 def _destination(
-    start: Start, session: SparkSession, lease: Permission, shaping: Shaping, steps: StepRecorder
-) -> Destination:
+    start: StartWorker, session: SparkSession, lease: Permission, shaping: Shaping, steps: StepRecorder
+) -> RangeWriter:
     match start.destination:
         case ToFiles() as files:
             return FilesDestination(session, files, lease, shaping)
@@ -251,17 +251,17 @@ def _destination(
             return FunctionDestination(function, start.scope, lease, shaping, steps)
 
 
-def _listen(commands: BinaryIO, lease: Lease, inbox: queue.SimpleQueue[Command], steps: StepRecorder) -> None:
+def _listen(commands: BinaryIO, lease: WorkerLease, inbox: queue.SimpleQueue[Command], steps: StepRecorder) -> None:
     """Take commands until the pipe ends, which is the daemon's end, however it came: then everything here ends too."""
     for line in commands:
         command = decode_command(line)
-        if isinstance(command, Heartbeat):
+        if isinstance(command, LeaseRenewal):
             lease.renew(command.safe_until)
         elif isinstance(command, Recorded):
             steps.answered(command)
         else:
             inbox.put(command)
-            if isinstance(command, Stop):
+            if isinstance(command, StopWorker):
                 return
     # The JVM is in our process group, Python processes of Spark end with the JVM.
     os.killpg(0, signal.SIGKILL)

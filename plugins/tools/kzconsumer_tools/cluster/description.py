@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kzconsumer.registry.nodes import Listener, decode_listeners, read_json
+from kzconsumer.registry.nodes import BrokerListener, decode_listeners, read_json
 from kzconsumer.registry.paths import is_number
 
 # Kafka's nodes about the cluster and its topics, decoded, in the formats of all versions; members read less of them.
@@ -27,7 +27,7 @@ class BrokerNode(msgspec.Struct, frozen=True):
     """`/brokers/ids/<id>`. `version` 0 is a 0.7 broker, which writes `<creator>:<host>:<port>`."""
 
     version: int
-    listeners: tuple[Listener, ...]
+    listeners: tuple[BrokerListener, ...]
     since: int | None
     """Time of its registration by its own clock, in ms since 1970."""
     rack: str | None
@@ -157,11 +157,11 @@ def decode_partition_counts(children: Mapping[str, bytes]) -> dict[int, int]:
     return counts
 
 
-def _of_0_7(data: bytes) -> Listener:
+def _of_0_7(data: bytes) -> BrokerListener:
     parts = data.decode("utf-8", "replace").rsplit(":", 2)
     if len(parts) != 3 or not parts[1] or not (parts[2].isascii() and parts[2].isdecimal()):
         raise ValueError("neither JSON nor <creator>:<host>:<port>, as 0.7 brokers write")
-    return Listener("PLAINTEXT", "PLAINTEXT", parts[1], int(parts[2]))
+    return BrokerListener("PLAINTEXT", "PLAINTEXT", parts[1], int(parts[2]))
 
 
 def _number(text: str | int | None) -> int | None:

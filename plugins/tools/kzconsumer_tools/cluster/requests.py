@@ -73,40 +73,40 @@ class Deleted(msgspec.Struct, frozen=True):
     partitions: int
 
 
-class Refused(ValueError):
+class RequestRefused(ValueError):
     """The cluster would not carry out the request."""
 
 
 def require_controller(cluster: ClusterDescription) -> None:
     """Raises Refused if no controller reads requests in ZooKeeper."""
     if any(broker.version == 0 for broker in cluster.brokers):
-        raise Refused("brokers of 0.7 have no controller")
+        raise RequestRefused("brokers of 0.7 have no controller")
     if cluster.kraft_controller:
-        raise Refused(
+        raise RequestRefused(
             "a KRaft controller (a migration is in progress) does not read requests in ZooKeeper; use Kafka's own tools"
         )
     if cluster.controller is None:
-        raise Refused("there is no controller at the moment")
+        raise RequestRefused("there is no controller at the moment")
 
 
 def require_brokers(cluster: ClusterDescription) -> list[int]:
     """The versions of the brokers' registrations. Raises Refused without brokers that read settings."""
     versions = [broker.version for broker in cluster.brokers if broker.version is not None]
     if not versions:
-        raise Refused("no broker is alive, so the format that they read is unknown")
+        raise RequestRefused("no broker is alive, so the format that they read is unknown")
     if 0 in versions:
-        raise Refused("brokers of 0.7 do not read settings in ZooKeeper")
+        raise RequestRefused("brokers of 0.7 do not read settings in ZooKeeper")
     return versions
 
 
 def require_usable(topic: TopicDescription) -> TopicDescription:
     """The topic. Raises Refused for one that a controller would not change."""
     if topic.brokers_of_0_7:
-        raise Refused(f"{topic.topic} is a topic in the format of Kafka 0.7, which no controller reads")
+        raise RequestRefused(f"{topic.topic} is a topic in the format of Kafka 0.7, which no controller reads")
     if topic.deleting:
-        raise Refused(f"{topic.topic} is being deleted")
+        raise RequestRefused(f"{topic.topic} is being deleted")
     if topic.unreadable:
-        raise Refused(f"{topic.unreadable[0].path}: {topic.unreadable[0].reason}")
+        raise RequestRefused(f"{topic.unreadable[0].path}: {topic.unreadable[0].reason}")
     return topic
 
 
@@ -115,7 +115,9 @@ def reassignments(
 ) -> list[Reassignment]:
     """All requested partitions, changed or not. Raises Refused for what the controller would not carry out."""
     if cluster.reassigning:
-        raise Refused(f"another reassignment is in progress: {some(cluster.reassigning)}; wait until it has finished")
+        raise RequestRefused(
+            f"another reassignment is in progress: {some(cluster.reassigning)}; wait until it has finished"
+        )
     alive = {broker.id for broker in cluster.brokers}
     shown = {topic.topic: require_usable(topic) for topic in topics}
     found: list[Reassignment] = []
@@ -123,13 +125,13 @@ def reassignments(
         at = f"{name}-{number}"
         partition = _partition(shown[name], number)
         if not new:
-            raise Refused(f"{at}: no replica given")
+            raise RequestRefused(f"{at}: no replica given")
         if len(set(new)) != len(new):
-            raise Refused(f"{at}: a broker is given twice")
+            raise RequestRefused(f"{at}: a broker is given twice")
         if down := sorted(set(new) - alive):
-            raise Refused(f"{at}: {_brokers(down)} not alive; alive are {some(map(str, sorted(alive)))}")
+            raise RequestRefused(f"{at}: {_brokers(down)} not alive; alive are {some(map(str, sorted(alive)))}")
         if partition.adding or partition.removing:
-            raise Refused(f"{at}: it is being reassigned; wait until that has finished")
+            raise RequestRefused(f"{at}: it is being reassigned; wait until that has finished")
         found.append(Reassignment(name, number, partition.replicas, new))
     return found
 
@@ -139,7 +141,7 @@ def elections(
 ) -> list[Election]:
     """The partitions of the scope (None: of all topics) whose leader is not the preferred one."""
     if cluster.electing:
-        raise Refused(f"another election is in progress: {some(cluster.electing)}; wait until it has finished")
+        raise RequestRefused(f"another election is in progress: {some(cluster.electing)}; wait until it has finished")
     alive = {broker.id for broker in cluster.brokers}
     found: list[Election] = []
     for topic in topics:
@@ -168,15 +170,15 @@ def require_deletable(
     for topic in topics:
         require_usable(topic)
         if topic.topic in INTERNAL_TOPICS:
-            raise Refused(f"{topic.topic} is an internal topic of Kafka")
+            raise RequestRefused(f"{topic.topic} is an internal topic of Kafka")
         if groups := consuming.get(topic.topic):
-            raise Refused(f"{topic.topic} is being consumed by {some(groups)}; stop its members first")
+            raise RequestRefused(f"{topic.topic} is being consumed by {some(groups)}; stop its members first")
         if down := sorted({each for at in topic.partitions for each in at.replicas} - alive):
-            raise Refused(f"{topic.topic}: {_brokers(down)} not alive, its replicas there would not be deleted")
+            raise RequestRefused(f"{topic.topic}: {_brokers(down)} not alive, its replicas there would not be deleted")
         if any(at.adding or at.removing for at in topic.partitions) or any(
             each.rpartition("-")[0] == topic.topic for each in cluster.reassigning or ()
         ):
-            raise Refused(f"{topic.topic} is being reassigned; wait until that has finished")
+            raise RequestRefused(f"{topic.topic} is being reassigned; wait until that has finished")
 
 
 def reassignment_request(moving: Iterable[Reassignment]) -> Create:
@@ -222,7 +224,7 @@ def _partition(topic: TopicDescription, number: int) -> PartitionShown:
     for each in topic.partitions:
         if each.partition == number:
             return each
-    raise Refused(f"topic {topic.topic} has no partition {number} (it has {len(topic.partitions)})")
+    raise RequestRefused(f"topic {topic.topic} has no partition {number} (it has {len(topic.partitions)})")
 
 
 def _brokers(ids: Sequence[int]) -> str:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from kzconsumer.assignors import Assignor
     from kzconsumer_tools.groups.group_lag import GroupSummary
-    from kzconsumer_tools.offsets.move import Asked
+    from kzconsumer_tools.offsets.move import MoveRequest
     from kzconsumer_tools.offsets.stored import MovedGroup
 
 
@@ -197,14 +197,14 @@ def add_move(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run_move(arguments: argparse.Namespace) -> int:
-    from kzconsumer_tools.offsets.move import Asked
+    from kzconsumer_tools.offsets.move import MoveRequest
 
     if arguments.verify and arguments.execute:
         arguments.misused("--verify only compares; give it without --execute")
     at = cluster_option(arguments)
     group = required_group(arguments, at)
     other = arguments.to_kafka or arguments.from_kafka
-    asked = Asked(
+    asked = MoveRequest(
         group=group,
         kafka_group=group if other is True else other,
         to="kafka" if arguments.to_kafka else "zookeeper",
@@ -217,7 +217,7 @@ def run_move(arguments: argparse.Namespace) -> int:
     return show(arguments, result, lambda found: move_table(found, cluster_flags(arguments)))
 
 
-async def _move(arguments: argparse.Namespace, at: ClusterOption, asked: Asked) -> MovedGroup:
+async def _move(arguments: argparse.Namespace, at: ClusterOption, asked: MoveRequest) -> MovedGroup:
     from kzconsumer_tools.commands.offsets_apply import refuse_republishing
     from kzconsumer_tools.groups.group_reader import require_group
     from kzconsumer_tools.offsets.move import apply_move, prepare_move

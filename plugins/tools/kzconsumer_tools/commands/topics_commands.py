@@ -24,7 +24,7 @@ from kzconsumer_tools.cluster.requests import (
     Elected,
     OwnSettings,
     Reassigned,
-    Refused,
+    RequestRefused,
     require_brokers,
     require_usable,
 )
@@ -125,7 +125,7 @@ async def _set(arguments: argparse.Namespace, at: ClusterOption) -> Configured:
             config = dict(topic.config or {})
             changes = requests.changed(config, dict(arguments.settings), arguments.unset, versions)
             notify = requests.notification(topic.topic, versions)
-        except (Refused, ValueError) as error:
+        except (RequestRefused, ValueError) as error:
             raise NotDoneError(f"{error}; nothing was changed") from None
         executed = arguments.execute and bool(changes)
         if executed:
@@ -332,7 +332,7 @@ def _run(
     """Exit status 1 if it was not done at the end of `--wait`."""
     try:
         result = ask(request, arguments, *given, what=None)
-    except requests.Refused as refused:
+    except requests.RequestRefused as refused:
         raise NotDoneError(f"{refused}; nothing was changed") from None
     return show(arguments, result, table, status=1 if result.pending and arguments.wait else 0)
 

@@ -84,7 +84,7 @@ DELAY = 2 * TIMEOUT
 PAGE = 50
 
 
-class Reading(msgspec.Struct, frozen=True):
+class ExporterReading(msgspec.Struct, frozen=True):
     """`at`: seconds since 1970; `took`: seconds; `ends`: those that are known; `topics`: with the partitions' numbers,
     those that a group reads; `unreadable`: groups that may not be read, with the reason."""
 
@@ -121,7 +121,7 @@ class Exporter:
         self._wanted = wanted
         self._session: ZooKeeperSession | None = None
         self._histories = Histories(interval)
-        self._last: Reading | None = None
+        self._last: ExporterReading | None = None
         self._settled = False
         self._known: set[str] = set()
         self._with_brokers: frozenset[str] = frozenset()
@@ -134,7 +134,7 @@ class Exporter:
         return self._settled
 
     @property
-    def present(self) -> Reading | None:
+    def present(self) -> ExporterReading | None:
         """The last reading; None if it is too old."""
         last = self._last
         return last if last is not None and time.time() - last.at <= VALID * self.interval + DELAY else None
@@ -268,7 +268,7 @@ class Exporter:
             await anyio.lowlevel.checkpoint()  # of ten thousand groups this takes longer than a session
         ends = {partition: log.end for partition, log in logs.items() if isinstance(log, LogRange)}
         numbers = {topic: tuple(each) for topic, each in topics.items()}
-        self._last = Reading(at, took, seen, numbers, ends, unreadable)
+        self._last = ExporterReading(at, took, seen, numbers, ends, unreadable)
 
     def _settle(self, error: KzConsumerError | None) -> None:
         self.failure = str(error) if error is not None else None

@@ -15,7 +15,7 @@ from kzconsumer.status.access import load_token
 from kzconsumer.status.metrics import Families
 from kzconsumer.status.web_server import Handler, application, json_response, metrics_in_thread, served
 from kzconsumer_tools.exporter import pictures
-from kzconsumer_tools.exporter.exporter import Exporter, Reading
+from kzconsumer_tools.exporter.exporter import Exporter, ExporterReading
 from kzconsumer_tools.exporter.pictures import SeenPartition, group_status
 
 # Prometheus metrics of an exporter, made of its last reading at each scrape. Unknown values have no sample.
@@ -41,7 +41,7 @@ def stalled(exporter: Exporter, each: SeenPartition) -> bool:
     return each.standing is not None and each.standing >= exporter.stalled_after
 
 
-def _of_groups(make: Families, exporter: Exporter, reading: Reading) -> Iterator[Metric]:
+def _of_groups(make: Families, exporter: Exporter, reading: ExporterReading) -> Iterator[Metric]:
     groups = reading.groups.values()
     sums = {group.group: group.total for group in groups}
     exact = "; none if one is unknown"
@@ -83,7 +83,7 @@ def _of_groups(make: Families, exporter: Exporter, reading: Reading) -> Iterator
     yield make.gauge("group_status", "1 for Burrow's status of the group", ("group", "status"), statuses)
 
 
-def _of_partitions(make: Families, exporter: Exporter, reading: Reading) -> Iterator[Metric]:
+def _of_partitions(make: Families, exporter: Exporter, reading: ExporterReading) -> Iterator[Metric]:
     labels = ("group", "topic", "partition")
     seen = [((name, each.topic, each.partition), each) for name, of in reading.groups.items() for each in of.partitions]
     for name, about, value in (
@@ -130,7 +130,7 @@ async def _ready(request: web.Request) -> web.Response:
 def _answer(
     message: str,
     field: str,
-    make: Callable[[Exporter, Reading, dict[str, str]], Any],
+    make: Callable[[Exporter, ExporterReading, dict[str, str]], Any],
     missing: str = "cluster not found",
 ) -> Handler:
     """`make` returns None for what does not exist, and is not called without a present reading: 503."""
@@ -153,25 +153,25 @@ def _answer(
     return answer
 
 
-def _status(whole: bool) -> Callable[[Exporter, Reading, dict[str, str]], Any]:
-    def make(exporter: Exporter, reading: Reading, names: dict[str, str]) -> Any:
+def _status(whole: bool) -> Callable[[Exporter, ExporterReading, dict[str, str]], Any]:
+    def make(exporter: Exporter, reading: ExporterReading, names: dict[str, str]) -> Any:
         group = reading.groups.get(names["group"]) if names["cluster"] == exporter.cluster else None
         return pictures.status(names["cluster"], names["group"], group, whole=whole)
 
     return make
 
 
-def _topic(_: Exporter, reading: Reading, names: dict[str, str]) -> Any:
+def _topic(_: Exporter, reading: ExporterReading, names: dict[str, str]) -> Any:
     topic = names["topic"]
     return pictures.topic_offsets(reading.ends, topic, reading.topics[topic]) if topic in reading.topics else None
 
 
-def _consumer(_: Exporter, reading: Reading, names: dict[str, str]) -> Any:
+def _consumer(_: Exporter, reading: ExporterReading, names: dict[str, str]) -> Any:
     group = reading.groups.get(names["group"])
     return pictures.consumer(group) if group is not None else None
 
 
-def _cluster(exporter: Exporter, _: Reading, __: dict[str, str]) -> Any:
+def _cluster(exporter: Exporter, _: ExporterReading, __: dict[str, str]) -> Any:
     interval = round(exporter.interval)
     servers = exporter.connect.partition("/")[0].split(",")
     return {"class-name": "kafka", "servers": servers, "topic-refresh": interval, "offset-refresh": interval}

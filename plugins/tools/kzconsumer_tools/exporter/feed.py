@@ -13,7 +13,7 @@ import msgspec
 from kzconsumer.lag.totals import Finding, FindingId, age_text, examined, finding, lag_text, of_partitions
 from kzconsumer.model import TopicPartition
 from kzconsumer.settings.settings import Settings
-from kzconsumer_tools.exporter.exporter import Exporter, Reading
+from kzconsumer_tools.exporter.exporter import Exporter, ExporterReading
 from kzconsumer_tools.exporter.pictures import SeenGroup, SeenPartition
 from kzconsumer_tools.top_feed import Address, DaemonFeed
 
@@ -30,7 +30,7 @@ class GroupFeed(DaemonFeed):
         super().__init__(Address(settings.zookeeper.connect), group=True)
         self._group = group
         self._exporter = Exporter(settings, "", INTERVAL, STALLED_AFTER, wanted=lambda name: name == group)
-        self._last: Reading | None = None
+        self._last: ExporterReading | None = None
         self._stored: deque[tuple[float, Mapping[TopicPartition, int]]] = deque(maxlen=RATED)
 
     async def run(self) -> None:
@@ -72,7 +72,7 @@ def rates(stored: Sequence[tuple[float, Mapping[TopicPartition, int]]]) -> dict[
     return {each: max(0.0, (offset - first[each]) / (at - since)) for each, offset in last.items() if each in first}
 
 
-def documents(seen: SeenGroup, reading: Reading, found: Mapping[TopicPartition, float]) -> dict[str, Any]:
+def documents(seen: SeenGroup, reading: ExporterReading, found: Mapping[TopicPartition, float]) -> dict[str, Any]:
     """With the fields that `top` shows of a daemon's documents."""
     sums = seen.total
     problems = [*_findings(seen)]

@@ -26,7 +26,7 @@ from kzconsumer.zookeeper.operations import Node
 from kzconsumer_tools.groups.advice import ADVICE, SymptomKind
 from kzconsumer_tools.groups.group_lag import LogRange, Logs, partition_lags, partitions_of
 from kzconsumer_tools.groups.group_nodes import GroupFacts, GroupNodes, facts, members_present
-from kzconsumer_tools.node_changes import Change, SavedNode, partition_of
+from kzconsumer_tools.node_changes import NodeChange, SavedNode, partition_of
 
 
 class Symptom(msgspec.Struct, frozen=True, order=True):
@@ -333,7 +333,7 @@ class RepairResult(msgspec.Struct, frozen=True):
 
 def repair_result(
     nodes: GroupNodes,
-    changes: Sequence[Change],
+    changes: Sequence[NodeChange],
     undo: Path | None,
     *,
     executed: bool,
@@ -352,7 +352,7 @@ def repair_result(
     )
 
 
-def deletion(tree: Mapping[str, Node], topic: str | None = None) -> list[Change]:
+def deletion(tree: Mapping[str, Node], topic: str | None = None) -> list[NodeChange]:
     """Remove a group, or its nodes of one topic. `tree`: path -> node, the group's root and everything below.
 
     An unfinished run of the topic is removed too: it would wait for offsets that may never be stored again. Children
@@ -360,7 +360,7 @@ def deletion(tree: Mapping[str, Node], topic: str | None = None) -> list[Change]
     Source: `kafka.admin.AdminUtils.deleteConsumerGroupInZK` and `...InfoForTopicInZK` (1.1.1), without claims.
     """
     chosen = tree if topic is None else {path: node for path, node in tree.items() if _of_topic(path, node, topic)}
-    return [Change(path, chosen[path], None) for path in sorted(chosen, key=lambda path: (-path.count("/"), path))]
+    return [NodeChange(path, chosen[path], None) for path in sorted(chosen, key=lambda path: (-path.count("/"), path))]
 
 
 def leftovers(nodes: GroupNodes) -> list[Leftover]:
@@ -398,17 +398,17 @@ def _is_gone(nodes: GroupNodes, path: str) -> bool:
     return not topic.fault and paths.is_number(number) and int(number) not in topic.partitions
 
 
-def removal(nodes: GroupNodes, chosen: Iterable[Leftover]) -> list[Change]:
+def removal(nodes: GroupNodes, chosen: Iterable[Leftover]) -> list[NodeChange]:
     """Remove these nodes, each at the version that was read."""
     group = GroupPaths(nodes.group)
     seen = {**nodes.owners, **nodes.offsets, **nodes.claims}
     seen |= {group.member(consumer): node for consumer, node in nodes.registrations.items()}
     if nodes.run is not None:
         seen[group.run] = nodes.run
-    return [Change(each.path, seen[each.path], None) for each in chosen]
+    return [NodeChange(each.path, seen[each.path], None) for each in chosen]
 
 
-def restoration(saved: Sequence[SavedNode], present: Mapping[str, Node]) -> list[Change]:
+def restoration(saved: Sequence[SavedNode], present: Mapping[str, Node]) -> list[NodeChange]:
     """Create the missing nodes of a file, parents first.
 
     Raises ValueError for a path that is not a group's, and for a node that exists with other content.
@@ -419,7 +419,7 @@ def restoration(saved: Sequence[SavedNode], present: Mapping[str, Node]) -> list
             raise ValueError(f"{node.path}: not a node of a group")
         found = present.get(node.path)
         if found is None:
-            changes.append(Change(node.path, None, node.data))
+            changes.append(NodeChange(node.path, None, node.data))
         elif found.data != node.data:
             raise ValueError(f"{node.path} has other content now; `kzconsumer offsets import` changes offsets")
     return changes

@@ -82,7 +82,7 @@ class GroupNodes(msgspec.Struct, frozen=True):
     topics_known: bool = True
 
 
-class Finding(msgspec.Struct, frozen=True, order=True):
+class NodeFinding(msgspec.Struct, frozen=True, order=True):
     """A node with a problem."""
 
     kind: FindingKind
@@ -90,7 +90,7 @@ class Finding(msgspec.Struct, frozen=True, order=True):
     reason: str
 
 
-class Owner(msgspec.Struct, frozen=True):
+class PartitionOwner(msgspec.Struct, frozen=True):
     """The owner node's text, a thread `<consumer>-<n>`, and who holds the node. `consumer`: the registered member."""
 
     thread: str
@@ -109,10 +109,10 @@ class GroupFacts(msgspec.Struct, frozen=True):
     members: Mapping[str, Registration]
     streams: Mapping[str, Mapping[str, int]]
     existing: frozenset[TopicPartition]
-    owners: Mapping[TopicPartition, Owner]
+    owners: Mapping[TopicPartition, PartitionOwner]
     offsets: Mapping[TopicPartition, int | None]
     claimed: frozenset[TopicPartition]
-    findings: tuple[Finding, ...]
+    findings: tuple[NodeFinding, ...]
     unreadable_offsets: frozenset[TopicPartition] = frozenset()
     unreadable_topics: frozenset[str] = frozenset()
     topics_known: bool = True
@@ -125,7 +125,7 @@ class GroupFacts(msgspec.Struct, frozen=True):
 
 
 def facts(nodes: GroupNodes) -> GroupFacts:
-    findings: list[Finding] = []
+    findings: list[NodeFinding] = []
     members = dict(_members(nodes, findings))
     return GroupFacts(
         members=members,
@@ -160,41 +160,41 @@ def owner_of(node: Node) -> str:
     return node.data.decode("utf-8", "replace")
 
 
-def _members(nodes: GroupNodes, findings: list[Finding]) -> Iterator[tuple[str, Registration]]:
+def _members(nodes: GroupNodes, findings: list[NodeFinding]) -> Iterator[tuple[str, Registration]]:
     for consumer, node in nodes.registrations.items():
         path = GroupPaths(nodes.group).member(consumer)
         if node.stat.ephemeral_owner == 0:
-            findings.append(Finding("persistent_registration", path, BlockedBy.PERSISTENT.value))
+            findings.append(NodeFinding("persistent_registration", path, BlockedBy.PERSISTENT.value))
         try:
             yield consumer, decode_registration(node.data)
         except ValueError as error:
-            findings.append(Finding("unreadable_registration", path, str(error)))
+            findings.append(NodeFinding("unreadable_registration", path, str(error)))
 
 
 def _streams(
-    nodes: GroupNodes, members: Mapping[str, Registration], findings: list[Finding]
+    nodes: GroupNodes, members: Mapping[str, Registration], findings: list[NodeFinding]
 ) -> Iterator[tuple[str, Mapping[str, int]]]:
     for consumer, member in members.items():
         try:
             yield consumer, streams_by_topic(member, nodes.all_topics)
         except ValueError as error:
-            findings.append(Finding("unusable_pattern", GroupPaths(nodes.group).member(consumer), str(error)))
+            findings.append(NodeFinding("unusable_pattern", GroupPaths(nodes.group).member(consumer), str(error)))
 
 
-def _existing(nodes: GroupNodes, findings: list[Finding]) -> Iterator[TopicPartition]:
+def _existing(nodes: GroupNodes, findings: list[NodeFinding]) -> Iterator[TopicPartition]:
     for name, topic in nodes.topics.items():
         yield from [TopicPartition(name, number) for number in topic.partitions]
         if topic.fault:
-            findings.append(Finding("unreadable_topic", paths.topic(name), topic.fault))
+            findings.append(NodeFinding("unreadable_topic", paths.topic(name), topic.fault))
 
 
-def _owners(nodes: GroupNodes, findings: list[Finding]) -> Iterator[tuple[TopicPartition, Owner]]:
+def _owners(nodes: GroupNodes, findings: list[NodeFinding]) -> Iterator[tuple[TopicPartition, PartitionOwner]]:
     for partition, path, node in _by_partition(nodes.owners, findings):
         text = owner_of(node)
-        owner = Owner(text, _held_by(nodes, path, node), owning_member(text, nodes.registrations))
+        owner = PartitionOwner(text, _held_by(nodes, path, node), owning_member(text, nodes.registrations))
         if owner.kind in _WRONG_OWNERS:
             kind, reason = _WRONG_OWNERS[owner.kind]
-            findings.append(Finding(kind, path, f"{reason} (it names {owner.thread!r})"))
+            findings.append(NodeFinding(kind, path, f"{reason} (it names {owner.thread!r})"))
         yield partition, owner
 
 
@@ -207,36 +207,38 @@ def _held_by(nodes: GroupNodes, path: str, node: Node) -> OwnerKind:
     return kind
 
 
-def _offsets(nodes: GroupNodes, findings: list[Finding]) -> Iterator[tuple[TopicPartition, int | None]]:
+def _offsets(nodes: GroupNodes, findings: list[NodeFinding]) -> Iterator[tuple[TopicPartition, int | None]]:
     """None for an unreadable node, and for one that says that there is no offset."""
     for partition, path, node in _by_partition(nodes.offsets, findings):
         try:
             yield partition, decode_offset(node.data)
         except ValueError as error:
-            findings.append(Finding("unreadable_offset", path, str(error)))
+            findings.append(NodeFinding("unreadable_offset", path, str(error)))
             yield partition, None
 
 
-def _claimed(nodes: GroupNodes, findings: list[Finding]) -> Iterator[TopicPartition]:
+def _claimed(nodes: GroupNodes, findings: list[NodeFinding]) -> Iterator[TopicPartition]:
     for partition, path, node in _by_partition(nodes.claims, findings):
         try:
             record = decode_claim_record(node.data)
         except ValueError as error:
-            findings.append(Finding("unknown_claim_record", path, str(error)))
+            findings.append(NodeFinding("unknown_claim_record", path, str(error)))
         else:
             if (plan := record.plan) is not None and GroupPaths(nodes.group).owner(partition) not in nodes.owners:
                 waiting = f"offsets {plan.first} to {plan.until} are planned and not committed"
                 reason = f"{waiting}: the next owner with the destination {plan.fingerprint} writes them first"
-                findings.append(Finding("planned_range", path, reason))
+                findings.append(NodeFinding("planned_range", path, reason))
         yield partition
 
 
-def _by_partition(leaves: Mapping[str, Node], findings: list[Finding]) -> Iterator[tuple[TopicPartition, str, Node]]:
+def _by_partition(
+    leaves: Mapping[str, Node], findings: list[NodeFinding]
+) -> Iterator[tuple[TopicPartition, str, Node]]:
     for path, node in leaves.items():
         try:
             yield partition_of(path), path, node
         except ValueError as error:
-            findings.append(Finding("unknown_node", path, str(error)))
+            findings.append(NodeFinding("unknown_node", path, str(error)))
 
 
 # Whether a group has members: checked before an operator changes what only a group without members may have changed.

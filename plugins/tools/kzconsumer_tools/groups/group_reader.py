@@ -28,7 +28,7 @@ from kzconsumer.zookeeper.operations import Node
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import repeated, together
 from kzconsumer_tools.groups.group_nodes import GroupNodes, KnownTopic, proof, topic_of_node, topics_in
-from kzconsumer_tools.node_changes import BROKERS, Change
+from kzconsumer_tools.node_changes import BROKERS, NodeChange
 
 # The cluster's topics: from its nodes, or from Metadata requests if it has left ZooKeeper. Changes nothing.
 
@@ -224,7 +224,7 @@ CHANGES_PER_TRANSACTION = 500
 async def apply_changes(
     session: ZooKeeperSession,
     group: GroupPaths,
-    units: Iterable[Sequence[Change]],
+    units: Iterable[Sequence[NodeChange]],
     *,
     topics: Collection[str] = (),
     with_members: bool = False,
@@ -257,12 +257,12 @@ async def apply_changes(
         made += len(part)
 
 
-def single(changes: Iterable[Change]) -> list[list[Change]]:
+def single(changes: Iterable[NodeChange]) -> list[list[NodeChange]]:
     """Each change as a unit."""
     return [[change] for change in changes]
 
 
-async def make_parents(session: ZooKeeperSession, changes: Sequence[Change]) -> None:
+async def make_parents(session: ZooKeeperSession, changes: Sequence[NodeChange]) -> None:
     """Create missing parents of created nodes, except those that are created with them."""
     made = {change.path for change in changes if change.seen is None and change.after is not None}
     for path in sorted({path.rpartition("/")[0] for path in made}.difference(made)):
@@ -286,8 +286,8 @@ async def _containers(
     return {path: exists for path, exists in found.items() if exists or path == group.ids}
 
 
-def _parts(units: Iterable[Sequence[Change]]) -> Iterator[list[Change]]:
-    part: list[Change] = []
+def _parts(units: Iterable[Sequence[NodeChange]]) -> Iterator[list[NodeChange]]:
+    part: list[NodeChange] = []
     for unit in units:
         if part and len(part) + len(unit) > CHANGES_PER_TRANSACTION:
             yield part
@@ -297,7 +297,7 @@ def _parts(units: Iterable[Sequence[Change]]) -> Iterator[list[Change]]:
         yield part
 
 
-async def _executed(session: ZooKeeperSession, part: Sequence[Change]) -> bool:
+async def _executed(session: ZooKeeperSession, part: Sequence[NodeChange]) -> bool:
     """Whether a transaction without a reply was executed: all its nodes have the new content."""
     await session.sync()
     nodes = await together([session.find(change.path) for change in part])

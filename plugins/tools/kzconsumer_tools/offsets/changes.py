@@ -25,7 +25,7 @@ from kzconsumer.registry.nodes import decode_offset, encode_offset
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer_tools.groups.group_lag import LogRange
-from kzconsumer_tools.node_changes import Change
+from kzconsumer_tools.node_changes import NodeChange
 
 ResetKind = Literal["earliest", "latest", "current", "offset", "shift", "time"]
 
@@ -120,7 +120,7 @@ class OffsetChange(msgspec.Struct, frozen=True):
         record = self.nodes.claim
         return before != self.after or (record is not None and (record.plan is not None or _marked(record) is not None))
 
-    def changed(self, group: GroupPaths, incarnation: int | None = None) -> list[Change]:
+    def changed(self, group: GroupPaths, incarnation: int | None = None) -> list[NodeChange]:
         """The nodes that change together: the offset first, then the claim record if there is one.
 
         `incarnation`: of the topic; if it is known, a record is made where a leader epoch needs one.
@@ -128,7 +128,7 @@ class OffsetChange(msgspec.Struct, frozen=True):
         if not self.changes:
             return []
         partition = self.nodes.partition
-        offset = Change(group.offset(partition), self.nodes.offset, self.after)
+        offset = NodeChange(group.offset(partition), self.nodes.offset, self.after)
         new = offset_in(self.after) if self.after is not None else None
         known = new is not None and self.leader_epoch >= 0
         position = StoredPosition(new, self.leader_epoch) if new is not None and known else msgspec.UNSET
@@ -139,7 +139,7 @@ class OffsetChange(msgspec.Struct, frozen=True):
             record = ClaimRecord(CLAIM_RECORD_VERSION, "", f"{incarnation:#x}", position=position)
         if record is None:
             return [offset]
-        return [offset, Change(group.claim_record(partition), self.nodes.record, encode_claim_record(record))]
+        return [offset, NodeChange(group.claim_record(partition), self.nodes.record, encode_claim_record(record))]
 
     def described(self) -> DescribedChange:
         record, new = self.nodes.claim, offset_in(self.after) if self.after is not None else None

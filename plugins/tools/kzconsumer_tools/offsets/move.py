@@ -32,7 +32,7 @@ from kzconsumer_tools.offsets.stored import (
 _PLACES: Mapping[Storage, str] = {"zookeeper": "ZooKeeper", "kafka": "the brokers", "both": "ZooKeeper or the brokers"}
 
 
-class Asked(NamedTuple):
+class MoveRequest(NamedTuple):
     """`storage`: where members of the ZooKeeper group store their offsets; None: the operator has not said."""
 
     group: str
@@ -74,7 +74,7 @@ class Move(NamedTuple):
     changes: OffsetChanges | CoordinatorChanges
 
 
-async def prepare_move(access: ClusterAccess, asked: Asked) -> Move:
+async def prepare_move(access: ClusterAccess, asked: MoveRequest) -> Move:
     """Read both sides. Raises NotFoundError without an offset to move, NotDoneError, CoordinatorError, and as
     `ClusterAccess.logs`.
 
@@ -131,7 +131,7 @@ async def prepare_move(access: ClusterAccess, asked: Asked) -> Move:
     return Move(shown, changes)
 
 
-async def apply_move(access: ClusterAccess, asked: Asked, move: Move) -> None:
+async def apply_move(access: ClusterAccess, asked: MoveRequest, move: Move) -> None:
     """Store what was prepared, and read both sides again.
 
     Raises NotDoneError, also if they differ afterwards: another client has stored offsets meanwhile.
@@ -144,7 +144,7 @@ async def apply_move(access: ClusterAccess, asked: Asked, move: Move) -> None:
         raise NotDoneError("the offsets are stored, but others were stored meanwhile: try again")
 
 
-async def _read(access: ClusterAccess, asked: Asked) -> _Sides:
+async def _read(access: ClusterAccess, asked: MoveRequest) -> _Sides:
     group, kafka_group = asked.group, asked.kafka_group
     members = await access.kafka_members(kafka_group)
     if members is None and kafka_group != group:
@@ -185,7 +185,7 @@ def _epoch_before(nodes: GroupNodes, brokers: WithBrokers | None, partition: Top
     return record.leader_epoch_before(offset) if record is not None else -1
 
 
-def _nothing_to_move(asked: Asked) -> NotFoundError:
+def _nothing_to_move(asked: MoveRequest) -> NotFoundError:
     where = " of a chosen partition" if asked.scope else ""
     if asked.to == "zookeeper":
         return NotFoundError(f"group {asked.kafka_group} has no offset in the brokers{where}")

@@ -9,7 +9,7 @@ from kzconsumer.display import count, moment, plural, some
 from kzconsumer.sinks.interface import Preview
 from kzconsumer_tools.offsets.changes import ChangedGroup, ChangedOffsets, DescribedChange
 from kzconsumer_tools.offsets.stored import Block, GroupOffsets, MovedGroup, MovedPartition
-from kzconsumer_tools.proof import Finding, PartitionProof, Proof
+from kzconsumer_tools.proof import PartitionProof, Proof, ProofFinding
 from kzconsumer_tools.tables.text import capital, clip, columns, dash, next_step_line, sentence
 
 
@@ -189,7 +189,7 @@ def _row(each: PartitionProof) -> tuple[str, ...]:
     return (*map(dash, (each.partition, each.epoch, each.stored)), *map(count, counts), each.topic)
 
 
-def _where(finding: Finding) -> str:
+def _where(finding: ProofFinding) -> str:
     if finding.topic is None:
         return ""
     epoch = f" epoch {finding.epoch}" if finding.epoch else ""

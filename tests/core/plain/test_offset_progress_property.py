@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.strategies import DrawFn
 
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.progress import OffsetTracker
+from kzconsumer.offsets.progress import Progress
 
 Range = tuple[int, int]
 
@@ -38,7 +38,7 @@ def prefix(start: int, ranges: list[Range], done: set[int]) -> int:
 @given(work(), st.data())
 def test_any_order_of_marks(drawn: tuple[int, list[Range], list[int]], data: st.DataObject) -> None:
     start, ranges, order = drawn
-    claim = OffsetTracker(TopicPartition("t", 0), start)
+    claim = Progress(TopicPartition("t", 0), start)
     done = set[int]()
     handed = 0
     before = start
@@ -63,7 +63,7 @@ def test_settled_is_reported_once_the_last_work_ends(
     drawn: tuple[int, list[Range], list[int]], data: st.DataObject
 ) -> None:
     start, ranges, order = drawn
-    claim = OffsetTracker(TopicPartition("t", 0), start)
+    claim = Progress(TopicPartition("t", 0), start)
     claim.hand_over(ranges[-1][1])
     output = list[int]()
     ended = data.draw(st.integers(0, len(order) - 1))
@@ -79,18 +79,18 @@ def test_settled_is_reported_once_the_last_work_ends(
 class OneLog(RuleBasedStateMachine):
     """A log and its successive owners, as a member sees them.
 
-    Each claim has a tracker that begins where the previous one's commit ended, or at a seek. Offsets are counted one by
-    one here, naively.
+    Each claim has a progress that begins where the previous one's commit ended, or at a seek. Offsets are counted one
+    by one here, naively.
     """
 
     @initialize(start=st.integers(0, 1000))
     def begin(self, start: int) -> None:
         self.stored = start
         self._claim(start)
-        self.late: list[tuple[OffsetTracker, Range]] = []  # delivered by a claim that is lost
+        self.late: list[tuple[Progress, Range]] = []  # delivered by a claim that is lost
 
     def _claim(self, start: int) -> None:
-        self.tracker = OffsetTracker(TopicPartition("t", 0), start)
+        self.progress = Progress(TopicPartition("t", 0), start)
         self.start = start
         self.handed: list[Range] = []
         self.done = set[int]()
@@ -106,61 +106,61 @@ class OneLog(RuleBasedStateMachine):
             at += 1
         return at
 
-    @precondition(lambda self: self.tracker.open)
+    @precondition(lambda self: self.progress.open)
     @rule(size=st.integers(1, 40))
     def hand_out(self, size: int) -> None:
         """A record with the hole before it, or a batch: their ranges tile either way."""
-        first = self.tracker.consumed
-        self.tracker.hand_over(first + size)
+        first = self.progress.consumed
+        self.progress.hand_over(first + size)
         self.handed.append((first, first + size))
 
     @precondition(lambda self: self.unacknowledged)
     @rule(data=st.data())
     def acknowledge(self, data: st.DataObject) -> None:
         first, until = data.draw(st.sampled_from(self.unacknowledged))
-        assert self.tracker.mark(first, until)
+        assert self.progress.mark(first, until)
         self.done.update(range(first, until))
 
     @precondition(lambda self: self.done)
     @rule(data=st.data())
     def acknowledge_again(self, data: st.DataObject) -> None:
         first, until = data.draw(st.sampled_from([each for each in self.handed if self.done.issuperset(range(*each))]))
-        assert not self.tracker.mark(first, until)
+        assert not self.progress.mark(first, until)
 
     @rule(ahead=st.integers(0, 50), size=st.integers(1, 50))
     def acknowledge_what_was_never_handed_out(self, ahead: int, size: int) -> None:
-        at = self.tracker.consumed + ahead
-        assert not self.tracker.mark(at, at + size)
+        at = self.progress.consumed + ahead
+        assert not self.progress.mark(at, at + size)
 
     @precondition(lambda self: self.late)
     @rule(data=st.data())
     def acknowledge_too_late(self, data: st.DataObject) -> None:
-        tracker, (first, until) = data.draw(st.sampled_from(self.late))
-        before = tracker.processed
-        assert not tracker.mark(first, until)
-        assert tracker.processed == before
+        progress, (first, until) = data.draw(st.sampled_from(self.late))
+        before = progress.processed
+        assert not progress.mark(first, until)
+        assert progress.processed == before
 
     @rule()
     def commit(self) -> None:
-        assert self.tracker.processed >= self.stored
-        self.stored = self.tracker.processed
+        assert self.progress.processed >= self.stored
+        self.stored = self.progress.processed
 
-    @precondition(lambda self: self.tracker.open)
+    @precondition(lambda self: self.progress.open)
     @rule()
     def revoke(self) -> None:
         """The partition is revoked: delivered records may still be acknowledged."""
         self.settled = False
-        self.tracker.close(self._settle)
-        assert self.settled == (self.expected == self.tracker.consumed)
+        self.progress.close(self._settle)
+        assert self.settled == (self.expected == self.progress.consumed)
 
     def _settle(self) -> None:
         self.settled = True
 
-    @precondition(lambda self: not self.tracker.open)
+    @precondition(lambda self: not self.progress.open)
     @rule()
     def come_back_after_a_revocation(self) -> None:
         """Committed for the last time, then released, then claimed again."""
-        assert self.settled == (self.expected == self.tracker.consumed)
+        assert self.settled == (self.expected == self.progress.consumed)
         self.commit()
         self._lose_and_claim(self.stored)
 
@@ -174,14 +174,14 @@ class OneLog(RuleBasedStateMachine):
         self._lose_and_claim(offset)
 
     def _lose_and_claim(self, at: int) -> None:
-        self.late += [(self.tracker, each) for each in self.unacknowledged]
-        self.tracker.close()
+        self.late += [(self.progress, each) for each in self.unacknowledged]
+        self.progress.close()
         self._claim(at)
 
     @invariant()
     def processed_is_the_contiguous_prefix(self) -> None:
-        assert self.tracker.processed == self.expected
-        assert self.stored <= self.tracker.processed <= self.tracker.consumed
+        assert self.progress.processed == self.expected
+        assert self.stored <= self.progress.processed <= self.progress.consumed
         assert all(self.stored <= first for first, _ in self.unacknowledged)
 
     @invariant()
@@ -189,7 +189,7 @@ class OneLog(RuleBasedStateMachine):
         """Memory: at most one range per gap in the acknowledgements."""
         beyond = sorted(at for at in self.done if at >= self.expected)
         runs = [at for at in beyond if at - 1 not in self.done]
-        assert self.tracker._done_from == runs
+        assert self.progress._done_from == runs
         assert len(runs) <= len(self.unacknowledged)
 
 
@@ -198,7 +198,7 @@ TestOneLog = OneLog.TestCase
 
 @given(st.lists(st.integers(1, 2000), min_size=1, max_size=200), st.randoms(use_true_random=False))
 def test_a_batch_costs_one_range_however_many_rows_it_has(sizes: list[int], chance: random.Random) -> None:
-    claim = OffsetTracker(TopicPartition("t", 0), 0)
+    claim = Progress(TopicPartition("t", 0), 0)
     ends = list(itertools.accumulate(sizes))
     claim.hand_over(ends[-1])
     ranges = list(zip([0, *ends[:-1]], ends, strict=True))

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.progress import OffsetTracker
-from tests.support.chunks import tracker
+from kzconsumer.offsets.progress import Progress
+from tests.support.chunks import progress
 
 
-def handed(until: int, start: int = 0) -> OffsetTracker:
-    claim = tracker(start=start)
+def handed(until: int, start: int = 0) -> Progress:
+    claim = progress(start=start)
     claim.hand_over(until)
     return claim
 
 
 def test_it_begins_where_the_claim_begins() -> None:
-    claim = tracker(start=7)
+    claim = progress(start=7)
     assert (claim.consumed, claim.processed, claim.open, claim.settled) == (7, 7, True, True)
 
 
@@ -67,7 +67,7 @@ def test_the_delivered_position_never_goes_back() -> None:
 
 
 def test_restart_sets_both_positions() -> None:
-    claim = tracker()
+    claim = progress()
     claim.restart(100)
     assert (claim.consumed, claim.processed) == (100, 100)
     claim.hand_over(110)
@@ -92,7 +92,7 @@ def test_closing_reports_when_work_in_hand_is_done() -> None:
 
 
 def test_closing_reports_at_once_if_nothing_is_in_hand() -> None:
-    claim, output = tracker(), list[bool]()
+    claim, output = progress(), list[bool]()
     claim.close(lambda: output.append(claim.open))
     assert output == [False]
 
@@ -134,7 +134,7 @@ def test_a_loss_reaches_the_worker_and_is_not_waited_for() -> None:
 
 
 def test_a_late_listener_is_notified_of_the_loss_at_once() -> None:
-    claim, output = tracker(), list[bool]()
+    claim, output = progress(), list[bool]()
     claim.when_lost(lambda: output.append(claim.lost))
     claim.when_lost(None)
     claim.close()
@@ -144,11 +144,11 @@ def test_a_late_listener_is_notified_of_the_loss_at_once() -> None:
 
 
 def test_repr_is_one_line() -> None:
-    assert repr(handed(3)) == "<OffsetTracker orders-0 consumed 3 processed 0 open>"
+    assert repr(handed(3)) == "<Progress orders-0 consumed 3 processed 0 open>"
 
 
 def test_a_tracker_goes_on_as_another_one() -> None:
-    old = OffsetTracker(TopicPartition("orders", 4), 3, incarnation=7, epoch=2)
+    old = Progress(TopicPartition("orders", 4), 3, incarnation=7, epoch=2)
     old.hand_over(9)
     old.mark(3, 8)
     old.written = 3, 8
@@ -158,7 +158,7 @@ def test_a_tracker_goes_on_as_another_one() -> None:
 
 
 def test_what_goes_on_knows_what_the_claim_knew() -> None:
-    before = OffsetTracker(TopicPartition("t", 1), 5, incarnation=2, epoch=3, leader_epoch=3)
+    before = Progress(TopicPartition("t", 1), 5, incarnation=2, epoch=3, leader_epoch=3)
     before.leader_epochs.extend(5, [(5, 4)], 9, 5)
     before.hand_over(9)
     before.mark(5, 7)
