@@ -222,7 +222,7 @@ class Member:
             self.owned.close_all()
 
     async def bootstrap(self) -> str:
-        """See `group.reachable.bootstrap`."""
+        """See `registry.cluster.bootstrap`."""
         return await bootstrap(self._topics, self._brokers)
 
     async def message(self, partition: TopicPartition, offset: int) -> Message | None:

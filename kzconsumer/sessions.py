@@ -51,7 +51,7 @@ log = get_logger("kzconsumer")
 
 
 class Sessions:
-    """Enter `running`, then `join` once. Implements `sinks.owned_ranges.OwnedRanges` by the present membership."""
+    """Enter `running`, then `join` once. Implements `sinks.planning.OwnedRanges` by the present membership."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Where a claimed partition begins: at the stored offset, or with a planned range that has to be replayed.
 
-It asks the destination and carries out what `adoption.compare` decides.
+It asks the destination and carries out what `start_rules.compare` decides.
 """
 
 from __future__ import annotations

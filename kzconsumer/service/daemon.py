@@ -271,7 +271,7 @@ class Daemon:
         return compare(self.settings, self._load())
 
     def _apply(self, change: SettingChange) -> None:
-        """Apply the changes that `reload.LIVE` lists. Only called once the member has joined."""
+        """Apply the changes that `signals.LIVE` lists. Only called once the member has joined."""
         assert self._runner is not None and self._sessions is not None  # noqa: PT018  (it has joined)
         before, self.settings = self.settings.subscription.paused_partitions, change.settings
         paused = self.settings.subscription.paused_partitions

@@ -112,7 +112,7 @@ _REGISTRY = web.AppKey("registry", CollectorRegistry)
 async def served(
     app: web.Application, listen: str, source: str, streams: Collection[object] = ()
 ) -> AsyncIterator[TaskGroup]:
-    """Serve at `listen` during the block, whose tasks end with it. `streams`: see `connections.accept`.
+    """Serve at `listen` during the block, whose tasks end with it. `streams`: see `accept`.
 
     Raises CannotListenError.
     """

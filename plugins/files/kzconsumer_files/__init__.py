@@ -1,3 +1,4 @@
-"""Ranges of records as files, published exactly once; the sinks `parquet` and `segments`. Read `publication`, then
-`ledger`.
+"""Ranges of records as files, published exactly once; the sinks `parquet` and `segments`.
+
+Read `publication`, then `ledger`.
 """

@@ -1,6 +1,6 @@
-"""Which ranges of a target are settled: published, or set aside permanently.
+"""Which ranges of a target are settled: published, or set aside permanently; and how the ledger stays small.
 
-Its files are described in `ledger_items`. `publication` adds entries, `folding` replaces them.
+`publication` adds entries, `Folder` replaces them by folded items.
 """
 
 from __future__ import annotations
@@ -228,10 +228,9 @@ def _overlap(one: Span, other: Span) -> bool:
     return one.first < other.until and other.first < one.until
 
 
-# Folding a ledger: entries of consecutive ranges become few items, so that it stays small at any age.
-#
-# Needs no lock: processes that fold at the same time, or late, make the same items (`fold_plan`), and an item is
-# removed only once one of a higher level that contains it is on disk.
+# Folding: entries of consecutive ranges become few items, so that a ledger stays small at any age. It needs no lock:
+# processes that fold at the same time, or late, make the same items (`fold_plan`), and an item is removed only once one
+# of a higher level that contains it is on disk.
 
 
 class Folder:

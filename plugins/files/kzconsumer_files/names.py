@@ -1,4 +1,4 @@
-"""How a target directory names its owner, its ranges and their files, and the form of a ledger entry.
+"""How a target directory names its owner, its ranges and their files; the form of a ledger entry; ranges that overlap.
 
 A name holds the whole identity of a range that is not in the target's owner marker (cluster, group, sink), and never a
 batch number or an attempt: two writers of one range use the same names.
@@ -240,11 +240,10 @@ def parsed(name: str) -> NamedRange | None:
     return None if found is None else NamedRange(found[1], Span(int(found[2]), int(found[3])))
 
 
-# Check that the ranges of one ledger do not overlap.
-#
-# A range with other bounds has another name, so a look-up by name does not find ranges that it overlaps. Claim
-# records prevent such ranges; this check catches offsets that were set back where no claim record applies (another
-# fingerprint, a record of an earlier version). Destinations check before they decide to publish.
+# Ranges of one ledger must not overlap. A range with other bounds has another name, so a look-up by name does not find
+# ranges that it overlaps. Claim records prevent such ranges; this check catches offsets that were set back where no
+# claim record applies (another fingerprint, a record of an earlier version). Destinations check before they decide to
+# publish.
 
 
 class RangeOverlap(OSError):

@@ -1,6 +1,7 @@
 """A place in an object store (S3, Google Cloud Storage, Azure): objects below a URI, put whole, and only once if asked.
 
-All calls of the package `obstore` are here. They block, and raise OSError with a text of one line.
+All calls of the package `obstore` are here. They block, and raise OSError with a text of one line. `StateFiles` are a
+target's small files, each of which is made once: in a directory, or in such a store.
 """
 
 from __future__ import annotations
@@ -260,9 +261,6 @@ class _Reading(RawIOBase):
 
 def _one_line(error: Exception) -> str:
     return redacted_text(" ".join(str(error).partition("\n\n")[0].split()))[:500]
-
-
-# The small files of a target's state, each of which is made once: in a directory, or in an object store.
 
 
 class StateFiles(Protocol):

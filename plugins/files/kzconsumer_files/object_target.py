@@ -50,10 +50,8 @@ from kzconsumer_files.object_store import ObjectStore, StateObjects, StoreUnavai
 from kzconsumer_files.private_directory import local_attempts, make_local_attempts, sweep
 from kzconsumer_files.publication import SetAside, StagedRange, log_blocked, require_none
 
-# Which ranges of a target in an object store are settled: published, or set aside permanently.
-#
-# An entry is an object, and entries are not folded. A range, and so its line, may have two names
-# (`names.range_names`). Calls block, and raise OSError.
+# The ledger of a target in a store: an entry is an object, and entries are not folded. A range, and so its line, may
+# have two names (`names.range_names`). Calls block, and raise OSError.
 
 
 class ObjectLedger:

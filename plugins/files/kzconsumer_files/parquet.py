@@ -1,4 +1,7 @@
-"""The sink `parquet`: each range of records becomes one Parquet file, exactly once."""
+"""The sink `parquet`: each range of records becomes one Parquet file, exactly once.
+
+The columns and types are those of Spark's own Kafka source.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,6 @@ from kzconsumer_files.names import NotOurs, TargetOwner, data_file
 from kzconsumer_files.object_store import StoreUnavailable, is_object_store, require_usable_options, without_store
 from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_files.writer import TargetDestination, TargetWriter, WriteResult, read_place, require_usable, unusable
-
-# Records as Parquet with the columns and types of Spark's own Kafka source.
 
 Codec: TypeAlias = Literal["snappy", "none", "gzip", "zstd"]
 

@@ -44,15 +44,14 @@ from kzconsumer_files.segment_layout import (
 )
 from kzconsumer_files.writer import read_directory, require_writable, unusable
 
-# One partition's directory of an archive: its lock, its recovery, and appending to its last segment.
-#
-# The lock is held for one write at a time: the next writer finds either all of it or a tail to cut off. Calls block.
-# What has been made durable is never changed.
+# One partition's directory of an archive: its lock, its recovery, and appending to its last segment. The lock is held
+# for one write at a time: the next writer finds either all of it or a tail to cut off. Calls block. What has been made
+# durable is never changed.
 #
 # The lock file names the last writer, and how much of the last segment is on disk. A writer that opens the segment
 # writes what follows once more: the sync of its predecessor may have failed, after which another one proves nothing
-# (`kzconsumer.durable_files`). The file itself is not synced. If a power failure takes it back, more is written
-# again; the content of the page cache, which it is about, is gone then.
+# (`kzconsumer.durable_files`). The file itself is not synced. If a power failure takes it back, more is written again;
+# the content of the page cache, which it is about, is gone then.
 
 log = get_logger("kzconsumer.sink")
 

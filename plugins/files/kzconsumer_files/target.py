@@ -166,11 +166,9 @@ class Target(MarkedPlace):
         return bool(blocked)
 
 
-# A target of files, in a directory or in an object store: both have the same methods.
-
 AnyTarget: TypeAlias = Target | ObjectTarget
 
 
 def target_at(path: str, store_options: Mapping[str, str]) -> AnyTarget:
-    """At a directory or a URI. Raises ConfigError, PluginError."""
+    """At a directory, or at the URI of an object store: both have the same methods. Raises ConfigError, PluginError."""
     return ObjectTarget(ObjectStore(path, store_options)) if is_object_store(path) else Target(Path(path))

@@ -1,4 +1,7 @@
-"""Writing batches of ranges into a target: stage the missing ones, publish them, fold the ledger now and then."""
+"""A target of files as sinks use it: missing ranges are staged and published, the ledger is folded now and then.
+
+Also its owner, its identity and what it has (`TargetDestination`), and the options of a place that must be usable.
+"""
 
 from __future__ import annotations
 
@@ -105,8 +108,6 @@ def _fold(target: AnyTarget) -> None:
         _log.warning("ledger not folded", error=str(error))
 
 
-# A target of files as the member sees it: whose it is, which one it is, and which ranges it has. All calls block.
-
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -156,9 +157,6 @@ class TargetDestination:
         except SetAside:
             return False
         return True
-
-
-# What the sinks for files have in common in their options: a place that must be usable.
 
 
 def unusable(why: str) -> ConfigError:

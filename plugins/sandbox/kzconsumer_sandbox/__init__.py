@@ -1,1 +1,1 @@
-"""Real servers on loopback."""
+"""Real ZooKeeper and Kafka servers on loopback, for trials, the demo and the tests. Read `servers`, then `demo`."""

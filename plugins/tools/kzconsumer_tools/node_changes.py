@@ -1,7 +1,7 @@
-"""Changes of single nodes, and files of nodes that undo them.
+"""Changes of single nodes, and files of nodes that undo them; paths that only the tools use.
 
 A file has a JSON object on each line: `path`, and the content as `data` or, if it is not text, as `base64`; `data` null
-stands for no node. A stored offset may have `topic` and `leader_epoch` as well (`offsets.origin`).
+stands for no node. A stored offset may have `topic` and `leader_epoch` as well (`offsets.stored.Origin`).
 """
 
 from __future__ import annotations
@@ -99,8 +99,6 @@ def _data(line: _Line) -> bytes | None:
             raise ValueError(f"base64: {error}") from None
     return line.data.encode() if isinstance(line.data, str) else None
 
-
-# Paths in ZooKeeper that only the tools use, besides those of `kzconsumer.registry.paths`.
 
 BROKERS = "/brokers"
 CONTROLLER = "/controller"

@@ -14,8 +14,6 @@ import msgspec
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.sinks.interface import HeldRange, Holdings, QuarantinedRange
 
-# What `sink verify` reports: findings, and the proof of each partition.
-
 FindingKind = Literal["gap", "overlap", "ahead", "forgotten", "count", "damaged", "stray", "plan"]
 InLog = Literal["records", "none", "gone", "unknown"]
 """What the log has of offsets that the destination lacks: records; none (compacted, or control records only); not all

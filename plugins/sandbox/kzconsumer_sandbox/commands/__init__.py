@@ -1,1 +1,1 @@
-"""The verbs `sandbox` and `demo`. Read `sandbox_command`."""
+"""The verbs `kzconsumer sandbox` and `kzconsumer demo`. Read `sandbox_command`, then `sandbox_actions`."""

@@ -32,7 +32,7 @@ from kzconsumer_sandbox.servers.sandbox import prepare
 from kzconsumer_sandbox.servers.state_file import KCAT_CONFIG, SandboxState, ServerState, StateFile, default_path
 from kzconsumer_sandbox.servers.supervisor import READY, supervise
 
-# `kzconsumer sandbox produce`: lines of standard input, or generated orders, as records of a topic.
+# `produce`: lines of standard input, or generated orders, as records of a topic.
 
 LIMIT = 30.0
 _ORDER = b'{"id":%d,"customer":"%s","article":"article-%04d","quantity":%d,"cents":%d}'
@@ -285,7 +285,7 @@ def _ended(place: StateFile) -> bool:
     return True
 
 
-# `kzconsumer sandbox up`: start the servers under a supervisor, in the background or in this process.
+# `up`: start the servers under a supervisor, in the background or in this process.
 
 
 def up(place: StateFile, args: argparse.Namespace) -> int:

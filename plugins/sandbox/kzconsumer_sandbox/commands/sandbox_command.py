@@ -1,4 +1,6 @@
-"""`kzconsumer sandbox`: a ZooKeeper and brokers that run in the background until `sandbox down`."""
+"""The parsers of `kzconsumer sandbox`, servers that run in the background until `sandbox down`, and of `kzconsumer
+demo`.
+"""
 
 from __future__ import annotations
 

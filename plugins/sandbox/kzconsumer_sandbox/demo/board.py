@@ -1,4 +1,4 @@
-"""The state of the demo at one moment, from ZooKeeper, the members' logs and the producer."""
+"""The state of the demo at one moment: owners and offsets in ZooKeeper, members' logs, the producer, files counted."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def partition_rows(
     return tuple(rows)
 
 
-# Counts the records of the Parquet files with Arrow: what has not written them reads them.
+# The Parquet files are counted with Arrow: what has not written them reads them.
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -163,9 +163,6 @@ def _number(value: bytes | None, messages: int) -> int | None:
     except msgspec.MsgspecError:
         return None
     return number if 0 <= number < messages else None
-
-
-# Reads owners and committed offsets of the demo's group from ZooKeeper.
 
 
 def member_name(group: str, owner: str) -> str:

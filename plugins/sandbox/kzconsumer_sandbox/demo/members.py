@@ -1,4 +1,4 @@
-"""A member of the demo's group: a `kzconsumer --config` process, observed through its log."""
+"""The demo's members, each a `kzconsumer --config` process that is observed through its log, and its producer."""
 
 from __future__ import annotations
 

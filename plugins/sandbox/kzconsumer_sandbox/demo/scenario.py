@@ -1,7 +1,7 @@
-"""The story of the demo, from the first server to the last count.
+"""The story of the demo, from the first server to the last count, and the frame that runs it in a temporary directory.
 
-Owns what is started and the order of events; in it every wait is for something that is read from ZooKeeper, from a
-member's log or from the producer. Leaving it, however, ends everything it started. It leaves the folder to `run`.
+The story owns what is started and the order of events; in it every wait is for something that is read from ZooKeeper,
+from a member's log or from the producer. Leaving it, however, ends everything it started.
 """
 
 from __future__ import annotations
@@ -181,9 +181,8 @@ class Scenario:
         return DemoMember(name, self._folder / name, text)
 
 
-# Runs the demo in a temporary directory: signals, output, and cleaning up.
-#
-# The directory is removed at the end, unless the demo failed or `--keep` was given; no process outlives the call.
+# The frame: signals, output, and cleaning up. The directory is removed at the end, unless the demo failed or `--keep`
+# was given; no process outlives the call.
 
 FOLDER_PREFIX = "kzconsumer-demo-"
 # Seconds for the Spark of a killed member to exit.

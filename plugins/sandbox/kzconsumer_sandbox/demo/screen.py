@@ -1,4 +1,4 @@
-"""The display of the demo on standard error: live on a terminal, otherwise a line every few seconds."""
+"""What the demo shows: the board on standard error, live on a terminal, else a line now and then; and its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration files and Java flags of the servers: fast start, little memory, no files outside their directory."""
+"""Configuration files, ports and Java flags of the servers: fast start, little memory, files in one directory only."""
 
 from __future__ import annotations
 

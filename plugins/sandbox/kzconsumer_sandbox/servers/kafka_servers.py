@@ -1,4 +1,4 @@
-"""One Kafka broker on loopback; it keeps id, port and data over restarts."""
+"""The servers of a cluster on loopback: ZooKeeper, brokers, KRaft's controllers; each keeps its port and data."""
 
 from __future__ import annotations
 

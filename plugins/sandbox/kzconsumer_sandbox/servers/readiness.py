@@ -1,4 +1,4 @@
-"""Checks whether a server serves, with blocking requests on a new connection each.
+"""Whether a server serves, by blocking requests on a new connection each; and the creation of topics.
 
 It uses Kafka's Metadata version 0, which every broker version answers, and ZooKeeper's four-letter words. An open port
 is not enough: brokers up to 2.8 listen before they have registered, and another program may have taken the port.

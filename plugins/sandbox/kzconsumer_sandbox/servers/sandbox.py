@@ -1,4 +1,7 @@
-"""A ZooKeeper and a cluster of brokers as an async context manager. A server that fails is not restarted."""
+"""A ZooKeeper and a cluster of brokers as an async context manager, and the migration of such a cluster to KRaft.
+
+A server that fails is not restarted.
+"""
 
 from __future__ import annotations
 

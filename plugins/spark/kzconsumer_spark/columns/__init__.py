@@ -1,1 +1,1 @@
-"""Key and value become columns. Read `shaping`."""
+"""Key and value of records become columns. Read `shaping`, then `decoding`."""

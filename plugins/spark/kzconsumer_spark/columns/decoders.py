@@ -1,6 +1,7 @@
-"""Avro schemas as Arrow types, and the union by name of the types of several schemas.
+"""Decoders of Avro and protobuf: their types as Arrow has them, and values of a column in Spark's Python workers.
 
-Types are those of Spark's own Avro source; unions of more than one type and recursive schemas are refused.
+Types are those of Spark's own Avro source; unions of more than one type and recursive schemas are refused. Types of
+several schemas are joined by the names of fields.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Schemas that the settings name by `file:`, read and checked before Spark starts.
+"""Schemas that the settings name: by `file:`, read and checked before Spark starts, or in a Confluent schema registry.
 
-`check-config` finds the same faults as the worker.
+`check-config` finds the same faults of files as the worker.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _require(module: str, extra: str, what: str) -> None:
         raise Unsupported(f"{what} needs more packages: {pip_install(extra, 'kzconsumer-spark')}")
 
 
-# Schemas from a Confluent schema registry over HTTP, each requested once. Only the worker's driver process asks it.
+# A registry is asked over HTTP, once for each schema, by the worker's driver process only.
 
 _RETRIES = 3
 _BACKOFF = 0.2

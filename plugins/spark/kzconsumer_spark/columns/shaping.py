@@ -30,9 +30,8 @@ from kzconsumer_spark.pipe.messages import SpooledRange
 from kzconsumer_spark.ranges.batch import Shaped, read_spool
 from kzconsumer_spark.ranges.unstorable import MOST_REJECTED
 
-# The quarantine for records that cannot be decoded: one Parquet file per range; the first writer wins.
-#
-# They are on disk before the range's other records go to the destination.
+# Records that cannot be decoded are on disk in the quarantine before the range's other records go to the destination:
+# one Parquet file per range; the first writer wins.
 
 
 class QuarantineDiffers(Exception):
@@ -79,8 +78,6 @@ class Quarantine:
     def close(self) -> None:
         self._staging.remove()
 
-
-# `where` and `select` of the settings: checked at the start, applied to each row.
 
 VIEW = "records"
 OWN = "_kz_"  # prefix of a destination's own columns

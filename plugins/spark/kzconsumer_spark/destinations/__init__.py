@@ -1,1 +1,1 @@
-"""Tables that take each range once. Read `delta_table`."""
+"""Tables, and functions, that take each range once. Read `delta_table`, then `delta_log`."""

@@ -1,4 +1,4 @@
-"""The log of a Delta table: reading it, and adding an entry directly after the last one read.
+"""The log of a Delta table, and where the table is: reading it, and adding an entry directly after the last one read.
 
 All calls of the package `deltalake` are here. They block, and errors are raised as OSError.
 """
@@ -149,7 +149,7 @@ def _decoded(entry: bytes) -> list[_Txn] | None:
         return None
 
 
-# Where a Delta table and the state beside it are: in a directory, or in an object store.
+# A Delta table and the state beside it are in a directory, or in an object store.
 
 _STATE = "_kzconsumer"
 

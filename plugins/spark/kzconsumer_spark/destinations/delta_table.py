@@ -259,14 +259,12 @@ class DeltaTarget:
             raise NotOurs(f"{self._place.uri} is not empty ({foreign}) and no Delta table")
 
 
-# The ranges that a Delta table holds, from our commits in its log, and the rows in its current files.
-#
-# A log keeps entries for 30 days unless the table says otherwise; OPTIMIZE, DELETE and MERGE replace our files.
-# Earlier ranges, and rows in replaced files, are not counted.
-
-
 def held(to: ToDelta, count_rows: bool) -> Held:
-    """Raises OSError."""
+    """The ranges that a Delta table holds, from our commits in its log, and the rows in its current files.
+
+    A log keeps entries for 30 days unless the table says otherwise; OPTIMIZE, DELETE and MERGE replace our files.
+    Earlier ranges, and rows in replaced files, are not counted. Raises OSError.
+    """
     target = DeltaTarget(to)
     notes = list(dead_attempts(target.attempts))
     table = target.open()

@@ -213,11 +213,8 @@ def _require_not_aside(positions: Positions, ranges: Sequence[AnyRange]) -> None
             raise SetAside(range_name(part))
 
 
-# The ranges that an Iceberg table holds, from the snapshots that it keeps, and the rows in its current files.
-
-
 def held(to: ToIceberg, count_rows: bool) -> Held:
-    """Raises OSError."""
+    """The ranges that an Iceberg table holds, by the snapshots it keeps, and the rows in its files. Raises OSError."""
     target = IcebergTarget(to)
     table = target.open()
     complete, commits = target.history(table)

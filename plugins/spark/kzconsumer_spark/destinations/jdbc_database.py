@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL, names in it, and its errors as OSError."""
+"""PostgreSQL: connections, names in it, its errors as OSError, the driver that Spark inserts with, staging tables."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def columns_of(names: Sequence[str]) -> Composed:
     return SQL(", ").join(map(Identifier, names))
 
 
-# PostgreSQL's driver for Java, which Spark inserts with: looked for before a Spark is started.
+# Spark inserts with PostgreSQL's driver for Java, which is looked for before a Spark is started.
 
 DRIVER: Final = "org.postgresql.Driver"
 MISSING: Final = (

@@ -1,9 +1,9 @@
 """A table in PostgreSQL that ranges are inserted into: its owner, its ledger, and the transaction that publishes.
 
 Beside the user's table, in the same schema: `kzconsumer_owners` (the id of each group in each table),
-`kzconsumer_ledger` (a row for each published range) and the staging tables of `stage`. The daemon claims and queries,
-the worker stages and publishes, both by psycopg: the state of a range is one query, and the daemon does not wait for a
-JVM.
+`kzconsumer_ledger` (a row for each published range) and the staging tables of `jdbc_database.Stages`. The daemon marks
+and queries, the worker stages and publishes, both by psycopg: the state of a range is one query, and the daemon does
+not wait for a JVM.
 """
 
 from __future__ import annotations
@@ -309,10 +309,9 @@ def _partition_key(owner: str, part: RangeIdentity) -> int:
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big", signed=True)
 
 
-# The ranges that a table holds by its ledger, and how many of its rows are in each, all in one snapshot.
-#
-# Rows can only be counted if the table has the columns `topic`, `partition` and `offset`, and if the offsets of a
-# partition are unambiguous: no other group and no earlier epoch has written any.
+# What a table holds by its ledger, and how many of its rows are in each range, all in one snapshot. Rows can only be
+# counted if the table has the columns `topic`, `partition` and `offset`, and if the offsets of a partition are
+# unambiguous: no other group and no earlier epoch has written any.
 
 _POSITION: Final = frozenset({"topic", "partition", "offset"})
 _Partition = tuple[str, int]

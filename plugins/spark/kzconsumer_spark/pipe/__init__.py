@@ -1,1 +1,1 @@
-"""What daemon and worker say to each other. Read `messages`."""
+"""What daemon and worker say to each other, and settings that both read. Read `messages`."""

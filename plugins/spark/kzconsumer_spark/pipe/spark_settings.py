@@ -15,7 +15,7 @@ from typing import Final
 
 from kzconsumer_spark.pipe.messages import StartWorker, ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc
 
-# A cluster as the master: the options it needs, and the address by which it reaches the driver.
+# A cluster as the master needs options, and an address by which it reaches the driver.
 
 STANDALONE: Final = re.compile(r"spark://([^\s,/]+:\d+)(,[^\s,/]+:\d+)*")
 _KUBERNETES: Final = re.compile(r"k8s://(https?://)?[^\s,/]+:\d+")
@@ -65,9 +65,6 @@ def local_address(master: str) -> str:
     with socket.socket(kind, socket.SOCK_DGRAM) as probe:
         probe.connect(address)
         return str(probe.getsockname()[0])
-
-
-# Directories and files as Spark names them.
 
 
 def location(place: Path | str) -> str:

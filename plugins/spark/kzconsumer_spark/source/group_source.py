@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kzconsumer_spark.source.query_member import QueryMember
 
 
-# Errors without the frames of this package: Spark shows the traceback of whatever a source raises.
+# Spark shows the traceback of whatever a source raises: errors of this package are shown without its frames.
 
 P = ParamSpec("P")
 T = TypeVar("T")

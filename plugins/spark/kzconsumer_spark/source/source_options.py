@@ -1,4 +1,4 @@
-"""The options of `GroupSource`: the path of a group's file, or the few settings that most groups need."""
+"""The options of `GroupSource`: a group's file, or the few settings that most groups need; bounds of a batch read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kzconsumer.settings.settings import Settings, layers_of
 from kzconsumer.settings.tables import nearest
 from kzconsumer_spark.executors.fetching import TaskPolicy
 
-# Where a batch read begins and ends: the options of Spark's own Kafka source, and the group's committed offsets.
+# A batch read begins and ends where options of Spark's own Kafka source say, or at the group's committed offsets.
 
 Word: TypeAlias = Literal["earliest", "latest", "committed"]
 Bound: TypeAlias = Word | int | Mapping[TopicPartition, int]
@@ -235,7 +235,7 @@ COLUMNS: Final = {
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
 }
-"""With the types of `ranges.spool_reader.SCHEMA`."""
+"""With the types of `ranges.batch.SCHEMA`."""
 
 
 def read_options(given: Mapping[str, str]) -> SourceOptions:

@@ -1,1 +1,1 @@
-"""Brokers and topics. Read `description`."""
+"""Brokers and topics of a cluster, and requests to its controller. Read `description`, then `cluster_reader`."""

@@ -1,4 +1,7 @@
-"""Reads the cluster's nodes: brokers, controller, pending requests, topics. Results include unreadable nodes."""
+"""Reads the cluster: brokers, controller, pending requests, topics, from its nodes or from brokers; submits requests.
+
+Results include unreadable nodes.
+"""
 
 from __future__ import annotations
 
@@ -209,7 +212,7 @@ async def require_cluster(session: ZooKeeperSession, connect: str) -> None:
         )
 
 
-# The cluster and its topics as brokers report them, where it has no ZooKeeper. What they do not report is None.
+# Where the cluster has no ZooKeeper, brokers report it and its topics. What they do not report is None.
 
 # The settings of a topic take some kilobytes.
 TOPICS_PER_REQUEST = 200
@@ -340,7 +343,7 @@ def _partitions(
         )
 
 
-# Submitting requests to the controller and the brokers, and waiting until the controller has removed them.
+# Requests to the controller and the brokers are submitted here, and it is waited until the controller has removed them.
 
 # Seconds between two reads: a controller takes about 100 ms if it has no data to move.
 PAUSE = 0.2

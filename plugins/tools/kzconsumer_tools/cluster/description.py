@@ -12,9 +12,8 @@ from msgspec import Meta
 from kzconsumer.registry.nodes import BrokerListener, decode_listeners, read_json
 from kzconsumer.registry.paths import is_number
 
-# Kafka's nodes about the cluster and its topics, decoded, in the formats of all versions; members read less of them.
-#
-# Decoders raise ValueError with the reason. Formats: `kafka.zk.ZkData` (3.9), `kafka.utils.ZkUtils` (0.8), and 0.7.
+# Kafka's nodes about the cluster and its topics, in the formats of all versions; members read less of them. Decoders
+# raise ValueError with the reason. Formats: `kafka.zk.ZkData` (3.9), `kafka.utils.ZkUtils` (0.8), and 0.7.
 
 NO_LEADER = -1
 """The leader of a partition without leader."""

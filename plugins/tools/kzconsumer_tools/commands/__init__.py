@@ -1,1 +1,1 @@
-"""One file for a family of verbs. Read `answer`."""
+"""The verbs, one file for a family of them. Read `answer`, which frames most of them."""

@@ -1,4 +1,4 @@
-"""The frame of most verbs: run one request, print its result as a table, as JSON or as rows."""
+"""The frame of most verbs: run one request, print its result as a table, as JSON or as rows; and options they share."""
 
 from __future__ import annotations
 

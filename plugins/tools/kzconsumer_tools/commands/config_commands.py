@@ -1,4 +1,4 @@
-"""`kzconsumer config import`: translate a configuration of the original consumer into a group's file."""
+"""`kzconsumer config import`: translate a configuration of the original consumer; and `kzconsumer context`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`kzconsumer groups list` and `groups describe`: the consumer groups in ZooKeeper, original members and ours.
+"""`kzconsumer groups list | describe | plan | move`: the consumer groups in ZooKeeper, original members and ours.
 
-JSON has the fields of `groups.description`.
+JSON of `list` and `describe` has the fields of `groups.group_description`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 # `kzconsumer groups plan`: who would own which partitions if members joined.
 #
-# JSON has the fields of `groups.assignment_preview.AssignmentPreview`.
+# JSON has the fields of `groups.group_description.AssignmentPreview`.
 
 
 def add_plan(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -157,7 +157,7 @@ def _with_streams(usual: Registration, streams: int | None) -> Registration:
 
 # `kzconsumer groups move`: the offsets of a group in ZooKeeper for a Kafka consumer group, or back.
 #
-# JSON has the fields of `offsets.moved.MovedGroup`.
+# JSON has the fields of `offsets.stored.MovedGroup`.
 
 
 def add_move(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -2,7 +2,7 @@
 
 `verify` and `doctor` change nothing; exit status 3 with a problem, 4 without one if not everything was examined. The
 others change something with `--execute` only, after they have written an undo file. JSON has the fields of
-`groups.diagnosis.Examined` and `groups.leftovers.RepairResult`.
+`groups.diagnosis.Examined` and `groups.diagnosis.RepairResult`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`kzconsumer lag`: how far a group is behind, once or at intervals.
 
-JSON has the fields of `groups.lag.GroupLag`; with `--watch`, one object per line.
+JSON has the fields of `groups.group_lag.GroupLag`; with `--watch`, one object per line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`kzconsumer top`: the status of running daemons (`[status] listen`) in a terminal."""
+"""`kzconsumer top`: the status of running daemons (`[status] listen`) in a terminal; and `kzconsumer exporter`."""
 
 from __future__ import annotations
 

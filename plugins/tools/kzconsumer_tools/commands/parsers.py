@@ -1,4 +1,7 @@
-"""`kzconsumer completion`: a shell's completion script, generated from the parsers, and the names that it offers."""
+"""What is generated from the parsers: `kzconsumer completion`, for shells, and `kzconsumer manual`.
+
+A completion script also offers names of groups and topics.
+"""
 
 from __future__ import annotations
 

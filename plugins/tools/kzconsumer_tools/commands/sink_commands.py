@@ -1,4 +1,6 @@
-"""`kzconsumer sink verify | replay | try`: the parsers, and `try`, which shows what the sink would write."""
+"""`kzconsumer sink verify | replay | try`: what a sink has, what it would write again elsewhere, and what it would
+make.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 
 # `kzconsumer sink replay`: write the records of a time range into another target, without the group.
 #
-# JSON has the fields of `sinks.replay.Replayed`.
+# JSON has the fields of `replay.Replayed`.
 
 
 def add_replay(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -131,7 +133,7 @@ def _text(done: Replayed) -> str:
 
 # `kzconsumer sink verify`: check the destination against the group's stored offsets and plans.
 #
-# JSON has the fields of `sinks.findings.Proof`.
+# JSON has the fields of `proof.Proof`.
 
 
 def add_verify(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:

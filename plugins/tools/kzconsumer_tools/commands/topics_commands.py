@@ -1,8 +1,7 @@
-"""`kzconsumer topics list | describe`: topics as ZooKeeper has them, or the brokers of a cluster that has left it.
+"""`kzconsumer topics` and `kzconsumer cluster`: what ZooKeeper has, or the brokers of a cluster that has left it.
 
-Other actions: `topics_change`, `topics_config`.
-
-JSON has the fields of `cluster.description.TopicDescription`.
+`topics list | describe`, `config get | set`, and requests to the controller. JSON of the first two has the fields of
+`cluster.description.TopicDescription`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Printing records. Read `printing`."""
+"""Printing records, as a member of a group or without one. Read `printing`."""

@@ -1,4 +1,7 @@
-"""Format strings for records, as kcat's `-f` has them: `%t %p %o %k %s\n`. Source: `kcat.c`, `format.c` (1.7.1)."""
+"""Format strings for records, as kcat's `-f` has them, and where reading starts and ends, as given on a command line.
+
+`%t %p %o %k %s\\n`. Source: `kcat.c`, `format.c` (1.7.1).
+"""
 
 from __future__ import annotations
 
@@ -60,8 +63,6 @@ def _escaped(escape: str) -> bytes:
         raise ValueError(rf"\{escape} is not an escape; the escapes are \n \r \t \0 \\ and \xHH")
     return _ESCAPES[escape]
 
-
-# The start and end of reading as given on the command line, and their offsets in a log.
 
 # After every offset: a range that ends there is read without end.
 ENDLESS = 2**63 - 1

@@ -1,4 +1,4 @@
-"""Renders Arrow columns as text, without an object per record."""
+"""Renders Arrow columns as text, and filters them, without an object per record."""
 
 from __future__ import annotations
 
@@ -78,9 +78,8 @@ def _headers(column: pa.ListArray[Any]) -> pa.Array[Any] | bytes:
     return cast("pa.Array[Any]", pc.binary_join(lists, pa.scalar(b",", pa.binary())))
 
 
-# Filtering records by regular expressions for key, value and headers, on Arrow columns.
-#
-# The expressions are RE2's, which run in linear time; they match anywhere, and `.` matches UTF-8 text only.
+# Filters are regular expressions for key, value and headers. They are RE2's, which run in linear time; they match
+# anywhere, and `.` matches UTF-8 text only.
 
 
 class HeaderMatch(msgspec.Struct, frozen=True):

@@ -1,1 +1,1 @@
-"""All groups, for Prometheus and Burrow. Read `exporter`."""
+"""All groups of a cluster, for Prometheus and for clients of Burrow. Read `exporter`, then `pictures`."""

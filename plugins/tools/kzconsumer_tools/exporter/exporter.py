@@ -36,7 +36,7 @@ from kzconsumer_tools.groups.group_lag import LogRange, Logs
 from kzconsumer_tools.groups.group_reader import NO_CLUSTER, Topics, nodes_of, topics_now
 from kzconsumer_tools.node_changes import BROKERS
 
-# Reads of nodes that are repeated only for what has changed: each node that was read has a watch.
+# Reads of nodes are repeated only for what has changed: each node that was read has a watch.
 
 T = TypeVar("T")
 

@@ -18,10 +18,9 @@ from kzconsumer_tools.exporter import pictures
 from kzconsumer_tools.exporter.exporter import Exporter, ExporterReading
 from kzconsumer_tools.exporter.pictures import SeenPartition, group_status
 
-# Prometheus metrics of an exporter, made of its last reading at each scrape. Unknown values have no sample.
-
 
 def families(exporter: Exporter) -> Iterator[Metric]:
+    """Prometheus metrics of an exporter, made of its last reading at each scrape. Unknown values have no sample."""
     make = Families("cluster", exporter.cluster)
     reading = exporter.present
     yield make.gauge("exporter_up", "Whether the groups were read lately", (), [((), float(reading is not None))])

@@ -1,1 +1,1 @@
-"""Groups from outside. Read `group_nodes`, then `cluster_access`."""
+"""Groups as read from outside, their lag and their problems. Read `group_nodes`, then `cluster_access`."""

@@ -1,4 +1,4 @@
-"""Access to a cluster from outside any group: a short ZooKeeper session, and requests to brokers about logs."""
+"""Access to a cluster from outside any group: a short ZooKeeper session, requests to brokers, and groups as read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems of a group: in its nodes, compared with the logs, and compared with the assignment of an assignor."""
+"""Problems of a group: in its nodes, compared with the logs and with an assignment; and nodes that may be removed."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def _threads(known: GroupFacts, topic: str) -> set[str]:
     }
 
 
-# Nodes that may be removed: all nodes of a group without members, and in any group those that no session holds.
+# All nodes of a group without members may be removed, and in any group those that no session holds.
 
 LeftoverKind = Literal["persistent_owner", "persistent_registration", "topic_gone"]
 

@@ -1,4 +1,4 @@
-"""A group as ZooKeeper has it: its members, its partitions and its problems; the fields of the JSON (docs/groups.md).
+"""A group as ZooKeeper has it, the fields of the JSON (docs/groups.md), and as it would be if members joined.
 
 Ownership is what the owner nodes say, not what an assignor computes.
 """
@@ -166,7 +166,8 @@ def _threads(consumer: str, streams: int) -> list[str]:
     return [str(ConsumerThreadId(consumer, number)) for number in range(streams)]
 
 
-# Which partitions each member would own if members joined: the assignor's result, not whether claims succeed.
+# The preview: which partitions each member would own if members joined. It is the assignor's result, not whether claims
+# succeed.
 
 Change = Literal["stays", "stream", "moves", "claimed"]
 """Compared with the present owner: the same stream, another stream of the same member, another member; or no owner."""

@@ -224,9 +224,6 @@ def remarks(group: GroupLag) -> Iterator[str]:
         )
 
 
-# One group in a list of all: its members, its lag and its last commit.
-
-
 class GroupSummary(msgspec.Struct, frozen=True):
     """One group. `ours`, `original`, `unreadable`: members by kind. `topics`: with owner or offset nodes; `owned`:
     number of owner nodes; `last_commit`: when an offset was last stored; `lag` and what follows as in `GroupLag`.

@@ -1,4 +1,4 @@
-"""The nodes of a group, decoded; every node that is unreadable or unexpected becomes a finding."""
+"""The nodes of a group, decoded, and whether it has members; every unreadable or unexpected node becomes a finding."""
 
 from __future__ import annotations
 
@@ -241,9 +241,8 @@ def _by_partition(
             findings.append(NodeFinding("unknown_node", path, str(error)))
 
 
-# Whether a group has members: checked before an operator changes what only a group without members may have changed.
-#
-# `groups.apply` proves the same in each of its transactions.
+# It is checked that a group has no members before an operator changes what only then may be changed.
+# `group_reader.apply_changes` proves the same in each of its transactions.
 
 _SHOWN = 3
 

@@ -1,4 +1,4 @@
-"""Reading groups from outside, without joining: all nodes, valid or not."""
+"""Reads groups from outside, without joining: all nodes, valid or not, and topics; applies changes to idle groups."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kzconsumer.zookeeper.watches import repeated, together
 from kzconsumer_tools.groups.group_nodes import GroupNodes, KnownTopic, proof, topic_of_node, topics_in
 from kzconsumer_tools.node_changes import BROKERS, NodeChange
 
-# The cluster's topics: from its nodes, or from Metadata requests if it has left ZooKeeper. Changes nothing.
+# The cluster's topics come from its nodes, or from Metadata requests if it has left ZooKeeper. Nothing is changed.
 
 
 class NodeReads(Protocol):
@@ -215,7 +215,7 @@ async def _children(session: NodeReads, path: str) -> list[str]:
         return []
 
 
-# Applying changes to a group without members: each transaction proves that there is none, or fails as a whole.
+# Changes of a group without members: each transaction proves that there is none, or fails as a whole.
 
 # Even if all of them are claim records with plans, a transaction stays below ZooKeeper's limit of 1 MB.
 CHANGES_PER_TRANSACTION = 500

@@ -1,1 +1,1 @@
-"""Stored offsets and their changes. Read `changes`."""
+"""Stored offsets and what changes them. Read `stored`, then `changes`."""

@@ -5,7 +5,7 @@
 (`node_changes`), the only format for invalid content and for missing nodes. Spark's is the JSON of `startingOffsets`
 and of its checkpoints (`org.apache.spark.sql.kafka010.JsonUtils`, 4.0): `{"orders":{"0":13}}`.
 
-The first one and nodes also have the topic and the leader epoch of an offset (`origin`), the first one as
+The first one and nodes also have the topic and the leader epoch of an offset (`stored.Origin`), the first one as
 `...:<offset>:<topic>:<epoch>`. `kafka.tools.ImportZkOffsets` ignores them. Kafka's tools read no CSV with more columns.
 """
 

@@ -269,7 +269,7 @@ def nodes_at(nodes: GroupNodes, partition: TopicPartition) -> PartitionNodes:
     return found
 
 
-# A group as read from outside, with its effective offsets: ZooKeeper's, the brokers', or the larger of both.
+# The effective offsets of a group are ZooKeeper's, the brokers', or the larger of both.
 
 
 class GroupView(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The stored offsets of a group with the data of their claim records, and which of two storages is effective."""
+"""The stored offsets of a group, which of two storages counts, which log they refer to, and what a move changes."""
 
 from __future__ import annotations
 

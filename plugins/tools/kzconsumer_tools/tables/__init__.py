@@ -1,1 +1,1 @@
-"""Results as text. Read `text`."""
+"""Results of the verbs as text. Read `text`, then any other."""

@@ -1,4 +1,4 @@
-"""The cluster and its topics as text."""
+"""The cluster, its topics, and requests to the controller and the brokers, as text."""
 
 from __future__ import annotations
 
@@ -104,8 +104,6 @@ def _unreadable(nodes: Iterable[Unreadable]) -> list[str]:
     lines = list(dict.fromkeys(f"  {each.path}: {each.reason}" for each in nodes))
     return ["", "Cannot be read:", *lines] if lines else []
 
-
-# Requests to the controller and the brokers, and their results, as text.
 
 _NOT_DONE = "Nothing was changed. Add --execute to do it"
 

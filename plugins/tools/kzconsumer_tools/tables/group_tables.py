@@ -1,4 +1,4 @@
-"""Groups as text: a list, one group with members and partitions, or its lag."""
+"""Groups as text: a list, one group with members and partitions, its lag, its problems, the preview of a change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kzconsumer_tools.groups.group_lag import GroupLag, GroupSummary, LagRow, re
 from kzconsumer_tools.groups.group_nodes import OwnerKind
 from kzconsumer_tools.tables.text import WIDTH, columns, dash, next_step_line, runs, sentence, short_thread
 
-# Problems of a group, and changed nodes, as text. Only nodes' paths may exceed the width.
+# Only nodes' paths may exceed the width.
 
 _SHOWN = 20
 
@@ -254,8 +254,6 @@ def _lag_notes(each: LagRow) -> Iterator[str]:
     elif each.why_seconds is not None:
         yield each.why_seconds
 
-
-# The assignment preview as text: members, partitions in runs, and a summary.
 
 _CHANGES: dict[Change, str] = {"stays": "", "stream": "stream", "moves": "MOVES", "claimed": "claimed"}
 

@@ -1,4 +1,4 @@
-"""Stored offsets and their changes as text."""
+"""Stored offsets and their changes, a group that moves to the brokers or back, and results of `sink`, as text."""
 
 from __future__ import annotations
 
@@ -96,8 +96,6 @@ def consequences(changes: Sequence[DescribedChange | MovedPartition]) -> Iterato
         yield "will hold these records twice. That needs --republish."
 
 
-# A group that moves to the brokers or back, as text.
-
 _NOTES: dict[Block, str] = {
     "offset_after_log": "after the log",
     "offset_before_log": "before the log",
@@ -163,9 +161,6 @@ def _difference(each: MovedPartition) -> str:
     if each.stored == each.kafka:
         return ""
     return "differs" if each.stored is None or each.kafka is None else f"differs: {each.kafka - each.stored:+}"
-
-
-# The results of `sink verify` and `sink try` as text.
 
 
 def proof_table(proof: Proof) -> str:
