@@ -16,6 +16,8 @@ CHAOS = (
     "tests/spark/spark/test_chaos_source.py",
     "tests/spark/spark/test_replay_after_kill.py",
     "tests/spark/spark/test_spark_cluster.py",
+    "tests/spark/spark/test_spark_contract.py",
+    "tests/spark/spark/test_spark_sink.py",
     "tests/spark/spark/test_spark_object_store.py",
     "tests/spark/spark/test_executors_fetch.py",
     "tests/spark/spark/test_executors_outage.py",

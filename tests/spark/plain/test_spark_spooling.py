@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from kzconsumer.sinks.interface import RangeData
+from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, SinkContext
 from kzconsumer_spark.daemon import spool as spool_module
+from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.daemon.spool import Spooled, Spooling, SpoolPlace
-from tests.support.range_data import range_data
+from tests.support.range_data import range_data, record
 
 ONE = [range_data("t", 0, 0, 5), range_data("t", 1, 7, 9)]
 NEXT = [range_data("t", 0, 5, 8), range_data("t", 1, 9, 10)]
@@ -90,3 +92,14 @@ async def test_a_disk_that_is_full_leaves_nothing_behind(tmp_path: Path, monkeyp
             await spool.prepare(ONE)
     assert files(tmp_path) == []
     assert rows(await spool.take(ONE)) == [5, 2]
+
+
+async def test_a_record_without_a_time_that_spark_reads_is_rejected_before_it_is_spooled(tmp_path: Path) -> None:
+    """A timestamp in nanoseconds: a file with it fails the tasks that read it, whatever record they need."""
+    context = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    sink = SparkSink({"destination": "parquet", "path": str(tmp_path / "out")}, context)
+    part = range_data("t", 0, 0, 3, [record(0), record(1, timestamp=1_700_000_000_000_000_000), record(2)])
+    with pytest.raises(RecordsRejectedError) as raised:
+        await sink.write(Batch((part,)))
+    (found,) = raised.value.records
+    assert (found.offset, found.error_class) == (1, "unstorable")

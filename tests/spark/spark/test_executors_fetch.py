@@ -35,7 +35,7 @@ from kzconsumer_spark.worker.query import RangeQuery
 from kzconsumer_spark.worker.range_stream import FEWEST_OFFSETS, KafkaRegistry, RangeStream, TopicsLease
 from kzconsumer_spark.worker.range_writers import FilesDestination
 from kzconsumer_spark.worker.spark_session import Tracebacks
-from tests.support.extent import NIGHTLY
+from tests.support.extent import only_nightly
 from tests.support.members import daemon, stored_offsets
 from tests.support.processes import wait_until
 from tests.support.producing import Sent, produce
@@ -231,12 +231,11 @@ def shown(ui: str, application: str) -> bytes:
     return b"".join(found)
 
 
+@only_nightly  # fetched by tasks: the tests above; what tasks are given: tests/spark/plain/test_executor_access.py
 async def test_executors_of_a_cluster_fetch_each_record_once_and_no_password_is_shown(
     standalone: SparkCluster, secured: Secured, unique: str, tmp_path: Path
 ) -> None:
-    """By TLS and SASL; `make nightly` kills the worker that runs their driver. In make test test_spark_sink.py kills
-    workers, and test_source_tokens.py executors that fetch.
-    """
+    """By TLS and SASL, though the worker that runs their driver is killed."""
     cluster = secured.cluster_of("3.9.1")
     await create_topic(cluster.connect, unique, 2)
     (tmp_path / "events").mkdir()
@@ -254,8 +253,7 @@ async def test_executors_of_a_cluster_fetch_each_record_once_and_no_password_is_
     await send(0, 1600)
     with daemon(tmp_path / "member", cluster.connect, unique, {unique: 1}, extra) as member:
         await until(lambda: member.events("batch written"), LIMIT)
-        if NIGHTLY is not None:
-            os.kill(member.events("spark ready")[0]["pid"], signal.SIGKILL)
+        os.kill(member.events("spark ready")[0]["pid"], signal.SIGKILL)
         await committed(800)
         await send(1600, 1700)
         await committed(850)
@@ -264,7 +262,7 @@ async def test_executors_of_a_cluster_fetch_each_record_once_and_no_password_is_
         logs = [file.read_bytes() for file in (tmp_path / "scratch").rglob("spark.log")]
         member.signal(signal.SIGTERM)
         assert await member.ended() == 0
-    assert len(member.events("spark ready")) == (1 if NIGHTLY is None else 2)
+    assert len(member.events("spark ready")) == 2
     table = ds.dataset(tmp_path / "out", format="parquet", partitioning=None).to_table(
         columns=["partition", "offset", "value"]
     )

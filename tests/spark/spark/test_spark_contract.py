@@ -18,6 +18,7 @@ from kzconsumer.testing.sink_contract import SinkContract, contract_context
 from kzconsumer_spark.daemon.sink import SparkSink
 from tests.support.contract_functions import stored
 from tests.support.copied import copied
+from tests.support.extent import only_nightly
 from tests.support.spark_functions import FUNCTION_DIRECTORY
 
 pytestmark = pytest.mark.timeout(900)
@@ -49,6 +50,7 @@ class TestParquet(OnSpark):
         return copied(directory / "out")
 
 
+@only_nightly  # kills in a call of a function: test_spark_sink.py
 class TestFunction(OnSpark):
     kills = int(os.environ.get("KZCONSUMER_KILLS", "1"))
     zombies = 0  # those of a function are in test_docs_functions.py

@@ -21,7 +21,6 @@ from tests.support.spark_functions import FUNCTION_DIRECTORY
 
 pytestmark = pytest.mark.timeout(600)
 # Of tables `make test` has the parts: a store in test_tables_in_a_store.py, a Spark in test_spark_destinations.py.
-DESTINATIONS = ["parquet", *(pytest.param(each, marks=only_nightly) for each in ("delta", "iceberg"))]
 CONTEXT = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
 
 
@@ -85,10 +84,9 @@ async def test_an_unusable_store_is_reported_before_spark_starts(store: ObjectSt
     assert not list((tmp_path / "scratch").rglob("spark.log"))
 
 
-@pytest.mark.parametrize(
-    "store", ["s3", *(pytest.param(each, marks=only_nightly) for each in ("gs", "abfss"))], indirect=True
-)
-@pytest.mark.parametrize("destination", DESTINATIONS)
+@only_nightly  # what the worker publishes by: tests/files/servers/test_object_target.py
+@pytest.mark.parametrize("store", ["s3", "gs", "abfss"], indirect=True)
+@pytest.mark.parametrize("destination", ["parquet", "delta", "iceberg"])
 async def test_a_local_spark_writes_into_a_store(
     store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, destination: str
 ) -> None:

@@ -238,6 +238,7 @@ async def test_a_record_goes_into_the_directory_of_its_day_in_utc(
     assert events[-1]["Event"] == "SparkListenerApplicationEnd"
 
 
+@only_nightly  # without a worker: test_spark_destinations.py, tests/spark/servers/test_jdbc_publication.py
 async def test_postgresql_gets_each_range_once_though_the_worker_is_killed(
     tmp_path: Path, database: Postgres, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +311,7 @@ async def test_postgresql_gets_each_range_once_though_the_worker_is_killed(
     assert not left, "the second worker removes the first one's files"
 
 
+@only_nightly  # without a worker: test_spark_destinations.py, tests/spark/plain/test_delta_target.py
 async def test_a_delta_table_gets_each_range_once_and_further_columns(tmp_path: Path) -> None:
     path = tmp_path / "table"
     DeltaTable.create(path, Schema.from_json(spark_columns()))
