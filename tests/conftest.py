@@ -77,6 +77,8 @@ CHAINS = {
         "tests/core/ensemble/test_networks.py",
         "tests/core/ensemble/test_lease.py",
     ),
+    # One cluster with the topic that pages and examples name.
+    "documentation": ("tests/core/servers/test_docs.py", "tests/core/servers/test_examples.py"),
     # They wait most of their time, and would begin last.
     "tools": (
         "tests/tools/servers/test_mistakes.py",

@@ -96,7 +96,8 @@ def _linked_elsewhere() -> set[str]:
 
 
 def _within_docs(path: str) -> str | None:
-    return path.removeprefix("docs/") if path.startswith("docs/") else None
+    """The page or picture; programs are shown as text, as are other files of the tree."""
+    return path.removeprefix("docs/") if path.startswith("docs/") and not path.startswith("docs/examples/") else None
 
 
 def _copy(path: str) -> str:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import signal
 import subprocess
@@ -18,15 +17,12 @@ from typing import NamedTuple
 import pytest
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from tests.support.documented import EACH, PARTITIONS, documented
 from tests.support.members import stored_offsets
-from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import until
 
 ROOT = Path(__file__).parents[3]
-PARTITIONS, EACH = 4, 10
-NEW_YEAR = 1_767_225_600_000
 _PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _HEADING = re.compile(r"^##? (.+)$", re.MULTILINE)
 
@@ -101,26 +97,16 @@ def started(program: Program, folder: Path) -> Iterator[subprocess.Popen[bytes]]
         process.wait()
 
 
-@pytest.fixture(scope="module")
-def documented(servers: Servers) -> Iterator[Cluster]:
-    """A cluster of its own: the programs' topic has the name that is printed."""
-    cluster = servers.cluster("documented")
-    asyncio.run(create_topic(cluster.connect, "orders", PARTITIONS))
-    records = [
-        Sent(partition, b"key", b"value %d" % n, timestamp=NEW_YEAR + (n - EACH // 2) * 1000)
-        for partition in range(PARTITIONS)
-        for n in range(EACH)
-    ]
-    produce(cluster.bootstrap, cluster.version, "orders", records)
-    yield cluster
-    cluster.kill()
+@pytest.fixture
+def cluster(servers: Servers) -> Cluster:
+    return documented(servers)
 
 
 @pytest.mark.parametrize("program", programs("docs/python.md"), ids=lambda each: each.name)
 async def test_a_program_prints_and_stores_what_its_page_says(
-    documented: Cluster, program: Program, unique: str, tmp_path: Path
+    cluster: Cluster, program: Program, unique: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "group.toml").write_text(f'[zookeeper]\nconnect = "{documented.connect}"\n[group]\nid = "{unique}"\n')
+    (tmp_path / "group.toml").write_text(f'[zookeeper]\nconnect = "{cluster.connect}"\n[group]\nid = "{unique}"\n')
     out, err = tmp_path / "out", tmp_path / "err"
     with started(program, tmp_path) as process:
         if program.name in ENDLESS:
@@ -128,9 +114,7 @@ async def test_a_program_prints_and_stores_what_its_page_says(
             process.send_signal(ENDLESS[program.name])
         await until(lambda: process.poll() is not None, 60)
     assert process.returncode == 0, err.read_text()
-    outcome = Outcome(
-        out.read_text().splitlines(), await stored_offsets(documented.connect, unique, "orders", PARTITIONS)
-    )
+    outcome = Outcome(out.read_text().splitlines(), await stored_offsets(cluster.connect, unique, "orders", PARTITIONS))
     assert EXPECTED[program.name](outcome), (outcome, err.read_text())
     assert "[debug" not in err.read_text()  # as [log] level says
 

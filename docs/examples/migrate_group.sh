@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Moves the offsets of a group from ZooKeeper to a group of Kafka's own consumers. Shows: what to check before, the file
+# for the way back, and the comparison after.
+#
+#     eval "$(kzconsumer sandbox env)"      # or: export KZCONSUMER__ZOOKEEPER__CONNECT=zk1:2181/kafka
+#     ./migrate_group.sh orders orders-v2   # the group, and the group.id of Kafka's consumers
+#
+# Nothing is written before the last member has left. A script that has failed may be started again.
+set -euo pipefail
+group=$1 target=$2 patience=${PATIENCE:-600}
+
+step() { printf '\n== %s\n' "$*" >&2; }
+
+members() {
+    kzconsumer groups describe "$group" -o json | python3 -c 'import json, sys; print(len(json.load(sys.stdin)["members"]))'
+}
+
+step "problems of the group; exit status 3 if there are any"
+kzconsumer groups doctor "$group"
+
+step "waiting for its members to leave: stop them now (SIGTERM)"
+deadline=$((SECONDS + patience))
+until [[ $(members) == 0 ]]; do
+    ((SECONDS < deadline)) || { echo "$group still has members after $patience s" >&2; exit 1; }
+    sleep 2
+done
+
+step "what would be moved, and what stands in the way"
+kzconsumer groups move "$group" --to-kafka "$target"
+
+step "moving"
+undo=$group-before-$(date -u +%Y%m%dT%H%M%SZ).jsonl
+kzconsumer groups move "$group" --to-kafka "$target" --execute --undo "$undo"
+
+step "both sides are the same; exit status 3 if they are not"
+kzconsumer groups move "$group" --to-kafka "$target" --verify
+
+step "start Kafka's consumers with group.id=$target"
+echo "back, with what they will have consumed: kzconsumer groups move $group --from-kafka $target --execute" >&2
+echo "back, to where the group was now:        kzconsumer offsets import $undo --execute" >&2
