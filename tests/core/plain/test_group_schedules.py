@@ -12,9 +12,10 @@ from kzconsumer.zookeeper.operations import SetData
 from tests.support.members import sessions_of
 from tests.support.simulated.group import SimulatedGroup, simulated_group
 from tests.support.simulated.lost_replies import KINDS, SYSTEM_ERROR, Kind, Loss
+from tests.support.simulated.machine import GroupMachine
 from tests.support.simulated.member import Member
 from tests.support.simulated.network import SLOW
-from tests.support.simulated.scene import SESSION_TIMEOUT
+from tests.support.simulated.scene import SESSION_TIMEOUT, Scene
 
 KINDS_HERE = [kind for kind in KINDS if kind not in ("plan", "published plan", "other")]
 """Plans are of replayable sinks, which this group has none of (test_plan_machine)."""
@@ -341,3 +342,23 @@ def claim_records_change(group: SimulatedGroup, member: Member) -> None:
         group.promises.disturb(partition)
         record = group.paths.claim_record(partition)
         group.ensemble.operate(SetData(record, group.ensemble.tree.node(record).data, -1))
+
+
+def test_what_was_acknowledged_behind_a_late_record_may_be_redelivered() -> None:
+    """Three records take longer than a revocation may; those behind them are acknowledged at once."""
+    steps = GroupMachine()
+    steps.begin(2084, 3, Scene(assignor="roundrobin", ownership="keep", reset="smallest", lag=(0.0, 0.4), looks="1h"))
+    steps.add_partitions(which=0, partitions=2, wait=0.0)
+    steps.join(listed=False, pace=7.0, streams=1, taking="acknowledged messages", wait=0.0)
+    steps.delete_owner(which=0, wait=0.0)
+    steps.join(listed=False, pace=1.0, streams=2, taking="messages", wait=0.0)
+    steps.take_brokers(lasts=0.05, wait=7.0)
+    steps.wait(1.0)
+    steps.add_topic(partitions=1, wait=0.0)
+    steps.add_topic(partitions=1, wait=0.01)
+    steps.add_partitions(which=0, partitions=1, wait=0.0)
+    steps.wait(1.0)
+    steps.change_pace(which=0, pace=0.0)
+    steps.join(listed=False, pace=0.0, streams=1, taking="messages", wait=7.0)
+    steps.nothing_wrong()
+    steps.teardown()

@@ -59,6 +59,7 @@ class Promises:
         self._stored: dict[TopicPartition, int] = {}
         self._claims: dict[TopicPartition, tuple[int, int]] = {}  # the owner node's czxid and session
         self._unclean: set[int] = set()  # claims that were ended by other programs
+        self._held_back: set[int] = set()  # claims of which a record that was not done in time was redelivered
         self._disturbed: dict[TopicPartition, float] = {}
         self._restored_until = 0.0
         self._meddled: set[TopicPartition] = set()  # a foreign program set the offset last
@@ -285,7 +286,11 @@ class Promises:
             return True
         done = self.world.now if earlier.done is None else earlier.done
         left = earlier.member.left_at
-        return done - earlier.at >= REVOKE_DEADLINE or (left is not None and done >= left)
+        if done - earlier.at >= REVOKE_DEADLINE or (left is not None and done >= left):
+            self._held_back.add(earlier.claim)
+            return True
+        # Acknowledged out of order: what was done behind a record that was not is stored no more than that one is.
+        return earlier.member.explicit and earlier.claim in self._held_back
 
     def _committed(self, session: int, operations: Sequence[Operation]) -> None:
         """Every transaction that ZooKeeper executed."""
