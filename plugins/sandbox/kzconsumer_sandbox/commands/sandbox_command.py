@@ -107,8 +107,9 @@ def add_sandbox(subparsers: argparse._SubParsersAction[argparse.ArgumentParser])
 
 
 def run_sandbox(arguments: argparse.Namespace) -> int:
+    from kzconsumer_sandbox.commands.sandbox_actions import run
 
-    return run_sandbox(arguments)
+    return run(arguments)
 
 
 def _topic_name(text: str) -> str:
