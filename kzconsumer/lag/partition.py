@@ -19,7 +19,7 @@ import msgspec
 MOST_LOOKS = 128
 
 
-class _Seen(NamedTuple):
+class _SeenEnd(NamedTuple):
     end: int
     first: float
     last: float
@@ -29,7 +29,7 @@ class LogGrowth:
     """Times are seconds of any clock that does not go back."""
 
     def __init__(self) -> None:
-        self._seen: list[_Seen] = []
+        self._seen: list[_SeenEnd] = []
 
     def saw(self, end: int, at: float) -> None:
         """The log ended there at that time. An end below the previous one means a new log."""
@@ -41,7 +41,7 @@ class LogGrowth:
             return
         if len(self._seen) >= MOST_LOOKS:
             del self._seen[1:-1:2]
-        self._seen.append(_Seen(end, at, at))
+        self._seen.append(_SeenEnd(end, at, at))
 
     def reached(self, offset: int) -> float | None:
         """About when the record at an offset was written; None if before the first observation, or not yet."""

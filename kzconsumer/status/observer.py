@@ -42,7 +42,7 @@ from kzconsumer.status.report import (
     SinkBatch,
     point,
 )
-from kzconsumer.status.track import INTERVAL, Bounds, PartitionStatus, Track, behind_sink
+from kzconsumer.status.track import INTERVAL, ListedLog, PartitionStatus, Track, behind_sink
 from kzconsumer.version import __version__
 from kzconsumer.zookeeper.session import Lease
 
@@ -263,7 +263,7 @@ class Observer:
         self._sessions: Sessions | None = None
         self._runner: SinkRunner | None = None
         self._tracks: dict[tuple[TopicPartition, int], Track] = {}
-        self._asked: dict[TopicPartition, Bounds | Why] = {}
+        self._asked: dict[TopicPartition, ListedLog | Why] = {}
         self._written: dict[TopicPartition, tuple[int, int | Why]] = {}  # an offset, and the timestamp of its record
         self._rounds = 0
         self._started = time.time()
@@ -313,7 +313,7 @@ class Observer:
             since = {each.topic_partition: each.high_watermark_at for each in overdue}
             for partition, found in bounds.items():
                 if isinstance(found, tuple):
-                    self._asked[partition] = Bounds(*(Measured(each.offset, began) for each in found))
+                    self._asked[partition] = ListedLog(*(Measured(each.offset, began) for each in found))
                 else:
                     self._asked[partition] = why_unknown(found, since[partition])
 

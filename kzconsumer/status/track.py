@@ -119,7 +119,7 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     """The share of the judgement's window that has been observed."""
 
 
-class Bounds(NamedTuple):
+class ListedLog(NamedTuple):
     """A log as its leader listed it."""
 
     start: Measured
@@ -132,16 +132,16 @@ class Track:
     def __init__(self, at: Position, time: float) -> None:
         self._history = History(at.processed, time)
         self._commits: deque[Commit] = deque(maxlen=WINDOW)
-        self._asked: Bounds | None = None
+        self._asked: ListedLog | None = None
         self._silent: Why | None = None
 
-    def look(self, at: Position, time: float, *, asked: Bounds | Why | None, committed: bool) -> None:
+    def look(self, at: Position, time: float, *, asked: ListedLog | Why | None, committed: bool) -> None:
         """`asked`: the log as its leader listed it, or why it did not; None if it was not asked.
 
         `committed`: a commit has succeeded since the last look.
         """
         self._silent = asked if isinstance(asked, Why) else None
-        if isinstance(asked, Bounds):
+        if isinstance(asked, ListedLog):
             self._asked = asked
         found = self._lag(at, at.processed, time, time)
         self._history.advance(at.processed, found.behind, time)

@@ -173,7 +173,7 @@ class Handling(enum.Enum):
     """It never will be executed: what asked for it fails."""
 
 
-class ErrorCode(NamedTuple):
+class ZooKeeperErrorCode(NamedTuple):
     name: str
     handling: Handling
     meaning: str
@@ -193,54 +193,62 @@ THROTTLED: Final = -127
 
 _ANSWER, _REPEAT, _WAIT, _RECONNECT, _REFUSED, _END = Handling
 
-ERROR_CODES: Final[Mapping[int, ErrorCode]] = {
-    OK: ErrorCode("OK", _ANSWER, "executed"),
-    -1: ErrorCode("SYSTEMERROR", _END, "the server failed; its log says why"),
-    RUNTIME_INCONSISTENCY: ErrorCode("RUNTIMEINCONSISTENCY", _END, "another operation of the transaction was refused"),
-    -3: ErrorCode("DATAINCONSISTENCY", _END, "the server's data are inconsistent; its log says why"),
-    -4: ErrorCode("CONNECTIONLOSS", _RECONNECT, "the server lost its connection"),
-    -5: ErrorCode("MARSHALLINGERROR", _END, "the server could not read or execute the request; its log says why"),
-    -6: ErrorCode("UNIMPLEMENTED", _END, "the server does not know this request: it is too old"),
-    -7: ErrorCode("OPERATIONTIMEOUT", _RECONNECT, "the servers did not agree in time"),
-    -8: ErrorCode("BADARGUMENTS", _END, "the server considers the request invalid"),
-    -9: ErrorCode("INVALIDSTATE", _RECONNECT, "the session is not in a state to be served"),
-    -12: ErrorCode("UNKNOWNSESSION", _RECONNECT, "the server does not know the session"),
-    -13: ErrorCode("NEWCONFIGNOQUORUM", _END, "a new configuration of the ensemble has no quorum"),
-    -14: ErrorCode("RECONFIGINPROGRESS", _END, "the ensemble is being reconfigured"),
-    -100: ErrorCode("APIERROR", _END, "the server refuses the request"),
-    NO_NODE: ErrorCode("NONODE", _ANSWER, "no such node"),
-    NO_AUTH: ErrorCode("NOAUTH", _ANSWER, "the node's ACL is for another user"),
-    BAD_VERSION: ErrorCode("BADVERSION", _ANSWER, "the node has another version"),
-    -108: ErrorCode("NOCHILDRENFOREPHEMERALS", _END, "an ephemeral node has no children"),
-    NODE_EXISTS: ErrorCode("NODEEXISTS", _ANSWER, "the node exists"),
-    NOT_EMPTY: ErrorCode("NOTEMPTY", _ANSWER, "the node has children"),
-    -112: ErrorCode("SESSIONEXPIRED", _RECONNECT, "the session has expired"),
-    -113: ErrorCode("INVALIDCALLBACK", _END, "the callback is invalid"),
-    -114: ErrorCode(
+ERROR_CODES: Final[Mapping[int, ZooKeeperErrorCode]] = {
+    OK: ZooKeeperErrorCode("OK", _ANSWER, "executed"),
+    -1: ZooKeeperErrorCode("SYSTEMERROR", _END, "the server failed; its log says why"),
+    RUNTIME_INCONSISTENCY: ZooKeeperErrorCode(
+        "RUNTIMEINCONSISTENCY", _END, "another operation of the transaction was refused"
+    ),
+    -3: ZooKeeperErrorCode("DATAINCONSISTENCY", _END, "the server's data are inconsistent; its log says why"),
+    -4: ZooKeeperErrorCode("CONNECTIONLOSS", _RECONNECT, "the server lost its connection"),
+    -5: ZooKeeperErrorCode(
+        "MARSHALLINGERROR", _END, "the server could not read or execute the request; its log says why"
+    ),
+    -6: ZooKeeperErrorCode("UNIMPLEMENTED", _END, "the server does not know this request: it is too old"),
+    -7: ZooKeeperErrorCode("OPERATIONTIMEOUT", _RECONNECT, "the servers did not agree in time"),
+    -8: ZooKeeperErrorCode("BADARGUMENTS", _END, "the server considers the request invalid"),
+    -9: ZooKeeperErrorCode("INVALIDSTATE", _RECONNECT, "the session is not in a state to be served"),
+    -12: ZooKeeperErrorCode("UNKNOWNSESSION", _RECONNECT, "the server does not know the session"),
+    -13: ZooKeeperErrorCode("NEWCONFIGNOQUORUM", _END, "a new configuration of the ensemble has no quorum"),
+    -14: ZooKeeperErrorCode("RECONFIGINPROGRESS", _END, "the ensemble is being reconfigured"),
+    -100: ZooKeeperErrorCode("APIERROR", _END, "the server refuses the request"),
+    NO_NODE: ZooKeeperErrorCode("NONODE", _ANSWER, "no such node"),
+    NO_AUTH: ZooKeeperErrorCode("NOAUTH", _ANSWER, "the node's ACL is for another user"),
+    BAD_VERSION: ZooKeeperErrorCode("BADVERSION", _ANSWER, "the node has another version"),
+    -108: ZooKeeperErrorCode("NOCHILDRENFOREPHEMERALS", _END, "an ephemeral node has no children"),
+    NODE_EXISTS: ZooKeeperErrorCode("NODEEXISTS", _ANSWER, "the node exists"),
+    NOT_EMPTY: ZooKeeperErrorCode("NOTEMPTY", _ANSWER, "the node has children"),
+    -112: ZooKeeperErrorCode("SESSIONEXPIRED", _RECONNECT, "the session has expired"),
+    -113: ZooKeeperErrorCode("INVALIDCALLBACK", _END, "the callback is invalid"),
+    -114: ZooKeeperErrorCode(
         "INVALIDACL", _END, "the ACL is invalid: [zookeeper] acl needs [zookeeper.sasl] or [zookeeper.digest]"
     ),
-    AUTH_FAILED: ErrorCode("AUTHFAILED", _REFUSED, "the server does not accept our authentication (AUTH_FAILED)"),
-    -118: ErrorCode("SESSIONMOVED", _RECONNECT, "the session is served by another server"),
-    -119: ErrorCode("NOTREADONLY", _RECONNECT, "the server is cut off from the others, and read-only"),
-    -120: ErrorCode(
+    AUTH_FAILED: ZooKeeperErrorCode(
+        "AUTHFAILED", _REFUSED, "the server does not accept our authentication (AUTH_FAILED)"
+    ),
+    -118: ZooKeeperErrorCode("SESSIONMOVED", _RECONNECT, "the session is served by another server"),
+    -119: ZooKeeperErrorCode("NOTREADONLY", _RECONNECT, "the server is cut off from the others, and read-only"),
+    -120: ZooKeeperErrorCode(
         "EPHEMERALONLOCALSESSION",
         _END,
         "the server keeps sessions for itself (localSessionsEnabled): set localSessionsUpgradingEnabled=true there",
     ),
-    -121: ErrorCode("NOWATCHER", _END, "there is no such watch"),
-    -122: ErrorCode("REQUESTTIMEOUT", _RECONNECT, "the request was not answered in time"),
-    -123: ErrorCode("RECONFIGDISABLED", _END, "the ensemble must not be reconfigured"),
-    REQUIRES_SASL: ErrorCode("SESSIONCLOSEDREQUIRESASLAUTH", _REFUSED, "the server requires SASL: [zookeeper.sasl]"),
-    QUOTA_EXCEEDED: ErrorCode(
+    -121: ZooKeeperErrorCode("NOWATCHER", _END, "there is no such watch"),
+    -122: ZooKeeperErrorCode("REQUESTTIMEOUT", _RECONNECT, "the request was not answered in time"),
+    -123: ZooKeeperErrorCode("RECONFIGDISABLED", _END, "the ensemble must not be reconfigured"),
+    REQUIRES_SASL: ZooKeeperErrorCode(
+        "SESSIONCLOSEDREQUIRESASLAUTH", _REFUSED, "the server requires SASL: [zookeeper.sasl]"
+    ),
+    QUOTA_EXCEEDED: ZooKeeperErrorCode(
         "QUOTAEXCEEDED", _WAIT, "a quota of ZooKeeper is used up: raise it (setquota), or remove unused nodes"
     ),
-    THROTTLED: ErrorCode("THROTTLEDOP", _REPEAT, "the server has more requests than it can answer in time"),
+    THROTTLED: ZooKeeperErrorCode("THROTTLEDOP", _REPEAT, "the server has more requests than it can answer in time"),
 }
 
 
-def error_code(code: int) -> ErrorCode:
+def error_code(code: int) -> ZooKeeperErrorCode:
     """An unknown code, of a later version, ends what asked."""
-    return ERROR_CODES.get(code) or ErrorCode("UNKNOWN", _END, "a code that ZooKeeper up to 3.9 does not have")
+    return ERROR_CODES.get(code) or ZooKeeperErrorCode("UNKNOWN", _END, "a code that ZooKeeper up to 3.9 does not have")
 
 
 def described(code: int) -> str:

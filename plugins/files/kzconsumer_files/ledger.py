@@ -139,7 +139,7 @@ def read_all(files: Iterable[Path], kind: type[_Kind]) -> Iterator[_Kind]:
             raise UnreadableItem(f"{file} cannot be read: {error}") from error
 
 
-class Contents(NamedTuple):
+class LedgerContents(NamedTuple):
     """Each published range once: in an entry, or in a folded item of its line. Ranges set aside are entries.
 
     Both in order.
@@ -185,7 +185,7 @@ class Ledger:
             if not self.has(name):
                 raise
 
-    def contents(self) -> Contents:
+    def contents(self) -> LedgerContents:
         """Raises UnreadableItem."""
         lines = {line: by_item(files) for line, files in self._items.entry_files().items()}
         entries: list[LedgerEntry] = []
@@ -196,7 +196,7 @@ class Ledger:
             entries += [each for item, each in sorted(own.items()) if item not in stale]
             left = [each for item, each in items.items() if item not in stale]
             folded += [(line, each) for each in sorted(left, key=lambda each: each.first)]
-        return Contents(entries, folded)
+        return LedgerContents(entries, folded)
 
     def overlaps(self, parts: Collection[RangeIdentity], decided: Iterable[str]) -> dict[RangeIdentity, RangeOverlap]:
         """Those that overlap a settled range or one whose name is in `decided`."""

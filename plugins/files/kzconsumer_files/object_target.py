@@ -29,7 +29,7 @@ from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer_files import fold_plan
 from kzconsumer_files.fold_plan import Span
-from kzconsumer_files.ledger import Contents
+from kzconsumer_files.ledger import LedgerContents
 from kzconsumer_files.marked_place import MARKER, MarkedPlace, new_marker, require_unused
 from kzconsumer_files.names import (
     AnyRange,
@@ -216,11 +216,11 @@ class ObjectTarget(MarkedPlace):
             return True
         return False
 
-    def ledger(self) -> Contents:
+    def ledger(self) -> LedgerContents:
         """Raises NotOurs if an entry cannot be decoded."""
         found = self._all(self._read, self._ledger.objects())
         entries = [entry for entry in found if entry is not None]
-        return Contents(sorted(entries, key=lambda entry: range_names(entry.identity)[0]), [])
+        return LedgerContents(sorted(entries, key=lambda entry: range_names(entry.identity)[0]), [])
 
     def entries(self) -> list[LedgerEntry]:
         return self.ledger().entries

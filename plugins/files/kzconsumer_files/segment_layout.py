@@ -40,7 +40,7 @@ class Recovered(NamedTuple):
     fault: str | None
 
 
-class Limits(NamedTuple):
+class SegmentLimits(NamedTuple):
     """Of one segment: bytes, and milliseconds between the timestamps of its first and last entries (None: no limit)."""
 
     size: int
@@ -102,7 +102,7 @@ def start_of(first: int, pieces: Sequence[memoryview]) -> int:
 
 
 def plan(
-    last: Segment | None, first: int, until: int, pieces: Sequence[memoryview], limits: Limits
+    last: Segment | None, first: int, until: int, pieces: Sequence[memoryview], limits: SegmentLimits
 ) -> tuple[list[Step], Segment | None]:
     """The steps that add a range to an archive whose last segment is `last`, and the last segment after them.
 

@@ -32,9 +32,9 @@ from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
 from kzconsumer_files.segment_layout import (
     ArchiveOverlap,
     Begin,
-    Limits,
     Recovered,
     Segment,
+    SegmentLimits,
     Step,
     plan,
     recover,
@@ -69,7 +69,7 @@ class Identity(msgspec.Struct, frozen=True):
 class PartitionArchive:
     """`append` under `locked`, each time."""
 
-    def __init__(self, directory: Path, writer: str, limits: Limits, *, spread: bool) -> None:
+    def __init__(self, directory: Path, writer: str, limits: SegmentLimits, *, spread: bool) -> None:
         """`writer` is a name that no other object has; `spread`: other directories may hold what is missing here."""
         self._directory = directory
         self._writer = writer.encode()
@@ -311,7 +311,9 @@ class SegmentsSink:
     def __init__(self, options: Mapping[str, object], context: SinkContext) -> None:
         read = read_table(options, SegmentsOptions, "[sink.options]")
         self._path = Path(read.path)
-        self._limits = Limits(read.segment_bytes, None if read.segment_time is None else int(read.segment_time * 1000))
+        self._limits = SegmentLimits(
+            read.segment_bytes, None if read.segment_time is None else int(read.segment_time * 1000)
+        )
         self._spread = read.spread
         self._owner = ArchiveOwner(context.cluster, context.group)
         self._safe_until = context.safe_until

@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar
 
 from kzconsumer.durable_files import make_directory, put_in_place, sync_directory, write_new
 from kzconsumer.model import RangeIdentity
-from kzconsumer_files.ledger import Contents, Folder, Ledger, LedgerItems, UnreadableItem, read_all
+from kzconsumer_files.ledger import Folder, Ledger, LedgerContents, LedgerItems, UnreadableItem, read_all
 from kzconsumer_files.marked_place import MARKER, MarkedPlace, new_marker, require_unused
 from kzconsumer_files.names import AnyRange, LedgerEntry, NotOurs, TargetOwner, range_name
 from kzconsumer_files.object_store import ObjectStore, StateDirectory, is_object_store
@@ -84,7 +84,7 @@ class Target(MarkedPlace):
             self.discard(private.path)
             private.remove()
 
-    def ledger(self) -> Contents:
+    def ledger(self) -> LedgerContents:
         """Raises OSError; NotOurs if a file of it cannot be decoded."""
         try:
             return self._ledger.contents()

@@ -47,7 +47,7 @@ class SavedNode(msgspec.Struct, frozen=True):
     leader_epoch: int = -1
 
 
-class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class _SavedLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     path: str
     data: str | msgspec.UnsetType | None = msgspec.UNSET
     base64: str | msgspec.UnsetType = msgspec.UNSET
@@ -71,7 +71,7 @@ def read_nodes(content: bytes) -> list[SavedNode]:
         if not text.strip():
             continue
         try:
-            line = msgspec.json.decode(text, type=_Line)
+            line = msgspec.json.decode(text, type=_SavedLine)
             node = SavedNode(line.path, _data(line), line.topic, line.leader_epoch)
         except (msgspec.DecodeError, ValueError) as error:
             raise ValueError(f"line {number}: not a node: {error}") from None
@@ -80,16 +80,16 @@ def read_nodes(content: bytes) -> list[SavedNode]:
     return list(found.values())
 
 
-def _line(node: SavedNode) -> _Line:
+def _line(node: SavedNode) -> _SavedLine:
     if node.data is None:
-        return _Line(node.path, data=None)
+        return _SavedLine(node.path, data=None)
     try:
-        return _Line(node.path, data=node.data.decode(), topic=node.topic, leader_epoch=node.leader_epoch)
+        return _SavedLine(node.path, data=node.data.decode(), topic=node.topic, leader_epoch=node.leader_epoch)
     except UnicodeDecodeError:
-        return _Line(node.path, base64=base64.b64encode(node.data).decode())
+        return _SavedLine(node.path, base64=base64.b64encode(node.data).decode())
 
 
-def _data(line: _Line) -> bytes | None:
+def _data(line: _SavedLine) -> bytes | None:
     if (line.data is msgspec.UNSET) == (line.base64 is msgspec.UNSET):
         raise ValueError("it needs data or base64")
     if isinstance(line.base64, str):

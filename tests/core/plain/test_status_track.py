@@ -9,7 +9,7 @@ import pytest
 
 from kzconsumer.lag.partition import FRESH, Measured, Why
 from kzconsumer.offsets.progress import Position
-from kzconsumer.status.track import Bounds, PartitionStatus, Track, hindrance
+from kzconsumer.status.track import ListedLog, PartitionStatus, Track, hindrance
 
 BEHIND = Position(
     topic="t", partition=0, thread="m-0", fetched=10, consumed=10, processed=5, committed=4, high_watermark=20, leader=1
@@ -101,7 +101,7 @@ def test_a_partition_without_leader_from_the_start_is_stalled() -> None:
 def test_the_lag_of_a_paused_partition_comes_from_the_broker() -> None:
     paused = changed(paused=True)
     track = Track(paused, 0.0)
-    track.look(read(paused, 0.0), 7.0, asked=Bounds(Measured(0, 6.0), Measured(500, 6.0)), committed=False)
+    track.look(read(paused, 0.0), 7.0, asked=ListedLog(Measured(0, 6.0), Measured(500, 6.0)), committed=False)
     status = track.status(read(paused, 0.0), 8.0, 8.0, True, 60.0)
     assert (status.lag["processed"], status.progress.age) == (495, 0.0)
     track.look(read(paused, 9.0), 12.0, asked=None, committed=False)

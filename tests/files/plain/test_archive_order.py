@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer_files.segment_layout import Limits
+from kzconsumer_files.segment_layout import SegmentLimits
 from kzconsumer_files.segments import IDENTITY, PartitionArchive, SegmentsSink
 from tests.files.plain.test_segments_sink import context
 from tests.support.disk import Disk, watched_disk
 from tests.support.failed_syncs import require_written_again
 from tests.support.raw_ranges import batch, batches, content, log_bytes, segments
 
-LIMITS = Limits(3 * len(batch(10)), None)
+LIMITS = SegmentLimits(3 * len(batch(10)), None)
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from kzconsumer_files import segment_layout
 from kzconsumer_files.segment_layout import (
     ArchiveOverlap,
     Begin,
-    Limits,
     Recovered,
     Segment,
+    SegmentLimits,
     plan,
     recover,
     segment_base,
@@ -23,7 +23,7 @@ from kzconsumer_files.segment_layout import (
 )
 from tests.support.record_sets import Codec, Record, message_set, record_batch
 
-LARGE = Limits(1 << 30, None)
+LARGE = SegmentLimits(1 << 30, None)
 DAY = 86_400_000
 
 
@@ -43,7 +43,7 @@ def entry(kind: str, base: int, count: int, timestamp: int = 1_700_000_000_000) 
 class Disk:
     """An archive in memory, and the log it should equal."""
 
-    def __init__(self, limits: Limits = LARGE) -> None:
+    def __init__(self, limits: SegmentLimits = LARGE) -> None:
         self.limits = limits
         self.last: Segment | None = None
         self.segments: dict[int, bytes] = {}
@@ -110,7 +110,7 @@ def test_a_run_of_messages_is_cut_at_the_end_of_the_archive(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["messages0", "messages1"])
 def test_a_run_of_messages_is_split_at_the_end_of_a_segment(kind: str) -> None:
     size = len(entry(kind, 0, 1))
-    disk = Disk(Limits(3 * size, None))
+    disk = Disk(SegmentLimits(3 * size, None))
     whole = entry(kind, 0, 10)
     disk.write(0, 10, whole[: 2 * size], whole[2 * size :])
     assert {base: len(content) // size for base, content in disk.segments.items()} == {0: 3, 3: 3, 6: 3, 9: 1}
@@ -126,16 +126,16 @@ def test_a_batch_across_the_end_is_refused() -> None:
 
 def test_a_segment_ends_before_it_becomes_too_large() -> None:
     size = len(entry("batch", 0, 10))
-    disk = Disk(Limits(2 * size, None))
+    disk = Disk(SegmentLimits(2 * size, None))
     disk.write(0, 50, b"".join(entry("batch", base, 10) for base in range(0, 50, 10)))
     assert {base: len(content) for base, content in disk.segments.items()} == {0: 2 * size, 20: 2 * size, 40: size}
-    alone = Disk(Limits(1, None))
+    alone = Disk(SegmentLimits(1, None))
     alone.write(0, 20, entry("batch", 0, 10), entry("batch", 10, 10))
     assert list(alone.segments) == [0, 10], "one batch fits, however large"
 
 
 def test_a_segment_ends_by_the_age_of_its_first_record() -> None:
-    disk = Disk(Limits(1 << 30, DAY))
+    disk = Disk(SegmentLimits(1 << 30, DAY))
     for base, day in ((0, 0), (1, 1), (2, 2), (3, 3)):
         disk.write(base, base + 1, entry("batch", base, 1, day * DAY))
     assert list(disk.segments) == [0, 2]
@@ -234,7 +234,7 @@ def test_after_any_replay_and_crash_the_archive_equals_the_log(
         base = end + hole
         end = base + count
         entries.append((base, end, entry(kind, base, count)))
-    disk = Disk(Limits(data.draw(st.sampled_from([1, 200, 500, 1 << 20])), None))
+    disk = Disk(SegmentLimits(data.draw(st.sampled_from([1, 200, 500, 1 << 20])), None))
     at = durable = 0  # the next entry to consume; so many bytes of the archive are committed
     while at < len(entries):
         number = data.draw(st.integers(1, len(entries) - at))

@@ -25,7 +25,7 @@ from kzconsumer_tools.offsets.changes import Reset, read_undo
 from kzconsumer_tools.offsets.move import MoveRequest, apply_move, prepare_move
 from kzconsumer_tools.offsets.offset_files import FileFormat, SavedOffset, read_offsets, write_offsets
 from kzconsumer_tools.offsets.prepare import OffsetChanges, prepare_clone, prepare_export, prepare_reset
-from kzconsumer_tools.offsets.stored import Origin
+from kzconsumer_tools.offsets.stored import OffsetOrigin
 from tests.support.cluster_in_memory import Cluster
 from tests.support.simulated.clients import Clients
 
@@ -230,10 +230,10 @@ def test_an_undo_file_of_the_brokers_offsets() -> None:
 def test_the_forms() -> None:
     line = b"/consumers/a:b/offsets/orders/1:24"
     for text, origin in (
-        (b"", Origin()),
-        (b":0x1a", Origin("0x1a")),
-        (b":0x1a:5", Origin("0x1a", 5)),
-        (b":%s:0" % ID.encode(), Origin(ID, 0)),
+        (b"", OffsetOrigin()),
+        (b":0x1a", OffsetOrigin("0x1a")),
+        (b":0x1a:5", OffsetOrigin("0x1a", 5)),
+        (b":%s:0" % ID.encode(), OffsetOrigin(ID, 0)),
     ):
         assert read_offsets(line + text).offsets == (SavedOffset("a:b", TopicPartition("orders", 1), b"24", origin),)
     for text in (b":", b":0x1a:", b":0x1a:x", b":0x1a:5:6", b":a b"):

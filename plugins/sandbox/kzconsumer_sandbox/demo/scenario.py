@@ -28,7 +28,7 @@ from kzconsumer.zookeeper.operations import ConnectString
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.demo.board import Board, Counted, DemoGroup, MemberRow, MemberState, count, partition_rows
 from kzconsumer_sandbox.demo.members import SESSION_TIMEOUT, DemoMember, Production, configuration, kill, wait_gone
-from kzconsumer_sandbox.demo.screen import Figures, Screen, judge, notes, open_screen, verdict_table
+from kzconsumer_sandbox.demo.screen import DemoScreen, Figures, judge, notes, open_screen, verdict_table
 from kzconsumer_sandbox.sandbox_errors import DemoFailed, SandboxError
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import Sandbox
@@ -53,7 +53,7 @@ _STALL = 180.0
 class Scenario:
     """One run of the demo in a folder of its own."""
 
-    def __init__(self, folder: Path, messages: int, screen: Screen) -> None:
+    def __init__(self, folder: Path, messages: int, screen: DemoScreen) -> None:
         self._folder = folder
         self._messages = messages
         self._screen = screen

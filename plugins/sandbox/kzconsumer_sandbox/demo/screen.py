@@ -113,7 +113,7 @@ def _colours(board: Board) -> dict[str, str]:
 _LINE_EVERY = 5.0
 
 
-class Screen(Protocol):
+class DemoScreen(Protocol):
     """Entered once, around the whole demo."""
 
     def __enter__(self) -> Self: ...
@@ -129,7 +129,7 @@ class Screen(Protocol):
         """Replace the displayed board."""
 
 
-def open_screen() -> Screen:
+def open_screen() -> DemoScreen:
     """The screen that fits standard error."""
     return LiveScreen(Console(stderr=True)) if sys.stderr.isatty() else PlainScreen()
 

@@ -23,7 +23,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.settings.values import read_topic
 from kzconsumer_tools.node_changes import SavedNode, partition_of, read_nodes, write_nodes
-from kzconsumer_tools.offsets.stored import UNKNOWN, Origin
+from kzconsumer_tools.offsets.stored import UNKNOWN, OffsetOrigin
 
 FileFormat = Literal["zookeeper", "csv", "nodes", "spark"]
 
@@ -38,7 +38,7 @@ class SavedOffset(msgspec.Struct, frozen=True):
     group: str | None
     partition: TopicPartition
     data: bytes | None
-    origin: Origin = UNKNOWN
+    origin: OffsetOrigin = UNKNOWN
 
 
 class OffsetFile(msgspec.Struct, frozen=True):
@@ -119,7 +119,7 @@ def _of_node(node: SavedNode) -> SavedOffset:
         _refuse_0_7(node.path)
         raise ValueError(f"{node.path} is not a stored offset; `kzconsumer groups restore` reads files of other nodes")
     partition = TopicPartition(match["topic"], int(match["partition"]))
-    return SavedOffset(match["group"], partition, node.data, Origin(node.topic, node.leader_epoch))
+    return SavedOffset(match["group"], partition, node.data, OffsetOrigin(node.topic, node.leader_epoch))
 
 
 def _refuse_0_7(path: str) -> None:
@@ -139,7 +139,7 @@ def _zookeeper_lines(text: str) -> Iterator[SavedOffset]:
                 f"line {number}: not /consumers/<group>/offsets/<topic>/<partition>:<offset>[:<topic>[:<leader epoch>]]"
             )
         partition = TopicPartition(match["topic"], int(match["partition"]))
-        origin = Origin(parts["topic"] or "", int(parts["epoch"] or -1))
+        origin = OffsetOrigin(parts["topic"] or "", int(parts["epoch"] or -1))
         yield SavedOffset(match["group"], partition, _offset(parts["offset"], number), origin)
 
 

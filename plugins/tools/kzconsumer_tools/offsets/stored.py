@@ -29,7 +29,7 @@ from kzconsumer_tools.offsets.changes import DescribedChange, consumption, offse
 _EARLIER = "earlier"
 
 
-class Origin(msgspec.Struct, frozen=True):
+class OffsetOrigin(msgspec.Struct, frozen=True):
     """`topic`: the id of the offset's topic, else its incarnation in hexadecimal, or "earlier" if only that is known;
     empty: unknown. `leader_epoch`: of the last record before the offset; -1: unknown."""
 
@@ -44,10 +44,10 @@ class Origin(msgspec.Struct, frozen=True):
         return self.topic not in known
 
 
-UNKNOWN = Origin()
+UNKNOWN = OffsetOrigin()
 
 
-def origin_of(nodes: GroupNodes, partition: TopicPartition) -> Origin:
+def origin_of(nodes: GroupNodes, partition: TopicPartition) -> OffsetOrigin:
     """Of a group's stored offset in ZooKeeper. The rules are those of a claim (`kzconsumer.registry.owners`)."""
     node = nodes.offsets.get(GroupPaths(nodes.group).offset(partition))
     offset = offset_in(node.data) if node is not None else None
@@ -55,17 +55,17 @@ def origin_of(nodes: GroupNodes, partition: TopicPartition) -> Origin:
         return UNKNOWN
     record, topic = record_of(nodes, partition), nodes.topics.get(partition.topic)
     if topic is None:
-        return Origin(record.incarnation) if record is not None else UNKNOWN
+        return OffsetOrigin(record.incarnation) if record is not None else UNKNOWN
     present = topic.incarnation
     if record is not None and present is not None and record.incarnation == f"{present:#x}":
-        return Origin(topic.id or record.incarnation, record.leader_epoch_before(offset))
+        return OffsetOrigin(topic.id or record.incarnation, record.leader_epoch_before(offset))
     if present is None or of_earlier_topic(node.stat.mzxid, present):
-        return Origin(record.incarnation if record is not None else _EARLIER)
-    return Origin(topic.id or f"{present:#x}")
+        return OffsetOrigin(record.incarnation if record is not None else _EARLIER)
+    return OffsetOrigin(topic.id or f"{present:#x}")
 
 
 def require_present_topics(
-    origins: Mapping[TopicPartition, Origin], topics: Mapping[str, KnownTopic], way_out: str
+    origins: Mapping[TopicPartition, OffsetOrigin], topics: Mapping[str, KnownTopic], way_out: str
 ) -> None:
     """Raises NotDoneError if offsets are of other topics than those that have the names now."""
     others = sorted(
