@@ -266,6 +266,10 @@ class RejectedRecords:
         Waits while a dead letter cannot be written; False if the partitions are `lost` meanwhile: their next owner gets
         the records. Raises RecordRejectedError if a policy is "fail": then nothing was done with any of them.
         """
+        # Nothing is buffered: when this returns True the letters are durable, and only then the message is acknowledged
+        # or the batch marked. For a replayable sink the order is: dead letters, the rejected offsets in the plan, the
+        # rest of the range (`sinks/writing`). Otherwise another member could find the range published without knowing
+        # of letters that were not written, or write other records than the first one did.
         by_policy: dict[RejectPolicy, list[RejectedRecord]] = {}
         for record in rejected:
             message, error_class, reason = record

@@ -242,6 +242,10 @@ class Runs:
         RunUnreadableError, UnsupportedVersionError for a time with brokers that cannot look it up, and NotFoundError
         for a topic that does not exist: a job with a misspelt topic must not look complete.
         """
+        # The ends are fixed once for the whole group: a member that comes later would find other ends, and nothing
+        # could show that a scheduled job is complete. The node is written at the version that was read, so of several
+        # members that find no unfinished run one creates it, and the others read it. A run is replaced only once it is
+        # marked `finished`, which takes every stored offset at its end: no state dies with a member.
         key = msgspec.json.encode([self._registration.pattern, *sorted(self._registration.subscription)]).decode()
         while True:
             node = await repeated(partial(self._session.find, self._paths.run))

@@ -271,6 +271,9 @@ class Sessions:
 
     async def _run_session(self, registration: Registration) -> None:
         async with AsyncExitStack() as exits:
+            # If all servers refuse the first session, the settings are wrong, and the member ends. Once one was
+            # accepted (`_let_in`) it keeps trying: the servers' passwords may be about to change, and a group must not
+            # lose all its members by that.
             session = self._session = open_session(self.settings.zookeeper, insist=self._let_in)
             exits.callback(setattr, self, "_session", None)
             with anyio.CancelScope() as self._connecting:

@@ -182,6 +182,15 @@ class BrokerConnection:
     @classmethod
     async def _connect_to_old(cls, broker: Broker, client_id: str, security: Security, timeout: float) -> Self:
         """Connect to a broker that answers a request of 0.8, an empty ListOffsets: other servers disconnect again."""
+        # Is it an old broker, or a bad network?
+        # 1. Brokers of 0.8 hang up on ApiVersions; so does a network that fails, or a broker that stops. A modern
+        #    broker that was taken to be old would be asked by Fetch 0: without headers, and with the records of aborted
+        #    transactions.
+        # 2. So a broker is taken to be old only if it has hung up on ApiVersions, and, on another connection, answers a
+        #    request of 0.8 and then hangs up on ApiVersions again.
+        # 3. Brokers of 0.9 do not hang up: they pass ApiVersions over without a word. Half a second later
+        #    (`_ask_what_0_9_answers`) they get DescribeGroups, without groups, on the same connection. An answer to
+        #    that proves it, as every broker answers in order; and it is a valid request up to Kafka 4.
         connection = await cls._connect(broker, client_id, security)
         connection.versions = BEFORE_API_VERSIONS
         try:
@@ -277,7 +286,8 @@ class BrokerConnection:
     def worn_out(self) -> bool:
         """Its SASL session expires soon, and the broker ends the connection then (KIP-368): open another.
 
-        Not while a call is in flight: closing the connection would lose it.
+        "Soon" is after _PART_OF_LIFETIME of the time, so that no request is on its way at the end. Not while a call is
+        in flight: closing the connection would lose it.
         """
         return now() >= self._good_until and not self._transport.in_flight
 

@@ -141,6 +141,10 @@ class BrokerTransport(asyncio.BufferedProtocol):
 
     def _read_ahead(self) -> None:
         """More of a large response has arrived by now, and another turn of the event loop costs ten times a read."""
+        # The socket is read behind asyncio's back, which is right only because
+        # - it is never done under TLS, where the bytes of the socket are not those of the stream;
+        # - it happens within `buffer_updated`, so no other read of the transport is under way;
+        # - buffers are never used again: what is read lies in the memory of its own frame, of which views may be alive.
         for _ in range(_READS_AHEAD):
             if self._reader.missing < _READ_AHEAD or self.ended is not None:
                 return

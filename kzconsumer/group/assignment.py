@@ -42,6 +42,10 @@ def assignment(
         raise PluginError(f"{plugin} failed: {raised(error)}") from error
     if not isinstance(assigned, Mapping):
         raise PluginError(f"{plugin} returned a {type(assigned).__name__}, not a mapping")
+    # ZooKeeper does not record which assignor a member uses. If two members compute different assignments, both claim a
+    # partition; one of them finds the owner node of the other and waits for it, for ever. No node shows that, so all
+    # that can be checked is that our own assignor keeps its contract. A claim that stays blocked is reported
+    # (`Notices.blocked`).
     subscribed = subscribers(context)
     numbers = {topic: frozenset(context.partitions.get(topic, ())) for topic in context.threads}
     invented = set()

@@ -1,9 +1,7 @@
 """Claims are opened, moved and released here, in batches, by the rebalancer.
 
-A lost claim is closed at once by the code that detects it; the next sweep removes the rest. A claim ends in this order:
-nothing more is handed out, the work in hand may end, its offset is committed, its owner node is deleted. If it were
-committed later, the new owner would begin too early; if it were released earlier, two members would deliver the
-partition.
+A lost partition is closed at once by the code that detects it; the next sweep removes the rest. The order in which the
+ownership of a partition ends is explained at `Claimer._release`.
 """
 
 from __future__ import annotations
@@ -248,6 +246,15 @@ class Claimer:
             await self._release(drained, until)
 
     async def _release(self, drained: list[OwnedPartition], until: float) -> None:
+        # The end of an ownership, in this order:
+        # 1. Nothing more is handed out, and the work in hand has ended or was given up at `until` (`drained_claims`,
+        #    before this).
+        # 2. The final commit. Until it is made no other member may begin: the new owner reads the stored offset when it
+        #    claims, and would begin too early, at records that were processed here.
+        # 3. The guard on our owner node is dropped: the deletion is our own, and not a loss.
+        # 4. The owner node is deleted. If it were deleted before 1 is over, two members would deliver the partition.
+        # Between 2 and 4 another program may take the partition only by deleting our node; then the release is refused,
+        # as the fence does not hold, and nothing is left to do.
         with anyio.CancelScope(deadline=until + LEAST_FOR_LISTENER):
             await self._listener.revoked([claim.topic_partition for claim in drained])
         leaving = await self._close(drained)

@@ -83,9 +83,14 @@ class Unowned:
 
 # When to nudge the original members of a group, so that they rebalance once more.
 #
-# An original member whose last attempt failed stays registered, has no partitions, and waits for a change of the
-# group that may never come (`ZookeeperConsumerConnector.syncedRebalance`, 0.8.2 to 1.1.1). A nudge is such a change:
-# a member node is created and deleted.
+# An original member releases *all* its partitions when one claim fails, tries four times, and then gives up for ever:
+# it stays registered, has no partitions, and waits for a change of the group that may never come
+# (`ZookeeperConsumerConnector.syncedRebalance`, 0.8.2 to 1.1.1). So in a group with originals:
+#
+# - our claims that succeeded are kept when others fail, and the owner node that blocks one is watched;
+# - we release within REVOKE_DEADLINE_WITH_ORIGINALS, before the four attempts of a waiting original are over;
+# - a member that gave up nevertheless gets a change: a member node that is created and deleted in one transaction
+#   (`ConsumerRegistry.nudge`). Its watch fires, and no reader sees the node.
 
 # Seconds without an owner until a member counts as stuck: longer than the four attempts, 2 s apart, of an original.
 PATIENCE = 10.0

@@ -52,6 +52,9 @@ class ConsumerRegistry:
         try:
             await self._session.create(path, data, ephemeral=True)
         except NodeExistsError:
+            # A create whose reply was lost is repeated by the caller (`Membership.join`), and then finds its own node.
+            # Only `ephemeralOwner` tells that node from one of an earlier session of ours with the same id, for whose
+            # end we have to wait.
             stat = await self._session.exists(path)
             if stat is None or stat.ephemeral_owner != self._session.id:
                 raise

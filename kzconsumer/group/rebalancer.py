@@ -52,7 +52,11 @@ MEMBERS = "members"
 class Calm:
     """How long the list of members has to stand still before it is acted on.
 
-    While members come and go, each list moves partitions that the next one moves again. A single change is not delayed.
+    While a group starts, every list of members moves partitions that the next list moves again, and each move costs a
+    drain, a commit and a claim. So a list that has changed while it was read is not acted on (`_read_when_calm`), nor
+    one that follows closely on the rebalance for another, until it has stood still for a while. After
+    LONGEST_QUIET_PERIOD any list is acted on: a group that never stands still has to make progress. A single change is
+    not delayed.
     """
 
     def __init__(self) -> None:

@@ -193,6 +193,11 @@ class Reconciler:
     async def _reconcile(
         self, snapshot: GroupSnapshot, expected: Mapping[TopicPartition, ConsumerThreadId]
     ) -> list[Difference]:
+        # What no event reports:
+        # - An owner node of ours that is missing, or another session's: somebody has deleted it. Its partition is
+        #   closed at once (`verify`), as its next owner may be reading already.
+        # - An owner node of our session without a partition of ours, a partition that is not fetched, an assignment
+        #   that is not carried out: each may be a change under way. It is repaired if it is still there after BACKOFF.
         await self._owned.verify()
         held = self._owned.held
         seen = {Difference(What.STRAY, partition) for partition in await self._strays(snapshot)}

@@ -35,7 +35,11 @@ class _Seen(Generic[T]):
 
 
 class Repeats(Generic[T]):
-    """The first of equal lines is written at once; of those within the interval only the last, from `overdue`."""
+    """The first of equal lines is written at once; of those within the interval only the last, from `overdue`.
+
+    Nothing vanishes: a line that was left out is written when the interval is over, with the number of those before it.
+    Errors are never left out, unless they mark themselves as another attempt (`again=True`).
+    """
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, _Seen[T]] = {}

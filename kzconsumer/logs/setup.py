@@ -185,6 +185,7 @@ def configure(level: str, format: str) -> None:
         render = [journal_fields]
         handler, logger, of_libraries = JournalHandler(journal), lambda: journal, [fields_as_text]
     elif readable:
+        # Where `rich` is installed, structlog would show the values of variables, which may be records or passwords.
         plain = structlog.dev.ConsoleRenderer(colors=_colors(), exception_formatter=structlog.dev.plain_traceback)
         render = [_printable, plain]
     else:

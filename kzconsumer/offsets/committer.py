@@ -93,6 +93,8 @@ class Committer:
         ZooKeeperError: then it is unknown what was planned.
         """
         async with self._one_at_a_time:
+            # Storing a plan is the transaction of a commit, except that it sets the claim record instead of checking
+            # it. That changes the fence, which only this object has; so nobody else stores plans, nor empties them.
             # A release waits for this work, so claims that are closed but not lost are planned, too.
             ours = {
                 progress: plan for progress, plan in plans.items() if not progress.lost and progress in self._positions
@@ -327,6 +329,14 @@ class Committer:
 
     async def _settle(self, owned: Collection[Progress]) -> None:
         """Find out which writes with a lost reply were executed, as the next ones need the versions they left."""
+        # A lost reply is not a failure. Between sending a write and its reply the connection may break, or the caller
+        # may be cancelled: the transaction may have been executed or not, and only the nodes know.
+        # 1. `_write` sets `in_doubt` before it sends, and a reply clears it (the position is replaced).
+        # 2. Whoever writes next comes through here first: the nodes are read, a write with a plan is recognised by the
+        #    plan's id, any other by the versions that it would have left.
+        # 3. If it was executed, its versions are taken over. Without this the next write would be refused, and our own
+        #    offset would be reported as that of another program; or, for a fence, the partition as lost.
+        # 4. If not, the write is due again, as its offset is not the stored one.
         positions = [self._positions[progress] for progress in owned if progress in self._positions]
         doubtful = [(position, write) for position in positions if (write := position.in_doubt) is not None]
         made = await self._storage.executed([write for _, write in doubtful]) if doubtful else {}

@@ -60,6 +60,9 @@ def compare(
     `stored` is where the claim begins without a plan (`resume`), `stored_version` the version of the offset's node (-1:
     there is none).
     """
+    # The order matters: what comes first does not look at what follows. A range of another destination is refused
+    # before its topic is compared, as only a member that writes there may forget it. A range is replayed as a whole
+    # even if another program has moved the offset within it: the destination knows it under its bounds.
     if plan is None:
         return StartAt(stored)
     if (reason := refusal(plan, fingerprint)) is not None:

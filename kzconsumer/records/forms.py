@@ -181,6 +181,9 @@ class ColumnRecords(Records):
 class RawRecords(Records):
     """Whole record batches as the broker sent them; the first may begin below the offset that was asked for."""
 
+    # One view keeps its whole response in memory, and budgets count bytes that are held. So columns and messages are
+    # copies, and raw bytes are if they are less than a fifth of their response (`decode.VIEWED_SHARE`): what is held is
+    # at most five times what is counted. A chunk counts 6 KiB more for itself.
     __slots__ = ("_data", "_offsets")
 
     whole_batches = True

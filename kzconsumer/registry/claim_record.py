@@ -130,8 +130,9 @@ class StoredPosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class CommitMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Up to which offset a destination is committed, set by each commit of a replayable sink in its transaction.
 
-    Unlike the stored offset it has no other writers. It is valid for its `fingerprint`, `incarnation` and `epoch` only.
-    `written` is the last range written to the destination, as (first, until), if any.
+    Any program may write the stored offset, and one that moves it back would have ranges written twice. The mark has no
+    other writers and never moves back: a claim continues at the larger of the two. It is valid for its `fingerprint`,
+    `incarnation` and `epoch` only. `written` is the last range written to the destination, as (first, until), if any.
     """
 
     until: _Offset

@@ -25,6 +25,11 @@ def read_json(data: bytes) -> Any: ...
 def read_json(data: bytes, kind: type[T]) -> T: ...
 def read_json(data: bytes, kind: Any = Any) -> Any:
     """The value. Raises ValueError with a short reason, also if it is too large or nested too deeply."""
+    # Any program may write a znode. So this is the only place that reads JSON of one, and it raises ValueError for
+    # whatever is wrong: bytes that are no text, numbers that are too large, a nesting that would end the process. What
+    # is returned is not yet checked: a value of the wrong type is neither shown nor converted, as even the `repr` of a
+    # deeply nested list fails. MOST_PARTITIONS, and MOST_STREAMS of `model`, bound what is made of it; writers observe
+    # them, too.
     if len(data) > MOST_BYTES:
         raise ValueError(f"{len(data)} bytes are more than are read of a node ({MOST_BYTES})")
     try:

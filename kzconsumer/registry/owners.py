@@ -1,6 +1,6 @@
 """Owner nodes and claim records: claim, change of thread and release, each one fenced transaction.
 
-The rules and the experiments behind them: kzconsumer/README.md, "Claims".
+The rules of ownership: docs/internals/ownership.md.
 """
 
 from __future__ import annotations
@@ -135,6 +135,15 @@ class OwnerRegistry:
         path = self._paths.owner(partition)
         record_path = self._paths.claim_record(partition)
         text = str(thread).encode()
+        # One transaction makes the partition ours, and leaves a fence that nobody else has:
+        # 1. The owner node is created. It fails if anybody owns the partition.
+        # 2. It is set once, to the same text. No operation can check who made a node (czxid, ephemeralOwner), and
+        #    check(owner, 0) holds for any new node. So ours is at version 1, an original owner's is always at 0.
+        # 3. The claim record is set, at the version that was read, or created. Its new version is the other half of the
+        #    fence: it changes with every claim of ours, and members never delete the record.
+        # 4. A stored offset that is of an earlier topic of that name is deleted.
+        # The offset is read afterwards, on the same session: read before, it could be one that the former owner still
+        # raises.
         while True:
             made = self._containers.made(partition.topic)
             found = await repeated(partial(self._session.find, record_path))
@@ -216,6 +225,9 @@ class OwnerRegistry:
 
         The same transaction deletes the stored offset if `withdrawn` is given and it was not changed since.
         """
+        # The record is checked, and the owner node deleted at its version: a node that another member has made since
+        # stays. A stop needs neither: closing the session removes all owner nodes and the registration in one
+        # transaction.
         more = [withdrawn] if withdrawn is not None else []
         try:
             await self._session.multi(

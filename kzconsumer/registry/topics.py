@@ -52,6 +52,9 @@ class TopicRegistry:
 
     async def topics(self, names: list[str]) -> dict[str, Topic]:
         """Those of the named topics that exist; changes notify as `topic <name>`."""
+        # The data watch on a topic fires on any write of it: a reassignment, or a controller that rewrites the same
+        # content. So the content is compared, here as bytes and by the rebalancer as sets of partitions, before
+        # anything is released.
         nodes = await self._watches.each_data({paths.topic(name): f"topic {name}" for name in names})
         before, self._decoded = self._decoded, {}
         for name, node in zip(names, nodes, strict=True):
@@ -97,7 +100,10 @@ class TopicRegistry:
         return await self._watches.children(paths.BROKER_TOPICS, "topics")
 
     async def broker_ids(self) -> list[int]:
-        """The ids of the registered brokers; changes notify as `brokers`."""
+        """The ids of the registered brokers; changes notify as `brokers`.
+
+        None is no error: brokers may be starting. The rebalancer logs it once, and the watch ends its wait.
+        """
         return _numbers(await self._watches.children(paths.BROKER_IDS, "brokers"))
 
     async def brokers(self) -> list[Broker]:

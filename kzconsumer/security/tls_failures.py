@@ -49,6 +49,11 @@ _UNTRUSTED: Final = {2, 18, 19, 20, 21}
 
 def explain(error: ssl.SSLError, peer: Peer, *, certificate_given: bool) -> str:
     """One line; `certificate_given`: whether we have a certificate of our own."""
+    # What a wrong setting looks like from here:
+    # - A broker that requires TLS answers a plain request with an alert, which parses as a response of 350 MB
+    #   (`BrokerTransport` bounds the first one), and one without TLS answers a handshake with anything.
+    # - A broker that requires SASL closes the connection at the request after ApiVersions.
+    # - With TLS 1.3 a missing client certificate is reported only after the handshake, at the first read.
     if isinstance(error, OtherHostError):
         return _other_host(error, peer)
     if isinstance(error, ssl.SSLCertVerificationError):

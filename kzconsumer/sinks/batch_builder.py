@@ -122,6 +122,10 @@ class BatchBuilder:
 
         With a `now` of infinity everything collected goes into it.
         """
+        # A replayed range is a batch of its own: it has to be written with the bounds of its plan. A full batch leaves
+        # out partitions below the minimum, unless all are: so a batch ends when limits are reached, and memory needs no
+        # other bound. If one range has waited `max_time`, those that have waited half as long go with it, so that quiet
+        # partitions share batches.
         self._replays = {progress: part for progress, part in self._replays.items() if progress.open}
         if (replay := self._whole_replay()) is not None:
             return Batch((self._data(replay, self._replays.pop(replay)),), is_replay=True), [replay]

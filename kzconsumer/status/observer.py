@@ -100,7 +100,12 @@ class Health:
 
 
 class StallDetection:
-    """Of the member as a whole: it is no stall if one partition does not advance while others do."""
+    """Of the member as a whole: it is no stall if one partition does not advance while others do.
+
+    A watchdog that only needs the event loop keeps a member alive whose sink hangs. One that requires progress has to
+    except what the member is not the cause of: a restart helps against neither a ZooKeeper nor a leader that is away,
+    and would move all partitions.
+    """
 
     def __init__(self) -> None:
         self._before: object = None
@@ -306,6 +311,9 @@ class Observer:
     async def _ask_bounds(self, sessions: Sessions) -> None:
         """For partitions whose end no fetch has returned lately: paused, with a full queue, without a leader."""
         began = now()
+        # The high watermark comes with fetches. Of a partition that is paused, or whose queue is full, nothing is
+        # fetched; so its log's end is asked for here, or the lag of a stuck partition would stand still, too, and look
+        # well.
         overdue = [each for each in sessions.positions() if began - (each.high_watermark_at or -inf) > INTERVAL]
         self._asked = {}
         if overdue:

@@ -157,6 +157,12 @@ class StreamCursor:
             self._end_looking()
 
     async def _load_lot(self) -> None:
+        # A lot holds offsets, keys and values, and makes each message when it is taken. So a release takes back what
+        # was not handed out by emptying the lot, and no message of it is left with the application. Timestamps and
+        # headers are looked up in copies that the lot shares.
+        # How much of a lot may be taken follows the application's speed (`allow`): the body of a loop may block. A fast
+        # one must not delay the heartbeats by a thousand messages, and a slow one must not get messages long after the
+        # lease has ended.
         chunk = await self._next_chunk()
         most = LOT_ROWS if self._unacknowledged is None else min(COUNTED_LOT_ROWS, self._unacknowledged.room)
         records = chunk.records.slice(self._row, self._row + most)

@@ -233,6 +233,9 @@ class Link(asyncio.Protocol):
             raise SecurityError(self.refused) from None
 
     async def _authenticate(self) -> None:
+        # ZooKeeper's handshake accepts every client; whoever we are is decided by what follows it. So this is done on
+        # each connection, before watches are restored or waiting calls are sent of the session: sent earlier, they
+        # would be refused where nodes are closed.
         if (sasl := self._access.sasl) is not None:
             try:
                 await self._sasl(sasl)
@@ -240,6 +243,7 @@ class Link(asyncio.Protocol):
                 raise SecurityError(f"[zookeeper.sasl] {sasl}: {error}") from None
         if (digest := self._access.digest) is not None:
             # A wrong password is not refused in this scheme: it makes us another user, to whom nodes may be closed.
+            # Then NotPermittedError ends the member (exit status 78): it would keep partitions from others otherwise.
             await self.ask(wire.add_auth("digest", digest), wire.AUTH_XID)
 
     async def _sasl(self, sasl: Sasl) -> None:

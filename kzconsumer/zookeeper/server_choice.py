@@ -256,10 +256,12 @@ async def _why_hung_up(host: str, port: int, access: Access) -> str:
 
 # A session that has ended for us, but that the ensemble may still keep, with all its ephemeral nodes.
 #
-# A leader that was suspended reports "expired" before it learns that it is no longer the leader. Deleting the nodes
-# one by one could hit nodes of another session made in between, since no operation checks an owner. Closing the
-# session by its id and password removes exactly its nodes, in one transaction, and servers refuse requests of it that
-# still arrive.
+# 1. "Expired" is the statement of one server. A leader that was suspended says so before it learns that it is no longer
+# the leader; the others may keep the session. 2. Deleting its nodes one by one could hit nodes of another session made
+# in between, since no operation checks an owner. Closing the session by its id and password removes exactly its nodes,
+# in one transaction, and servers refuse requests of it that still arrive. 3. It is closed only once a whole timeout has
+# passed since the last answered probe (`kept_until`): a writer of this process, such as a Spark worker, may rely on the
+# lease that long.
 
 
 class FormerSession:

@@ -71,6 +71,9 @@ class ZooKeeperSession(SessionLife):
     Nodes created below the path `acl_below` get `acl`; others are open.
     """
 
+    # One object is one session, and never becomes another. A task that was suspended while its session expired
+    # therefore cannot write in the next one: its call raises SessionExpiredError. That is the first half of the
+    # fencing; node versions, which the next owner changes, are the second, for requests that were on their way.
     def __init__(
         self,
         connect: ConnectString,

@@ -135,6 +135,10 @@ class Watches:
 
         Of the nodes read by `data` some are forgotten at each call, in turn.
         """
+        # A node whose watch is armed is not read again: reading every member at each rebalance was quadratic in the
+        # size of the group. That relies on each event being delivered. If a wait ended by its timer rather than by an
+        # event, one may have been missed: so lists and nodes that block claims are read then, and of the others the
+        # REREAD_AT_ONCE that were read longest ago, so that the cost of a timer does not grow with the group.
         known = self._known
         data = [key for key in known if key[0] == "data"]
         self._known = {key: known[key] for key in islice(data, REREAD_AT_ONCE, None)}

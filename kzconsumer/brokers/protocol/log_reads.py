@@ -98,8 +98,9 @@ class FetchRequest(msgspec.Struct, frozen=True):
 
     `max_bytes` bounds the response from version 3 (0.10.1) on; before, only the partitions' bounds count. Brokers fill
     the response in the order of `partitions`. `isolation` has no effect before version 4 (0.11). READ_COMMITTED:
-    nothing from the last stable offset on is sent; aborted records before it are. `rack` is where this client is, for
-    brokers from version 11 (2.3) on that choose the nearest replica.
+    nothing from the last stable offset on is sent, which stands for the high watermark therefore; aborted records
+    before it are. A response names all transactions of those, so that filtering needs no state between fetches. `rack`
+    is where this client is, for brokers from version 11 (2.3) on that choose the nearest replica.
 
     `session_id` and `session_epoch` are those of a fetch session (KIP-227, version 7 on). With an epoch above 0 the
     broker reads what the session has: `partitions` are those that are new or read elsewhere, `forgotten` the ones to

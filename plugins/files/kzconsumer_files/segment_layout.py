@@ -109,6 +109,9 @@ def plan(
     What lies below the archive's end is left out: it is there. Where the range begins beyond it, or ends with offsets
     that no batch stands for, a new segment begins. Raises Overlap.
     """
+    # The log has holes: compaction, control batches, aborted transactions. An archive that just ended below the stored
+    # offset could not tell a hole from files that were lost. So a sink of bytes also gets ranges without records, and a
+    # hole at the end becomes an empty segment that is named by the next offset.
     steps: list[Step] = []
     start = start_of(first, pieces)
     at = last

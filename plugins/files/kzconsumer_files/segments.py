@@ -84,6 +84,9 @@ class PartitionArchive:
     def locked(self, wait: Callable[[], None]) -> Iterator[None]:
         """Be the only writer of this directory; `wait` is called while another one is, and may raise."""
         self._directory.mkdir(parents=True, exist_ok=True)
+        # Locked for one write, not for as long as the partition is owned. A zombie that was suspended within a write
+        # holds the lock, and nobody can take it away; its successor waits for it. Whichever of the two writes first,
+        # the other appends the same bytes and finds them there, so the order does not matter.
         while (lock := ProcessLock.take(self._directory / LOCK, mode=0o644)) is None:
             wait()
         descriptor = lock.descriptor

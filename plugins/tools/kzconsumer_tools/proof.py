@@ -136,6 +136,11 @@ def prove(
     in_log: Mapping[RangeIdentity, InLog],
 ) -> Proof:
     """The verdict; `in_log` has an entry for each of the `gaps`."""
+    # There is no common snapshot of nodes and destination, but plan, publication and commit only move forward. So the
+    # destination, which is read between two readings of the nodes, must have all that was stored `before`, and nothing
+    # that is neither stored nor planned `after`. It is itself read so: names of files, then decisions, then the ledger;
+    # a file that is being published is in one of them. Offsets between two ranges are no gap if the log has no records
+    # there.
     lines = _lines(after, holdings, aside)
     findings = [
         *_missing(gaps(before, holdings, aside), in_log),

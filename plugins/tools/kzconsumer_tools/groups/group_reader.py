@@ -236,6 +236,10 @@ async def apply_changes(
 
     Raises GroupInUseError or NotDoneError if a transaction was refused; those before it are done.
     """
+    # Tools change a group only while it has no members, and a member may join between the look and the change. So each
+    # transaction deletes and creates again `ids` and the owner containers of the topics, which a server refuses if a
+    # node has children. Each node is changed at the version that was read. Claim records are changed, too, so that the
+    # fence of an earlier owner, whose request may still be on its way, no longer holds.
     parts = list(_parts(units))
     made = 0
     for part in parts:
