@@ -61,13 +61,13 @@ class Rejecting:
         or are too many for a plan. Policies and plans are asked before the first letter: the batch would fail again
         at each start, and repeat the letters.
         """
-        claims = {part.topic_partition: claim for claim, part in parts.items()}
+        claims = {part.topic_partition: progress for progress, part in parts.items()}
         offsets: dict[Progress, list[int]] = {}
         piece: list[RejectedRecord] = []
         try:
             self._check(parts, claims, rejected.records)
-            async for claim, record in self._found(parts, claims, rejected.records):
-                offsets.setdefault(claim, []).append(record.message.offset)
+            async for progress, record in self._found(parts, claims, rejected.records):
+                offsets.setdefault(progress, []).append(record.message.offset)
                 piece.append(record)
                 if len(piece) == _PIECE:
                     if not await self._policy.handle(piece, lambda: _all_lost(parts)):

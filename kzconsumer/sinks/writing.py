@@ -159,7 +159,7 @@ class _Work:
     @property
     def lost(self) -> bool:
         """Whether every claim is."""
-        return all(claim.lost for claim in self.parts)
+        return all(progress.lost for progress in self.parts)
 
     def keep(self, parts: dict[Progress, RangeData]) -> None:
         self.parts = parts
@@ -276,8 +276,8 @@ class BatchWriter:
                 else:
                     raise
         if written:
-            for claim, part in work.parts.items():
-                _mark_written(claim, part)
+            for progress, part in work.parts.items():
+                _mark_written(progress, part)
         return written
 
     async def _attempt(self, work: _Work) -> bool:
@@ -291,8 +291,8 @@ class BatchWriter:
                 scope.cancel()
 
         with scope:
-            for claim, part in work.parts.items():
-                claim.when_lost(partial(give_up, part))
+            for progress, part in work.parts.items():
+                progress.when_lost(partial(give_up, part))
             try:
                 while work.parts:
                     try:
@@ -308,8 +308,8 @@ class BatchWriter:
                 where = f"sink {self._name}" if self._plans is None else self._plans.destination
                 raise DestinationWentBackError(error.lacking, error.ends, where) from error
             finally:
-                for claim in watched:
-                    claim.when_lost(None)
+                for progress in watched:
+                    progress.when_lost(None)
         if scope.cancelled_caught:
             log.warning("batch dropped, its partitions are lost", ranges=work.shown)
         return not scope.cancelled_caught
@@ -326,19 +326,19 @@ class BatchWriter:
         offsets = await self._rejecting.carry_out(work.parts, error)
         if self._plans is None:
             return True
-        if not offsets and not any(claim.lost for claim in work.parts):
+        if not offsets and not any(progress.lost for progress in work.parts):
             raise SinkError(f"sink {self._name}: no record is rejected by a write that rejects records") from error
-        spans = {claim: spans_of(each) for claim, each in offsets.items()}
+        spans = {progress: spans_of(each) for progress, each in offsets.items()}
         ours = await self._plans.reject(spans)
         left = {}
-        for claim, part in work.parts.items():
-            if claim not in spans:
-                if not claim.lost:
-                    left[claim] = part
-            elif claim in ours and (rest := part.without(spans[claim])).records:
-                left[claim] = rest
-            elif claim in ours:
-                claim.mark(part.first, part.until)  # nothing of it is left to be published
+        for progress, part in work.parts.items():
+            if progress not in spans:
+                if not progress.lost:
+                    left[progress] = part
+            elif progress in ours and (rest := part.without(spans[progress])).records:
+                left[progress] = rest
+            elif progress in ours:
+                progress.mark(part.first, part.until)  # nothing of it is left to be published
         work.keep(left)
         return False
 
@@ -352,12 +352,12 @@ class BatchWriter:
         separating = Separating(self._can.trial)
         found = []
         with sink_failures(self._name):
-            for claim, part in work.parts.items():
-                found += await _while_owned(claim, partial(separating.refused, part))
+            for progress, part in work.parts.items():
+                found += await _while_owned(progress, partial(separating.refused, part))
             if found:
                 await self._reject(work, RecordsRejectedError(found))
                 return
-        left = {claim: part for claim, part in work.parts.items() if not claim.lost}
+        left = {progress: part for progress, part in work.parts.items() if not progress.lost}
         if not left or len(left) == len(work.parts):
             raise refusal
         work.keep(left)
