@@ -111,7 +111,7 @@ class PartitionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Where a bounded run ends: records from there on are not to be processed."""
 
 
-class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionLag(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer. `lag` is None exactly if `why` says why, `seconds` exactly if `why_seconds` does."""
 
     topic: str

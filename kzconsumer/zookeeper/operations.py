@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 
-class Stat(msgspec.Struct, frozen=True):
+class Stat(msgspec.Struct, frozen=True, gc=False):
     """ZooKeeper's record of a node. zxids are transaction ids, times ms since the epoch."""
 
     czxid: int
@@ -24,7 +24,7 @@ class Stat(msgspec.Struct, frozen=True):
     mtime: int
 
 
-class Node(msgspec.Struct, frozen=True):
+class Node(msgspec.Struct, frozen=True, gc=False):
     """A node's content (b"" also for null) and its stat."""
 
     data: bytes

@@ -44,52 +44,65 @@ FIRES = {
 
 
 class Watch:
-    """One future event. It survives reconnects (an event missed meanwhile fires then), not the session."""
+    """One future event. It survives reconnects (an event missed meanwhile fires then), not the session.
+
+    A program may have hundreds of thousands. Whatever each of them refers to makes a garbage collection, in which no
+    heartbeat is sent, longer: so it has no more objects of its own than it needs.
+    """
+
+    __slots__ = ("_armed", "_callbacks", "_ended", "_over", "fired", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.fired = False
-        self._callbacks: list[Callable[[], None]] = []
-        self._over = asyncio.Event()
+        self._callbacks: tuple[Callable[[], None], ...] = ()
+        self._over: asyncio.Event | None = None  # made for the first that waits
         self._ended: str | None = None
-        self._forget: Callable[[], None] | None = None
+        self._armed: tuple[WatchTable, WatchKind, str] | None = None
 
     def add_callback(self, callback: Callable[[], None]) -> None:
         """Call it once, synchronously, on the event; at once if it has fired; never on cancel or session end."""
         if self.fired:
             run_callback(callback)
-        elif not self._over.is_set():
-            self._callbacks.append(callback)
+        elif self._ended is None:
+            self._callbacks += (callback,)
 
     async def wait(self) -> None:
         """Wait for the event.
 
         Raises SessionExpiredError if the session ends first; a cancelled watch waits for ever.
         """
-        await self._over.wait()
+        if not self.fired and self._ended is None:
+            if self._over is None:
+                self._over = asyncio.Event()
+            await self._over.wait()
         if self._ended is not None:
             raise SessionExpiredError(self._ended)
 
     def cancel(self) -> None:
         """Drop the watch on this side; the server's event, if there is one, is ignored."""
-        self._callbacks.clear()
-        if self._forget:
-            self._forget()
-            self._forget = None
+        self._callbacks = ()
+        if self._armed is not None:
+            table, kind, path = self._armed
+            self._armed = None
+            table.discard(kind, path, self)
 
     def _fire(self) -> None:
         self.fired = True
-        self._forget = None
-        self._over.set()
-        callbacks, self._callbacks = self._callbacks, []
+        callbacks = self._done()
         for callback in callbacks:
             run_callback(callback)
 
     def _end(self, reason: str) -> None:
         self._ended = reason
-        self._forget = None
-        self._callbacks.clear()
-        self._over.set()
+        self._done()
+
+    def _done(self) -> tuple[Callable[[], None], ...]:
+        self._armed = None
+        callbacks, self._callbacks = self._callbacks, ()
+        if self._over is not None:
+            self._over.set()
+        return callbacks
 
 
 class WatchTable:
@@ -101,7 +114,7 @@ class WatchTable:
 
     def arm(self, kind: WatchKind, path: str, watch: Watch) -> None:
         self._armed[kind].setdefault(path, {})[watch] = None
-        watch._forget = lambda: self._discard(kind, path, watch)
+        watch._armed = self, kind, path
 
     def fire(self, event: EventType, path: str) -> None:
         # All watches leave the table before the first callback, which may look at it or cancel others.
@@ -131,7 +144,7 @@ class WatchTable:
         if size:
             yield chunk
 
-    def _discard(self, kind: WatchKind, path: str, watch: Watch) -> None:
+    def discard(self, kind: WatchKind, path: str, watch: Watch) -> None:
         armed = self._armed[kind].get(path, {})
         armed.pop(watch, None)
         if not armed:

@@ -7,6 +7,7 @@ event before any reply that shows the change.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -93,14 +94,14 @@ class Watches:
 
     async def children(self, path: str, reason: str) -> list[str]:
         """The children, sorted; none if the node is missing, whose creation notifies."""
-        while True:
+        while self._known.get(("exists", path), path) is not None:  # what is known to be missing is not asked for
             try:
                 names = await self._read("children", path, reason, self._session.watch_children, self._session.children)
             except NoNodeError:
-                if await self.exists(path, reason) is None:
-                    return []
+                await self.exists(path, reason)
             else:
                 return list(names)
+        return []
 
     async def exists(self, path: str, reason: str) -> Stat | None:
         """The node's stat, or None; creation, deletion and a change of content notify."""
@@ -168,11 +169,10 @@ class Watches:
     def _arm(self, key: tuple[str, str], watch: Watch, reason: str, value: object) -> None:
         self._armed[key] = watch
         self._known[key] = value
+        watch.add_callback(partial(self._fired, key, watch, reason))
 
-        def fired() -> None:
-            if self._armed.get(key) is watch:
-                del self._armed[key]
-                self._known.pop(key, None)
-                self._notify(reason)
-
-        watch.add_callback(fired)
+    def _fired(self, key: tuple[str, str], watch: Watch, reason: str) -> None:
+        if self._armed.get(key) is watch:
+            del self._armed[key]
+            self._known.pop(key, None)
+            self._notify(reason)

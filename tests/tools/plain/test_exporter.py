@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -22,6 +22,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
+from kzconsumer.brokers.protocol.cluster_state import PartitionMetadata, TopicMetadata
 from kzconsumer.lag.partition import Why
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
@@ -29,16 +30,16 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.sections import StatusSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.status.track import WINDOW
-from kzconsumer.zookeeper.operations import Create, Node, Stat
+from kzconsumer.zookeeper.operations import Create, Node, SetData, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_tools.exporter import feed, pictures
-from kzconsumer_tools.exporter.exporter import Exporter, ExporterReading, WatchedNodes
+from kzconsumer_tools.exporter.exporter import PAGE, Exporter, ExporterReading, FollowedGroups, WatchedNodes
 from kzconsumer_tools.exporter.exporter_server import families, serving
-from kzconsumer_tools.exporter.pictures import Histories, SeenGroup, group_of_nodes
+from kzconsumer_tools.exporter.pictures import Histories, ReadGroup, SeenGroup, group_of_nodes
 from kzconsumer_tools.groups.group_lag import LogRange
 from kzconsumer_tools.groups.group_nodes import GroupNodes
-from kzconsumer_tools.groups.group_reader import NodeTopics, nodes_of
+from kzconsumer_tools.groups.group_reader import BrokerTopics, NodeTopics, nodes_of
 from tests.support.readings import looked
 from tests.support.simulated.clients import Clients
 from tests.support.zookeeper_sessions import until
@@ -328,6 +329,91 @@ def test_a_reading_costs_what_has_changed() -> None:
         assert groups[1].offsets["/consumers/g1/offsets/orders/49"].data == b"4"
 
     Clients().play(script, 600)
+
+
+@pytest.mark.parametrize("from_brokers", [False, True])
+def test_only_groups_that_have_changed_are_read_again(from_brokers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one request and not one decoded group for the others, or ten thousand of them outlast a session."""
+    decoded: list[str] = []
+
+    def counted_group(nodes: GroupNodes) -> ReadGroup:
+        decoded.append(nodes.group)
+        return group_of_nodes(nodes)
+
+    monkeypatch.setattr("kzconsumer_tools.exporter.exporter.group_of_nodes", counted_group)
+    names = [f"g{number:03}" for number in range(100)]
+
+    async def script(session: ZooKeeperSession) -> None:
+        await session.ensure(paths.BROKER_TOPICS)
+        await session.create(paths.topic("orders"), topic(2).data)
+        for name in names:
+            await session.ensure(f"/consumers/{name}/offsets/orders/0")
+            await session.set(f"/consumers/{name}/offsets/orders/0", b"1", -1)
+        counted: Any = Counted(session)
+        nodes = WatchedNodes(counted)
+        followed = FollowedGroups(nodes, lambda name: name != "left-out")
+        there = {"orders": TopicMetadata(0, {0: PartitionMetadata(0, 1, 0)})}
+
+        async def read() -> tuple[int, list[str], dict[str, list[int | None]]]:
+            counted.reads = 0
+            decoded.clear()
+            metadata: Any = SimpleNamespace(described=no_topics)
+            topics = BrokerTopics(metadata, dict(there), None) if from_brokers else NodeTopics(nodes)
+            groups, unreadable = await followed.read(topics)
+            assert not unreadable
+            offsets = {name: [each.stored for each in read.partitions] for name, read in groups.items()}
+            return counted.reads, sorted(decoded), offsets
+
+        requests, first, offsets = await read()
+        assert (first, offsets) == (names, {name: [1] for name in names})
+        assert requests <= 15 * len(names)
+        assert await read() == (0, [], offsets)
+        await session.set("/consumers/g007/offsets/orders/0", b"2", -1)
+        await session.create("/consumers/g008/ids")
+        await session.ensure("/consumers/left-out/offsets/orders/0")
+        requests, again, offsets = await read()
+        assert (again, offsets["g007"]) == (["g007", "g008"], [2])
+        assert requests <= 4
+        if from_brokers:
+            there["more"] = there["orders"]
+        else:
+            await session.set(paths.topic("orders"), topic(3).data, -1)
+        requests, again, _ = await read()
+        assert (again, requests <= PAGE) == (names, True), "groups of a page ask for the topic together"
+        for path in ("/offsets/orders/0", "/offsets/orders", "/offsets", ""):
+            await session.delete(f"/consumers/g009{path}", -1)
+        requests, again, offsets = await read()
+        assert (again, "g009" in offsets) == ([], False)
+        await session.ensure("/consumers/g009/offsets/orders/0")
+        _, again, offsets = await read()
+        assert (again, offsets["g009"]) == (["g009"], [None])
+
+    async def no_topics(names: list[str]) -> dict[str, TopicMetadata]:
+        return {}
+
+    Clients().play(script, 600)
+
+
+def test_a_group_that_changes_while_it_is_read_is_read_again() -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        await session.ensure(paths.BROKER_TOPICS)
+        for number in range(2):
+            await session.ensure(f"/consumers/g/offsets/orders/{number}")
+        nodes = WatchedNodes(session)
+        followed = FollowedGroups(nodes, lambda name: True)
+        for offset in range(100):
+            await session.set("/consumers/g/offsets/orders/1", b"%d" % offset, -1)  # a reason to read the group
+            stored = SetData("/consumers/g/offsets/orders/0", b"%d" % offset, -1)
+            after = clients.world.random.uniform(0, 0.01)
+            clients.world.after(after, lambda stored=stored: clients.ensemble.operate(stored))  # type: ignore[misc]
+            await followed.read(NodeTopics(nodes))
+            await anyio.sleep(0.1)
+            groups, _ = await followed.read(NodeTopics(nodes))
+            assert [each.stored for each in groups["g"].partitions] == [offset, offset]
+
+    clients.play(script, 600)
 
 
 def shown_by_top(seen: SeenGroup) -> dict[str, Any]:

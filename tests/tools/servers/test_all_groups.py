@@ -16,11 +16,12 @@ from kzconsumer.zookeeper.operations import Create
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_tools.exporter.exporter import Exporter
 from tests.support.command_line import CommandLine
 from tests.support.extent import extent, only_nightly
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
-from tests.support.zookeeper_sessions import session
+from tests.support.zookeeper_sessions import session, until
 
 GROUPS = extent(2_000, 10_000)
 MANY = 10_000
@@ -134,6 +135,20 @@ async def test_ten_thousand_groups_with_offsets_are_listed(servers: Servers, uni
         listed = json.loads((await anyio.run_process(command)).stdout)
         print(f"{' '.join(words)}: {time.monotonic() - began:.1f} s")
         assert (len(listed), {each["lag"] is None for each in listed}) == (MANY, {False})
+    zookeeper_settings = {"connect": cluster.connect, "session_timeout": "6s"}
+    settings = Settings.from_dict({"zookeeper": zookeeper_settings, "group": {"id": "unused"}})
+    exporter = Exporter(settings, "c", 1.0, 300.0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(exporter.run)
+        await until(lambda: exporter.present is not None, 300)
+        once = exporter.present
+        await until(lambda: exporter.present not in (None, once), 60)
+        second = exporter.present
+        tasks.cancel_scope.cancel()
+    assert once is not None
+    assert second is not None
+    print(f"exporter: {once.took:.1f} s, then {second.took:.1f} s")
+    assert (len(second.groups), second.took < once.took / 5) == (MANY, True), "in one session"
 
 
 async def test_top_shows_a_group_without_a_daemon(

@@ -42,33 +42,91 @@ T = TypeVar("T")
 
 #: Reads in flight: the server's other clients do not wait behind more.
 AT_ONCE = 100
+#: Groups that are read at the same time, so that the first reading of thousands does not wait for each answer alone.
+PAGE = 50
 
 
 class WatchedNodes:
-    """The nodes of one session, for `groups.reader.nodes_of`. Raises as the session does."""
+    """The nodes of one session, for `groups.reader.nodes_of`. Raises as the session does.
+
+    `changed`: groups of which a node has changed since it was read; `topics_changed`: whether a topic has.
+    """
 
     def __init__(self, session: ZooKeeperSession) -> None:
-        self.watches = Watches(session)
+        self.watches = Watches(session, self._fired)
+        self.changed: set[str] = set()
+        self.topics_changed = False
         self._limit = anyio.Semaphore(AT_ONCE)
 
     async def find(self, path: str) -> Node | None:
-        return await self._limited(partial(self.watches.data, path, ""))
+        return await self._limited(partial(self.watches.data, path, path))
 
     async def children(self, path: str) -> list[str]:
-        """None if the node is missing, which its watch remembers."""
-        if await self._limited(partial(self.watches.exists, path, "")) is None:
-            return []
-        return await self._limited(partial(self.watches.children, path, ""))
+        return await self._limited(partial(self.watches.children, path, path))
 
     def forget(self, group: str) -> None:
         """Drop the watches of a group that was deleted."""
         at = GroupPaths(group)
-        for path in (at.ids, at.owners, at.offsets, at.claims, at.run, at.topics, at.brokers):
+        for path in (at.root, *at.known):
             self.watches.forget(path)
+        self.changed.discard(group)
+
+    def _fired(self, path: str) -> None:
+        if path.startswith(f"{paths.CONSUMERS}/"):
+            self.changed.add(path.split("/")[2])
+        elif path.startswith(paths.BROKER_TOPICS):
+            self.topics_changed = True
 
     async def _limited(self, read: Callable[[], Awaitable[T]]) -> T:
         async with self._limit:
             return await read()
+
+
+class FollowedGroups:
+    """The groups in the nodes of one session. One that has not changed is neither read nor decoded again.
+
+    So a reading costs what has changed, in processor time too: ten thousand groups would take longer than a session.
+    """
+
+    def __init__(self, nodes: WatchedNodes, wanted: Callable[[str], bool]) -> None:
+        """`wanted`: which groups are followed, by name."""
+        self._nodes = nodes
+        self._wanted = wanted
+        self._read: dict[str, ReadGroup] = {}
+        self._names: set[str] = set()
+        self._described: object = None
+
+    async def read(self, topics: Topics) -> tuple[dict[str, ReadGroup], dict[str, str]]:
+        """Those that may be read, and why others may not."""
+        nodes = self._nodes
+        names = await nodes.children(paths.CONSUMERS)
+        there = names or topics.from_brokers
+        if not there and not [path for path in (paths.CONSUMERS, BROKERS) if await nodes.find(path) is not None]:
+            raise NotFoundError(NO_CLUSTER)
+        for group in self._names.difference(names):
+            nodes.forget(group)
+            self._read.pop(group, None)
+        self._names = set(names)
+        if nodes.topics_changed or topics.described() != self._described:
+            nodes.topics_changed = False
+            self._read.clear()
+            self._described = topics.described()
+        unreadable: dict[str, str] = {}
+
+        async def read(name: str) -> None:
+            nodes.changed.discard(name)  # before its nodes are read: what changes meanwhile is read the next time
+            try:
+                self._read[name] = group_of_nodes(await nodes_of(nodes, topics, name))
+            except NotPermittedError as error:
+                unreadable[name] = str(error)
+
+        chosen = [name for name in names if self._wanted(name)]
+        due = [name for name in chosen if name not in self._read or name in nodes.changed]
+        for name in due:
+            self._read.pop(name, None)
+        for first in range(0, len(due), PAGE):
+            await together([read(name) for name in due[first : first + PAGE]])
+        return {name: self._read[name] for name in chosen if name in self._read}, unreadable
 
 
 log = get_logger("kzconsumer.exporter")
@@ -78,10 +136,6 @@ TIMEOUT = 5.0
 #: Intervals for which a reading is reported, and the seconds more that brokers without an answer may delay the next.
 VALID = 3
 DELAY = 2 * TIMEOUT
-
-
-#: Groups that are read at the same time, so that the first reading of thousands does not wait for each answer alone.
-PAGE = 50
 
 
 class ExporterReading(msgspec.Struct, frozen=True):
@@ -123,7 +177,6 @@ class Exporter:
         self._histories = Histories(interval)
         self._last: ExporterReading | None = None
         self._settled = False
-        self._known: set[str] = set()
         self._with_brokers: frozenset[str] = frozenset()
         self._written: dict[tuple[TopicPartition, int], float | Why] = {}
         self._asked: dict[tuple[TopicPartition, int], float] = {}
@@ -158,6 +211,7 @@ class Exporter:
 
     async def _follow(self, session: ZooKeeperSession, brokers: Brokers) -> None:
         nodes = WatchedNodes(session)
+        followed = FollowedGroups(nodes, self._wanted)
         metadata = metadata_of(session, nodes.watches, self._settings.brokers, brokers)
         leaders = Leaders(metadata, brokers, TIMEOUT)
         log_offsets = LogOffsets(leaders, brokers, TIMEOUT, READ_UNCOMMITTED)
@@ -167,7 +221,7 @@ class Exporter:
             try:
                 await session.sync()  # without an answer, what is known may be out of date
                 topics = await topics_now(nodes, metadata)
-                groups, unreadable = await self._groups(nodes, topics)
+                groups, unreadable = await followed.read(topics)
                 failure: KzConsumerError | None = None
                 unread = set(unreadable)
                 if self._kafka_groups:
@@ -193,29 +247,6 @@ class Exporter:
             except KzConsumerError as error:
                 self._settle(error)
             await anyio.sleep(max(0.1, self.interval - (now() - began)))
-
-    async def _groups(self, nodes: WatchedNodes, topics: Topics) -> tuple[dict[str, ReadGroup], dict[str, str]]:
-        """Those that may be read, and why others may not."""
-        names = await nodes.children(paths.CONSUMERS)
-        there = names or topics.from_brokers
-        if not there and not [path for path in (paths.CONSUMERS, BROKERS) if await nodes.find(path) is not None]:
-            raise NotFoundError(NO_CLUSTER)
-        for group in self._known.difference(names):
-            nodes.forget(group)
-        self._known = set(names)
-        groups: dict[str, ReadGroup] = {}
-        unreadable: dict[str, str] = {}
-
-        async def read(name: str) -> None:
-            try:
-                groups[name] = group_of_nodes(await nodes_of(nodes, topics, name))
-            except NotPermittedError as error:
-                unreadable[name] = str(error)
-
-        chosen = list(filter(self._wanted, names))
-        for first in range(0, len(chosen), PAGE):
-            await together([read(name) for name in chosen[first : first + PAGE]])
-        return {name: groups[name] for name in names if name in groups}, unreadable
 
     async def _logs(
         self, log_offsets: LogOffsets, existing: Sequence[TopicPartition]

@@ -22,7 +22,7 @@ from kzconsumer_tools.groups.group_lag import LogRange, Logs
 from kzconsumer_tools.groups.group_nodes import GroupNodes, facts
 
 
-class ReadPartition(msgspec.Struct, frozen=True):
+class ReadPartition(msgspec.Struct, frozen=True, gc=False):
     """`committed`: when `stored` was written, None if that is not known; `unreadable`: the offset is no number; `gone`:
     the cluster has no such partition."""
 
@@ -74,7 +74,7 @@ def group_of_nodes(nodes: GroupNodes) -> ReadGroup:
     return ReadGroup(len(known.members), tuple(rows), known.existing)
 
 
-class SeenPartition(msgspec.Struct, frozen=True):
+class SeenPartition(msgspec.Struct, frozen=True, gc=False):
     """`found`: how far behind, or why that is unknown. `standing`: for how long it has been behind without advancing;
     `lasting`: it was without owner in the reading before, too, so that is no rebalance.
 
@@ -132,7 +132,7 @@ class Histories:
         """`interval`: seconds between two readings. A single commit is judged as a window of WINDOW intervals."""
         self._alone = WINDOW * interval
         self._of_logs: dict[TopicPartition, _LogHistory] = {}
-        self._of_groups: dict[tuple[str, TopicPartition], _CommitHistory] = {}
+        self._of_groups: dict[str, dict[TopicPartition, _CommitHistory]] = {}
 
     def look(
         self,
@@ -151,16 +151,19 @@ class Histories:
         for partition, log in logs.items():
             if isinstance(log, LogRange):
                 self._of_logs.setdefault(partition, _LogHistory()).saw(log, now)
-        present = {(name, each.place) for name, group in groups.items() for each in group.partitions}
-        present.update(key for key in self._of_groups if key[0] in unread)
-        self._of_groups = {key: history for key, history in self._of_groups.items() if key in present}
-        places = {partition for _, partition in present}
-        # A topic that comes back has another log.
-        places -= {each.place for group in groups.values() for each in group.partitions if each.gone}
-        self._of_logs = {partition: history for partition, history in self._of_logs.items() if partition in places}
+        self._of_groups = {name: known for name, known in self._of_groups.items() if name in groups or name in unread}
+        followed = {place for name in unread for place in self._of_groups.get(name, ())}
         for name, group in groups.items():
+            known = self._of_groups.get(name, {})
+            self._of_groups[name] = {
+                each.place: known.get(each.place) or _CommitHistory(now) for each in group.partitions
+            }
+            followed.update(self._of_groups[name])
             partitions = [self._partition(name, each, logs, written, now) for each in group.partitions]
             yield SeenGroup(name, group.members, tuple(partitions))
+        # A topic that comes back has another log.
+        followed -= {each.place for group in groups.values() for each in group.partitions if each.gone}
+        self._of_logs = {partition: history for partition, history in self._of_logs.items() if partition in followed}
 
     def age_unknown(self, groups: Mapping[str, ReadGroup], logs: Logs) -> set[tuple[TopicPartition, int]]:
         """Partitions and offsets of records that were written before the first observation of their log."""
@@ -202,7 +205,7 @@ class Histories:
             written=time,
         )
         found = partition_lag(facts, now, now, known.growth, fresh_for=0.0, stale_after=0.0)
-        history = self._of_groups.setdefault((group, partition), _CommitHistory(now))
+        history = self._of_groups[group][partition]
         if stored is not None:
             history.saw(each.committed, stored, found.lag, now)
             history.progress.advance(stored, found.behind, now)

@@ -46,6 +46,10 @@ class Topics(Protocol):
 
     from_brokers: bool
 
+    def described(self) -> object:
+        """What brokers described: equal in two readings between which no topic has changed. None: nodes are read."""
+        ...
+
     async def known(self) -> bool:
         """Whether anything says which topics there are."""
         ...
@@ -64,6 +68,9 @@ class NodeTopics:
 
     def __init__(self, reads: NodeReads) -> None:
         self._reads = reads
+
+    def described(self) -> None:
+        return None
 
     async def known(self) -> bool:
         return bool(await self.names()) or await self._reads.find(paths.BROKER_TOPICS) is not None
@@ -92,6 +99,10 @@ class BrokerTopics:
         self._described = described
         self._missing: set[str] = set()
         self._identities = identities
+        self._first = dict(described)
+
+    def described(self) -> dict[str, TopicMetadata]:
+        return self._first
 
     async def known(self) -> bool:
         return True

@@ -113,6 +113,9 @@ class _Once:
         self._names: list[str] | None = None
         self._found: dict[str, KnownTopic | None] = {}
 
+    def described(self) -> object:
+        return self._topics.described()
+
     async def known(self) -> bool:
         return await self._topics.known()
 
