@@ -21,6 +21,7 @@ from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
 from kzconsumer.streams.cursor import StreamCursor, Unacknowledged
 
 if TYPE_CHECKING:
+    import anyio
     import pyarrow as pa
 
 
@@ -95,9 +96,9 @@ class ConsumerConnector:
     def __init__(self, sessions: Sessions, acknowledge: Acknowledge = "implicit") -> None:
         self._sessions = sessions
         self._explicit = acknowledge == "explicit"
-        self.consumer = sessions.consumer
+        self.consumer: str = sessions.consumer
         """The consumer id that is registered in ZooKeeper."""
-        self.finished = sessions.finished
+        self.finished: anyio.Event = sessions.finished
         """Set when everything is processed up to where `stop_at` says; the streams have ended then."""
 
     def __repr__(self) -> str:

@@ -23,7 +23,7 @@ class ConfigError(KzConsumerError):
     """
 
     def __init__(self, faults: Sequence[str]) -> None:
-        self.faults = tuple(map(redacted_text, faults))
+        self.faults: tuple[str, ...] = tuple(map(redacted_text, faults))
         super().__init__("\n".join(self.faults))
 
 
@@ -76,7 +76,7 @@ class RecordRejectedError(KzConsumerError):
     """A record was rejected, and `[rejected]` says "fail" for its class."""
 
     def __init__(self, topic: str, partition: int, offset: int, error_class: str, reason: str) -> None:
-        self.topic_partition = TopicPartition(topic, partition)
+        self.topic_partition: TopicPartition = TopicPartition(topic, partition)
         self.offset = offset
         self.error_class = error_class
         self.reason = reason

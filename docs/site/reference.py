@@ -112,15 +112,34 @@ def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
     return parser._get_formatter()._expand_help(action) if action.help else ""
 
 
+_IN_ORDER = {
+    "Consume": ("connect", "ConsumerConnector", "KafkaStream", "Message"),
+    "Partitions and positions": ("TopicPartition", "Position", "RebalanceListener"),
+    "Settings": ("Settings", "Include", "Exclude"),
+    "Rejected records": ("Rejected", "RecordsRejectedError", "RecordRejectedError"),
+}
+"""The public names that a program begins with; all others are errors."""
+
+
 def python_api() -> str:
     """Every public name, from the module that defines it."""
     home = kzconsumer._HOME
+    shown = {name for names in _IN_ORDER.values() for name in names}
+    errors = ("KzConsumerError", *sorted(home.keys() - shown - {"KzConsumerError"}))
     page = [
         "# Python",
         "The public names of `kzconsumer`, from their docstrings. Complete programs: [From Python](python.md).",
-        *(f"::: kzconsumer.{home[name]}.{name}" for name in sorted(home, key=str.lower)),
     ]
+    for heading, names in {**_IN_ORDER, "Errors": errors}.items():
+        page += [f"## {heading}", *(_described(home[name], name) for name in names)]
     return "\n\n".join(page) + "\n"
+
+
+def _described(home: str, name: str) -> str:
+    """Plain fields, whose names say it all, are shown of what has few others."""
+    place = "records._native" if name == "Message" else home
+    fields = "" if name == "Settings" else "\n    options:\n      show_if_no_docstring: true"
+    return f"::: kzconsumer.{place}.{name}{fields}"
 
 
 def plugin_api() -> str:

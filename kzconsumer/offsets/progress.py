@@ -24,13 +24,19 @@ class Position(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     thread: str
+    """Which stream of the member has it, as the owner node in ZooKeeper names it."""
     fetched: int | None
+    """The next offset to fetch. All of these are offsets of the next record, not of the last one."""
     consumed: int
+    """The next offset to hand out."""
     processed: int
+    """The first offset that is not processed."""
     committed: int | None
+    """The offset that is stored for the group."""
     high_watermark: int | None
     """The end of what can be read now; with read_committed the last stable offset."""
     paused: bool = False
+    """By `ConsumerConnector.pause`, or `[subscription] paused`."""
     incarnation: int = 0
     """The czxid of the topic's node, which differs for a recreated topic."""
     end: int | None = None

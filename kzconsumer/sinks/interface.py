@@ -202,7 +202,7 @@ class RecordsRejectedError(KzConsumerError):
     """
 
     def __init__(self, records: Iterable[Rejected]) -> None:
-        self.records = tuple(records)
+        self.records: tuple[Rejected, ...] = tuple(records)
         super().__init__(f"{len(self.records)} records of a batch were rejected")
 
 

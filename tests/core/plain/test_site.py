@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import subprocess
@@ -61,6 +62,16 @@ def test_the_reference_has_all_settings(site: Path, tmp_path: Path) -> None:
         assert f'id="{table}-{key}"' in text or f"[{table}.{key}]" in text, (table, key)
 
 
+def test_signatures_are_those_that_editors_show(site: Path) -> None:
+    """A context manager, words in place of the alias for them, and types in place of what a constructor assigns."""
+    shown = re.sub(r"<[^>]+>", "", (site / "python-api.html").read_text())
+    connect = " ".join(html.unescape(shown[shown.index("connect(\n") :][:700]).split())
+    assert connect.startswith("connect( settings: Settings | str | PathLike[str] | None = None, *, zookeeper: ")
+    assert 'acknowledge: Literal[ "implicit", "explicit" ] = "implicit", ) -> AbstractAsyncContextManager[' in connect
+    assert set(re.findall(r"^(\w+) = .+", shown, re.MULTILINE)) <= {"pattern"}  # of the class
+    assert "headers: Headers" in shown
+
+
 def test_the_reference_has_all_verbs_and_all_names(site: Path) -> None:
     command_line = (site / "command-line.html").read_text()
     (verbs,) = [action.choices for action in whole_parser()._actions if action.dest == "verb"]
@@ -72,5 +83,8 @@ def test_the_reference_has_all_verbs_and_all_names(site: Path) -> None:
     )
     python = (site / "python-api.html").read_text()
     assert all(f".{name}</" in python or f">{name}<" in python for name in kzconsumer.__all__ if name[0] != "_")
+    first = ("consumer.connect", "consumer.ConsumerConnector", "errors.KzConsumerError", "errors.BrokerError")
+    places = [python.index(f'id="kzconsumer.{each}"') for each in first]
+    assert sorted(places) == places
     events = (site / "log-events.html").read_text()
     assert all(f"<td>{event}</td>" in events for event in ("rebalanced", "sink ready", "stopped"))
