@@ -77,7 +77,8 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
     def target(match: re.Match[str]) -> str:
         path = os.path.normpath(Path(source).parent / match[1])
-        return (READMES.get(path) or _within_docs(path) or _copy(path)) + match[2]
+        found = READMES.get(path) or _within_docs(path) or _copy(path)
+        return os.path.relpath(found, Path(name).parent) + match[2]
 
     parts = _FENCE.split(markdown)
     parts[::2] = [_LINK.sub(target, part) for part in parts[::2]]
@@ -85,7 +86,8 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 
 def _linked_elsewhere() -> set[str]:
-    pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / path for path in READMES if path.endswith(".md"))]
+    pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "internals").glob("*.md")]
+    pages += [ROOT / path for path in READMES if path.endswith(".md")]
     found = set()
     for page in pages:
         for target, _ in _LINK.findall("".join(_FENCE.split(page.read_text())[::2])):

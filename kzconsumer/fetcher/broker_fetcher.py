@@ -167,6 +167,13 @@ class BrokerFetcher:
         arrived: list[Arrival] = []
         try:
             while True:
+                # The next request is sent before the last response is decoded, so that the broker works meanwhile. What
+                # can go wrong between the two:
+                # 1. A batch of the last response is corrupt: decoding sets the position back, and the response that is
+                #    on its way is for an offset beyond it. `_take` drops it, as its position is not the state's.
+                # 2. The partition is closed, or its position moves (a seek, a reset): dropped likewise.
+                # 3. The response is small: it is decoded first. On a quiet topic the request would add to a message's
+                #    delay.
                 if arrived and size_of(arrived) < SMALL_RESPONSE:
                     await self._deliver(arrived)
                     await anyio.lowlevel.checkpoint()  # the streams have it before the next request is made

@@ -199,6 +199,11 @@ class Delivery:
 
     def _read_some(self, arrived: Sequence[Arrival]) -> list[Decoded]:
         """Decode the first of them, at least one: what several hold together is bounded. For a thread."""
+        # Which thread decodes (`_quick`): uncompressed records are decoded by the event loop, since two threads that
+        # alternate on the GIL cost more. What expands, as the partition's last response shows, and everything
+        # compressed in a large response goes to a thread; in a small one the loop decompresses up to ROOM_AT_ONCE, then
+        # a thread starts over. A thread decodes in steps of MOST_DECODED; after a step, partitions whose queue is full
+        # come first in the next request.
         decoded: list[Decoded] = []
         held = 0
         for _, part, start in arrived:
@@ -219,7 +224,11 @@ class Delivery:
         return None
 
     def _grow(self, state: FetchState) -> bool:
-        """Brokers before 0.10.1 cut a batch larger than the fetch size short: ask for more, up to a limit."""
+        """Brokers before 0.10.1 cut a batch larger than the fetch size short: ask for more, up to a limit.
+
+        A batch that is cut off behind others is normal. A response without a whole one means that the size is too
+        small.
+        """
         if state.max_bytes >= self._settings.largest_batch:
             return False
         state.max_bytes = min(state.max_bytes * 2, self._settings.largest_batch)

@@ -19,7 +19,10 @@ from kzconsumer.zookeeper.link import MAX_FRAME
 
 ROOT = Path(__file__).parents[3]
 PAGES = ["README.md", *sorted(f"docs/{each.name}" for each in (ROOT / "docs").glob("*.md"))]
+INTERNALS = sorted(f"docs/internals/{each.name}" for each in (ROOT / "docs" / "internals").glob("*.md"))
 PAGES += [
+    *INTERNALS,
+    "kzconsumer/README.md",
     "systemd/README.md",
     "plugins/files/README.md",
     "plugins/spark/README.md",
@@ -75,7 +78,16 @@ def test_links_have_targets(page: str) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/")])
 def test_every_page_is_reachable_from_the_readme(page: str) -> None:
-    assert page in _LINK.findall((ROOT / "README.md").read_text())
+    linked, design = (_LINK.findall((ROOT / each).read_text()) for each in ("README.md", "kzconsumer/README.md"))
+    assert f"../{page}" in design if page in INTERNALS else page in linked
+
+
+def test_the_pages_for_developers_are_short() -> None:
+    """The facts of one place stand there as a comment."""
+    longest = {"kzconsumer/README.md": 1200, "tests/README.md": 700} | dict.fromkeys(INTERNALS, 1400)
+    assert [each for each, most in longest.items() if len((ROOT / each).read_text().split()) > most] == []
+    site = (ROOT / "docs" / "site" / "mkdocs.yml").read_text()
+    assert [each for each in INTERNALS if f": {each.removeprefix('docs/')}\n" not in site] == []
 
 
 TO_BE_RUN = ("console", "ini", "sh")

@@ -1,8 +1,9 @@
 """Changes of stored offsets that an operator asks for: from the nodes as read to the nodes as written.
 
 A change raises the partition's reset epoch and clears its plan, so that a replayable sink treats what follows as new
-ranges (kzconsumer/README.md, "Plans"). An offset that comes from elsewhere keeps its leader epoch; one that an operator
-chooses has none: the log is then as the operator has seen it.
+ranges (docs/internals/exactly-once.md). An offset that comes from elsewhere keeps its leader epoch; one that an
+operator chooses has none: the log is then as the operator has seen it. Offsets that brokers store are changed here,
+too.
 """
 
 from __future__ import annotations
