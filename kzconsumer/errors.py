@@ -129,14 +129,21 @@ class UnsupportedVersionError(KzConsumerError):
     """No version of a request is supported by both sides."""
 
 
-class CorruptRecordError(KzConsumerError):
+class UnusableBatchError(KzConsumerError):
+    """A record batch is corrupt, or larger than may be fetched: `[fetch] on_corrupt` decides."""
+
+    def __init__(self, topic_partition: TopicPartition, offset: int, text: str) -> None:
+        self.topic_partition = topic_partition
+        self.offset = offset
+        super().__init__(text)
+
+
+class CorruptRecordError(UnusableBatchError):
     """A record batch fails its checksum or its structure."""
 
     def __init__(self, topic_partition: TopicPartition, offset: int, reason: str) -> None:
-        self.topic_partition = topic_partition
-        self.offset = offset
         self.reason = reason
-        super().__init__(f"corrupt batch in {topic_partition} at offset {offset}: {reason}")
+        super().__init__(topic_partition, offset, f"corrupt batch in {topic_partition} at offset {offset}: {reason}")
 
 
 class NotOwnedError(KzConsumerError):

@@ -12,6 +12,7 @@ from contextlib import aclosing
 from typing import Final
 
 import anyio
+import msgspec
 
 from kzconsumer.assignors import Assignor
 from kzconsumer.brokers.leaders import Leaders, LogOffsets
@@ -21,6 +22,7 @@ from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.end_offsets import EndOffsets, owned_finished, run_finished
 from kzconsumer.errors import CoordinatorError, KzConsumerError, NotFoundError, SessionExpiredError, ZooKeeperError
+from kzconsumer.fetcher.delivery import CorruptPolicy
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.reading import FetchForm
@@ -48,6 +50,7 @@ from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.runs import Runs
 from kzconsumer.settings.settings import Settings
+from kzconsumer.sinks.interface import RangeData
 from kzconsumer.streams.cursor import StreamCursor
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
@@ -234,6 +237,16 @@ class Member:
             async for _, records in found:
                 return next(iter(ColumnRecords(records).messages()), None)
         return None
+
+    async def fetched(self, part: RangeData) -> RangeData:
+        """The range with its records. Raises as `RangeReader.read`, and as `CorruptPolicy.way_over`."""
+        from kzconsumer.fetcher.range_reader import RangeReader  # as above
+
+        settings = self._settings.fetch
+        reader = RangeReader(settings, self._topics, self._brokers, on_corrupt=CorruptPolicy(settings))
+        async with aclosing(reader.read(part.spans)) as found:
+            pieces = [ColumnRecords(records) async for _, records in found]
+        return msgspec.structs.replace(part, pieces=tuple(pieces), left_out=()).without(part.left_out)
 
     async def log_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
         """See `brokers.log_offsets.LogOffsets.look_up`. Raises NotFoundError for a partition that does not exist."""

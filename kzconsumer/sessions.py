@@ -41,6 +41,7 @@ from kzconsumer.registry.cluster_topics import ClusterTopics
 from kzconsumer.registry.group_records import GroupRun, Registration
 from kzconsumer.rejected import rejects_of
 from kzconsumer.settings.settings import Settings
+from kzconsumer.sinks.interface import RangeData
 from kzconsumer.streams.cursor import StreamCursor
 from kzconsumer.zookeeper.credentials import load_access
 from kzconsumer.zookeeper.server_choice import FormerSession
@@ -238,6 +239,9 @@ class Sessions:
 
     async def message(self, partition: TopicPartition, offset: int) -> Message | None:
         return await self._present().message(partition, offset)
+
+    async def fetched(self, part: RangeData) -> RangeData:
+        return await self._present().fetched(part)
 
     async def commit(self) -> None:
         if self.member is not None:

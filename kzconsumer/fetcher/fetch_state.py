@@ -152,8 +152,10 @@ BURST = 1.0
 class RateLimit:
     """Without `per_second` there is none. A response may exceed what is left: the next request waits for it."""
 
-    def __init__(self, per_second: int | None) -> None:
+    def __init__(self, per_second: float | None, burst: float = BURST) -> None:
+        """`burst`: seconds whose allowance may be saved up."""
         self._per_second = per_second
+        self._burst = burst
         self._paid_at = 0.0  # the time by which the rate allows what was fetched
 
     def change(self, per_second: int | None) -> None:
@@ -163,7 +165,7 @@ class RateLimit:
 
     def spend(self, now: float, size: int) -> None:
         if self._per_second is not None:
-            self._paid_at = max(self._paid_at, now - BURST) + size / self._per_second
+            self._paid_at = max(self._paid_at, now - self._burst) + size / self._per_second
 
     def wait(self, now: float) -> float:
         """Seconds until the next request may go out; 0 if it may."""

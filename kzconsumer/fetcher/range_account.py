@@ -91,8 +91,8 @@ class RangeAccount:
 
         `decoded` is None for an answer without bytes. `asked`: the number of partitions in the request. `throttled`:
         the broker says that a quota was exceeded.
-        Raises OffsetLostError if the log does not hold `first` any more, CorruptRecordError, KzConsumerError for a
-        batch that is larger than `[fetch] largest_batch`.
+        Raises OffsetLostError if the log does not hold `first` any more, UnusableBatchError for a batch that is corrupt
+        or larger than `[fetch] largest_batch`.
         """
         if judge(part.error) is FetchOutcome.OUT_OF_RANGE or self.first < part.log_start_offset:
             raise OffsetLostError(f"{self.topic_partition}: the log does not hold offset {self.first} any more")
@@ -114,6 +114,10 @@ class RangeAccount:
         self.first = min(decoded.next_offset, self.until)
         self.records += len(records)
         return records
+
+    def pass_over(self, offset: int) -> None:
+        """What is before this offset cannot be used, and `[fetch] on_corrupt` has been carried out."""
+        self.first = min(max(self.first, offset), self.until)
 
     def _take_empty(self, part: FetchedPartition, *, throttled: bool, time: float) -> None:
         end = readable_end(part, self._isolation)

@@ -26,6 +26,8 @@ from kzconsumer.brokers.protocol.log_reads import (
     LATEST,
     AskedEpoch,
     EpochEnd,
+    FetchedPartition,
+    FetchPosition,
     FetchRequest,
     FetchResponse,
     OffsetForLeaderEpochRequest,
@@ -33,9 +35,18 @@ from kzconsumer.brokers.protocol.log_reads import (
 from kzconsumer.brokers.protocol.versions import OFFSET_FOR_LEADER_EPOCH
 from kzconsumer.brokers.transport import load_security
 from kzconsumer.clock import now
-from kzconsumer.errors import BrokerError, BrokersUnreachableError, ConnectionLostError, NotFoundError, OffsetLostError
+from kzconsumer.errors import (
+    BrokerError,
+    BrokersUnreachableError,
+    ConnectionLostError,
+    NotFoundError,
+    OffsetLostError,
+    UnusableBatchError,
+)
+from kzconsumer.fetcher.delivery import ATTEMPTS_AT_A_BATCH, CorruptPolicy
+from kzconsumer.fetcher.fetch_state import RateLimit
 from kzconsumer.fetcher.range_account import Question, RangeAccount, questions
-from kzconsumer.fetcher.reading import FetchOutcome, judge, reading
+from kzconsumer.fetcher.reading import FetchOutcome, Unusable, judge, reading, without_way
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.records.forms import Records
 from kzconsumer.registry.cluster import LIMIT, open_session, unreachable
@@ -61,12 +72,19 @@ class RangeReader:
         brokers: Brokers,
         ids: Mapping[str, str] | None = None,
         epochs: Mapping[TopicPartition, int] | None = None,
+        *,
+        on_corrupt: CorruptPolicy | None = None,
+        rate_limit: float | None = None,
     ) -> None:
         """`ids` are those of topics of which no other topic of the same name may be read (Kafka 2.8).
 
         `epochs`: the leader epoch in which the log was known up to the end of the ranges of a partition (see `epochs`).
+        `on_corrupt` is for batches that cannot be used; without it `read` raises. `rate_limit`: bytes per second, which
+        each `read` keeps to from its beginning to its end.
         """
         self._fetch = settings
+        self._on_corrupt = on_corrupt
+        self._rate_limit = rate_limit
         self._ids = ids or {}
         self._epochs = epochs or {}
         self._brokers = brokers
@@ -119,11 +137,12 @@ class RangeReader:
         Raises OffsetLostError for offsets that the log does not have, after `[fetch] request_timeout` for those behind
         its end, which an unclean election may have cut off, if the topic has another id than `ids` say, and if the log
         was cut off and has grown again since it was known in the leader epoch that `epochs` have (brokers from 2.3 on);
-        CorruptRecordError; ConnectionLostError when no leader answers for that time, or when the answers have no
+        UnusableBatchError; ConnectionLostError when no leader answers for that time, or when the answers have no
         records for ten times that time, BrokersUnreachableError when no broker answers, BrokerError when a leader
         cannot be found or cannot read its log.
         """
         began = now()
+        limit = RateLimit(self._rate_limit, burst=0.0)  # saved up by reads that follow each other, it would not hold
         accounts = {
             each.topic_partition: RangeAccount(each, self._fetch, self._isolation, began)
             for each in ranges
@@ -144,7 +163,8 @@ class RangeReader:
                     account.unanswered(error, now())
             for leader, led in by_leader.items():
                 for question in questions([accounts[each] for each in led if each in accounts], self._fetch):
-                    async with aclosing(self._answers(leader, question)) as answers:
+                    await anyio.sleep(limit.wait(now()))
+                    async with aclosing(self._answers(leader, question, limit)) as answers:
                         async for partition, records in answers:
                             yield partition, records.columns()
             accounts = {partition: account for partition, account in accounts.items() if not account.complete}
@@ -159,8 +179,11 @@ class RangeReader:
                     raise overdue
             if len(stuck) == len(before):
                 await anyio.sleep(PAUSE)
+        await anyio.sleep(limit.wait(now()))
 
-    async def _answers(self, leader: Broker, question: Question) -> AsyncGenerator[tuple[TopicPartition, Records]]:
+    async def _answers(
+        self, leader: Broker, question: Question, limit: RateLimit
+    ) -> AsyncGenerator[tuple[TopicPartition, Records]]:
         """Ask once, and give the accounts what is answered. The records of the answer, where there are any."""
         asked = {account.topic_partition: account for account in question.accounts}
         try:
@@ -169,6 +192,7 @@ class RangeReader:
             for account in asked.values():
                 account.unanswered(error, now())
             return
+        limit.spend(now(), sum(len(part.records) for part in response.partitions))
         for part in response.partitions:
             if part.topic_partition not in asked:
                 continue
@@ -181,9 +205,15 @@ class RangeReader:
             ):
                 continue
             decoded = await to_thread.run_sync(self._decode, part, account.first) if part.records else None
-            records = account.take(
-                part, decoded, asked=len(question.accounts), throttled=response.throttle_ms > 0, time=now()
-            )
+            throttled = response.throttle_ms > 0
+            try:
+                records = account.take(part, decoded, asked=len(question.accounts), throttled=throttled, time=now())
+            except UnusableBatchError as error:
+                if self._on_corrupt is None:
+                    raise
+                span = OffsetRange(*part.topic_partition, error.offset, account.until)
+                account.pass_over(await self.way_over(span, self._on_corrupt))
+                continue
             if account.asks_where:
                 await self._tell_where(leader, account)
             if records:
@@ -205,6 +235,67 @@ class RangeReader:
             account.unanswered(error, now())
         else:
             account.local_start(offset, now())
+
+    async def way_over(self, span: OffsetRange, policy: CorruptPolicy) -> int:
+        """Where to go on in a range that begins with a batch that cannot be used, once `policy` is carried out.
+
+        All such batches that follow each other are passed over, after some attempts at each. The first offset of the
+        range if it can be read now, as from another leader. Raises as `CorruptPolicy.way_over`, ConnectionLostError,
+        BrokersUnreachableError, BrokerError.
+        """
+        at, size, attempts = span.first, self._fetch.max_bytes, 0
+        partition = span.topic_partition
+        while at < span.until:
+            part = await self._part(partition, at, size)
+            decoded = await to_thread.run_sync(self._decode, part, at) if part.records else None
+            if decoded is None or decoded.records or (decoded.corrupt is None and not decoded.incomplete):
+                break
+            largest = size >= self._fetch.largest_batch
+            if (corrupt := decoded.corrupt) is not None:
+                found = Unusable(partition, corrupt.offset, corrupt.position, corrupt.reason)
+                attempts += 1
+                if attempts < ATTEMPTS_AT_A_BATCH:
+                    await anyio.sleep(PAUSE)
+                    continue
+            elif largest:
+                reason = f"is larger than largest_batch = {self._fetch.largest_batch} bytes of the table [fetch]"
+                found = Unusable(partition, at, 0, reason, cut_off=True)
+            else:
+                size = min(size * 2, self._fetch.largest_batch)
+                continue
+            leads_on = partial(self._leads_on, partition, part.high_watermark)
+            way = await policy.way_over(found, part.records, part.high_watermark, leads_on)
+            if way is not None:
+                at, size, attempts = way, self._fetch.max_bytes, 0
+            elif largest:
+                raise without_way(found)
+            else:
+                size = min(size * 2, self._fetch.largest_batch)
+        return min(at, span.until)
+
+    async def _leads_on(self, partition: TopicPartition, end: int, offset: int) -> bool:
+        """Whether the log ends at the offset, or has something there."""
+        return offset == end or bool((await self._part(partition, offset, self._fetch.max_bytes)).records)
+
+    async def _part(self, partition: TopicPartition, offset: int, size: int) -> FetchedPartition:
+        """What the leader has from an offset on."""
+        by_leader, leaderless = await self._leaders.grouped([partition])
+        for leader in by_leader:
+            connection = await self._brokers.connection(leader, "fetch")
+            request = FetchRequest(
+                max_wait_ms=int(self._fetch.max_wait * 1000),
+                min_bytes=1,
+                max_bytes=self._fetch.response_bytes,
+                partitions={partition: FetchPosition(offset, size)},
+                isolation=self._isolation,
+            )
+            response = await connection.call(request, timeout=self._fetch.request_timeout + self._fetch.max_wait)
+            for part in response.partitions:
+                if part.error:
+                    raise broker_error(part.error, str(partition))
+                return part
+            raise ConnectionLostError(f"{leader} left {partition} out of its answer")
+        raise ConnectionLostError(f"{partition} has no leader: {leaderless.get(partition)}")
 
     async def any_record(self, topic: str, partition: int, first: int, until: int) -> bool:
         """Whether the log has a record in the range. Raises as `read`."""

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.brokers.protocol.log_reads import READ_COMMITTED, FetchedPartition
-from kzconsumer.errors import CorruptRecordError, KzConsumerError
+from kzconsumer.errors import CorruptRecordError, KzConsumerError, UnusableBatchError
 from kzconsumer.model import TopicPartition, Wants
 from kzconsumer.records import compression as L
 from kzconsumer.records.decode import Decoded, decode, keep
@@ -248,9 +248,10 @@ class Unusable(NamedTuple):
     """It is not corrupt but larger than may be fetched: only its beginning was sent."""
 
     @property
-    def error(self) -> KzConsumerError:
+    def error(self) -> UnusableBatchError:
         if self.cut_off:
-            return KzConsumerError(f"{self.topic_partition}: the batch at offset {self.offset} {self.reason}")
+            text = f"{self.topic_partition}: the batch at offset {self.offset} {self.reason}"
+            return UnusableBatchError(self.topic_partition, self.offset, text)
         return CorruptRecordError(self.topic_partition, self.offset, self.reason)
 
 

@@ -12,7 +12,7 @@ from typing import Any, cast, get_args
 
 import msgspec
 
-from kzconsumer.errors import ConfigError, KzConsumerError, PluginError, raised
+from kzconsumer.errors import KzConsumerError, PluginError, raised
 from kzconsumer.model import RangeIdentity, Wants
 from kzconsumer.offsets.start_rules import Destination
 from kzconsumer.plugins import SINKS, described, is_async, load_chosen, misfit
@@ -192,8 +192,8 @@ def look_at_sink(settings: Settings) -> Sink:
 def configured_sink(settings: Settings, context: SinkContext) -> Sink:
     """Load the sink's plugin and let it check its options.
 
-    Raises ConfigError (lines that begin with the file) for faults of the settings, also for those that need the records
-    of a sink that fetches for itself; PluginError for faults of the plugin, such as a sink that has no `write`.
+    Raises ConfigError (lines that begin with the file) for faults of the settings, PluginError for faults of the
+    plugin, such as a sink that has no `write`.
     """
     chosen = settings.require_sink()
     build = cast(SinkPlugin, load_chosen(SINKS, chosen.plugin, f"{settings.source}: [sink] plugin"))
@@ -207,26 +207,10 @@ def configured_sink(settings: Settings, context: SinkContext) -> Sink:
     except Exception as error:
         raise PluginError(f"{plugin} failed to check its options: {raised(error)}") from error
     try:
-        can = capabilities(sink)
+        capabilities(sink)
     except PluginError as error:
         raise PluginError(f"{plugin}: {error}") from None
-    if can.wants == "ranges":
-        _require_no_records(settings)
     return sink
-
-
-def _require_no_records(settings: Settings) -> None:
-    """Raises ConfigError for what the member does with records that it has fetched."""
-    chosen = settings.require_sink()
-    needing = {
-        "[fetch] on_corrupt": settings.fetch.on_corrupt != "fail",
-        "[fetch] rate_limit": settings.fetch.rate_limit is not None,
-        "[sink] on_batch_failure": chosen.on_batch_failure != "stop",
-    }
-    why = f"needs records in the member, but the sink {chosen.plugin} fetches for itself"
-    way_out = "remove it, or change [sink.options]"
-    if faults := [f"{settings.source}: {key}: {why}: {way_out}" for key, is_set in needing.items() if is_set]:
-        raise ConfigError(faults)
 
 
 def _require_builder(plugin: str, build: SinkPlugin) -> None:

@@ -125,6 +125,14 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def fetched(self) -> bool:
         return all(piece.fetched for piece in self.pieces)
 
+    @property
+    def spans(self) -> tuple[OffsetRange, ...]:
+        """What a sink that wants "ranges" fetches, rejected records included: all but offsets that the log has lost."""
+        pieces = ((each.first, each.until) for each in self.pieces if isinstance(each, Unfetched))
+        return tuple(
+            self.range._replace(first=first, until=until) for first, until in spans_of((), (*pieces, *self.left_out))
+        )
+
     @cached_property
     def batches(self) -> tuple[pa.RecordBatch, ...]:
         """The records as columns (`kzconsumer.sinks.SCHEMA`). The first use loads pyarrow."""
@@ -238,6 +246,7 @@ class Sink(Protocol):
     `wants = "raw"` asks for bytes instead of columns ("columns"). A sink of bytes also gets ranges without bytes (`raw`
     is empty), which the log no longer has. `wants = "ranges"` is for a sink that fetches for itself: the member only
     looks where the logs end. Its records are not counted, so `[batch] max_records` counts offsets, `max_bytes` nothing.
+    It keeps to `[fetch] on_corrupt` and `rate_limit`.
     That a log has changed when a range is replayed is noticed if the sink calls `Batch.found`. `start_limit` is how
     many seconds entering the sink may take, if that is more than 15 minutes. `batch_bytes` limits batches like `[batch]
     max_bytes`, of which the smaller counts: a sink that gains nothing from large batches saves memory. With

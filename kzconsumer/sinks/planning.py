@@ -68,6 +68,10 @@ class OwnedRanges(Protocol):
         """Fetch one record; None if the log does not have it. Raises KzConsumerError."""
         ...
 
+    async def fetched(self, part: RangeData) -> RangeData:
+        """The same range with its records, which its sink has to fetch. Raises KzConsumerError."""
+        ...
+
     async def commit(self) -> None:
         """Store what is processed. Raises SessionExpiredError, ZooKeeperError, CoordinatorError."""
         ...

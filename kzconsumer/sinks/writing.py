@@ -20,7 +20,13 @@ import msgspec
 from anyio import CancelScope, to_thread
 
 from kzconsumer.durable_files import make_directory, publish, staged_name, sync_file
-from kzconsumer.errors import ContentRefusedError, DestinationWentBackError, RecordNotWrittenError, SinkError
+from kzconsumer.errors import (
+    ContentRefusedError,
+    DestinationWentBackError,
+    KzConsumerError,
+    RecordNotWrittenError,
+    SinkError,
+)
 from kzconsumer.file_names import is_short, named_after
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity
@@ -226,6 +232,7 @@ class BatchWriter:
             raise
         except SinkError as error:
             (part,) = work.parts.values()
+            part = await self._with_records(part, error)
             kept = await quarantine.keep(part, str(error), partial(self._set_aside, part, progress, error))
             if kept is not None:
                 log.error(
@@ -234,6 +241,16 @@ class BatchWriter:
                 progress.mark(part.first, part.until)  # no effect if lost: the next owner finds its plan
             else:
                 _mark_written(progress, part)
+
+    async def _with_records(self, part: RangeData, failure: SinkError) -> RangeData:
+        """Raises SinkError if they have to be fetched, and cannot be."""
+        if part.fetched:
+            return part
+        try:
+            return await self._owned.fetched(part)
+        except KzConsumerError as error:
+            why = f"the sink cannot write it ({failure}), nor can its records be fetched for the quarantine: {error}"
+            raise SinkError(f"{part.range}: {why}") from error
 
     async def _set_aside(self, part: RangeData, progress: Progress, failure: SinkError) -> bool:
         """Whether the range is to be quarantined: then no member publishes it any more.

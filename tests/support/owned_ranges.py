@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.progress import Message, Progress
 from kzconsumer.registry.claim_record import Plan, Spans
+from kzconsumer.sinks.interface import RangeData
 from kzconsumer.zookeeper.session import Lease
 from tests.support.chunks import LeaseInHand
 
@@ -37,6 +38,9 @@ class Owned:
         return list(figures)
 
     async def message(self, partition: TopicPartition, offset: int) -> Message | None:
+        raise AssertionError("the records are at hand")
+
+    async def fetched(self, part: RangeData) -> RangeData:
         raise AssertionError("the records are at hand")
 
     async def commit(self) -> None:

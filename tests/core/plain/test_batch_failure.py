@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.errors import DestinationWentBackError, NoNodeError, SinkError
-from kzconsumer.model import RangeIdentity
-from kzconsumer.offsets.progress import Progress
+from kzconsumer.errors import ConnectionLostError, DestinationWentBackError, NoNodeError, SinkError
+from kzconsumer.model import OffsetRange, RangeIdentity
+from kzconsumer.offsets.progress import Chunk, Progress
+from kzconsumer.records.forms import Unfetched
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch, RangeData, StepNotRecordedError
@@ -24,7 +25,7 @@ from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.core.plain.test_sink_runner import Memory, running, until
 from tests.support.chunks import LeaseInHand, chunk, progress, put
 from tests.support.owned_ranges import Nothing, Owned
-from tests.support.range_data import range_data
+from tests.support.range_data import range_data, record
 
 
 class Choosy(Memory):
@@ -68,6 +69,43 @@ async def test_only_the_range_that_fails_alone_is_quarantined(tmp_path: Path) ->
     assert "cannot be cast to INT" in msgspec.json.decode(table.schema.metadata[METADATA.encode()])["reason"]
     (output,) = [each for each in logs if each["log_level"] == "error"]
     assert [output[name] for name in ("topic", "partition", "first", "until", "kept")] == ["orders", 1, 0, 5, str(file)]
+
+
+class Fetching(Owned):
+    """A member whose sink fetches for itself; `error` is raised instead of records."""
+
+    async def fetched(self, part: RangeData) -> RangeData:
+        if self.error is not None:
+            raise self.error
+        assert part.spans == (OffsetRange(*part.topic_partition, 2, part.until),)
+        records = [record(offset) for offset in range(2, part.until)]
+        return msgspec.structs.replace(
+            range_data(part.topic, part.partition, part.first, part.until, records), incarnation=part.incarnation
+        )
+
+
+@pytest.mark.parametrize("error", [None, ConnectionLostError("no leader")])
+async def test_a_range_that_the_sink_fetches_is_fetched_for_the_quarantine(
+    tmp_path: Path, error: Exception | None
+) -> None:
+    """If that fails it is not committed."""
+    ours = progress(0)
+    queue, sink, commits = ChunkQueue(1 << 20), Choosy({0}), Fetching([ours], error)
+    put(queue, Chunk(ours, 0, 5, Unfetched(2, 5)))
+    runner = runner_of(sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits)
+    if error is None:
+        async with running(runner, [queue]):
+            await until(lambda: commits.made)
+        (file,) = (tmp_path / "aside").iterdir()
+        assert pq.read_table(file, columns=["offset"]).column(0).to_pylist() == [2, 3, 4]
+        assert commits.made[0] == [5]
+        return
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
+        async with running(runner, [queue]) as task:
+            await until(task.done)
+            await task
+    assert raised.group_contains(SinkError, match="nor can its records be fetched for the quarantine: no leader")
+    assert (commits.made, ours.processed, [*tmp_path.iterdir()]) == ([], 0, [])
 
 
 async def test_without_a_quarantine_nothing_is_retried() -> None:

@@ -160,29 +160,6 @@ def test_a_sink_without_fault_passes(site: Path, source: str) -> None:
     assert kzconsumer("check-config", str(file)) == (0, f"{file}: no fault found\n", "")
 
 
-NEEDING_RECORDS = [
-    ('[fetch]\non_corrupt = "skip"\n', "11: [fetch] on_corrupt"),
-    ('[fetch]\nrate_limit = "1MiB"\n', "11: [fetch] rate_limit"),
-    ('on_batch_failure = "quarantine"\nquarantine = "q"\n', "10: [sink] on_batch_failure"),
-]
-
-
-@pytest.mark.parametrize(("table", "place"), NEEDING_RECORDS)
-def test_what_needs_records_in_the_member_is_refused_for_a_sink_that_fetches_for_itself(
-    site: Path, table: str, place: str
-) -> None:
-    install(site, "own-sink", SINKS, "own = own_sink:Sink")
-    file = site / "group.toml"
-    file.write_text(f'{GROUP}[sink]\nplugin = "own"\n{table}')
-    sink = site / "own_sink.py"
-    sink.write_text(GOOD_SINK)
-    assert kzconsumer("check-config", str(file))[0] == 0
-    del sys.modules["own_sink"]
-    sink.write_text(GOOD_SINK.replace("class Sink:", 'class Sink:\n    wants = "ranges"'))
-    why = "needs records in the member, but the sink own fetches for itself: remove it, or change [sink.options]"
-    assert kzconsumer("check-config", str(file)) == (78, "", f"kzconsumer: {file}:{place}: {why}\n")
-
-
 def test_the_place_of_an_error_is_in_the_plugin(site: Path) -> None:
     """And not in a library that it calls."""
     (site / "own_sink.py").write_text(

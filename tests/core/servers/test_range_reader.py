@@ -6,15 +6,27 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Final, Literal
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import UNKNOWN_SERVER_ERROR
-from kzconsumer.errors import BrokerError, BrokersUnreachableError, ConnectionLostError, OffsetLostError
+from kzconsumer.errors import (
+    BrokerError,
+    BrokersUnreachableError,
+    ConnectionLostError,
+    CorruptRecordError,
+    OffsetLostError,
+    UnusableBatchError,
+)
+from kzconsumer.fetcher import range_reader
+from kzconsumer.fetcher.delivery import CorruptPolicy
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.settings.sections import FetchSettings
@@ -23,7 +35,7 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.log_broker import log_broker
 from tests.support.producing import Sent, produce
-from tests.support.record_sets import Record, record_batch
+from tests.support.record_sets import Record, message, record_batch
 from tests.support.servers import Servers
 
 
@@ -94,6 +106,96 @@ async def test_holes_of_two_partitions_of_one_leader_end_their_ranges(monkeypatc
         with anyio.fail_after(30):
             found = [(each.partition, rows["offset"].to_pylist()) async for each, rows in reader.read(spans)]
     assert found == [(0, [3, 4]), (1, [3, 4])]
+
+
+BATCHES = [record_batch(TAIL, base_offset=first) for first in range(0, 25, 5)]
+DAMAGED = [batch[:-1] + bytes([batch[-1] ^ 1]) for batch in BATCHES]
+# Two that follow each other, and the last one.
+WITH_DAMAGE = [BATCHES[0], DAMAGED[1], DAMAGED[2], BATCHES[3], DAMAGED[4]]
+
+
+def with_damage(partition: int, offset: int) -> bytes:
+    return b"".join(WITH_DAMAGE[offset // 5 :])
+
+
+@pytest.mark.parametrize("policy", ["skip", "quarantine"])
+async def test_corrupt_batches_of_a_range_are_passed_over_or_end_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, policy: Literal["skip", "quarantine"]
+) -> None:
+    kept = tmp_path / "kept"
+    settings = FetchSettings(on_corrupt=policy, quarantine=str(kept) if policy == "quarantine" else None)
+    whole = OffsetRange("orders", 0, 2, 25)
+    monkeypatch.setattr(range_reader, "PAUSE", 0.01)
+    async with (
+        log_broker(with_damage, end=lambda partition: 25) as broker,
+        Brokers(client_id="reader", timeout=30.0) as brokers,
+    ):
+        reader = RangeReader(settings, Known(broker), brokers, on_corrupt=CorruptPolicy(settings))
+        alone = RangeReader(settings, Known(broker), brokers)
+        for each in (reader, alone):
+            monkeypatch.setattr(each, "_leaders", Led(broker))
+        with capture_logs() as logs:
+            assert await offsets(reader, whole) == [2, 3, 4, *range(15, 20)]
+        passed = [(line["first"], line["until"]) for line in logs if "records are lost" in line["event"]]
+        assert passed == [(5, 10), (10, 15), (20, 25)]
+        with pytest.raises(CorruptRecordError) as raised:
+            await offsets(alone, whole)
+        error = raised.value
+        assert (error.topic_partition, error.offset) == (TopicPartition("orders", 0), 5)
+        with capture_logs():
+            assert await alone.way_over(whole._replace(first=5), CorruptPolicy(settings)) == 15
+            assert await alone.way_over(whole._replace(first=5, until=12), CorruptPolicy(settings)) == 12
+        assert await alone.way_over(whole._replace(first=15), CorruptPolicy(FetchSettings())) == 15
+        with pytest.raises(CorruptRecordError):
+            await alone.way_over(whole._replace(first=5), CorruptPolicy(FetchSettings()))
+    found = sorted(file.read_bytes() for file in kept.iterdir()) if kept.exists() else []
+    assert found == (sorted(DAMAGED[n] for n in (1, 2, 4)) if policy == "quarantine" else [])
+
+
+async def test_a_batch_beyond_the_largest_is_left_to_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from brokers before 0.10.1, which send only its beginning."""
+    large = message(1, 0, 5, None, bytes(5000))
+    behind = message(1, 1, 5, None, b"v")
+
+    def log(partition: int, offset: int) -> bytes:
+        return large[:1024] if offset == 0 else behind
+
+    settings = FetchSettings(on_corrupt="skip", max_bytes=1024, largest_batch=1024)
+    async with (
+        log_broker(log, end=lambda partition: 2) as broker,
+        Brokers(client_id="reader", timeout=30.0) as brokers,
+    ):
+        for policy in (CorruptPolicy(settings), None):
+            reader = RangeReader(settings, Known(broker), brokers, on_corrupt=policy)
+            monkeypatch.setattr(reader, "_leaders", Led(broker))
+            if policy is not None:
+                assert await offsets(reader, OffsetRange("orders", 0, 0, 2)) == [1]
+                continue
+            with pytest.raises(UnusableBatchError, match="is larger than largest_batch = 1024"):
+                await offsets(reader, OffsetRange("orders", 0, 0, 2))
+
+
+async def test_a_read_takes_as_long_as_its_rate_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is over at once, for others follow it; without a limit nothing waits."""
+    size = len(BATCHES[0])
+    time = 100.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal time
+        time += seconds
+
+    monkeypatch.setattr(range_reader, "now", lambda: time)
+    monkeypatch.setattr(range_reader, "anyio", SimpleNamespace(sleep=sleep))
+    async with (
+        log_broker(lambda partition, offset: BATCHES[offset // 5]) as broker,
+        Brokers(client_id="reader", timeout=30.0) as brokers,
+    ):
+        for rate, taken in ((size / 2.0, 6.0), (None, 0.0)):
+            reader = RangeReader(FetchSettings(), Known(broker), brokers, rate_limit=rate)
+            monkeypatch.setattr(reader, "_leaders", Led(broker))
+            began = time
+            assert await offsets(reader, OffsetRange("orders", 0, 0, 15)) == [*range(15)]
+            assert time - began == pytest.approx(taken)
 
 
 async def test_empty_answers_of_tiered_storage_are_no_end(monkeypatch: pytest.MonkeyPatch) -> None:

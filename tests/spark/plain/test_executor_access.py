@@ -27,6 +27,7 @@ from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.records.forms import NO_RECORDS, Unfetched
 from kzconsumer.rejected import producer_security
+from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer_spark.daemon.spool import unspooled
 from kzconsumer_spark.executors.broker_access import BrokerAccess
@@ -123,8 +124,9 @@ def test_a_task_connects_with_the_secrets_of_the_member_where_their_files_are_no
 
 def test_a_task_has_the_leader_epoch_and_the_rejected_records_of_its_range(tmp_path: Path) -> None:
     parts = (span(0, 1, 2), span(1, 5, 9))
+    settings = msgspec.structs.replace(of_brokers(), fetch=FetchSettings(rate_limit=3000))
     batch = PublishedBatch(
-        parts=parts, epochs=(3, -1), left_out=((), ((6, 7),)), brokers=(), kafka=Kafka.of(of_brokers())
+        parts=parts, tasks=2, epochs=(3, -1), left_out=((), ((6, 7),)), brokers=(), kafka=Kafka.of(settings)
     )
     PublishedBatches(tmp_path).publish(0, batch)
     tasks = RangeStreamReader(tmp_path).partitions({"batch": -1}, {"batch": 0})
@@ -132,6 +134,7 @@ def test_a_task_has_the_leader_epoch_and_the_rejected_records_of_its_range(tmp_p
         (parts[0], 3, ()),
         (parts[1], -1, ((6, 7),)),
     ]
+    assert [each.access.rate_limit for each in tasks if isinstance(each, RangePart)] == [1500.0, 1500.0]
 
 
 def test_a_task_has_the_token_that_the_driver_was_given(tmp_path: Path) -> None:
@@ -148,10 +151,19 @@ def test_a_task_has_the_token_that_the_driver_was_given(tmp_path: Path) -> None:
         BrokerAccess(Kafka.of(failing), [])
 
 
-def test_executors_have_no_kerberos_tickets() -> None:
-    settings = of_brokers(security_protocol="SASL_PLAINTEXT", sasl={"mechanism": "GSSAPI"})
-    with pytest.raises(ConfigError, match=r"\[brokers.sasl\] mechanism: executors that fetch have no Kerberos tickets"):
-        Kafka.of(settings)
+def test_executors_of_a_cluster_need_kerberos_tickets_of_their_own() -> None:
+    """Tasks of a local Spark have those of the member."""
+    fault = r"^\[brokers.sasl\] mechanism: executors of a cluster do not have this user's tickets: set ticket_cache, or"
+    given: list[tuple[dict[str, str], bool]] = [
+        ({}, True), ({}, False), ({"ticket_cache": "FILE:/t"}, True), ({"keytab": "/k"}, True),
+    ]  # fmt: skip
+    for sasl, elsewhere in given:
+        settings = of_brokers(security_protocol="SASL_PLAINTEXT", sasl={"mechanism": "GSSAPI"} | sasl)
+        if sasl or not elsewhere:
+            Kafka.of(settings, elsewhere=elsewhere)
+            continue
+        with pytest.raises(ConfigError, match=fault):
+            Kafka.of(settings, elsewhere=elsewhere)
 
 
 def of_brokers(**brokers: object) -> Settings:

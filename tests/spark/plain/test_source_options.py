@@ -155,12 +155,6 @@ def test_options_of_the_other_kind_of_query() -> None:
     [
         ('sink.plugin = "jsonlines"', "[sink]: the query has a sink of its own; this is a file for kzconsumer run"),
         ('subscription.stop_at = "end"', "[subscription] stop_at: use trigger(availableNow=True) in place of it"),
-        ('fetch.on_corrupt = "skip"', '[fetch] on_corrupt: must be "fail", since tasks fetch the records'),
-        (
-            'brokers.sasl.mechanism = "GSSAPI"',
-            "[brokers.sasl] mechanism: tasks have no Kerberos tickets: use another listener and mechanism",
-        ),
-        ('fetch.rate_limit = "1MiB"', "[fetch] rate_limit: cannot be used, since tasks fetch the records"),
     ],
 )
 def test_settings_that_do_not_go_with_a_query(tmp_path: Path, table: str, fault: str) -> None:

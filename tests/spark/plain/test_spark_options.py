@@ -112,11 +112,6 @@ FUNCTION = {"destination": "function", "function": "a:b"}
         ),
         (PARQUET | CLUSTER | {"read": "executors"}, 'spool does not go with read = "executors"'),
         (
-            PARQUET | {"read": "executors", "key": {"format": "string", "on_error": "quarantine"}},
-            'key.on_error = "quarantine" goes with read = "spool" only',
-        ),
-        (JDBC | {"read": "executors"}, 'destination "jdbc" goes with read = "spool" only'),
-        (
             PARQUET | CLUSTER | {"spool": "s3://b/x"},
             'spool: "s3://b/x" is not a directory, nor a URI with s3a, gs, abfss, hdfs',
         ),

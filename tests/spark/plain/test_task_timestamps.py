@@ -1,4 +1,4 @@
-"""Records that Spark cannot hold, as a task names them to the member, through Spark's tracebacks."""
+"""What a task names to the member, through Spark's tracebacks: records that Spark cannot hold, corrupt batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from kzconsumer.model import OffsetRange
-from kzconsumer_spark.executors.fetching import MOST_NAMED, BrokersOutageError, NotStorableError
+from kzconsumer_spark.executors.fetching import MOST_NAMED, BrokersOutageError, CorruptPartError, NotStorableError
 from kzconsumer_spark.pipe.messages import RunBatch
 from kzconsumer_spark.worker.query import failure
 
@@ -37,6 +37,11 @@ def test_the_member_gets_the_records_that_a_task_names(offsets: list[int]) -> No
 def test_a_task_names_a_limited_number() -> None:
     every_other = [PART.first + n for n in range(0, 4 * MOST_NAMED, 2)]
     assert len(failure(BATCH, wrapped(NotStorableError(PART, every_other))).rejected) == MOST_NAMED
+
+
+def test_the_member_gets_the_batch_that_a_task_cannot_use() -> None:
+    failed = failure(BATCH, wrapped(CorruptPartError(PART)))
+    assert (failed.corrupt, failed.outage, failed.rejected) == (PART, False, ())
 
 
 def test_an_outage_rejects_nothing() -> None:

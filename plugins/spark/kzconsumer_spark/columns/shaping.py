@@ -27,7 +27,7 @@ from kzconsumer_spark.columns.decoders import Decoder, Unsupported
 from kzconsumer_spark.columns.decoding import Decoding, error_of, raw_of
 from kzconsumer_spark.pipe.column_options import Columns, Field
 from kzconsumer_spark.pipe.messages import SpooledRange
-from kzconsumer_spark.ranges.batch import Shaped, read_spool
+from kzconsumer_spark.ranges.batch import Shaped
 from kzconsumer_spark.ranges.unstorable import MOST_REJECTED
 
 # Records that cannot be decoded are on disk in the quarantine before the range's other records go to the destination:
@@ -172,7 +172,6 @@ class Shaping:
 
     def __init__(self, session: SparkSession, columns: Columns, spool_schema: str) -> None:
         """Raises ConfigError for faults that are visible without records, RegistryError."""
-        self._session = session
         self._columns = columns
         self._cached: DataFrame | None = None
         self._known: StructType | None = None
@@ -197,13 +196,18 @@ class Shaping:
         if self._columns.change_nothing:
             return Shaped(frame, {})
         decoders = self._decoding.decoders(frame)
-        decoded = self._decoded(frame, decoders)
+        raw = [] if self._quarantine is None else [*self._columns.fields]
+        decoded = self._decoded(frame, decoders, raw)
         if not self._fields("reject") + self._fields("quarantine"):
             return Shaped(apply(decoded, self._columns), {})
+        # Only of bad records: the frame is held in memory.
+        decoded = decoded.withColumns(
+            {raw_of(name): F.when(F.col(_BAD).isNotNull(), F.col(raw_of(name))) for name in raw}
+        )
         self._hold(decoded)
         bad = self._count(decoded)
-        quarantined = self._put_aside(decoders, ranges, bad)
-        good = decoded.where(F.col(_BAD).isNull()).drop(_FATAL, _BAD)
+        quarantined = self._put_aside(decoded, ranges, bad)
+        good = decoded.where(F.col(_BAD).isNull()).drop(_FATAL, _BAD, *map(raw_of, raw))
         return Shaped(apply(good, self._columns), quarantined)
 
     @property
@@ -306,7 +310,7 @@ class Shaping:
 
     def _put_aside(
         self,
-        decoders: Mapping[Field, Decoder],
+        decoded: DataFrame,
         ranges: Sequence[SpooledRange],
         bad: Mapping[tuple[str, int], int],
     ) -> dict[OffsetRange, int]:
@@ -317,9 +321,9 @@ class Shaping:
             if not bad.get((part.topic, part.partition)):
                 self._quarantine.require_same(part, [])
                 continue
-            # From its file: the batch's frame would be read as a whole again, and count twice.
-            decoded = self._decoded(read_spool(self._session, [part]), decoders, raw=self._columns.fields)
-            rows = decoded.where(F.col(_BAD).isNotNull()).select(*self._kept(), F.col(_BAD).alias("reason")).toArrow()
+            here = (F.col("topic") == part.topic) & (F.col("partition") == part.partition)
+            found = decoded.where(F.col(_BAD).isNotNull() & here)
+            rows = found.select(*self._kept(), F.col(_BAD).alias("reason")).toArrow()
             self._quarantine.put(part, rows)
             put[part.range] = rows.num_rows
         return put

@@ -17,7 +17,17 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from kzconsumer.errors import ConfigError, ContentRefusedError, DestinationWentBackError, SinkError, ZooKeeperError
+from kzconsumer.errors import (
+    BrokerError,
+    BrokersUnreachableError,
+    ConfigError,
+    ConnectionLostError,
+    ContentRefusedError,
+    DestinationWentBackError,
+    SinkError,
+    ZooKeeperError,
+    ZooKeeperUnreachableError,
+)
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity, Wants
 from kzconsumer.settings.settings import Settings
@@ -26,6 +36,7 @@ from kzconsumer_files.names import TargetOwner, fingerprint, scope
 from kzconsumer_files.parquet import unstorable
 from kzconsumer_spark.columns.schemas import check_files
 from kzconsumer_spark.daemon import marked_destination, workers
+from kzconsumer_spark.daemon.corrupt_batches import CorruptBatches
 from kzconsumer_spark.daemon.marked_destination import (
     MarkedDestination,
     answer,
@@ -50,7 +61,7 @@ from kzconsumer_spark.pipe.messages import (
     StepDone,
     ToFunction,
 )
-from kzconsumer_spark.pipe.spark_settings import time_zone
+from kzconsumer_spark.pipe.spark_settings import is_cluster, time_zone
 
 _log = get_logger("kzconsumer.spark")
 
@@ -69,7 +80,11 @@ class SparkSink:
         self._options = read_options(options)
         self._context = context
         self.wants: Wants = "ranges" if self._options.executors_fetch else "columns"
-        self._kafka = _kafka(context.settings) if self._options.executors_fetch else None
+        self._kafka, self._corrupt = None, None
+        if self._options.executors_fetch:
+            settings = _settings(context)
+            self._kafka = Kafka.of(settings, elsewhere=is_cluster(self._options.master))
+            self._corrupt = CorruptBatches(settings)
         self._owner = TargetOwner(cluster=context.cluster, group=context.group)
         self._destination = self._checked()
         # Milliseconds, then counted up: a function never gets the same batch_id twice, also not in a later run.
@@ -251,10 +266,26 @@ class SparkSink:
     async def _attempt(self, batch: RunBatch, planned: Batch) -> Failed | None:
         """One attempt, which waits for brokers as a member that fetches does. How it failed, or None."""
         pauses = self._options.pauses()
+        if self._corrupt is not None:
+            self._corrupt.begin(part.range for part in batch.ranges)
         try:
-            while (failed := await self._written(batch, planned)) is not None and failed.outage:
-                self._outage = failed.error
-                _log.warning("brokers unreachable, batch waits", batch=batch.number, error=failed.error)
+            while (failed := await self._written(batch, planned)) is not None:
+                outage = failed.error if failed.outage else None
+                if failed.corrupt is not None and self._corrupt is not None:
+                    try:
+                        if await self._corrupt.carry_out(failed.corrupt):
+                            continue
+                        return failed
+                    except (BrokersUnreachableError, ConnectionLostError, ZooKeeperUnreachableError) as error:
+                        outage = str(error)
+                    except BrokerError as error:
+                        if not error.refresh_metadata:
+                            raise
+                        outage = str(error)
+                if outage is None:
+                    break
+                self._outage = outage
+                _log.warning("brokers unreachable, batch waits", batch=batch.number, error=outage)
                 await anyio.sleep(next(pauses))
         finally:
             self._outage = None
@@ -263,6 +294,8 @@ class SparkSink:
     async def _written(self, batch: RunBatch, planned: Batch) -> Failed | None:
         """Have the batch written once, by a new worker if the last one died. How it failed, or None."""
         assert self._workers is not None
+        if self._corrupt is not None:
+            batch = msgspec.structs.replace(batch, ranges=tuple(map(self._corrupt.without, batch.ranges)))
         if planned.steps is not None:
             batch = msgspec.structs.replace(batch, steps=planned.steps.done)
         try:
@@ -316,11 +349,11 @@ def _trial_of(number: int, ranges: tuple[SpooledRange, ...]) -> RunBatch:
     return RunBatch(number=number, ranges=ranges, is_trial=True)
 
 
-def _kafka(settings: Settings | None) -> Kafka:
-    """Raises ConfigError without the settings of a member."""
-    if settings is None:
+def _settings(context: SinkContext) -> Settings:
+    """Raises ConfigError if there are none of a member."""
+    if context.settings is None:
         raise ConfigError([f'{WHERE} read: "executors" needs the settings of a member'])
-    return Kafka.of(settings)
+    return context.settings
 
 
 async def _remove(directories: Directories) -> None:

@@ -121,10 +121,6 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     def _require_readable(self) -> None:
         if self.read == "executors" and self.spool is not None:
             raise ValueError('spool does not go with read = "executors", which needs none')
-        if self.executors_fetch:
-            for name, field in (("key", self.key), ("value", self.value)):
-                if field.on_error == "quarantine":
-                    raise ValueError(f'{name}.on_error = "quarantine" goes with read = "spool" only')
 
     def tries(self) -> Iterator[tuple[int, float]]:
         """The number of each attempt, and the seconds to wait after it; none after the last."""
@@ -339,8 +335,6 @@ class JdbcOptions(SparkOptions, frozen=True, kw_only=True):
                 f'destination "jdbc" does not go with master "{self.master}", only with a local one: a task'
                 " that Spark runs again, because its executor was lost, cannot stage its rows again"
             )
-        if self.executors_fetch:
-            raise ValueError('destination "jdbc" goes with read = "spool" only')
         scheme, _, rest = self.url.partition(":")
         parts = split_url(rest)
         if (

@@ -20,9 +20,6 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from kzconsumer.clock import now
-from kzconsumer.model import OffsetRange
-from kzconsumer.records.forms import Unfetched
-from kzconsumer.registry.claim_record import spans_of
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer_files.parquet import record_table
 from kzconsumer_spark.pipe.messages import SpooledRange
@@ -120,17 +117,10 @@ def unspooled(part: RangeData) -> SpooledRange:
         epoch=part.epoch,
         records=part.records,
         file=None,
-        spans=_spans(part),
+        spans=part.spans,
         leader_epoch=part.leader_epoch,
         left_out=part.left_out,
     )
-
-
-def _spans(part: RangeData) -> tuple[OffsetRange, ...]:
-    """What is not fetched yet. Before and between the pieces are offsets the log has lost, and rejected records."""
-    pieces = ((each.first, each.until) for each in part.pieces if isinstance(each, Unfetched))
-    spans = spans_of((), (*pieces, *part.left_out))
-    return tuple(part.range._replace(first=first, until=until) for first, until in spans)
 
 
 def _write_range(file: SpoolPlace, part: RangeData) -> SpooledRange:

@@ -27,6 +27,7 @@ from kzconsumer_spark.ranges.batch import (
     Permission,
     RowShaping,
     SparkBatch,
+    counted,
     require_all,
     tag_of,
     tagged,
@@ -72,6 +73,7 @@ class JdbcDestination:
             quarantined: Mapping[OffsetRange, int] = {}
             if with_rows := [part for part in missing if part.records]:
                 columns, quarantined = self._staged(connection, stage, batch.rows(with_rows), with_rows, rows)
+            rows = {counted(part, written, self._shaping): written for part, written in rows.items()}
             published = self._table.publish(
                 connection, rows, quarantined, stage, columns, self._lease.require_whole, batch.follows
             )

@@ -29,12 +29,19 @@ _FILES: Final = ("ca", "certificate", "key")
 class BrokerAccess:
     """Made in the driver, used by tasks. `brokers` are those to ask for leaders, `ids` those of `RangeReader`."""
 
-    def __init__(self, kafka: Kafka, brokers: Sequence[Broker], ids: Mapping[str, str] | None = None) -> None:
-        """Reads the files and variables that the settings name. Raises ConfigError."""
+    def __init__(
+        self, kafka: Kafka, brokers: Sequence[Broker], ids: Mapping[str, str] | None = None, tasks: int = 1
+    ) -> None:
+        """Reads the files and variables that the settings name. Raises ConfigError.
+
+        `tasks`: how many share `[fetch] rate_limit`.
+        """
         self.brokers = tuple(brokers)
         self.ids = dict(ids or {})
         self.fetch: FetchSettings = kafka.fetch
         self.client = kafka.client
+        limit = kafka.fetch.rate_limit
+        self.rate_limit = None if limit is None else limit / max(tasks, 1)
         self._settings = kafka.brokers
         self._source = kafka.source
         self._secrets = _secrets(kafka.brokers, kafka.source)

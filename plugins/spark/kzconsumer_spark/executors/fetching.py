@@ -23,7 +23,14 @@ from pyspark.sql.types import StructType
 
 from kzconsumer.dead_letter import DeadLetter
 from kzconsumer.display import some
-from kzconsumer.errors import BrokerError, BrokersUnreachableError, ConnectionLostError, RecordRejectedError
+from kzconsumer.errors import (
+    BrokerError,
+    BrokersUnreachableError,
+    ConnectionLostError,
+    RecordRejectedError,
+    UnusableBatchError,
+)
+from kzconsumer.fetcher.delivery import CorruptPolicy
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.plugins import require_extra
@@ -118,6 +125,18 @@ class TaskPolicy(msgspec.Struct, frozen=True, kw_only=True):
                 yield letters
 
 
+class CorruptPartError(Exception):
+    """A batch of a part cannot be used, and the member decides about it. The text, in one line, is for `corrupt_in`."""
+
+    def __init__(self, span: OffsetRange) -> None:
+        super().__init__(msgspec.json.encode(span).decode())
+
+
+def corrupt_in(text: str) -> OffsetRange:
+    """From the batch of a CorruptPartError to the end of the part."""
+    return msgspec.json.decode(text, type=OffsetRange)
+
+
 _Found = AsyncGenerator[tuple[TopicPartition, pa.RecordBatch]]
 
 
@@ -136,14 +155,16 @@ def fetched(
 
     `reading` counts them, and takes out those that are rejected already. `epoch`: of the partition's leader when the
     range was planned, -1 if that is unknown. `policy` is for records whose timestamp Spark cannot hold: its errors are
-    raised, or NotStorableError without one.
+    raised, or NotStorableError without one. With it, `[fetch] on_corrupt` is carried out here; without it, unless that
+    is "fail", CorruptPartError is raised.
     Raises BrokersOutageError, and as `RangeReader.read` for everything else; also if TLS or SASL failed.
     """
     named: list[int] = []
     if part.first >= part.until:
         return
     epochs = {part.topic_partition: epoch} if epoch >= 0 else {}
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(_reader(access, epochs)) as reader:
+    made = _reader(access, epochs, None if policy is None else CorruptPolicy(access.fetch))
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(made) as reader:
         found = reader.read([part])
         try:
             while len(named) < MOST_NAMED and (batch := portal.call(_following, found)) is not None:
@@ -155,6 +176,10 @@ def fetched(
                     named += bad
                 if not named and batch.num_rows:
                     yield spark_columns(batch)
+        except UnusableBatchError as error:
+            if policy is not None or access.fetch.on_corrupt == "fail":
+                raise
+            raise CorruptPartError(part._replace(first=error.offset)) from None
         finally:
             portal.call(found.aclose)
     if named:
@@ -193,11 +218,21 @@ async def _log_starts(partitions: Collection[TopicPartition], access: BrokerAcce
 
 @asynccontextmanager
 async def _reader(
-    access: BrokerAccess, epochs: Mapping[TopicPartition, int] | None = None
+    access: BrokerAccess,
+    epochs: Mapping[TopicPartition, int] | None = None,
+    on_corrupt: CorruptPolicy | None = None,
 ) -> AsyncIterator[RangeReader]:
     async with access.connections() as brokers:
         try:
-            yield RangeReader(access.fetch, PlannedBrokers(access.brokers), brokers, access.ids, epochs)
+            yield RangeReader(
+                access.fetch,
+                PlannedBrokers(access.brokers),
+                brokers,
+                access.ids,
+                epochs,
+                on_corrupt=on_corrupt,
+                rate_limit=access.rate_limit,
+            )
         except (BrokersUnreachableError, ConnectionLostError, BrokerError) as error:
             if brokers.refused or (isinstance(error, BrokerError) and not error.refresh_metadata):
                 raise
@@ -225,10 +260,11 @@ _LOOK_SECONDS: Final = 0.01
 class PublishedBatch(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be fetched, by one task for each part, and how.
 
-    `epochs`: the leader epoch of each part; `left_out`: its records that are rejected.
+    `epochs`: the leader epoch of each part; `left_out`: its records that are rejected. At most `tasks` run at a time.
     """
 
     parts: tuple[OffsetRange, ...]
+    tasks: int
     epochs: tuple[int, ...]
     left_out: tuple[Spans, ...]
     brokers: tuple[Broker, ...]
@@ -299,7 +335,7 @@ class RangeStreamReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         batch = self._batches.read(end["batch"])
-        access = BrokerAccess(batch.kafka, batch.brokers)
+        access = BrokerAccess(batch.kafka, batch.brokers, tasks=batch.tasks)
         parts = zip(batch.parts, batch.epochs, batch.left_out, strict=True)
         return [RangePart(part, access, epoch, left_out=left_out) for part, epoch, left_out in parts]
 

@@ -33,11 +33,12 @@ class Kafka(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
     @classmethod
-    def of(cls, settings: Settings) -> Kafka:
-        """Raises ConfigError for what executors do not have."""
-        if settings.brokers.sasl.mechanism == "GSSAPI":
-            why = "executors that fetch have no Kerberos tickets: use another listener and mechanism"
-            raise ConfigError([f"[brokers.sasl] mechanism: {why}"])
+    def of(cls, settings: Settings, *, elsewhere: bool = False) -> Kafka:
+        """`elsewhere`: tasks run on other machines. Raises ConfigError for what they would lack there."""
+        sasl = settings.brokers.sasl
+        if elsewhere and sasl.mechanism == "GSSAPI" and sasl.keytab is None and sasl.ticket_cache is None:
+            why = "executors of a cluster do not have this user's tickets: set ticket_cache, or keytab and principal"
+            raise ConfigError([f"[brokers.sasl] mechanism: {why}, to what each executor has at that path"])
         return cls(
             zookeeper=settings.zookeeper,
             brokers=settings.brokers,
@@ -257,7 +258,8 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     `rejected`: these records cannot be written, and nothing of their ranges was. `refused`: what is in the records is
     why, and which are is unknown. `settings`: it is a fault of the
     settings, as a ConfigError has it; trying again changes nothing. `outage`: brokers did not answer; trying again
-    is all that can be done. `lacks`: the destination lacks this range, and ends at `ends`
+    is all that can be done. `corrupt`: a batch at its first offset cannot be used, of a part that ends with it.
+    `lacks`: the destination lacks this range, and ends at `ends`
     (`kzconsumer.errors.DestinationWentBackError`).
     """
 
@@ -267,6 +269,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     refused: bool = False
     settings: bool = False
     outage: bool = False
+    corrupt: OffsetRange | None = None
     lacks: RangeIdentity | None = None
     ends: int | None = None
 

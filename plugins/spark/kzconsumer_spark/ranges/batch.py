@@ -8,6 +8,7 @@ from functools import reduce
 from operator import or_
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
@@ -128,6 +129,13 @@ def require_all(rows: Mapping[SpooledRange, int], shaping: RowShaping) -> None:
     for part, count in rows.items():
         if part.counted and not shaping.leaves_out_rows and count != part.records:
             raise RowsLost(f"Spark wrote {count} rows of {part.range}, which has {part.records}")
+
+
+def counted(part: SpooledRange, rows: int, shaping: RowShaping) -> SpooledRange:
+    """With the number of its records, if it was not known; where rows are left out, that of offsets stays."""
+    if part.counted or shaping.leaves_out_rows:
+        return part
+    return msgspec.structs.replace(part, records=rows)
 
 
 RANGE_TOPIC: Final = "_kz_topic"

@@ -33,6 +33,7 @@ from kzconsumer_spark.ranges.batch import (
     RowShaping,
     RowsLost,
     count_rows,
+    counted,
     require_all,
     tag_of,
     tagged,
@@ -201,7 +202,7 @@ class RangeFiles:
         count = _ROWS_OF.get(self._to.format)
         observed = self._elsewhere or not all(part.counted for part in ranges)
         if count is None or observed:
-            frame, counted = count_rows(frame, ranges)
+            frame, counts = count_rows(frame, ranges)
         by = self._to.partition_by
         if self._keep_columns:
             texts = {field.name for field in columns if isinstance(field.dataType, StringType)}
@@ -217,14 +218,14 @@ class RangeFiles:
             writer.partitionBy(*RANGE_COLUMNS, *by).save(location(output))
         found = {part: _files_of(part, output, self._to.format) for part in ranges}
         if count is None:
-            rows = dict(zip(ranges, counted(), strict=True))
+            rows = dict(zip(ranges, counts(), strict=True))
         else:
             rows = {part: sum(count(file) for file, _ in files) for part, files in found.items()}
-            if observed and list(rows.values()) != counted():
-                raise RowsLost(f"Spark wrote {counted()} rows, by range; in the files here are {list(rows.values())}")
+            if observed and list(rows.values()) != counts():
+                raise RowsLost(f"Spark wrote {counts()} rows, by range; in the files here are {list(rows.values())}")
         require_all(rows, self._shaping)
         staged = [
-            StagedRange(self._with_records(part, rows[part]), rows[part], quarantined.get(part.range, 0), files)
+            StagedRange(counted(part, rows[part], self._shaping), rows[part], quarantined.get(part.range, 0), files)
             for part, files in found.items()
         ]
         return StagedFiles(staged, columns)
@@ -233,12 +234,6 @@ class RangeFiles:
         before, after = (_PARTITION, "=%3D") if self._keep_columns else ("", "=")
         directories = {name: f"{before}{name}{after}" for name in self._to.partition_by}
         return Limits(directories=directories, empty=self._keep_columns, orc=self._to.format == "orc")
-
-    def _with_records(self, part: SpooledRange, rows: int) -> SpooledRange:
-        """Where rows are left out of what executors fetch, the number of records stays that of offsets."""
-        if part.counted or self._shaping.leaves_out_rows:
-            return part
-        return msgspec.structs.replace(part, records=rows)
 
 
 def _files_of(part: SpooledRange, output: Path, kind: str) -> list[tuple[Path, str]]:

@@ -70,12 +70,10 @@ class GroupBatchReader(DataSourceReader):
         settings = self._options.settings
         kafka = Kafka.of(settings)
         found = ranges_between(settings, self._options.bounds)
-        access = BrokerAccess(kafka, found.brokers, found.ids)
+        parts = [*split(found.ranges, self._options.tasks)]
+        access = BrokerAccess(kafka, found.brokers, found.ids, len(parts))
         policy = self._options.task_policy
-        return [
-            RangePart(part, access, found.epochs.get(part.topic_partition, -1), policy)
-            for part in split(found.ranges, self._options.tasks)
-        ]
+        return [RangePart(part, access, found.epochs.get(part.topic_partition, -1), policy) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, RangePart):  # Spark makes a partition of its own if there is none
@@ -212,9 +210,10 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._settings.offsets.reset == "fail":
                 raise each.error()
             _log.error("records of a planned range are lost", **each.range._asdict(), reason=each.reason)
-        access = BrokerAccess(registry.kafka, topics.brokers, topics.ids)
+        parts = [*split(found, self._options.tasks)]
+        access = BrokerAccess(registry.kafka, topics.brokers, topics.ids, len(parts))
         policy = self._options.task_policy
-        return [RangePart(part, access, offset.epoch(part), policy) for part in split(found, self._options.tasks)]
+        return [RangePart(part, access, offset.epoch(part), policy) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePart)

@@ -301,12 +301,6 @@ def _unsupported(settings: Settings) -> list[str]:
         faults.append("[sink]: the query has a sink of its own; this is a file for kzconsumer run")
     if settings.subscription.stop_at is not None:
         faults.append("[subscription] stop_at: use trigger(availableNow=True) in place of it")
-    if settings.fetch.on_corrupt != "fail":
-        faults.append('[fetch] on_corrupt: must be "fail", since tasks fetch the records')
-    if settings.brokers.sasl.mechanism == "GSSAPI":
-        faults.append("[brokers.sasl] mechanism: tasks have no Kerberos tickets: use another listener and mechanism")
-    if settings.fetch.rate_limit is not None:
-        faults.append("[fetch] rate_limit: cannot be used, since tasks fetch the records")
     return faults
 
 

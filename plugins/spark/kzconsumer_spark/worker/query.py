@@ -36,7 +36,13 @@ from kzconsumer.records.contents import Contents
 from kzconsumer.sinks.interface import RecordsRejectedError
 from kzconsumer_files.writer import WriteResult
 from kzconsumer_spark.executors.accounts import whole
-from kzconsumer_spark.executors.fetching import BrokersOutageError, NotStorableError, rejected_in
+from kzconsumer_spark.executors.fetching import (
+    BrokersOutageError,
+    CorruptPartError,
+    NotStorableError,
+    corrupt_in,
+    rejected_in,
+)
 from kzconsumer_spark.pipe.messages import Done, Failed, Progress, RunBatch, SpooledRange, StartWorker
 from kzconsumer_spark.pipe.spark_settings import is_cluster, location
 from kzconsumer_spark.ranges.batch import SCHEMA, SparkBatch
@@ -160,26 +166,28 @@ class RangeQuery:
         return Done(number=batch.number, seconds=time.monotonic() - began, **written._asdict())
 
 
-# How a traceback ends, whatever has wrapped the error on its way from a task.
-_OUTAGE: Final = f"\n{BrokersOutageError.__module__}.{BrokersOutageError.__qualname__}: "
-_NOT_STORABLE: Final = f"\n{NotStorableError.__module__}.{NotStorableError.__qualname__}: "
+def _said(error: BaseException, raised: type[Exception]) -> str | None:
+    """The text of an error of a task, whatever has wrapped it on its way: its traceback ends with it."""
+    text = "".join(traceback.format_exception(error))
+    _, found, rest = text.partition(f"\n{raised.__module__}.{raised.__qualname__}: ")
+    return rest.partition("\n")[0] if found else None
 
 
 def failure(batch: RunBatch, error: BaseException) -> Failed:
     """How the batch failed; if a task found no broker, that is the reason."""
-    _, outage, rest = "".join(traceback.format_exception(error)).partition(_OUTAGE)
-    reason = rest.partition("\n")[0][:1000] if outage else first_line(error)
+    outage, named, corrupt = (_said(error, each) for each in (BrokersOutageError, NotStorableError, CorruptPartError))
+    reason = outage[:1000] if outage is not None else first_line(error)
     rejected = tuple(error.records) if isinstance(error, RecordsRejectedError) else ()
-    _, named, records = "".join(traceback.format_exception(error)).partition(_NOT_STORABLE)
-    if named and not outage:
-        rejected = rejected_in(records.partition("\n")[0])
+    if named is not None and outage is None:
+        rejected = rejected_in(named)
     lacks, ends = (error.lacking, error.ends) if isinstance(error, DestinationWentBackError) else (None, None)
     return Failed(
         number=batch.number,
         error=reason,
         rejected=rejected,
         refused=refuses_content(error),
-        outage=bool(outage),
+        outage=outage is not None,
+        corrupt=corrupt_in(corrupt) if corrupt is not None and outage is None else None,
         lacks=lacks,
         ends=ends,
     )

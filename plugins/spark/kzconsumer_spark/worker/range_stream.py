@@ -277,10 +277,12 @@ class RangeStream:
         """Let the query find these ranges."""
         epochs = {part.range.topic_partition: part.leader_epoch for part in ranges}
         spans = [span for part in ranges for span in part.spans]
-        parts = tuple(split(spans, self._session.sparkContext.defaultParallelism))
+        tasks = self._session.sparkContext.defaultParallelism
+        parts = tuple(split(spans, tasks))
         rejected = {part.range.topic_partition: part.left_out for part in ranges}
         batch = PublishedBatch(
             parts=parts,
+            tasks=min(tasks, len(parts)),
             epochs=tuple(epochs[part.topic_partition] for part in parts),
             left_out=tuple(_within(part, rejected[part.topic_partition]) for part in parts),
             brokers=self._brokers,
