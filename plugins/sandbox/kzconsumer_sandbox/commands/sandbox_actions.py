@@ -212,7 +212,6 @@ def _topic(place: StateFile, name: str, partitions: int, config: Mapping[str, st
 
 
 def _produce(place: StateFile, name: str, number: int | None) -> int:
-
     state = _serving(place)
     if _create(state, name, _PARTITIONS, {}):
         print(f"created the topic {name} with {_PARTITIONS} partitions", file=sys.stderr)
