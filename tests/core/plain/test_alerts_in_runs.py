@@ -22,7 +22,7 @@ from kzconsumer.status.metrics import families
 from kzconsumer.zookeeper.operations import Create
 from tests.core.plain.test_status_metrics import Given
 from tests.support.alerts import MISSING, Recording, firing
-from tests.support.extent import extent
+from tests.support.extent import extent, only_nightly
 from tests.support.programs import PROMTOOL
 from tests.support.simulated.observed import Observed, observed
 
@@ -120,6 +120,7 @@ def moved(at: Observed) -> None:
 #: What happens, the alerts that fire within eight minutes, and those of the half hour that a night has.
 STOPS: dict[str, tuple[Happening, set[str], set[str]]] = {
     "cut off": (cut_off, {"KzconsumerLagUnknown", "KzconsumerPartitionStalled"}, set()),
+    # At night two more ways to reach no broker.
     "a broker that does not answer": (silent_broker, {"KzconsumerLagUnknown", "KzconsumerPartitionStalled"}, set()),
     "no leader": (no_leader, {"KzconsumerLagUnknown", "KzconsumerPartitionStalled"}, set()),
     "a stalled application": (stalled, {"KzconsumerPartitionStalled"}, {"KzconsumerBehind"}),
@@ -128,7 +129,12 @@ STOPS: dict[str, tuple[Happening, set[str], set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("way", STOPS)
+OF_THE_NIGHT = ("a broker that does not answer", "no leader")
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(each, marks=only_nightly if each in OF_THE_NIGHT else ()) for each in STOPS]
+)
 def test_a_group_that_stops_raises_its_alert(way: str, tmp_path: Path) -> None:
     happens, soon, later = STOPS[way]
     alerts = extent(soon, soon | later)

@@ -8,9 +8,10 @@ import time
 import pytest
 
 from kzconsumer.member import Member as Membership
+from kzconsumer.model import TopicPartition
 from kzconsumer.zookeeper.operations import SetData
 from tests.support.members import sessions_of
-from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.group import SimulatedGroup, joined, simulated_group
 from tests.support.simulated.lost_replies import KINDS, SYSTEM_ERROR, Kind, Loss
 from tests.support.simulated.machine import GroupMachine
 from tests.support.simulated.member import Member
@@ -362,3 +363,16 @@ def test_what_was_acknowledged_behind_a_late_record_may_be_redelivered() -> None
     steps.join(listed=False, pace=0.0, streams=1, taking="messages", wait=7.0)
     steps.nothing_wrong()
     steps.teardown()
+
+
+def test_a_group_is_not_at_rest_while_an_application_works() -> None:
+    """Of a partition that a foreign program has moved back, whose records were all read before, too."""
+    with simulated_group(0) as group:
+        reader = joined(group, partitions=1)
+        group.logs.stop()
+        assert group.world.pass_time(10, lambda: not group.settled())
+        group.kill(reader)
+        group.set_offset(TopicPartition("t", 0), 0)
+        slow = group.join("b", {"t": 1}, 7.0, in_batches=False, explicit=True)
+        assert group.world.pass_time(30, lambda: bool(slow.in_hand))
+        group.come_to_rest(45, 8)

@@ -65,7 +65,7 @@ int16s = st.integers(-(2**15), 2**15 - 1)
 int32s = st.integers(-(2**31), 2**31 - 1)
 int64s = st.integers(-(2**63), 2**63 - 1)
 millis = st.integers(0, 2**31 - 1)
-OF_EACH_VERSION = extent(30, 1000)
+OF_EACH_VERSION = extent(15, 1000)
 """Whole responses take long to make."""
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
 errors = st.sampled_from(sorted(int(code) for code in ErrorCode))

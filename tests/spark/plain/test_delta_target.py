@@ -49,7 +49,9 @@ Offsets = list[tuple[int, int]]
 
 class TestContract(OurSinkContract):
     sets_aside = True
-    kills = int(os.environ.get("KZCONSUMER_KILLS", extent("4", "40", "2")))
+    kills = int(os.environ.get("KZCONSUMER_KILLS", extent("2", "40")))
+    zombies = extent(2, 20)
+    races = extent(4, 40)
 
     def sink(self, directory: Path) -> Sink:
         return TableSink(claimed(directory / "table"), directory / "scratch")
@@ -133,7 +135,7 @@ for table in range(TABLES):
     published += sum(writer.publish(each) for each in batches)
 print(published)
 """
-TABLES = 15
+TABLES = extent(6, 15)
 
 
 def at_once(directory: Path, name: str, number: int) -> None:

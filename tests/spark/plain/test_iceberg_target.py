@@ -82,6 +82,7 @@ class TestContract(OurSinkContract):
     sets_aside = True
     kills = int(os.environ.get("KZCONSUMER_KILLS", extent("2", "40")))
     zombies = extent(2, 20)
+    races = extent(4, 40)
 
     def sink(self, directory: Path) -> Sink:
         return TableSink(claimed(directory), directory / "scratch")

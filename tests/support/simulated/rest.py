@@ -47,6 +47,9 @@ def unsettled(
             return f"{member.name} holds {listed(member.held)}, not {listed(wanted)}"
         if member.owned != set(wanted):
             return f"{member.name} was notified of {listed(member.owned)}, not {listed(wanted)}"
+    for member in active.values():
+        if member.in_hand:
+            return f"{member.name} still works on {len(member.in_hand)} batches or records"
     for partition in assigned:
         if undone := promises.unfinished(partition, logs.end(partition)):
             return undone

@@ -47,7 +47,12 @@ async def kzconsumer(*words: str) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("mistake", ["password", "name", "authority", "protocol", "down", None])
 async def test_what_a_broker_refuses(
-    secured: Secured, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str | None
+    secured: Secured,
+    unique: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    mistake: str | None,
 ) -> None:
     """In commands that ask brokers; `lag` also shows what it has without them. None: the same file without a mistake.
 
@@ -93,8 +98,13 @@ async def test_what_a_broker_refuses(
         zookeeper = {"connect": await registered_at(cluster, cluster.bootstrap, "127.0.0.1:1")}
     tables = {"brokers": table, "subscription": {"topics": {unique: 1}}, "sink": {"plugin": "jsonlines"}}
     options = ("--config", written(tmp_path, zookeeper, unique, **tables))
-    for words, result in ((("lag",), True), (CHANGES, False), (("consume", "-e"), False)):
-        status, out, err = await kzconsumer(*words, *options)
+    here = CommandLine(capsys)
+    for run, words, result in (
+        (here, ("lag",), True),
+        (here, CHANGES, False),
+        (kzconsumer, ("consume", "-e"), False),
+    ):
+        status, out, err = await run(*words, *options)
         assert (status, bool(out)) == ((0, True) if mistake is None else (1, result)), (words, err)
         assert re.fullmatch(f"kzconsumer: {line}\n" if line else "", err), err
     if mistake == "name":
