@@ -36,7 +36,7 @@ from tests.support.servers import Servers
 pytest_plugins = ["tests.support.ensemble_fixtures", "tests.support.spark_fixtures"]
 
 QUIET = [HealthCheck.too_slow]
-settings.register_profile("fast", max_examples=40, deadline=None, derandomize=True, suppress_health_check=QUIET)
+settings.register_profile("fast", max_examples=100, deadline=None, derandomize=True, suppress_health_check=QUIET)
 settings.register_profile("quick", settings.get_profile("fast"), max_examples=10)
 settings.register_profile("nightly", max_examples=1000, deadline=None, print_blob=True, suppress_health_check=QUIET)
 settings.register_profile("thorough", max_examples=5000, deadline=None, suppress_health_check=QUIET)

@@ -10,10 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 
+from tests.support.extent import extent
 from tests.support.simulated.broker_machine import GroupAndBrokersMachine
 from tests.support.simulated.machine import GroupMachine
 
-STEPS = settings(stateful_step_count=20, phases=[phase for phase in Phase if phase is not Phase.explain])
+STEPS = settings(
+    max_examples=extent(40, 1000, quick=10),
+    stateful_step_count=20,
+    phases=[phase for phase in Phase if phase is not Phase.explain],
+)
 
 
 class OnlyGroup(GroupMachine):

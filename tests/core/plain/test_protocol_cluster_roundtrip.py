@@ -19,6 +19,7 @@ from kzconsumer.brokers.protocol.cluster_state import (
 )
 from kzconsumer.model import TopicPartition
 from tests.core.plain.test_protocol_roundtrip import (
+    FEW,
     ZERO,
     errors,
     int32s,
@@ -36,6 +37,7 @@ nodes = st.lists(int32s, max_size=4).map(tuple)
 settings = st.dictionaries(names, st.tuples(st.none() | names, st.integers(0, 6)), max_size=4)
 
 
+@FEW
 @given(topics=st.lists(names, max_size=5).map(tuple))
 def test_describe_configs_request(topics: tuple[str, ...]) -> None:
     kio = schema("describe_configs", 4, "request")
@@ -46,6 +48,7 @@ def test_describe_configs_request(topics: tuple[str, ...]) -> None:
     assert DescribeConfigsRequest(topics).encode(4) == written(make(kio.DescribeConfigsRequest, resources=resources))
 
 
+@FEW
 @given(found=st.dictionaries(names, st.tuples(errors, settings), max_size=4), message=st.none() | names)
 def test_describe_configs_response(
     found: dict[str, tuple[int, dict[str, tuple[str | None, int]]]], message: str | None
@@ -90,6 +93,7 @@ def test_list_partition_reassignments_request() -> None:
     assert ListPartitionReassignmentsRequest().encode(0) == written(expected)
 
 
+@FEW
 @given(
     error=errors,
     message=st.none() | names,
@@ -134,6 +138,7 @@ def test_describe_quorum_request() -> None:
     assert DescribeQuorumRequest().encode(0) == written(make(kio.DescribeQuorumRequest, topics=topics))
 
 
+@FEW
 @given(error=errors, of_partition=errors, node=int32s, epoch=int32s, end=int64s, voters=nodes, others=st.booleans())
 def test_describe_quorum_response(
     error: int, of_partition: int, node: int, epoch: int, end: int, voters: tuple[int, ...], others: bool

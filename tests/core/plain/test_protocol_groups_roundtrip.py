@@ -24,6 +24,7 @@ from kzconsumer.brokers.protocol.versions import CONSUMER_GROUP_DESCRIBE, DESCRI
 from kzconsumer.model import TopicPartition
 from tests.core.plain.test_protocol_offsets_roundtrip import by_topic
 from tests.core.plain.test_protocol_roundtrip import (
+    FEW,
     ZERO,
     errors,
     int32s,
@@ -55,6 +56,7 @@ def test_list_groups_request(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions_of(LIST_GROUPS))
+@FEW
 @given(error=errors, groups=st.lists(st.builds(ListedGroup, names, names, names), max_size=5))
 def test_list_groups_response(version: int, error: int, groups: list[ListedGroup]) -> None:
     kio = schema("list_groups", version, "response")
@@ -74,6 +76,7 @@ def test_list_groups_response(version: int, error: int, groups: list[ListedGroup
 
 
 @pytest.mark.parametrize("version", versions_of(DESCRIBE_GROUPS))
+@FEW
 @given(wanted=st.lists(names, max_size=5))
 def test_describe_groups_request(version: int, wanted: list[str]) -> None:
     kio = schema("describe_groups", version, "request")
@@ -123,12 +126,14 @@ def described(version: int, states: dict[str, GroupState], **texts: bytes) -> me
 
 
 @pytest.mark.parametrize("version", versions_of(DESCRIBE_GROUPS))
+@FEW
 @given(states=states)
 def test_describe_groups_response(version: int, states: dict[str, GroupState]) -> None:
     assert DescribeGroupsRequest(()).decode(version, described(version, states)) == states
 
 
 @pytest.mark.parametrize("version", versions_of(DESCRIBE_GROUPS))
+@FEW
 @given(metadata=st.binary(max_size=30), owned=st.binary(max_size=30))
 def test_what_a_member_says_of_itself_may_be_anything(version: int, metadata: bytes, owned: bytes) -> None:
     """The rest of the response is read all the same."""
@@ -139,6 +144,7 @@ def test_what_a_member_says_of_itself_may_be_anything(version: int, metadata: by
 
 
 @pytest.mark.parametrize("version", versions_of(CONSUMER_GROUP_DESCRIBE))
+@FEW
 @given(wanted=st.lists(names, max_size=5))
 def test_consumer_group_describe_request(version: int, wanted: list[str]) -> None:
     kio = schema("consumer_group_describe", version, "request")
@@ -147,6 +153,7 @@ def test_consumer_group_describe_request(version: int, wanted: list[str]) -> Non
 
 
 @pytest.mark.parametrize("version", versions_of(CONSUMER_GROUP_DESCRIBE))
+@FEW
 @given(states=states, epoch=int32s)
 def test_consumer_group_describe_response(version: int, states: dict[str, GroupState], epoch: int) -> None:
     kio = schema("consumer_group_describe", version, "response")

@@ -22,6 +22,7 @@ from kzconsumer.errors import ProtocolError
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.coordinator import ALL_FROM
 from tests.core.plain.test_protocol_roundtrip import (
+    FEW,
     ZERO,
     errors,
     int32s,
@@ -43,6 +44,7 @@ def by_topic(wanted: list[TopicPartition]) -> dict[str, list[TopicPartition]]:
 
 
 @pytest.mark.parametrize("version", versions_of(FIND_COORDINATOR))
+@FEW
 @given(group=names)
 def test_find_coordinator_request(version: int, group: str) -> None:
     kio = schema("find_coordinator", version, "request")
@@ -51,6 +53,7 @@ def test_find_coordinator_request(version: int, group: str) -> None:
 
 
 @pytest.mark.parametrize("version", versions_of(FIND_COORDINATOR))
+@FEW
 @given(group=names, broker=st.builds(Broker, int32s, names, int32s), error=errors, message=st.none() | names)
 def test_find_coordinator_response(version: int, group: str, broker: Broker, error: int, message: str | None) -> None:
     kio = schema("find_coordinator", version, "response")
@@ -72,6 +75,7 @@ def test_find_coordinator_response(version: int, group: str, broker: Broker, err
 
 
 @pytest.mark.parametrize("version", versions_of(OFFSET_COMMIT))
+@FEW
 @given(group=names, committed=st.dictionaries(partitions, st.tuples(int64s, names, st.none() | int32s), max_size=10))
 def test_offset_commit_request(
     version: int, group: str, committed: dict[TopicPartition, tuple[int, str, int | None]]
@@ -111,6 +115,7 @@ def test_offset_commit_request(
 
 
 @pytest.mark.parametrize("version", versions_of(OFFSET_COMMIT))
+@FEW
 @given(answers=st.dictionaries(partitions, errors, max_size=10))
 def test_offset_commit_response(version: int, answers: dict[TopicPartition, int]) -> None:
     kio = schema("offset_commit", version, "response")
@@ -134,6 +139,7 @@ def test_offset_commit_response(version: int, answers: dict[TopicPartition, int]
 
 
 @pytest.mark.parametrize("version", versions_of(OFFSET_FETCH))
+@FEW
 @given(group=names, wanted=st.lists(partitions, max_size=10, unique=True))
 def test_offset_fetch_request(version: int, group: str, wanted: list[TopicPartition]) -> None:
     kio = schema("offset_fetch", version, "request")
@@ -157,6 +163,7 @@ def test_offset_fetch_request_for_all(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions_of(OFFSET_FETCH))
+@FEW
 @given(
     error=errors,
     stored=st.dictionaries(partitions, st.tuples(errors, int64s, int32s, st.none() | names), max_size=10),

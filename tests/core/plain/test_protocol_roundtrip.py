@@ -65,8 +65,8 @@ int16s = st.integers(-(2**15), 2**15 - 1)
 int32s = st.integers(-(2**31), 2**31 - 1)
 int64s = st.integers(-(2**63), 2**63 - 1)
 millis = st.integers(0, 2**31 - 1)
-OF_EACH_VERSION = extent(15, 1000)
-"""Whole responses take long to make."""
+FEW = settings(max_examples=extent(15, 1000))
+"""Of each version, since messages take long to make: a field that is read as another differs in nearly all of them."""
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
 errors = st.sampled_from(sorted(int(code) for code in ErrorCode))
 partitions = st.builds(TopicPartition, names, int32s)
@@ -118,6 +118,7 @@ def ms(value: int) -> datetime.timedelta:
 
 
 @pytest.mark.parametrize("version", versions_of(FETCH))
+@FEW
 @given(data=st.data())
 def test_fetch_request(version: int, data: st.DataObject) -> None:
     positions = data.draw(st.dictionaries(partitions, POSITIONS, max_size=20))
@@ -166,7 +167,7 @@ def test_fetch_request(version: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("version", versions_of(FETCH))
-@settings(max_examples=OF_EACH_VERSION)
+@FEW
 @given(data=st.data())
 def test_fetch_response(version: int, data: st.DataObject) -> None:
     error, throttle, session = data.draw(errors), data.draw(millis), data.draw(int32s)
@@ -242,6 +243,7 @@ def test_fetch_response(version: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("version", versions_of(METADATA))
+@FEW
 @given(topics=st.none() | st.lists(names, max_size=5))
 def test_metadata_request(version: int, topics: list[str] | None) -> None:
     kio = schema("metadata", version, "request")
@@ -259,7 +261,7 @@ def test_metadata_request(version: int, topics: list[str] | None) -> None:
 
 
 @pytest.mark.parametrize("version", versions_of(METADATA))
-@settings(max_examples=OF_EACH_VERSION)
+@FEW
 @given(data=st.data())
 def test_metadata_response(version: int, data: st.DataObject) -> None:
     brokers = data.draw(st.lists(st.builds(Broker, int32s, names, int32s), max_size=4, unique_by=lambda each: each.id))
@@ -330,6 +332,7 @@ def as_kafka_writes(topic_id: UUID | None) -> str:
 
 
 @pytest.mark.parametrize("version", versions_of(LIST_OFFSETS))
+@FEW
 @given(wanted=st.dictionaries(partitions, st.tuples(int64s, st.none() | int32s), max_size=10), isolation=int8s)
 def test_list_offsets_request(
     version: int, wanted: dict[TopicPartition, tuple[int, int | None]], isolation: int
@@ -359,6 +362,7 @@ def test_list_offsets_request(
 
 
 @pytest.mark.parametrize("version", versions_of(LIST_OFFSETS))
+@FEW
 @given(listed=st.dictionaries(partitions, st.tuples(errors, int64s, int64s, int32s), max_size=6), more=st.booleans())
 def test_list_offsets_response(
     version: int, listed: dict[TopicPartition, tuple[int, int, int, int]], more: bool
@@ -396,6 +400,7 @@ def test_list_offsets_response(
 
 
 @pytest.mark.parametrize("version", versions_of(OFFSET_FOR_LEADER_EPOCH))
+@FEW
 @given(wanted=st.dictionaries(partitions, st.builds(AskedEpoch, int32s, int32s), max_size=10))
 def test_offset_for_leader_epoch_request(version: int, wanted: dict[TopicPartition, AskedEpoch]) -> None:
     kio = schema("offset_for_leader_epoch", version, "request")
@@ -425,6 +430,7 @@ def test_offset_for_leader_epoch_request(version: int, wanted: dict[TopicPartiti
 
 
 @pytest.mark.parametrize("version", versions_of(OFFSET_FOR_LEADER_EPOCH))
+@FEW
 @given(ends=st.dictionaries(partitions, st.builds(EpochEnd, errors, int32s, int64s), max_size=6))
 def test_offset_for_leader_epoch_response(version: int, ends: dict[TopicPartition, EpochEnd]) -> None:
     kio = schema("offset_for_leader_epoch", version, "response")
@@ -453,6 +459,7 @@ def test_offset_for_leader_epoch_response(version: int, ends: dict[TopicPartitio
     }
 
 
+@FEW
 @given(error=errors, ranges=st.dictionaries(int16s, st.tuples(int16s, int16s), max_size=10))
 def test_api_versions(error: int, ranges: dict[int, tuple[int, int]]) -> None:
     assert ApiVersionsRequest().encode(0) == written(schema("api_versions", 0, "request").ApiVersionsRequest())
@@ -468,6 +475,7 @@ def test_api_versions(error: int, ranges: dict[int, tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize("version", versions_of(SASL_HANDSHAKE))
+@FEW
 @given(mechanism=names, error=errors, mechanisms=st.lists(names, max_size=4).map(tuple))
 def test_sasl_handshake(version: int, mechanism: str, error: int, mechanisms: tuple[str, ...]) -> None:
     kio = schema("sasl_handshake", version, "request")
@@ -479,6 +487,7 @@ def test_sasl_handshake(version: int, mechanism: str, error: int, mechanisms: tu
 
 
 @pytest.mark.parametrize("version", versions_of(SASL_AUTHENTICATE))
+@FEW
 @given(token=byte_strings, error=errors, message=st.none() | names, answer=byte_strings, lifetime=millis)
 def test_sasl_authenticate(
     version: int, token: bytes, error: int, message: str | None, answer: bytes, lifetime: int
@@ -498,6 +507,7 @@ def test_sasl_authenticate(
 
 
 @pytest.mark.parametrize(("api", "api_key"), APIS)
+@FEW
 @given(client=names, body=st.binary(max_size=20), correlation=st.integers(0, 2**31 - 1))
 def test_headers(api: str, api_key: int, client: str, body: bytes, correlation: int) -> None:
     for version in versions_of(api_key):
@@ -530,6 +540,7 @@ def test_flexible_versions_are_those_of_the_schemas() -> None:
     assert schema("api_versions", 0, "request").ApiVersionsRequest.__api_key__ == API_VERSIONS
 
 
+@FEW
 @given(positions=st.dictionaries(partitions, POSITIONS, max_size=6))
 def test_kio_reads_what_we_write(positions: dict[TopicPartition, FetchPosition]) -> None:
     kio = schema("fetch", 12, "request")
