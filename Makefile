@@ -72,6 +72,7 @@ dist: $(READY)
 	@# Not the others: it reads the libraries that they need on this machine, which has another C library.
 	for each in dist/*manylinux*; do $(VENV)/dist/bin/auditwheel show $$each || exit; done
 	$(BIN)/twine check --strict dist/*
+	@! grep -q '"https://example.org' pyproject.toml || echo "The project's address is a placeholder: see CONTRIBUTING.md, A release."
 
 docs: .docs/.ready
 	NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs build --strict -f docs/site/mkdocs.yml

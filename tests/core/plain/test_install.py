@@ -16,6 +16,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -39,7 +40,7 @@ WHOLE = bool(os.environ.get("KZCONSUMER_INSTALL"))
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 VERSIONS = ["3.11", "3.12", "3.13"]
 INDEX_TAG = f"manylinux_2_17_{platform.machine()}"
-URL = "https://example.org/kzconsumer"
+URL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
 
 pytestmark = pytest.mark.long
 LONG = pytest.mark.timeout(1800 if WHOLE else 180)
@@ -199,6 +200,18 @@ def test_the_page_of_an_index_is_complete(wheels: list[Path], name: str) -> None
     for kind, path in re.findall(rf"{URL}/(blob|raw)/v{__version__}/([^)#\"\s]+)", page):
         assert (ROOT / path).exists(), path
         assert (kind == "raw") == path.endswith((".svg", ".png"))
+
+
+def test_the_address_of_the_project_stands_in_metadata_alone() -> None:
+    """The same in each distribution: CONTRIBUTING.md has the command that changes it."""
+    projects = [ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")]
+    for project in projects:
+        text = project.read_text()
+        links = re.findall(r"https://[^\s'\"]+", text)
+        assert len(links) >= 5
+        assert [each for each in links if not each.startswith(URL)] == [], project
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/*.md")]
+    assert {page.name for page in pages if URL in page.read_text()} <= {"CONTRIBUTING.md"}
 
 
 def test_each_extra_that_is_a_distribution_is_built_with_the_version_that_it_names(wheels: list[Path]) -> None:
