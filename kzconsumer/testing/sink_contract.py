@@ -197,7 +197,7 @@ class SinkContract(ABC):
                 log.begin(member, batch)
             failed = [member for member in members if (done := member.finish()) is None or done.error]
             for member in failed:
-                assert member.alive, "a member died in a race"
+                assert member.alive, f"{member} died in a race: {member.death}"
                 log.again(member, batch, ask=False)
         log.check()
 

@@ -196,7 +196,7 @@ class Log:
         """Have ranges written that the destination must not take; returns why it does not."""
         self.begin(member, parts)
         done = member.finish()
-        assert done is not None, "a member died that was to refuse a batch"
+        assert done is not None, f"{member} died, and was to refuse a batch: {member.death}"
         assert done.error is not None, "ranges are written behind a gap: the destination was restored from a copy"
         for part in parts:
             self.leave_out(part)
@@ -321,7 +321,7 @@ def write_failed(member: SinkProcess) -> bool:
 
 def _finished(member: SinkProcess) -> ContractWrite:
     written = member.finish()
-    assert written is not None, f"{member} died in a write"
+    assert written is not None, f"{member} died in a write: {member.death}"
     return written
 
 

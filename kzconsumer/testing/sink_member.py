@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import multiprocessing
 import os
 import sys
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from signal import SIGCONT, SIGKILL, SIGSTOP
+from signal import SIGCONT, SIGKILL, SIGSTOP, Signals
 from types import FrameType
 from typing import Any, Literal, NamedTuple
 
@@ -29,6 +30,7 @@ from kzconsumer.sinks.interface import Batch, RangeData, Sink, Steps
 from kzconsumer.testing.processes import LIMIT, LOOK, send_signal, started_by, state, wait_gone
 
 _LEAVE = 20.0
+_LAST_LINES = 20  # of a member's standard error, in the message about its end
 _SYSTEM = frozenset({"posix", "_io", "_socket", "sqlite3", "fcntl"})
 """C modules through which Python code acts outside its process."""
 
@@ -41,7 +43,7 @@ def import_once(module: str) -> None:
 
 
 class MemberFailedError(AssertionError):
-    """A member ended by an error of its sink outside `write`."""
+    """A member ended by an error of its sink outside `write`, or its process ended."""
 
 
 class Moment(NamedTuple):
@@ -82,9 +84,12 @@ class SinkProcess:
         theirs.close()
         self._record: Callable[[str], bool] = lambda step: False
         self._early: ContractWrite | None = None
+        self._errors = _errors_of(stdout, self._process.pid)
         self.alive = True
+        self.death = ""
+        """How the process ended, if nobody has killed it: its exit status or signal, and what it wrote last."""
         try:
-            self.fingerprint: str = self._answer()
+            self.fingerprint: str = self._required()
         except BaseException:
             self.kill()
             raise
@@ -94,12 +99,12 @@ class SinkProcess:
 
     def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
         self._pipe.send(tuple(ranges))
-        found: Collection[RangeIdentity] = self._answer()
+        found: Collection[RangeIdentity] = self._required()
         return found
 
     def set_aside(self, part: RangeData) -> bool:
         self._pipe.send(_Aside(part.identity, part.records))
-        aside: bool = self._answer()
+        aside: bool = self._required()
         return aside
 
     def begin(
@@ -128,7 +133,7 @@ class SinkProcess:
         try:
             written: ContractWrite = self._answer()
         except (EOFError, ConnectionError):
-            self.kill()
+            self._died()
             return None
         except _Stopped:
             self.freeze()
@@ -144,6 +149,7 @@ class SinkProcess:
             self._process.join()
             self._pipe.close()
             wait_gone(started)
+            sys.stderr.write(self._written_errors())  # to pytest, which shows it if the test fails
 
     def freeze(self) -> None:
         for pid in (self._process.pid, *started_by(self._process.pid)):
@@ -162,6 +168,31 @@ class SinkProcess:
                 self._pipe.send(None)
             self._process.join(_LEAVE)
             self.kill()
+
+    def _required(self) -> Any:
+        """The answer. Raises MemberFailedError if the process ends instead."""
+        try:
+            return self._answer()
+        except (EOFError, ConnectionError):
+            self._died()
+            raise MemberFailedError(f"{self} ended: {self.death}") from None
+
+    def _died(self) -> None:
+        """The process has closed its pipe."""
+        self._process.join(_LEAVE)
+        status = self._process.exitcode
+        if status is None:
+            how = "it closed its pipe, and goes on"
+        else:
+            how = f"signal {Signals(-status).name}" if status < 0 else f"exit status {status}"
+        lines = self._written_errors().splitlines()[-_LAST_LINES:]
+        self.death = "\n".join([how, *(["its standard error ends with:", *lines] if lines else [])])
+        self.kill()
+
+    def _written_errors(self) -> str:
+        with contextlib.suppress(FileNotFoundError):
+            return self._errors.read_text(errors="replace")
+        return ""
 
     def _answer(self) -> Any:
         deadline = time.monotonic() + LIMIT
@@ -189,10 +220,17 @@ class _Stopped(Exception):
     """The process is stopped, as requested."""
 
 
+def _errors_of(stdout: Path, pid: int | None) -> Path:
+    """Where a member's standard error goes."""
+    return stdout.with_name(f"stderr-{pid}")
+
+
 def _live(build: Callable[[], Sink], pipe: Connection, stdout: Path) -> None:
-    output = os.open(stdout, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(output, 1)
-    os.close(output)
+    for descriptor, file in ((1, stdout), (2, _errors_of(stdout, os.getpid()))):
+        output = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(output, descriptor)
+        os.close(output)
+    faulthandler.enable()  # a crash in C leaves the Python lines that led to it
     fate = _Fate()
     threading.setprofile(fate.look)
     sys.setprofile(fate.look)

@@ -6,6 +6,8 @@ import base64
 import contextlib
 import json
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -268,6 +270,23 @@ class FailingToAnswer(FilesSink):
         raise OSError("unmounted")
 
 
+class Crashing(FilesSink):
+    """The process ends in a write, with a word."""
+
+    async def write(self, batch: Batch) -> None:
+        sys.stderr.write("out of descriptors\n")
+        sys.stderr.flush()
+        os._exit(3)
+
+
+class Faulting(FilesSink):
+    """As a bug in a C library, or the kernel without memory, ends it."""
+
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        os.kill(os.getpid(), signal.SIGSEGV)
+        return []
+
+
 def contract_of(kind: type[FilesSink]) -> type[FilesContract]:
     return {each._sink: each for each in _Broken.__subclasses__()}[kind]
 
@@ -334,6 +353,14 @@ class _FailingToAnswer(_Broken):
     _sink = FailingToAnswer
 
 
+class _Crashing(_Broken):
+    _sink = Crashing
+
+
+class _Faulting(_Broken):
+    _sink = Faulting
+
+
 class _NotLookingBack(_Broken):
     _sink = NotLookingBack
 
@@ -377,6 +404,17 @@ def test_a_destination_that_went_back_is_refused() -> None:
         (LookingAside, SinkContract.test_a_range_is_set_aside_while_another_member_writes_it, "had set aside"),
         (NotLookingBack, SinkContract.test_a_destination_that_went_back_takes_nothing_more, "written behind a gap"),
         (Decoding, SinkContract.test_keys_and_values_may_be_any_bytes, "a write failed: UnicodeDecodeError: .*, line"),
+        (
+            Crashing,
+            SinkContract.test_written_ranges_are_there,
+            "died in a write: exit status 3\\n.*\\nout of",
+        ),
+        (
+            Crashing,
+            SinkContract.test_two_members_write_at_once,
+            "died in a race: exit status 3\\n.*\\nout of",
+        ),
+        (Faulting, SinkContract.test_has_knows_exactly_the_written_ranges, "(?s)ended: signal SIGSEGV.* in has"),
         (NullAsEmpty, SinkContract.test_keys_and_values_may_be_any_bytes, r"missing 1 of 10 records: \[None\]"),
         (Separated, SinkContract.test_keys_and_values_may_be_any_bytes, r"missing 2 of 10 .*lines\\nof.*None\]"),
     ],
@@ -415,6 +453,11 @@ class RefusingContract(FilesContract):
         raise ConfigError(["[sink.options] path: missing"])
 
 
+class EndingContract(FilesContract):
+    def sink(self, directory: Path) -> Sink:
+        os._exit(4)
+
+
 class WithoutHasContract(FilesContract):
     def sink(self, directory: Path) -> Sink:
         sink = FilesSink(directory)
@@ -425,6 +468,7 @@ class WithoutHasContract(FilesContract):
 @pytest.mark.parametrize(
     ("contract", "reason"),
     [
+        (EndingContract, r"Member\(pid \d+\) ended: exit status 4"),
         (RefusingContract, r"ConfigError: \[sink.options\] path: missing"),
         (WithoutHasContract, 'PluginError: FilesSink has a "fingerprint" and no "has"'),
     ],
