@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -24,12 +25,19 @@ from tests.support.zookeeper_sessions import until
 
 ROOT = Path(__file__).parents[3]
 _PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_GROUP = re.compile(r'group="([\w-]+)"|"group": \{"id": "([\w-]+)"\}')
 _HEADING = re.compile(r"^##? (.+)$", re.MULTILINE)
 
 
 class Program(NamedTuple):
     name: str
     text: str
+
+    @property
+    def group(self) -> str:
+        """Each has its own, so that they can be pasted one after the other."""
+        (group,) = ("".join(found) for found in _GROUP.findall(self.text))
+        return group
 
 
 class Outcome(NamedTuple):
@@ -84,12 +92,12 @@ ENDLESS = {
 
 
 @contextmanager
-def started(program: Program, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def started(program: Program, folder: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
     """Runs in `folder`, with its output in the files `out` and `err`; killed at the end if it still runs."""
     (folder / "program.py").write_text(program.text)
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         command = [sys.executable, "-u", "-W", "error", "program.py"]
-        process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=err)
+        process = subprocess.Popen(command, cwd=folder, env=os.environ | variables, stdout=out, stderr=err)
     try:
         yield process
     finally:
@@ -104,20 +112,23 @@ def cluster(servers: Servers) -> Cluster:
 
 @pytest.mark.parametrize("program", programs("docs/python.md"), ids=lambda each: each.name)
 async def test_a_program_prints_and_stores_what_its_page_says(
-    cluster: Cluster, program: Program, unique: str, tmp_path: Path
+    cluster: Cluster, program: Program, tmp_path: Path
 ) -> None:
-    (tmp_path / "group.toml").write_text(f'[zookeeper]\nconnect = "{cluster.connect}"\n[group]\nid = "{unique}"\n')
     out, err = tmp_path / "out", tmp_path / "err"
-    with started(program, tmp_path) as process:
+    with started(program, tmp_path, KZCONSUMER__ZOOKEEPER__CONNECT=cluster.connect) as process:
         if program.name in ENDLESS:
             await until(lambda: len(out.read_text().splitlines()) == PARTITIONS * EACH, 60)
             process.send_signal(ENDLESS[program.name])
         await until(lambda: process.poll() is not None, 60)
     assert process.returncode == 0, err.read_text()
-    outcome = Outcome(out.read_text().splitlines(), await stored_offsets(cluster.connect, unique, "orders", PARTITIONS))
+    outcome = Outcome(
+        out.read_text().splitlines(), await stored_offsets(cluster.connect, program.group, "orders", PARTITIONS)
+    )
     assert EXPECTED[program.name](outcome), (outcome, err.read_text())
     assert "[debug" not in err.read_text()  # as [log] level says
 
 
 def test_every_program_has_an_expected_outcome() -> None:
-    assert {each.name for each in programs("docs/python.md")} == set(EXPECTED)
+    found = programs("docs/python.md")
+    assert {each.name for each in found} == set(EXPECTED)
+    assert len({each.group for each in found}) == len(found)
