@@ -2,6 +2,8 @@
 
 The servers are real. Each is started when a test needs it, and ends with the file, or with the chain of files; one
 ZooKeeper and one broker stay until the end. Without Java or the jars, tests that need servers fail.
+
+What only servers need is imported by their fixtures: a plain test needs none of it, and does not wait for it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import signal
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import pytest
 import structlog
@@ -23,15 +25,15 @@ from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from kzconsumer.logs.logger import _FACTS
-from kzconsumer_sandbox.servers.jars import cache_folder
-from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from tests.support.extent import NIGHTLY, extent
-from tests.support.object_store import AmazonStore
-from tests.support.postgres import Postgres, postgres
 from tests.support.programs import missing, need
-from tests.support.quick_spark import quick_spark
-from tests.support.secured import Secured
-from tests.support.servers import Servers
+
+if TYPE_CHECKING:
+    from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
+    from tests.support.object_store import AmazonStore
+    from tests.support.postgres import Postgres
+    from tests.support.secured import Secured
+    from tests.support.servers import Servers
 
 pytest_plugins = ["tests.support.ensemble_fixtures", "tests.support.spark_fixtures"]
 
@@ -42,7 +44,7 @@ settings.register_profile("nightly", max_examples=1000, deadline=None, print_blo
 settings.register_profile("thorough", max_examples=5000, deadline=None, suppress_health_check=QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", extent("fast", "nightly")))
 
-SERVERS = pytest.StashKey[Servers]()
+SERVERS: pytest.StashKey[Servers] = pytest.StashKey()
 
 # A shell without job control starts a background process with SIGINT ignored, which the programs that tests start and
 # interrupt would inherit.
@@ -168,6 +170,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def quick_sparks(pytestconfig: pytest.Config) -> Iterator[None]:
     """From now on a starting Spark takes a third of the processor time."""
+    from tests.support.quick_spark import quick_spark
+
     with pytest.MonkeyPatch.context() as patch:
         for name, value in quick_spark(pytestconfig.cache.mkdir("spark")).items():
             patch.setenv(name, value)
@@ -220,6 +224,9 @@ def events_in_the_captured_output() -> None:
 @pytest.fixture(scope="session")
 def servers(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """What runs for this file, or for all, and the means to run more: `servers.cluster(...)`."""
+    from kzconsumer_sandbox.servers.jars import cache_folder
+    from tests.support.servers import Servers
+
     archives = cache_folder() / "class-archives"
     archives.mkdir(parents=True, exist_ok=True)
     running = pytestconfig.stash[SERVERS] = Servers(tmp_path_factory.mktemp("servers"), archives)
@@ -248,18 +255,24 @@ def cluster(cluster_of: Callable[[str], Cluster]) -> Cluster:
 @pytest.fixture(scope="session")
 def secured(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Secured:
     """Certificates, passwords, and `cluster_of(version)`: that version's shared cluster with TLS and SASL listeners."""
+    from tests.support.secured import Secured
+
     return Secured(servers, tmp_path_factory.mktemp("secured"))
 
 
 @pytest.fixture(scope="session")
 def database() -> Iterator[Postgres]:
     """The PostgreSQL all tests share: make a table of your own."""
+    from tests.support.postgres import postgres
+
     with postgres() as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def running_amazon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AmazonStore]:
+    from tests.support.object_store import AmazonStore
+
     with AmazonStore.running(tmp_path_factory.mktemp("s3")) as store:
         assert isinstance(store, AmazonStore)
         yield store

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from kzconsumer_sandbox.servers.jars import NEWEST, resolve_jars
-from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from tests.support.ensemble import Ensemble, ensemble
-from tests.support.servers import Servers
+if TYPE_CHECKING:
+    from kzconsumer_sandbox.servers.kafka_servers import Cluster
+    from tests.support.ensemble import Ensemble
+    from tests.support.servers import Servers
 
 
 @pytest.fixture(scope="module")
 def running(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    from kzconsumer_sandbox.servers.jars import NEWEST, resolve_jars
+    from tests.support.ensemble import ensemble
+
     with ensemble(tmp_path_factory.mktemp("ensemble"), servers.java, resolve_jars(NEWEST.jars)) as three:
         yield three
 
@@ -35,6 +39,9 @@ def cluster_of_three(
     running: Ensemble, servers: Servers, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
     """Its broker's session outlives every fault of these tests: the members' behaviour is tested, not the brokers'."""
+    from kzconsumer_sandbox.servers.jars import NEWEST, resolve_jars
+    from kzconsumer_sandbox.servers.kafka_servers import Cluster
+
     cluster = Cluster(
         running.connect,
         NEWEST,

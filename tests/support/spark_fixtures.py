@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.postgres import driver_jar
-from tests.support.spark_cluster import SparkCluster, spark_cluster
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.support.spark_cluster import SparkCluster
 
 
 @pytest.fixture(scope="session")
 def spark(quick_sparks: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """In this process, with the worker's settings and PostgreSQL's driver."""
+    from tests.support.postgres import driver_jar
     from tests.support.spark_session import spark_session  # half a second that most tests do not need
 
     with spark_session(tmp_path_factory.mktemp("spark"), {"spark.jars": str(driver_jar())}) as running:
@@ -26,5 +26,7 @@ def spark(quick_sparks: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(scope="session")
 def standalone(quick_sparks: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     """A master and a worker on loopback; each application has executors of its own."""
+    from tests.support.spark_cluster import spark_cluster
+
     with spark_cluster(tmp_path_factory.mktemp("standalone")) as running:
         yield running
