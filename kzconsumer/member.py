@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from contextlib import aclosing
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 import msgspec
@@ -58,6 +58,14 @@ from kzconsumer.zookeeper.watches import Watches
 log = get_logger("kzconsumer")
 
 _LOST: Final = "partitions were lost"
+
+
+class MemberParts(NamedTuple):
+    """What a member has built and others may look at: the observer, and tests that make faults happen."""
+
+    trigger: RebalanceTrigger
+    watches: Watches
+    fetchers: FetcherManager
 
 
 class Member:
@@ -158,6 +166,7 @@ class Member:
         if end_offsets is not None and end_offsets.of_the_group and settings.subscription.stop_at is not None:
             self._runs = Runs(session, settings, registration, leaders, brokers, replayable=destination is not None)
         self._membership = Membership(session, consumers, paths, consumer, registration)
+        self.parts = MemberParts(trigger, watches, self._fetchers)
         self._rebalancer = Rebalancer(
             membership=self._membership,
             reader=SnapshotReader(

@@ -132,6 +132,11 @@ class Sessions:
         return self._end_offsets.run if self._end_offsets is not None else None
 
     @property
+    def session(self) -> ZooKeeperSession | None:
+        """The session that is begun, held or restored now; None between two."""
+        return self._session
+
+    @property
     def task_last_ran(self) -> float:
         """When the task that keeps the ZooKeeper session last ran; the present time without a session."""
         return self._session.task_last_ran if self._session is not None else now()

@@ -230,6 +230,11 @@ class Progress:
             self._on_settled()
         return True
 
+    @property
+    def done_beyond(self) -> list[tuple[int, int]]:
+        """The ranges that are done beyond `processed`, as (first, until), in order and with gaps between them."""
+        return list(zip(self._done_from, self._done_until, strict=True))
+
     def _note(self, first: int, until: int) -> bool:
         """Keep a range that is done beyond the prefix, merged with those that it touches."""
         begin, end = bisect_left(self._done_until, first), bisect_right(self._done_from, until)

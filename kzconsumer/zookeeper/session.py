@@ -276,6 +276,11 @@ class Lease:
         self._changed = anyio.Event()
 
     @property
+    def session(self) -> ZooKeeperSession | None:
+        """The session that is current now; None between two."""
+        return self._session
+
+    @property
     def safe_until(self) -> float:
         """Until then (`kzconsumer.clock`) no server can have expired the session; 0 without one."""
         return self._session.safe_until if self._session is not None else 0.0

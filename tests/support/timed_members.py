@@ -40,14 +40,14 @@ class Member:
     @property
     def server(self) -> tuple[str, int] | None:
         """The ZooKeeper server it is connected to."""
-        session = self.lease._session
+        session = self.lease.session
         link = session._link if session else None
         return link.host if link and not link.lost.done() else None
 
     def when(self, state: SessionState) -> list[float]:
         """Filled with the times at which its current session enters the state, from now on."""
         times: list[float] = []
-        session = self.lease._session
+        session = self.lease.session
         assert session is not None
         session.listeners.append(lambda entered: times.append(clock.now()) if entered is state else None)
         return times

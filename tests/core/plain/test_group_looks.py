@@ -93,7 +93,7 @@ def test_a_claim_whose_owner_node_is_gone_unnoticed_is_claimed_again(looks: str)
         group.logs.stop()  # everything is committed: a commit would notice
         group.world.pass_time(5)
         partition = TopicPartition("t", 0)
-        insides(member)._rebalancer._watches.unguard(group.paths.owner(partition))
+        insides(member).parts.watches.unguard(group.paths.owner(partition))
         group.delete_owner(partition)
         assert group.settled()
         assert group.world.pass_time(LONG_ENOUGH, lambda: not group.settled()) == (looks == OFTEN)
@@ -105,7 +105,7 @@ def test_a_claim_that_is_not_fetched_is_fetched_again(looks: str) -> None:
     with simulated_group(1, looks=looks) as group:
         group.logs.grow("t", PARTITIONS)
         (member,) = joined(group, "a")
-        for fetcher, _ in insides(member)._fetchers._fetchers.values():
+        for fetcher, _ in insides(member).parts.fetchers._fetchers.values():
             fetcher._states.clear()
         group.logs.burst(100)
         group.logs.stop()
@@ -118,13 +118,13 @@ def test_an_assignment_that_no_event_announced_is_carried_out(looks: str) -> Non
     with simulated_group(1, looks=looks) as group:
         group.logs.grow("t", PARTITIONS)
         (first,) = joined(group, "a")
-        rebalancer = insides(first)._rebalancer
-        rebalancer._trigger.fire = lambda reason: None  # type: ignore[method-assign]
-        rebalancer._watches._notify = lambda reason: None
+        parts = insides(first).parts
+        parts.trigger.fire = lambda reason: None  # type: ignore[method-assign]
+        parts.watches._notify = lambda reason: None
         second = group.join("b", {"t": 1}, 0.0, in_batches=False)
         group.world.pass_time(3)
         assert len(first.owned) == PARTITIONS
-        del rebalancer._trigger.fire  # watches stay silent, but the reconciliation finds it
+        del parts.trigger.fire  # watches stay silent, but the reconciliation finds it
         assert group.world.pass_time(LONG_ENOUGH, lambda: shared([first, second])) == (looks == OFTEN)
         group.check()
 

@@ -189,7 +189,7 @@ class OneLog(RuleBasedStateMachine):
         """Memory: at most one range per gap in the acknowledgements."""
         beyond = sorted(at for at in self.done if at >= self.expected)
         runs = [at for at in beyond if at - 1 not in self.done]
-        assert self.progress._done_from == runs
+        assert [first for first, _ in self.progress.done_beyond] == runs
         assert len(runs) <= len(self.unacknowledged)
 
 
@@ -206,8 +206,8 @@ def test_a_batch_costs_one_range_however_many_rows_it_has(sizes: list[int], chan
     chance.shuffle(rest)
     for number, (first, until) in enumerate(rest, 1):
         claim.mark(first, until)
-        assert len(claim._done_from) == len(claim._done_until) <= number
-    assert claim._done_from == [ranges[0][1]][: len(rest)]
+        assert len(claim.done_beyond) <= number
+    assert [first for first, _ in claim.done_beyond] == [ranges[0][1]][: len(rest)]
     assert claim.processed == 0
     claim.mark(*ranges[0])
-    assert (claim.processed, claim._done_from) == (ends[-1], [])
+    assert (claim.processed, claim.done_beyond) == (ends[-1], [])

@@ -42,7 +42,7 @@ class Counting(RebalanceListener):
 
     @property
     def session_id(self) -> int:
-        zookeeper = sessions_of(self.consumer).lease._session
+        zookeeper = sessions_of(self.consumer).lease.session
         assert zookeeper is not None
         return zookeeper.id
 

@@ -208,10 +208,10 @@ async def test_an_expired_session_is_followed_by_a_new_membership(cluster: Clust
     configured = settings(cluster.connect, unique, offsets={"commit_interval": "1h"})
     async with reader(configured, {unique: 1}) as member:
         await until(lambda: len(member.messages) == 400)
-        old = sessions_of(member.consumer).lease._session
+        old = sessions_of(member.consumer).lease.session
         assert old is not None
         await expire(old, cluster.connect)
-        await until(lambda: sessions_of(member.consumer).lease._session not in (old, None) and len(member.owned) == 4)
+        await until(lambda: sessions_of(member.consumer).lease.session not in (old, None) and len(member.owned) == 4)
         assert old.expired
         await send(cluster, unique, 400, 4)
         await until(lambda: len({(m.partition, m.offset) for m in member.messages}) == 800)

@@ -48,7 +48,7 @@ async def test_assigned_revoked_and_lost_are_separate_calls(cluster: Cluster, un
             assert (name, generation, len(partitions)) == ("revoked", 2, 2)
         await until(lambda: len(listener.calls) == 3)
         assert listener.calls[2] == ("assigned", 3, partitions)
-        owned = sessions_of(consumer).lease._session
+        owned = sessions_of(consumer).lease.session
         assert owned is not None
         await expire(owned, cluster.connect)
         await until(lambda: len(listener.calls) == 5, 15)
@@ -134,7 +134,7 @@ async def test_a_listener_may_leave_the_group(cluster: Cluster, unique: str, cal
                 async with reader(settings(cluster.connect, unique), {unique: 1}) as other:
                     await until(lambda: len(other.owned) == 2)
             elif call == "on_lost":
-                lease = sessions_of(consumer).lease._session
+                lease = sessions_of(consumer).lease.session
                 assert lease is not None
                 await expire(lease, cluster.connect)
             async for message in stream:
@@ -216,9 +216,9 @@ async def test_an_exception_of_a_listener_during_leaving_prevents_no_commit(
             await take(stream, 10)
             stream.ack()
             if fails:  # the member ends by its own failure, before it is asked to leave
-                rebalancer = present_member(consumer)._rebalancer
-                rebalancer._reader = None  # type: ignore[assignment]
-                rebalancer._trigger.fire("test")
+                member = present_member(consumer)
+                member._rebalancer._reader = None  # type: ignore[assignment]
+                member.parts.trigger.fire("test")
                 await anyio.sleep(10)
 
     with structlog.testing.capture_logs() as output, pytest.raises((LookupError, ExceptionGroup, AttributeError)):
@@ -239,8 +239,8 @@ async def test_a_partition_that_is_lost_in_the_middle_of_a_rebalance_is_reported
         await consumer.create_message_streams({unique: 1})
         member = present_member(consumer)
         async with member.owned._committer._one_at_a_time:  # a commit for which the rebalance waits
-            member._rebalancer._trigger.fire("test")
-            await until(lambda: not member._rebalancer._trigger.fired)
+            member.parts.trigger.fire("test")
+            await until(lambda: not member.parts.trigger.fired)
             await operator.delete(f"/consumers/{unique}/owners/{unique}/0", -1)
             await until(lambda: not consumer.positions())
         await until(lambda: [name for name, _, _ in listener.calls] == ["assigned", "lost", "assigned"])

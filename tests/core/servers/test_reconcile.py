@@ -39,7 +39,7 @@ async def test_a_claim_whose_owner_node_is_gone_unnoticed_is_claimed_again(clust
         # Everything is committed: a commit would notice.
         await until(lambda: [at.committed for at in member.consumer.positions()] == [100] * PARTITIONS)
         path = f"/consumers/{unique}/owners/{unique}/0"
-        present_member(member.consumer)._rebalancer._watches.unguard(path)
+        present_member(member.consumer).parts.watches.unguard(path)
         await operator.delete(path, -1)
         await until(lambda: len(member.owned) < PARTITIONS, 10)
         await until(lambda: len(member.owned) == PARTITIONS, 10)
@@ -51,7 +51,7 @@ async def test_a_claim_that_is_not_fetched_is_fetched_again(cluster: Cluster, un
     await send(cluster, unique, 400)
     async with reader(looking(cluster, unique, OFTEN), {unique: 1}) as member:
         await until(lambda: len(member.messages) == 400)
-        fetchers = present_member(member.consumer)._fetchers
+        fetchers = present_member(member.consumer).parts.fetchers
         ((fetcher, _),) = fetchers._fetchers.values()
         fetcher._forget(list(fetcher._states.values()))
         await anyio.sleep(0.5)  # responses to earlier requests may still arrive

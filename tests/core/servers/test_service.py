@@ -283,9 +283,9 @@ async def test_a_stalled_zookeeper_task_sends_no_keep_alive(cluster: Cluster, un
                 tasks.start_soon(report.run)
                 await until(lambda: len(manager.times("WATCHDOG")) >= 3)
                 assert now() - sessions.task_last_ran < 2.0
-                assert sessions._session is not None
-                assert sessions._session._task is not None
-                sessions._session._task.cancel()
+                assert sessions.session is not None
+                assert sessions.session._task is not None
+                sessions.session._task.cancel()
                 await until(lambda: time.monotonic() - manager.times("WATCHDOG")[-1] > WATCHDOG, 20)
                 assert manager.messages[-1].at > manager.times("WATCHDOG")[-1] + 1
                 tasks.cancel_scope.cancel()
