@@ -59,20 +59,29 @@ logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)
 # sinks start a Spark, of files whose daemons do, and of files that share the fixtures `spark` and `standalone`. The
 # first Spark writes the archive for which every other waits: meanwhile two processes run files that start none.
 CHAINS = {
+    "shared Sparks": (
+        "tests/spark/spark/test_spark_columns.py",
+        "tests/spark/spark/test_spark_destinations.py",
+        "tests/spark/spark/test_spark_query.py",
+        "tests/spark/spark/test_spark_cluster.py",
+        "tests/spark/spark/test_executors_fetch.py",
+        "tests/spark/spark/test_group_source.py",
+        "tests/spark/spark/test_poisoned_rows.py",
+        "tests/spark/spark/test_value_matrix.py",
+        "tests/spark/spark/test_json_values.py",
+        "tests/spark/spark/test_poisoned_records.py",
+        "tests/spark/spark/test_kraft_spark.py",
+        "tests/spark/spark/test_source_tokens.py",
+        "tests/spark/spark/test_source_versions.py",
+        "tests/spark/spark/test_batch_source.py",
+        "tests/spark/spark/test_notebook.py",
+        "tests/spark/spark/test_spark_object_store.py",
+    ),
     "sinks with Spark": (
         "tests/spark/spark/test_spark_sink.py",
         "tests/spark/spark/test_spark_contract.py",
         "tests/spark/spark/test_spark_function_steps.py",
         "tests/spark/spark/test_spark_proof.py",
-    ),
-    "daemons with Spark": (
-        "tests/sandbox/spark/test_demo.py",
-        "tests/spark/spark/test_replay_after_kill.py",
-        "tests/tools/spark/test_sink_try.py",
-        "tests/spark/spark/test_spark_versions.py",
-        "tests/spark/spark/test_pyspark_versions.py",
-        "tests/spark/spark/test_spark_kubernetes.py",
-        "tests/spark/spark/test_spark_yarn.py",
     ),
     # Three ZooKeeper servers and their broker, in one process.
     "ensemble": (
@@ -86,21 +95,17 @@ CHAINS = {
         "tests/tools/servers/test_mistakes.py",
         "tests/tools/servers/test_groups_move.py",
         "tests/tools/servers/test_kraft_groups.py",
+        "tests/tools/servers/test_alerts_of_servers.py",
         "tests/tools/spark/test_sink_verify.py",
     ),
-    "shared Sparks": (
-        "tests/spark/spark/test_spark_columns.py",
-        "tests/spark/spark/test_spark_destinations.py",
-        "tests/spark/spark/test_spark_query.py",
-        "tests/spark/spark/test_spark_cluster.py",
-        "tests/spark/spark/test_executors_fetch.py",
-        "tests/spark/spark/test_group_source.py",
-        "tests/spark/spark/test_kraft_spark.py",
-        "tests/spark/spark/test_source_tokens.py",
-        "tests/spark/spark/test_source_versions.py",
-        "tests/spark/spark/test_batch_source.py",
-        "tests/spark/spark/test_notebook.py",
-        "tests/spark/spark/test_spark_object_store.py",
+    "daemons with Spark": (
+        "tests/sandbox/spark/test_demo.py",
+        "tests/spark/spark/test_replay_after_kill.py",
+        "tests/tools/spark/test_sink_try.py",
+        "tests/spark/spark/test_spark_versions.py",
+        "tests/spark/spark/test_pyspark_versions.py",
+        "tests/spark/spark/test_spark_kubernetes.py",
+        "tests/spark/spark/test_spark_yarn.py",
     ),
 }
 CHAIN_OF = {file: chain for chain, files in CHAINS.items() for file in files}

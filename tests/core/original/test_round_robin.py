@@ -29,8 +29,7 @@ from tests.support.static_original import static_original
 
 _NEWEST = pytest.param("1.1.1", "roundrobin", assign_roundrobin, id="1.1.1")
 _ERAS = [_NEWEST, pytest.param("0.10.2.2", "roundrobin-legacy", assign_legacy, id="0.10.2.2")]
-IN_BOTH = pytest.mark.parametrize(("version", "assignor", "computed"), _ERAS)
-IN_THE_NEWEST = pytest.mark.parametrize(("version", "assignor", "computed"), extent([_NEWEST], _ERAS))
+IN_ERAS = pytest.mark.parametrize(("version", "assignor", "computed"), extent([_NEWEST], _ERAS))
 SESSION = 4.0
 ROUND_ROBIN: Mapping[str, Any] = {
     "partition_assignment_strategy": "roundrobin",
@@ -73,7 +72,7 @@ def distinguishing_topic(name: str, *members: int, partitions: int = 12) -> str:
     raise AssertionError("no topic distinguishes them")
 
 
-@IN_BOTH
+@IN_ERAS
 async def test_events_of_an_original_and_of_topics(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str, assignor: str, computed: Assignor
 ) -> None:
@@ -124,7 +123,7 @@ async def test_events_of_an_original_and_of_topics(
         assert {record.topic for record in ours.delivered()} == {topic, later}
 
 
-@IN_THE_NEWEST
+@IN_ERAS
 async def test_events_of_ours(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str, assignor: str, computed: Assignor
 ) -> None:
@@ -179,7 +178,7 @@ async def test_events_of_ours(
         assert group.figures["daemon is killed, s"] < SESSION + 0.5 + STALL
 
 
-@IN_THE_NEWEST
+@IN_ERAS
 async def test_two_streams_of_an_original_and_three_of_ours(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str, assignor: str, computed: Assignor
 ) -> None:

@@ -119,7 +119,7 @@ async def test_kill_of_the_driver_in_a_batch(
 ) -> None:
     """kill -9 of all its processes: the batch that was begun is repeated with its ranges; nothing is written twice."""
     await create_topic(cluster.connect, unique, 2)
-    await send(cluster, unique, 0, 3000)
+    await send(cluster, unique, 0, 1800)
     command = [sys.executable, "-m", "tests.support.source_query", str(tmp_path), cluster.connect, unique, "2"]
     driver = await asyncio.to_thread(subprocess.Popen, command, start_new_session=True)
     written = Written(tmp_path)
@@ -136,8 +136,8 @@ async def test_kill_of_the_driver_in_a_batch(
     frame = source(spark, cluster.connect, unique, maxRecordsPerBatch="600")
     await asyncio.to_thread(run_to_the_end, frame, tmp_path, written)
     assert written.ranges(2) == before
-    assert written.all == rows(unique, 3000)
-    assert await stored_offsets(cluster.connect, unique, unique, 2) == [1500, 1500]
+    assert written.all == rows(unique, 1800)
+    assert await stored_offsets(cluster.connect, unique, unique, 2) == [900, 900]
     assert not await planned(cluster, unique)
 
 
