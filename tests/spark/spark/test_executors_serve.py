@@ -1,7 +1,9 @@
-"""Corrupt batches that Spark's tasks meet: the member sets them aside, and everything else is written once."""
+"""What only members could fetch before, fetched by tasks: damaged logs, undecodable records, rows for PostgreSQL."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
 from pathlib import Path
 
@@ -9,9 +11,14 @@ import anyio
 import pyarrow.dataset as ds
 import pytest
 
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.core.servers.test_corrupt_batches import LOST, damaged
+from tests.support.chaos import PASSWORD, PostgresTable
 from tests.support.extent import only_nightly
 from tests.support.members import daemon, stored_offsets
+from tests.support.postgres import Postgres
+from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
 
 pytestmark = [pytest.mark.timeout(600), only_nightly]
@@ -52,3 +59,35 @@ value = {{ format = "json", schema = "n BIGINT", on_error = "quarantine" }}
     found = sorted((row["partition"], row["offset"], row["value"]) for row in bad_records.to_pylist())
     assert found == [(p, n, b"record %d" % n) for p in lost for n in range(30) if not lost[p][0] <= n < lost[p][1]]
     assert not [*out.glob("*.parquet")]
+
+
+async def test_rows_of_postgresql_are_fetched_by_tasks(
+    cluster: Cluster, database: Postgres, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each once, although a worker is killed; the ledger counts them, and not offsets."""
+    monkeypatch.setenv(PASSWORD, database.password)
+    table = PostgresTable(database, unique)
+    tables = table.tables.replace("[sink.options]\n", '[sink.options]\nread = "executors"\n', 1)
+    await create_topic(cluster.connect, unique, 2)
+
+    async def send(first: int, until: int) -> None:
+        sent = [Sent(n % 2, None, b"%d" % n) for n in range(first, until)]
+        await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
+
+    await send(0, 2000)
+    with daemon(tmp_path / "member", cluster.connect, unique, {unique: 1}, tables) as member:
+        with anyio.fail_after(LIMIT):
+            while await stored_offsets(cluster.connect, unique, unique, 2) != [1000, 1000]:
+                await anyio.sleep(0.1)
+            os.kill(member.events("spark ready")[0]["pid"], signal.SIGKILL)
+            await send(2000, 2100)
+            while await stored_offsets(cluster.connect, unique, unique, 2) != [1050, 1050]:
+                await anyio.sleep(0.1)
+        member.signal(signal.SIGTERM)
+        assert await member.ended() == 0
+    found = table.rows()
+    assert (len(found), found.total()) == (2100, 2100)
+    counts = database.query(
+        "SELECT sum(records_in), sum(records_out) FROM kzconsumer_ledger WHERE topic = %s", [unique]
+    )
+    assert [tuple(map(int, row)) for row in counts] == [(2100, 2100)]
