@@ -32,15 +32,16 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer_spark.daemon.spool import unspooled
 from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import (
+    FEWEST_OFFSETS,
     BrokersOutageError,
     PublishedBatch,
     PublishedBatches,
     RangePart,
     RangeStreamReader,
     fetched,
+    split,
 )
 from kzconsumer_spark.pipe.messages import Kafka
-from kzconsumer_spark.worker.range_stream import FEWEST_OFFSETS, split
 from tests.support.range_data import range_data
 
 PASSWORD = "horse battery\n"  # the last newline of a file does not count, others do

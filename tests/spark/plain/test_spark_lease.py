@@ -14,8 +14,9 @@ from kzconsumer import clock
 from kzconsumer.model import TopicPartition
 from kzconsumer.records.contents import Contents
 from kzconsumer_spark.executors.accounts import NotWholeError
+from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
 from kzconsumer_spark.ranges.batch import LeaseLost, SparkBatch, WorkerLease
-from kzconsumer_spark.worker.range_stream import KafkaRegistry, TopicsLease
+from kzconsumer_spark.worker.range_stream import TopicsLease
 
 
 def test_a_lease_that_holds_does_not_wait() -> None:

@@ -28,9 +28,10 @@ from kzconsumer_sandbox.servers.kafka_servers import ZooKeeperServer
 from kzconsumer_sandbox.servers.readiness import create_topic_in_kraft
 from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import fetched
+from kzconsumer_spark.executors.kafka_registry import KafkaRegistry, TopicRecreatedError
 from kzconsumer_spark.pipe.messages import Kafka, SpooledRange
 from kzconsumer_spark.ranges.batch import LeaseLost, SparkBatch, WorkerLease
-from kzconsumer_spark.worker.range_stream import KafkaRegistry, TopicRecreatedError, TopicsLease
+from kzconsumer_spark.worker.range_stream import TopicsLease
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import make_chroot, session, until

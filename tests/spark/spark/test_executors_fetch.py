@@ -29,10 +29,12 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark.daemon.marked_destination import claimed_destination
 from kzconsumer_spark.executors.accounts import NotWholeError
+from kzconsumer_spark.executors.fetching import FEWEST_OFFSETS
+from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
 from kzconsumer_spark.pipe.messages import Done, Failed, Kafka, RunBatch, SpooledRange, ToFiles
 from kzconsumer_spark.ranges.batch import SparkBatch, WorkerLease
 from kzconsumer_spark.worker.query import RangeQuery
-from kzconsumer_spark.worker.range_stream import FEWEST_OFFSETS, KafkaRegistry, RangeStream, TopicsLease
+from kzconsumer_spark.worker.range_stream import RangeStream, TopicsLease
 from kzconsumer_spark.worker.range_writers import FilesDestination
 from kzconsumer_spark.worker.spark_session import Tracebacks
 from tests.support.extent import only_nightly

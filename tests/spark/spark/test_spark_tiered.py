@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kzconsumer_files.writer import WriteResult as Counted
+from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
 from kzconsumer_spark.pipe.messages import Done, RunBatch
 from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.worker.query import RangeQuery
-from kzconsumer_spark.worker.range_stream import KafkaRegistry
 from kzconsumer_spark.worker.spark_session import Tracebacks
 from tests.spark.spark.test_batch_source import batch, expected, offsets
 from tests.spark.spark.test_executors_fetch import kafka, planned

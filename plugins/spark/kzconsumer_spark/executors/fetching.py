@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -357,3 +358,17 @@ class RangeSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return RangeStreamReader(Path(self.options["path"]))
+
+
+FEWEST_OFFSETS: Final = 10_000
+"""Of a part: a task costs some milliseconds."""
+
+
+def split(ranges: list[OffsetRange], tasks: int) -> Iterator[OffsetRange]:
+    """Parts of about the same size, as many as there are tasks at a time if the ranges are large enough."""
+    size = max(-(-sum(each.until - each.first for each in ranges) // tasks), FEWEST_OFFSETS)
+    for each in ranges:
+        pieces = max(-(-(each.until - each.first) // size), 1)
+        bounds = [each.first + (each.until - each.first) * n // pieces for n in range(pieces + 1)]
+        for first, until in pairwise(bounds):
+            yield each._replace(first=first, until=until)

@@ -24,13 +24,20 @@ from kzconsumer.errors import ConfigError, KzConsumerError, OffsetLostError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
 from kzconsumer_spark.executors.broker_access import BrokerAccess
-from kzconsumer_spark.executors.fetching import BrokersOutageError, RangePart, fetched, log_starts, require_admission
+from kzconsumer_spark.executors.fetching import (
+    BrokersOutageError,
+    RangePart,
+    fetched,
+    log_starts,
+    require_admission,
+    split,
+)
+from kzconsumer_spark.executors.kafka_registry import KafkaRegistry, PlannedTopics
 from kzconsumer_spark.pipe.messages import Kafka
 from kzconsumer_spark.ranges.batch import SCHEMA
 from kzconsumer_spark.source.query_member import DriverReaders
 from kzconsumer_spark.source.source_options import WHERE, SourceOptions, ranges_between, read_options, require_columns
 from kzconsumer_spark.source.stream_offset import StreamOffset
-from kzconsumer_spark.worker.range_stream import KafkaRegistry, PlannedTopics, split
 
 if TYPE_CHECKING:
     from kzconsumer_spark.source.query_member import QueryMember

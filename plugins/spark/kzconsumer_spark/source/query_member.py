@@ -35,7 +35,6 @@ from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.sinks.planning import RangePlans, destination_of
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.zookeeper.session import Lease
-from kzconsumer_spark.daemon.spool import unspooled
 from kzconsumer_spark.source.prompt_commits import committed_ends
 from kzconsumer_spark.source.source_options import WHERE
 from kzconsumer_spark.source.stream_offset import PlannedRange, StreamOffset
@@ -141,7 +140,7 @@ class HandOver:
 
 
 def _planned(part: RangeData) -> PlannedRange:
-    return PlannedRange(part.identity, unspooled(part).spans, part.leader_epoch)
+    return PlannedRange(part.identity, part.spans, part.leader_epoch)
 
 
 _WAIT_SECONDS = 0.5

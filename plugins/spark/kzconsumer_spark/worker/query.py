@@ -43,10 +43,11 @@ from kzconsumer_spark.executors.fetching import (
     corrupt_in,
     rejected_in,
 )
+from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
 from kzconsumer_spark.pipe.messages import Done, Failed, Progress, RunBatch, SpooledRange, StartWorker
 from kzconsumer_spark.pipe.spark_settings import is_cluster, location
 from kzconsumer_spark.ranges.batch import SCHEMA, SparkBatch
-from kzconsumer_spark.worker.range_stream import KafkaRegistry, RangeStream, SpoolStream
+from kzconsumer_spark.worker.range_stream import RangeStream, SpoolStream
 from kzconsumer_spark.worker.range_writers import refuses_content
 from kzconsumer_spark.worker.spark_session import Tracebacks
 

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from functools import partial
-from itertools import count, pairwise
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 from urllib.parse import quote
 
-import anyio
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 
-from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.transport import load_security
-from kzconsumer.errors import BrokersUnreachableError, ZooKeeperUnreachableError
-from kzconsumer.model import Broker, OffsetRange, RangeIdentity, TopicPartition
+from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.records.contents import Contents
 from kzconsumer.registry.claim_record import Spans
-from kzconsumer.registry.cluster import short_session
-from kzconsumer.registry.cluster_topics import ClusterTopics
-from kzconsumer.zookeeper.watches import Watches
 from kzconsumer_spark.executors.accounts import COLUMN, NotWholeError, PartAccount, part_accounts
-from kzconsumer_spark.executors.fetching import NAME, PublishedBatch, PublishedBatches, RangeSource
-from kzconsumer_spark.pipe.messages import Kafka, SpooledRange
+from kzconsumer_spark.executors.fetching import NAME, PublishedBatch, PublishedBatches, RangeSource, split
+from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
+from kzconsumer_spark.pipe.messages import SpooledRange
 from kzconsumer_spark.pipe.spark_settings import location
 from kzconsumer_spark.ranges.batch import SCHEMA, Permission, SparkBatch
 
@@ -98,114 +91,6 @@ def _uri(file: str) -> str:
     return Path(file).as_uri() if file.startswith("/") else quote(file, safe=_UNRESERVED)
 
 
-# What the worker reads of the cluster when executors fetch: brokers, and whether topics are those that were planned.
-#
-# A fetch request names a topic, and does not say which one of that name. So the incarnations are compared once the
-# records are there: if a topic is still the one whose ranges were planned, so it was while they were fetched.
-
-_Planned: TypeAlias = list[tuple[str, int]]
-_BROKER_TIMEOUT: Final = 5.0
-"""Most seconds for each broker's response: below the limit of the session, so that another broker can be asked."""
-
-
-class TopicRecreatedError(Exception):
-    """A topic was deleted, and perhaps created again, after its ranges were planned."""
-
-
-class PlannedTopics(NamedTuple):
-    """What the cluster has of the topics of ranges that were planned."""
-
-    brokers: tuple[Broker, ...]
-    ids: Mapping[str, str]
-    """Of those that have one, in base64."""
-    gone: Mapping[tuple[str, int], str]
-    """What happened to those that were deleted, by name and incarnation."""
-
-
-class KafkaRegistry:
-    """Opens a session for each call, which blocks.
-
-    Raises ZooKeeperError, ZooKeeperUnreachableError, BrokersUnreachableError, ConfigError.
-    """
-
-    def __init__(self, kafka: Kafka) -> None:
-        self.kafka = kafka
-        self._known: tuple[Broker, ...] = ()
-
-    def brokers(self) -> tuple[Broker, ...]:
-        """Those of the cluster; of the last call if ZooKeeper or the brokers do not answer."""
-        try:
-            self._known = anyio.run(self._brokers)
-        except (ZooKeeperUnreachableError, BrokersUnreachableError):
-            if not self._known:
-                raise
-        return self._known
-
-    def planned(self, ranges: Iterable[RangeIdentity]) -> PlannedTopics:
-        """In one session."""
-        return anyio.run(self._look, _planned(ranges))
-
-    def reachable(self) -> tuple[Broker, ...]:
-        """Those of the cluster. Raises if ZooKeeper does not answer, or no broker where topics come from brokers."""
-        return anyio.run(self._reach)
-
-    def require_planned(self, ranges: Iterable[SpooledRange | RangeIdentity]) -> None:
-        """Raises TopicRecreatedError unless the topic of each range is of the range's incarnation."""
-        if planned := _planned(ranges):
-            for reason in _gone(planned, anyio.run(self._incarnations, planned)).values():
-                raise TopicRecreatedError(reason)  # the first is enough
-
-    async def _brokers(self) -> tuple[Broker, ...]:
-        async with self._topics() as topics:
-            return tuple(await topics.brokers())
-
-    async def _look(self, planned: _Planned) -> PlannedTopics:
-        names = {topic for topic, _ in planned}
-        async with self._topics() as topics:
-            found = await topics.identities(names)
-            ids = {name: each.id for name, each in found.items() if each.id}
-            # A topic that is taken for deleted is lost: brokers of another cluster must not say so.
-            deleted = await topics.deleted()
-            if deleted and not await topics.are_of_the_group():
-                deleted = set()
-            there = {name: each.incarnation for name, each in found.items() if name not in deleted}
-            return PlannedTopics(tuple(await topics.brokers()), ids, _gone(planned, there))
-
-    async def _reach(self) -> tuple[Broker, ...]:
-        async with self._topics() as topics:
-            await topics.broker_ids()
-            return tuple(await topics.brokers())
-
-    async def _incarnations(self, planned: _Planned) -> dict[str, int]:
-        async with self._topics() as topics:
-            return await topics.incarnations({topic for topic, _ in planned})
-
-    @asynccontextmanager
-    async def _topics(self) -> AsyncIterator[ClusterTopics]:
-        fetch = self.kafka.fetch
-        fetch = msgspec.structs.replace(fetch, request_timeout=min(fetch.request_timeout, _BROKER_TIMEOUT))
-        kafka = msgspec.structs.replace(self.kafka, fetch=fetch)
-        security = partial(load_security, kafka.brokers, kafka.source)
-        async with (
-            short_session(kafka.zookeeper) as session,
-            Brokers(client_id=kafka.client, timeout=fetch.request_timeout, security=security) as brokers,
-        ):
-            yield ClusterTopics(session, Watches(session), kafka.settings(), brokers)
-
-
-def _planned(ranges: Iterable[SpooledRange | RangeIdentity]) -> _Planned:
-    return sorted({(part.topic, part.incarnation) for part in ranges})
-
-
-def _gone(planned: _Planned, found: Mapping[str, int]) -> dict[tuple[str, int], str]:
-    what = {True: "was deleted and created again", False: "was deleted"}
-    return {
-        (topic, incarnation): f"topic {topic} {what[topic in found]} after its ranges were planned"
-        for topic, incarnation in planned
-        if found.get(topic) != incarnation
-    }
-
-
 class TopicsLease:
     """The lease, and the batch in hand: its topics must be those that were planned, and its ranges read as a whole."""
 
@@ -248,8 +133,6 @@ class TopicsLease:
 
 
 _METRIC: Final = "kzconsumer"
-FEWEST_OFFSETS: Final = 10_000
-"""Of a part: a task costs some milliseconds."""
 
 
 class RangeStream:
@@ -304,13 +187,3 @@ class RangeStream:
 
 def _within(part: OffsetRange, spans: Spans) -> Spans:
     return tuple(span for span in spans if span[0] < part.until and span[1] > part.first)
-
-
-def split(ranges: list[OffsetRange], tasks: int) -> Iterator[OffsetRange]:
-    """Parts of about the same size, as many as there are tasks at a time if the ranges are large enough."""
-    size = max(-(-sum(each.until - each.first for each in ranges) // tasks), FEWEST_OFFSETS)
-    for each in ranges:
-        pieces = max(-(-(each.until - each.first) // size), 1)
-        bounds = [each.first + (each.until - each.first) * n // pieces for n in range(pieces + 1)]
-        for first, until in pairwise(bounds):
-            yield each._replace(first=first, until=until)

@@ -29,6 +29,7 @@ from kzconsumer.plugins import load_function
 from kzconsumer_files.private_directory import local_attempts
 from kzconsumer_files.writer import WriteResult
 from kzconsumer_spark.columns.shaping import Shaping
+from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
 from kzconsumer_spark.pipe.messages import (
     Command,
     Event,
@@ -51,7 +52,7 @@ from kzconsumer_spark.pipe.spark_settings import is_cluster
 from kzconsumer_spark.ranges.batch import SCHEMA, Permission, SparkBatch, WorkerLease
 from kzconsumer_spark.ranges.files import RangeFiles
 from kzconsumer_spark.worker.query import ProgressReports, RangeQuery, first_line, warm_up
-from kzconsumer_spark.worker.range_stream import KafkaRegistry, TopicsLease
+from kzconsumer_spark.worker.range_stream import TopicsLease
 from kzconsumer_spark.worker.range_writers import FilesDestination, FunctionDestination, StepRecorder, TableDestination
 from kzconsumer_spark.worker.spark_session import LOG_NAME, Tracebacks, build_session
 
