@@ -6,7 +6,7 @@ It can be stopped at any moment and started again: ranges in the target's ledger
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.own_directory import own_directory
 from kzconsumer.process_lock import ProcessLock
-from kzconsumer.records.forms import ColumnRecords
+from kzconsumer.records.forms import ColumnRecords, Unfetched
 from kzconsumer.registry.claim_record import spans_of
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Accountable, Batch, RangeData, RecordsRejectedError, Sink
@@ -37,6 +37,8 @@ class ReplayableSink(Sink, Accountable, Protocol):
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """`offsets`: requested, of which the ledger had `there`; `records`: written, in `ranges`.
+
+    Of a sink that fetches for itself, records are offsets.
 
     `rejected` records were left out, since the sink cannot write them.
     """
@@ -95,7 +97,9 @@ async def replay(
         show(total - open_offsets, total)
         done = total - open_offsets
         ranges = records = rejected = 0
-        async for batch in _batches(reader, left, incarnations, limits):
+        fetches = getattr(sink, "wants", "columns") == "ranges"
+        batches = _unfetched(left, incarnations, limits) if fetches else _batches(reader, left, incarnations, limits)
+        async for batch in batches:
             with _mapped():
                 written = await _written(sink, batch)
             ranges += len(written.ranges)
@@ -161,18 +165,28 @@ async def _batches(
             yield _batch(parts, incarnations)
 
 
+async def _unfetched(
+    left: list[OffsetRange], incarnations: Mapping[str, int], limits: BatchSettings
+) -> AsyncIterator[Batch]:
+    """Batches of a sink that fetches for itself."""
+    while left:
+        turn = {each.topic_partition: each for each in reversed(left)}
+        most = max(limits.max_records // len(turn), 1)
+        ends = {each: min(each.first + most, each.until) for each in turn.values()}
+        yield Batch(tuple(_range(part._replace(until=end), (), incarnations) for part, end in ends.items()))
+        left = [each._replace(first=ends.get(each, each.first)) for each in left if ends.get(each) != each.until]
+
+
+def _range(part: OffsetRange, batches: Sequence[pa.RecordBatch], incarnations: Mapping[str, int]) -> RangeData:
+    pieces = tuple(map(ColumnRecords, batches)) or (Unfetched(part.first, part.until),)
+    incarnation = incarnations[part.topic]
+    return RangeData(**part._asdict(), pieces=pieces, incarnation=incarnation, epoch=0)
+
+
 def _batch(parts: Mapping[TopicPartition, _Part], incarnations: Mapping[str, int]) -> Batch:
     return Batch(
         tuple(
-            RangeData(
-                topic=partition.topic,
-                partition=partition.partition,
-                first=part.first,
-                until=part.until,
-                pieces=tuple(map(ColumnRecords, part.batches)),
-                incarnation=incarnations[partition.topic],
-                epoch=0,
-            )
+            _range(OffsetRange(*partition, part.first, part.until), part.batches, incarnations)
             for partition, part in parts.items()
         )
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 from types import TracebackType
-from typing import Any
+from typing import Any, Self, cast
 
 import pytest
 
@@ -33,7 +33,7 @@ class Shelf:
         self.rows: list[tuple[int, int]] = []
         self.steps = 0
 
-    async def __aenter__(self) -> Shelf:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -103,6 +103,29 @@ async def test_a_replay_continues_where_it_ended(
     assert (done.partitions, done.offsets) == (2, 94)
     assert shown[-1] == (94, 94)
     assert all(0 <= at <= total == 94 for at, total in shown)
+
+
+class Fetching(Shelf):
+    """A sink that fetches for itself, as Spark's tasks do."""
+
+    wants = "ranges"
+
+    async def write(self, batch: Batch) -> None:
+        assert sum(part.records for part in batch.ranges) <= 10
+        assert len({part.topic_partition for part in batch.ranges}) == len(batch.ranges)
+        for part in batch.ranges:
+            assert part.spans == (part.range,)
+            self.rows += [(part.partition, offset) for offset in range(part.first, part.until)]
+
+
+async def test_a_sink_that_fetches_for_itself_gets_what_it_is_to_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SETTLED", 0.0)
+    wanted = [OffsetRange("t", 0, 4, 51), OffsetRange("t", 1, 3, 8), OffsetRange("t", 0, 60, 61)]
+    shelf, limits = Fetching(), BatchSettings(max_records=10)
+    done = await replay(cast(Any, None), shelf, wanted, {"t": 7}, limits, now(), lambda *at: None)
+    expected = [(each.partition, n) for each in wanted for n in range(each.first, each.until)]
+    assert sorted(shelf.rows) == sorted(expected)
+    assert (done.records, done.offsets) == (53, 53)
 
 
 def test_one_replay_of_a_group_runs_at_a_time(unique: str) -> None:
