@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import anyio
 import pytest
 from structlog.testing import capture_logs
 
+from kzconsumer.clock import now
 from kzconsumer.errors import DestinationWentBackError, RangeChangedError, SinkError
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.records.contents import Contents
@@ -15,7 +18,7 @@ from kzconsumer.sinks.interface import Batch, Rejected, StepNotRecordedError
 from kzconsumer.testing.sink_contract import contract_context
 from kzconsumer_spark.daemon.sink import SparkSink, _recorded
 from kzconsumer_spark.daemon.sink_options import read_options
-from kzconsumer_spark.daemon.workers import _MAX_LINE, Workers
+from kzconsumer_spark.daemon.workers import _MAX_LINE, WorkerProcess, Workers
 from kzconsumer_spark.pipe.messages import (
     Event,
     Failed,
@@ -34,23 +37,49 @@ CANNOT_START = {"TOO_LONG": "x" * (1 << 22)}
 """An environment that the kernel refuses: an error of the same call as that of a machine without memory."""
 
 
+def start_of(directory: str, next_batch: int) -> StartWorker:
+    return StartWorker(
+        scratch=directory,
+        master="local[1]",
+        conf={},
+        destination=ToFiles(path="/d"),
+        next_batch=next_batch,
+        safe_until=0.0,
+    )
+
+
 async def test_a_worker_that_dies_while_it_starts_gets_the_attempts_of_a_batch(tmp_path: Path) -> None:
     options = read_options({"destination": "parquet", "path": "/d", "attempts": 4, "retry_backoff": "1ms"})
 
-    def start(directory: str, next_batch: int) -> StartWorker:
-        return StartWorker(
-            scratch=directory,
-            master="local[1]",
-            conf={},
-            destination=ToFiles(path="/d"),
-            next_batch=next_batch,
-            safe_until=0.0,
-        )
-
     with capture_logs() as logs, pytest.raises(SinkError, match="did not start in 4 attempts: "):
-        async with Workers(options, CANNOT_START, tmp_path, start, lambda: 0.0) as workers:
+        async with Workers(options, CANNOT_START, tmp_path, start_of, lambda: 0.0) as workers:
             await workers.start_first(1)
     assert [each["attempt"] for each in logs if each["event"] == "spark start failed"] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("load", "lines"), [(1000.0, 2), (0.0, 0)])
+async def test_a_start_is_waited_for_while_others_take_the_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: float, lines: int
+) -> None:
+    """As long as all attempts, one of which it is then. One that is slow by itself is ended, and tried again."""
+    options = read_options(
+        {"destination": "parquet", "path": "/d", "attempts": 3, "start_timeout": "200ms", "retry_backoff": "1ms"}
+    )
+
+    async def never(*_: object) -> WorkerProcess:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    monkeypatch.setattr(WorkerProcess, "open", never)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    began = now()
+    with capture_logs() as logs:
+        async with Workers(options, {}, tmp_path, start_of, lambda: 0.0) as workers:
+            with pytest.raises(SinkError, match=r"did not start in [13] attempts: Spark was not ready within \d+ s"):
+                await workers.start_first(1)
+    assert len([each for each in logs if each["event"] == "spark is still starting, waiting on"]) == lines
+    assert len([each for each in logs if each["event"] == "spark start failed"]) == (1 if lines else 3)
+    assert now() - began >= 0.6
 
 
 async def test_a_destination_that_went_back_is_not_tried_again(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import anyio
 import anyio.to_thread
@@ -22,7 +22,7 @@ from anyio.abc import TaskGroup
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from kzconsumer import clock
-from kzconsumer.errors import ConfigError, PluginError, SinkError
+from kzconsumer.errors import ConfigError, PluginError, SinkError, sole_cause
 from kzconsumer.logs.logger import get_logger
 from kzconsumer_spark.daemon.requirements import require_java, require_pyspark
 from kzconsumer_spark.daemon.sink_options import SparkOptions
@@ -228,6 +228,11 @@ _HEARTBEAT_SECONDS = 1.0
 _log = get_logger("kzconsumer.spark")
 
 
+_LOOK_SECONDS: Final = 0.05
+_BUSY: Final = 1.5
+"""Processes that want to run, for each processor: Spark itself is one or two."""
+
+
 class Workers:
     """At most one worker at a time, while this is entered."""
 
@@ -246,6 +251,8 @@ class Workers:
         self._start = start
         self._safe_until = safe_until
         self.worker: WorkerProcess | None = None
+        self._waited_on = False
+        """The last start got more time than one attempt."""
 
     async def __aenter__(self) -> Self:
         self._tasks = await anyio.create_task_group().__aenter__()
@@ -280,8 +287,10 @@ class Workers:
             except WorkerDied as error:
                 reason = error
                 _log.warning("spark start failed", attempt=attempt, error=str(error))
+            if self._waited_on:  # it had the time of all attempts
+                break
             await anyio.sleep(pause)
-        raise SinkError(f"Spark did not start in {self._options.attempts} attempts: {reason}") from reason
+        raise SinkError(f"Spark did not start in {attempt} attempts: {reason}") from reason
 
     async def take(self, next_batch: int) -> WorkerProcess:
         """The worker; a new one if there is none.
@@ -294,12 +303,13 @@ class Workers:
         start = self._start(str(directory), next_batch)
         log = str(directory / "spark.log")
         began = time.monotonic()
+        self._waited_on = False
         _log.info("spark starting", master=start.master, log=log)
         try:
-            with anyio.fail_after(self._options.start_timeout):
-                self.worker = await WorkerProcess.open(start, self._environment, self._tasks)
+            with anyio.fail_after(self._options.start_timeout) as limited:
+                self.worker = await self._opened(start, limited)
         except TimeoutError as error:
-            limit = f"{self._options.start_timeout:g} s"
+            limit = f"{time.monotonic() - began:.0f} s"
             raise WorkerDied(
                 f"Spark was not ready within {limit}: too little CPU? ([sink.options] start_timeout)"
             ) from error
@@ -313,6 +323,30 @@ class Workers:
             log=log,
         )
         return self.worker
+
+    async def _opened(self, start: StartWorker, limited: anyio.CancelScope) -> WorkerProcess:
+        """Raises as `WorkerProcess.open`."""
+        try:
+            async with anyio.create_task_group() as waiting:
+                waiting.start_soon(self._wait_on, limited)
+                worker = await WorkerProcess.open(start, self._environment, self._tasks)
+                waiting.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            error = sole_cause(group)
+            raise error from error.__cause__
+        return worker
+
+    async def _wait_on(self, limited: anyio.CancelScope) -> None:
+        """Let a start take as long as all attempts while other processes take the processor: another one would not be
+        quicker."""
+        for _ in range(self._options.attempts - 1):
+            await anyio.sleep_until(limited.deadline - _LOOK_SECONDS)
+            load, processors = os.getloadavg()[0], os.cpu_count() or 1
+            if load <= processors * _BUSY:
+                return
+            self._waited_on = True
+            _log.warning("spark is still starting, waiting on", load=round(load, 1), processors=processors)
+            limited.deadline += self._options.start_timeout
 
     async def stop(self) -> None:
         """Let Spark end; only between batches."""
