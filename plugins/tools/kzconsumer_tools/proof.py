@@ -7,12 +7,14 @@ least what was stored before, and at most what was stored or planned after. A ra
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
 from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.sinks.interface import HeldRange, Holdings, QuarantinedRange
+
+if TYPE_CHECKING:
+    from kzconsumer.sinks.interface import HeldRange, Holdings, QuarantinedRange
 
 FindingKind = Literal["gap", "overlap", "ahead", "forgotten", "count", "damaged", "stray", "plan"]
 InLog = Literal["records", "none", "gone", "unknown"]

@@ -6,6 +6,7 @@ import argparse
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,3 +132,21 @@ def test_the_manual_page_can_be_formatted(capsys: pytest.CaptureFixture[str]) ->
     )
     assert "KZCONSUMER(1)" in done.stdout
     assert done.stderr == ""
+
+
+WITHOUT_DECODER = """
+import sys
+sys.modules["kzconsumer.records._native"] = None
+from importlib.metadata import entry_points
+from kzconsumer_tools.commands import parsers
+print(parsers.page([each.load() for each in entry_points(group="kzconsumer.commands")]))
+print(sorted({"aiohttp", "confluent_kafka", "pyarrow", "rich"} & sys.modules.keys()))
+"""
+
+
+def test_the_manual_is_made_in_a_clone_where_nothing_is_compiled() -> None:
+    """`pip install ./plugins/tools` makes it from the sources beside it, and help loads nothing heavy."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_DECODER], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(".TH KZCONSUMER")
+    assert done.stdout.endswith("\n[]\n")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from kzconsumer.display import count, moment, plural, some
-from kzconsumer.sinks.interface import Preview
 from kzconsumer_tools.offsets.changes import ChangedGroup, ChangedOffsets, DescribedChange
 from kzconsumer_tools.offsets.stored import Block, GroupOffsets, MovedGroup, MovedPartition
 from kzconsumer_tools.proof import PartitionProof, Proof, ProofFinding
 from kzconsumer_tools.tables.text import capital, clip, columns, dash, next_step_line, sentence
+
+if TYPE_CHECKING:
+    from kzconsumer.sinks.interface import Preview
 
 
 def show_table(group: GroupOffsets, *, wide: bool = False) -> str:
