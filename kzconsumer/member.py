@@ -60,6 +60,27 @@ log = get_logger("kzconsumer")
 _LOST: Final = "partitions were lost"
 
 
+class ConnectorState(msgspec.Struct, frozen=True, kw_only=True):
+    """What outlives a session: `Sessions` makes it once, and each of its memberships uses it."""
+
+    consumer: str
+    cursors: Mapping[tuple[str | None, int], StreamCursor]
+    paused: Collection[TopicPartition]
+    brokers: Brokers
+    read: FetchForm
+    destination: Destination | None
+    end_offsets: EndOffsets | None
+    assignor: Assignor
+    listener: ListenerCalls
+    counters: Counters
+    joined: anyio.Event
+    """Set after the first rebalance."""
+    finished: anyio.Event
+    """Set when all the ends that `end_offsets` sets are reached."""
+    leaving: anyio.Event
+    """Once it is set, the membership ends in order, and no other follows."""
+
+
 class MemberParts(NamedTuple):
     """What a member has built and others may look at: the observer, and tests that make faults happen."""
 
@@ -69,38 +90,18 @@ class MemberParts(NamedTuple):
 
 
 class Member:
-    """`run` it once; it ends in order when `leaving` is set.
-
-    It sets `joined` after the first rebalance, and `finished` when it has reached all the ends that `end_offsets` sets.
-    """
+    """`run` it once; it ends in order when `leaving` of the state is set."""
 
     def __init__(
         self,
         session: ZooKeeperSession,
         settings: Settings,
-        *,
-        consumer: str,
         registration: Registration,
-        cursors: Mapping[tuple[str | None, int], StreamCursor],
-        paused: Collection[TopicPartition],
-        brokers: Brokers,
-        read: FetchForm,
-        destination: Destination | None,
-        end_offsets: EndOffsets | None,
-        assignor: Assignor,
-        listener: ListenerCalls,
-        joined: anyio.Event,
-        finished: anyio.Event,
-        leaving: anyio.Event,
-        counters: Counters,
+        state: ConnectorState,
     ) -> None:
         self._session = session
         self._settings = settings
-        self._cursors = cursors
-        self._end_offsets = end_offsets
-        self._joined = joined
-        self._finished = finished
-        self._leaving = leaving
+        self._state = state
         self._reconfigured = anyio.Event()
         self._fetching = anyio.CancelScope()
         self.patience = 0.0
@@ -110,6 +111,7 @@ class Member:
         self._stopping_since = math.inf
 
         group = settings.group
+        brokers, destination, end_offsets = state.brokers, state.destination, state.end_offsets
         paths = GroupPaths(group.id)
         trigger = RebalanceTrigger()
         watches = Watches(session, trigger.fire)
@@ -129,7 +131,7 @@ class Member:
             if authority is Authority.KAFKA:
                 storage = KafkaOffsetStorage(session, coordinator)
         copies = coordinator if authority.copies else None
-        self.committer = committer = Committer(storage, trigger.fire, counters.commits, copies)
+        self.committer = committer = Committer(storage, trigger.fire, state.counters.commits, copies)
         truncated = settings.offsets.truncated if destination is not None else None
         reset = OffsetReset(settings.offsets.reset, committer, timeout, level, truncated)
         self.notices = notices = Notices(registration)
@@ -143,14 +145,14 @@ class Member:
             brokers,
             settings.fetch,
             reset,
-            read,
+            state.read,
             self._log_offsets,
             end_offsets,
-            counters,
+            state.counters,
             settings.brokers.client_rack or "",
         )
         self.owned = OwnedPartitions(
-            owners, watches, committer, self._fetchers, cursors, settings.fetch.max_bytes, paused
+            owners, watches, committer, self._fetchers, state.cursors, settings.fetch.max_bytes, state.paused
         )
         self._claims = Claimer(
             self.owned,
@@ -160,12 +162,12 @@ class Member:
             paths,
             committer,
             self._fetchers,
-            listener,
+            state.listener,
         )
         self._runs: Runs | None = None
         if end_offsets is not None and end_offsets.of_the_group and settings.subscription.stop_at is not None:
             self._runs = Runs(session, settings, registration, leaders, brokers, replayable=destination is not None)
-        self._membership = Membership(session, consumers, paths, consumer, registration)
+        self._membership = Membership(session, consumers, paths, state.consumer, registration)
         self.parts = MemberParts(trigger, watches, self._fetchers)
         self._rebalancer = Rebalancer(
             membership=self._membership,
@@ -177,14 +179,14 @@ class Member:
             owned=self.owned,
             claims=self._claims,
             trigger=trigger,
-            assignor=assignor,
+            assignor=state.assignor,
             keep=group.ownership == "keep",
             revoke_deadline=group.revoke_deadline,
-            listener=listener,
+            listener=state.listener,
             notices=notices,
             reconciler=Reconciler(
                 session=session,
-                consumer=consumer,
+                consumer=state.consumer,
                 consumers=consumers,
                 owners=owners,
                 storage=nodes,
@@ -194,7 +196,7 @@ class Member:
                 interval=group.reconcile_interval,
                 unowned_alarm=group.unowned_alarm,
             ),
-            counters=counters.rebalances,
+            counters=state.counters.rebalances,
         )
 
     @property
@@ -212,12 +214,12 @@ class Member:
                 tasks.start_soon(self._topics.poll)
                 tasks.start_soon(self._commit_periodically)
                 tasks.start_soon(self._raise_on_expiry)
-                if self._end_offsets is not None:
-                    tasks.start_soon(self._finish, self._end_offsets)
-                await self._leaving.wait()
+                if self._state.end_offsets is not None:
+                    tasks.start_soon(self._finish, self._state.end_offsets)
+                await self._state.leaving.wait()
                 self._stopping_since = min(self._stopping_since, now())
                 tasks.cancel_scope.cancel()  # fetching and rebalancing end before the final commit
-            for cursor in self._cursors.values():
+            for cursor in self._state.cursors.values():
                 cursor.close()
             if self.patience:
                 await self._claims.settle(self.patience)
@@ -313,7 +315,7 @@ class Member:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._rebalancer.run)
             await self._rebalancer.rebalanced_once.wait()
-            self._joined.set()
+            self._state.joined.set()
 
     async def _commit_periodically(self) -> None:
         while True:
@@ -331,8 +333,8 @@ class Member:
             await owned_finished(end_offsets, positions, lambda: self._rebalancer.settled)
         else:
             await run_finished(end_offsets, self._runs, positions, self.owned.commit, self._fetchers.look_for_ends)
-        self._finished.set()
-        for cursor in self._cursors.values():
+        self._state.finished.set()
+        for cursor in self._state.cursors.values():
             cursor.close()
 
     async def _raise_on_expiry(self) -> None:

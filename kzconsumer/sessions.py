@@ -30,7 +30,7 @@ from kzconsumer.group.differences import HoldDown
 from kzconsumer.group.membership import new_consumer_id
 from kzconsumer.lag.partition import FetchedTimes, Why
 from kzconsumer.logs.logger import facts, get_logger
-from kzconsumer.member import Member
+from kzconsumer.member import ConnectorState, Member
 from kzconsumer.model import TopicPartition, Wants
 from kzconsumer.offsets.progress import Message, Position, Progress
 from kzconsumer.offsets.start_rules import Destination, require_storage
@@ -109,8 +109,7 @@ class Sessions:
         read = looking if wants == "ranges" else reading(wants, settings.fetch.largest_body)
         name = settings.group.assignor
         assignor = cast(Assignor, load_chosen(ASSIGNORS, name, f"{settings.source}: [group] assignor"))
-        self._new_member = partial(
-            Member,
+        self._state = ConnectorState(
             consumer=self.consumer,
             cursors=self.cursors,
             paused=self.paused,
@@ -310,7 +309,7 @@ class Sessions:
     async def _be_member(self, session: ZooKeeperSession, registration: Registration) -> None:
         """One membership. Raises an exception group."""
         self._hold_down.end(now())
-        self.member = self._new_member(session, self.settings, registration=registration)
+        self.member = Member(session, self.settings, registration, self._state)
         if not self._fetching:
             self.member.stop_fetching()
         try:
