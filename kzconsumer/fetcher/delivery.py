@@ -1,4 +1,4 @@
-"""Decodes what a fetch brought and queues it for the streams.
+"""Decodes what a fetch brought and queues it for the streams; a batch that stays corrupt is skipped or saved.
 
 The fetch loop (`broker_fetcher`) calls `deliver`, and applies what it returns: which partitions it must stop fetching,
 and which of them need their leader looked up. A small response is decoded at once by the event loop, a large one by a

@@ -1,4 +1,4 @@
-"""Fetch state of one claim: the next offset to fetch, and the reasons not to fetch now.
+"""Fetch state of one owned partition: the next offset to fetch, and the reasons not to fetch now; limits of a rate.
 
 Written by the BrokerFetcher that holds it, and by delivery and offset reset, which it calls.
 """
@@ -44,9 +44,9 @@ class FetchState(msgspec.Struct, eq=False):
     leader_epoch: int = -1
     """In which its leader leads it; -1 if brokers do not say."""
     verified: bool = False
-    """The present leader has served a fetch at the position, after `log_check`."""
+    """The present leader has served a fetch at the position, after `find_divergence`."""
     diverging: Diverging | None = None
-    """The log does not hold what was read before the position: `log_check` has found it, the reset policy decides."""
+    """The log does not hold what was read before the position: see `find_divergence`. The reset policy decides."""
     decoding: bool = False
     """The last response may not have moved the position."""
     expansion: float = EXPANSION

@@ -1,6 +1,7 @@
 """The fetchers of one membership: one per broker, and the LeaderFinder that feeds them.
 
-Claims start partitions here. Closing a partition's progress stops its fetching: there is nothing to stop or wait for.
+The claimer starts partitions here. Closing a partition's progress stops its fetching: there is nothing to stop or wait
+for.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class LeaderFinder:
             time = now()
             due = {p: state for p, state in self._leaderless.items() if state.open and state.retry_at <= time}
             if due:
-                await self._look_up(due)
+                await self.look(due)
                 continue
             self._leaderless = {p: state for p, state in self._leaderless.items() if state.open}
             self._leaderless_since = {p: since for p, since in self._leaderless_since.items() if p in self._leaderless}
@@ -79,7 +80,8 @@ class LeaderFinder:
             with anyio.move_on_after(min(pauses) if pauses else None):
                 await self._wanted.wait()
 
-    async def _look_up(self, due: dict[TopicPartition, FetchState]) -> None:
+    async def look(self, due: dict[TopicPartition, FetchState]) -> None:
+        """Ask once for the leaders of these partitions: those that have one go to its fetcher, the others pause."""
         leaders = await self._ask(due)
         found: dict[Broker, list[FetchState]] = {}
         for partition, state in due.items():

@@ -2,7 +2,8 @@
 
 A position found is stored, fenced, before anything is delivered from it: otherwise another member that takes over
 before the first commit would resolve `largest` again and lose the records in between. Positions of a replayable sink
-never move back silently, because its destination already has the records.
+never move back silently, because its destination already has the records. Before a log is read, it is asked whether it
+still holds what was read before the position (`find_divergence`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The proofs that an offset has no record:
 - It lies before the first batch of an answer to a request for it. A broker answers with the batch that holds the
   offset, or with the next one, in whichever segment that is (`LocalLog.read`, Kafka 3.9). That batch may begin behind
   the range. This is no proof if the log begins behind the offset: retention has removed what was there.
-- The log has nothing from the offset on that can be read: a hole at its end, which `empty_answers` proves.
+- The log has nothing from the offset on that can be read: a hole at its end, which `EmptyAnswers` proves.
 
 An empty answer proves nothing else. The range is asked for again, with a longer `max_wait` each time, and fails in the
 end with what was waited for.

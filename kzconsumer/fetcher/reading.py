@@ -1,4 +1,7 @@
-"""How a fetcher decodes what it fetched, chosen once for a member by the form in which its consumer wants records."""
+"""What a fetcher asks for and makes of an answer, without IO: forms of records, empty answers, error codes, gaps.
+
+How fetched bytes are decoded is chosen once for a member, by the form in which its consumer wants records.
+"""
 
 from __future__ import annotations
 

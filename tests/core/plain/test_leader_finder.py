@@ -62,7 +62,7 @@ async def test_a_missing_leader_is_logged_after_a_while_and_once(time: list[floa
         for seconds in (0.0, PATIENCE - 0.1, PATIENCE, PATIENCE + 5):
             time[0] = 100.0 + seconds
             finder.add([state])
-            await finder._look_up({state.topic_partition: state})
+            await finder.look({state.topic_partition: state})
             assert len(logs) == (seconds >= PATIENCE)
     assert logs[0]["event"] == "partition has no leader"
 
@@ -75,7 +75,7 @@ async def test_a_partition_that_comes_back_has_its_while_again(time: list[float]
             time[0] = 100.0 + seconds
             state = leaderless()
             finder.add([state])
-            await finder._look_up({state.topic_partition: state})
+            await finder.look({state.topic_partition: state})
             state.progress.close()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(finder.run)

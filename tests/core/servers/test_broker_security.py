@@ -240,14 +240,14 @@ async def test_a_missing_listener_is_reported_once(
     secured: Secured, unique: str, change: dict[str, str], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lookups = 0
-    look_up = LeaderFinder._look_up
+    look_up = LeaderFinder.look
 
     async def counted(finder: LeaderFinder, due: dict[TopicPartition, FetchState]) -> None:
         nonlocal lookups
         await look_up(finder, due)
         lookups += 1
 
-    monkeypatch.setattr(LeaderFinder, "_look_up", counted)
+    monkeypatch.setattr(LeaderFinder, "look", counted)
     cluster = secured.cluster_of("3.9.1")
     await create_topic(cluster.connect, unique, 1)
     with structlog.testing.capture_logs() as reported:
