@@ -28,8 +28,8 @@ from tests.support.spark_session import spooled
 pytestmark = pytest.mark.timeout(300)
 
 DDL = (
-    "i INT, s STRING, d DOUBLE, f FLOAT, t TIMESTAMP, n TIMESTAMP_NTZ, day DATE, c DECIMAL(10,2), `all` DECIMAL(38,10),"
-    " b BINARY, a ARRAY<STRUCT<s: STRING, i: INT>>, m MAP<STRING, STRING>, bo BOOLEAN,"
+    "i INT, s STRING, s1 STRING, d DOUBLE, f FLOAT, t TIMESTAMP, n TIMESTAMP_NTZ, day DATE, c DECIMAL(10,2),"
+    " `all` DECIMAL(38,10), b BINARY, a ARRAY<STRUCT<s: STRING, i: INT>>, m MAP<STRING, STRING>, bo BOOLEAN,"
     " u STRUCT<w: STRUCT<x: INT, y: STRING>, ts: ARRAY<TIMESTAMP>, ds: ARRAY<DOUBLE>>"
 )
 
@@ -41,6 +41,8 @@ GOOD: dict[str, str | None] = {
     **dict.fromkeys(("{ \n}", "\t{\r\n\t}\n"), "{}"),
     **dict.fromkeys(('{\n "i": 1\n}\n', '\r\n {"i":1 }', '{"i":1,"z":{"y":[{},"}{"]}}\t'), '{"i":1}'),
     **dict.fromkeys(('{"s" : 1.50}', "{'s':1.50}", '{"\\u0073":1.50}', '{"z":{"s":"1.5"},"s":1.50}'), '{"s":"1.50"}'),
+    "{'s1':1.50}": '{"s1":"1.50"}',
+    "{'s1':'1 of 2','s':1.50}": '{"s":"1.50","s1":"1 of 2"}',
     '{"s":"1.5","d":1.5}': None,
     '{"s":"1.5","a":[{"s":1.50},{"s":"2.5"}]}': '{"s":"1.5","a":[{"s":"1.50"},{"s":"2.5"}]}',
     '{"s":12345678901234567.89}': '{"s":"12345678901234567.89"}',
@@ -107,6 +109,7 @@ BAD: dict[str, str] = {
     '{"t":"T12:00Z"}': "has a field t that is no TIMESTAMP",
     '{"t":"2026"}': "has a field t that is no TIMESTAMP",
     '{"t":"1700000000"}': "has a field t that is no TIMESTAMP",
+    "{'t':'1700000000'}": "has a field t that is no TIMESTAMP",
     '{"t":"\\u0031700000000"}': "has a field t that is no TIMESTAMP",
     '{"t":1700000000000}': "has a field t that is no TIMESTAMP",
     '{"t":170000000000000000}': "has a field t that is no TIMESTAMP",

@@ -161,9 +161,10 @@ def _natively(frame: DataFrame, name: Field, json: JsonReading | None) -> DataFr
     """As text, or as JSON of a schema."""
     text = F.col(name).cast("string")
     error = F.when(F.col(name).isNotNull() & ~F.is_valid_utf8(text), F.lit("is not UTF-8"))
+    frame = frame.withColumn(error_of(name), error)
+    is_text = F.col(error_of(name)).isNull()
     if json is None:
-        return frame.withColumns({error_of(name): error, name: F.when(error.isNull(), text)})
-    found = json.read(frame, text)
-    error = error.when(F.col(name).isNotNull(), found.reason)
-    marked = found.frame.withColumn(error_of(name), error)
-    return marked.withColumn(name, F.when(F.col(error_of(name)).isNull(), found.value)).drop(*found.used)
+        return frame.withColumn(name, F.when(is_text, text))
+    found = json.read(frame, F.when(is_text, text))
+    marked = found.frame.withColumn(error_of(name), F.coalesce(error_of(name), found.reason))
+    return marked.withColumn(name, F.when(is_text, found.value)).drop(*found.used)

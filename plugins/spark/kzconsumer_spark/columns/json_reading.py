@@ -7,8 +7,9 @@ the nearest double. Here such a value is exact, or bad:
 - The last brace of the text is replaced by one more member, of a random name, and a brace. Only if the text is one
   object that ends with that brace the member is found at the top of the first document.
 - Dates and times are read as text, and decimals with further digits. They are converted if that changes nothing.
-- A few records have text that may have been rewritten, or an infinite number. Their text is parsed again with each
-  number in quotes, behind a random mark.
+- Each record is parsed once, and each value is tested for what may have changed it. A record of which a value may not
+  be exact, such as text that may have been a number, is parsed again with each number in quotes, behind a random mark.
+  So is a record that is bad, and gets its reason.
 
 What is asked of every text or value is a comparison or a search for a character: of Spark's functions those that take
 parts of texts, or regular expressions, may cost as much as parsing the record.
@@ -20,7 +21,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -52,8 +53,8 @@ from kzconsumer_spark.columns.decoders import Unsupported
 
 _CORRUPT: Final = "__kz_corrupt"
 _FIRST: Final = "__kz_json"
-_AGAIN: Final = "__kz_json_again"
-_VALUE: Final = "__kz_json_value"
+_TEXT: Final = "__kz_json_text"
+_RESULT: Final = "__kz_json_result"
 _SECONDS: Final = (FIRST_MS // 1000, LAST_MS // 1000)  # the first and the last of the years 1 to 9999
 _DIGITS: Final = 38
 _NOT_ONE: Final = "is not one JSON object alone"
@@ -65,7 +66,10 @@ _ANY_NUMBER: Final = r"[:,\[]\s*[-+.0-9]"
 #: What Java makes of a double.
 _DOUBLE: Final = r"^-?[0-9]+\.[0-9]+(E-?[0-9]+)?$"
 #: A number, and before it what is outside of numbers, strings whole. Java repeats possessive groups without recursion.
-_NUMBER: Final = r'\G((?:[^"0-9+\-NI]++|"(?:[^"\\]++|\\.)*+")*+)' r"([-+]?(?:[0-9][0-9.eE+\-]*+|NaN|INF|Infinity))"
+_NUMBER: Final = (
+    r"""\G((?:[^"'0-9+\-NI]++|"(?:[^"\\]++|\\.)*+"|'(?:[^'\\]++|\\.)*+')*+)"""
+    r"([-+]?(?:[0-9][0-9.eE+\-]*+|NaN|INF|Infinity))"
+)
 
 
 _READ: Final = (
@@ -120,37 +124,47 @@ class JsonReading:
         self._exact = _exact_type(schema)
 
     def read(self, frame: DataFrame, text: Column) -> Read:
-        """`text` is UTF-8. The reason may be null, and so may the value be, where the text is null.
+        """`text` is UTF-8 or null. Value and reason are null where it is null."""
+        frame = frame.withColumn(_TEXT, self._ended(text))
+        frame = frame.withColumn(_FIRST, self._parsed(F.col(_TEXT), _read_type(self._schema), BooleanType()))
+        first, ended, values = F.col(_FIRST), F.col(_TEXT), _Values(self._mark)
+        no_reason = F.lit(None).cast("string").alias("reason")
+        quick = F.struct(values.struct(self._schema, first, None).alias("value"), no_reason)
+        is_exact = self._is_whole(first) & first[_CORRUPT].isNull() & values.is_exact(self._schema, first, ended)
+        strict = F.when(ended.isNotNull(), _apart(self._strict, first, ended))
+        frame = frame.withColumn(_RESULT, F.when(is_exact, quick).otherwise(strict))
+        return Read(frame, F.col(_RESULT)["value"], F.col(_RESULT)["reason"], (_TEXT, _FIRST, _RESULT))
 
-        What few records need is computed by `_apart`: Java compiles no method that is long.
-        """
-        ended = self._ended(text)
-        frame = frame.withColumn(_FIRST, self._parsed(ended, _read_type(self._schema), IntegerType()))
-        first, corrupt, whole = F.col(_FIRST), F.col(_FIRST)[_CORRUPT], self._is_whole(_FIRST)
-        reason = F.when(~whole, F.lit(_NOT_ONE)).when(
-            corrupt.isNotNull(), _apart(lambda found, of: _misfit(self._schema, found, of), first, text)
-        )
-        value = self._value(first, None)
-        if self._exact is not None:
-            unsure = whole & corrupt.isNull() & _unsure(self._schema, first, text)
-            frame = frame.withColumn(_AGAIN, F.when(unsure, _apart(self._parsed_again, ended)))
-            exact, is_read_again = F.col(_AGAIN), F.col(_AGAIN).isNotNull()
-            value = F.when(is_read_again, _apart(self._value, first, exact)).otherwise(value)
-            reason = reason.when(is_read_again & ~self._is_whole(_AGAIN), F.lit(_NOT_ONE)).when(
-                is_read_again, _apart(self._reason, first, exact, F.col(_VALUE))
-            )
-        frame = frame.withColumn(_VALUE, value)
-        reason = reason.otherwise(self._reason(first, None, F.col(_VALUE)))
-        return Read(frame, F.col(_VALUE), reason, (_FIRST, _AGAIN, _VALUE))
+    def _strict(self, first: Column, ended: Column) -> Column:
+        """Value and reason of a record that is bad, or that has to be parsed again."""
+        if self._exact is None:
+            return self._judged(first, None, ended)
+        again = F.when(self._is_whole(first) & first[_CORRUPT].isNull(), self._parsed_again(ended))
+        return _apart(lambda again: self._judged(first, again, ended), again)
+
+    def _judged(self, first: Column, again: Column | None, ended: Column) -> Column:
+        value = _Values(self._mark).struct(self._schema, first, again)
+        return _apart(lambda value: F.struct(value.alias("value"), self._reason(first, again, ended, value)), value)
+
+    def _reason(self, first: Column, again: Column | None, ended: Column, value: Column) -> Column:
+        wrong = _Values(self._mark).wrong(self._schema, first, again, value)
+        nothing = F.lit(None).cast("string")
+        reason = F.when(~self._is_whole(first), F.lit(_NOT_ONE))
+        reason = reason.when(first[_CORRUPT].isNotNull(), _misfit(self._schema, first, ended))
+        if again is not None:
+            reason = reason.when(~self._is_whole(again), F.lit(_NOT_ONE))
+        each = (F.when(one.here, F.lit(_no(one.path, one.kind))) for one in wrong)
+        return reason.otherwise(F.coalesce(*each, nothing)).alias("reason")
 
     def _ended(self, text: Column) -> Column:
-        """With the member `_end` before the last brace; null if more than white space is behind that."""
+        """With the member `_end` before the last brace; empty if more than white space is behind that."""
         behind = F.substring_index(text, "}", -1)
         length = F.octet_length(text) - F.octet_length(behind) - 1
         inside = F.substring(text.cast("binary"), F.lit(1), length).cast("string")
         is_empty = F.ltrim(inside, F.lit("{" + _SPACE)) == ""
-        end = F.when(is_empty, F.lit(f'"{self._end}":1}}')).otherwise(F.lit(f',"{self._end}":1}}'))
-        return F.when(F.ltrim(behind, F.lit(_SPACE)) == "", F.concat(inside, end))
+        end = F.when(is_empty, F.lit(f'"{self._end}":true}}')).otherwise(F.lit(f',"{self._end}":true}}'))
+        blank = F.ltrim(behind, F.lit(_SPACE)) == ""
+        return F.when(blank, F.concat(inside, end)).when(text.isNotNull(), F.lit(""))
 
     def _parsed(self, ended: Column, schema: DataType, end: DataType) -> Column:
         assert isinstance(schema, StructType)
@@ -163,17 +177,9 @@ class JsonReading:
         marked = F.regexp_replace(ended, F.lit(_NUMBER), F.lit(f'$1"{self._mark}$2"'))
         return self._parsed(marked, self._exact, StringType())
 
-    def _is_whole(self, parsed: str) -> Column:
+    def _is_whole(self, parsed: Column) -> Column:
         """Whether the text was one document."""
-        return F.col(parsed)[self._end].isNotNull()
-
-    def _value(self, found: Column, exact: Column | None) -> Column:
-        return F.when(found.isNotNull(), _Values(self._mark).struct(self._schema, found, exact))
-
-    def _reason(self, found: Column, exact: Column | None, value: Column) -> Column:
-        wrong = _Values(self._mark).wrong(self._schema, found, exact, value)
-        nothing = F.lit(None).cast("string")
-        return F.coalesce(*(F.when(each.here, F.lit(_no(each.path, each.kind))) for each in wrong), nothing)
+        return parsed[self._end].isNotNull()
 
 
 class _Values:
@@ -210,6 +216,50 @@ class _Values:
             case DecimalType():
                 return found.try_cast(kind)
         return found
+
+    def is_exact(self, kind: DataType, found: Column, text: Column, number: str = "") -> Column:
+        """Whether `_value` makes of `found` alone what is in the text. It may be null, and false where that is so.
+
+        `number` is an expression that finds a number in the text in the place of the value, and perhaps others.
+        """
+        value = self._value(kind, found, None)
+        match kind:
+            case StructType():
+                parts = (self.is_exact(each.dataType, found[each.name], text, _number_of(each)) for each in kind)
+                return reduce(and_, parts, F.lit(True))
+            case ArrayType():
+                return self._are_exact(kind.elementType, found, found, text)
+            case MapType():
+                return self._are_exact(kind.valueType, found, F.map_values(found), text)
+            case StringType():
+                # Its first character decides, for all but numbers.
+                begins = found.startswith("{") | found.startswith("[") | found.startswith('"')
+                number_like = (found == "0") | (F.contains(found, F.lit(".")) & found.rlike(_DOUBLE))
+                # A name may be written by its numbers.
+                bare = F.contains(text, F.lit("\\u")) | text.rlike(number)
+                bare = F.when((found >= "-") & (found < ":") & number_like, bare)
+                return found.isNull() | ~(begins | F.coalesce(bare, F.lit(False)))
+            case FloatType() | DoubleType():
+                return found.isNull() | (F.abs(found) != float("inf"))
+            case TimestampType():
+                marks = (F.lit('"'), F.lit("'"))
+                quoted = reduce(or_, (F.contains(text, F.concat(mark, found, mark)) for mark in marks))
+                is_bare = ~quoted & ~F.contains(text, F.lit("\\u"))
+                return found.isNull() | (value.isNotNull() & F.when(_is_dated(found), F.lit(True)).otherwise(is_bare))
+            case TimestampNTZType():
+                return found.isNull() | F.year(found).between(1, 9999)
+            case DateType():
+                return found.isNull() | value.isNotNull()
+            case DecimalType() if kind.precision == _DIGITS:
+                return found.isNull()
+            case DecimalType():
+                return found.isNull() | (value.cast(_wide(kind)) == found)
+        return F.lit(True)
+
+    def _are_exact(self, kind: DataType, found: Column, items: Column, text: Column) -> Column:
+        if not _can_be_inexact(kind):
+            return F.lit(True)
+        return found.isNull() | F.forall(items, lambda each: self.is_exact(kind, each, text, _ANY_NUMBER))
 
     def wrong(
         self, kind: DataType, found: Column, exact: Column | None, value: Column, path: str = ""
@@ -266,35 +316,6 @@ class _Values:
         return F.regexp_replace(exact, F.lit(f'"?{self._mark}([^"]*)"?'), F.lit("$1"))
 
 
-def _unsure(kind: DataType, found: Column, text: Column, number: str = "") -> Column:
-    """Whether a record has to be parsed again for a value of a type that has an `_exact_type`.
-
-    `number` is an expression that finds a number in the text in the place of the value, and perhaps others.
-    """
-    match kind:
-        case StructType():
-            known = [each for each in kind if _exact_type(each.dataType) is not None]
-            return reduce(or_, (_unsure(each.dataType, found[each.name], text, _number_of(each)) for each in known))
-        case ArrayType():
-            here = F.exists(found, lambda each: _unsure(kind.elementType, each, text, _ANY_NUMBER))
-        case MapType():
-            here = F.exists(F.map_values(found), lambda each: _unsure(kind.valueType, each, text, _ANY_NUMBER))
-        case StringType():
-            # Its first character decides, for all but numbers.
-            begins = found.startswith("{") | found.startswith("[") | found.startswith('"')
-            number_like = (found == "0") | (F.contains(found, F.lit(".")) & found.rlike(_DOUBLE))
-            bare = F.contains(text, F.lit("\\u")) | text.rlike(number)  # a name may be written by its numbers
-            here = begins | ((found >= "-") & (found < ":") & number_like & bare)
-        case FloatType() | DoubleType():
-            here = F.abs(found) == float("inf")
-        case TimestampType():
-            quoted = F.contains(text, F.concat(F.lit('"'), found, F.lit('"')))
-            here = ~_is_dated(found) & found.rlike(_INTEGER) & (quoted | F.contains(text, F.lit("\\u")))
-        case _:  # a decimal of all digits
-            here = found.isNotNull()
-    return F.coalesce(here, F.lit(False))
-
-
 def _number_of(field: StructField) -> str:
     if re.search(r'["\'\\/\x00-\x1f]', field.name):
         return ":"  # the name may be written in several ways
@@ -302,12 +323,14 @@ def _number_of(field: StructField) -> str:
 
 
 def _apart(make: Callable[..., Column], *columns: Column) -> Column:
-    """The same as `make(*columns)`, evaluated by Spark's interpreter, as functions of arrays are.
+    """The same as `make(*columns)`, evaluated by Spark's interpreter, as `zip_with` is; Spark 4.3 compiles `transform`.
 
     So it adds nothing to the method that Spark generates: Java compiles none of more than 8000 bytes.
     """
     parts = F.struct(*(column.alias(f"c{number}") for number, column in enumerate(columns)))
-    made = F.transform(F.array(parts), lambda part: make(*(part[f"c{number}"] for number in range(len(columns)))))
+    made = F.zip_with(
+        F.array(parts), F.array(parts), lambda part, _: make(*(part[f"c{number}"] for number in range(len(columns))))
+    )
     return F.get(made, F.lit(0))
 
 
@@ -324,6 +347,10 @@ def _can_be_wrong(kind: DataType) -> bool:
         case MapType():
             return _can_be_wrong(kind.valueType)
     return isinstance(kind, FloatType | DoubleType | TimestampType | DateType | TimestampNTZType | DecimalType)
+
+
+def _can_be_inexact(kind: DataType) -> bool:
+    return _can_be_wrong(kind) or _exact_type(kind) is not None
 
 
 def _is_dated(text: Column) -> Column:
