@@ -77,6 +77,10 @@ Reason: TypeAlias = Literal[
 ]
 
 
+#: The reasons why there was no answer, for which a figure is not examined rather than known to be unknown.
+UNASKED: frozenset[Reason] = frozenset(("not read yet", "reading too old", "brokers unreachable", "not permitted"))
+
+
 class Why(msgspec.Struct, frozen=True):
     """Why a value is unknown; `since` when, if that is known; `detail` is an error's text, for people."""
 
@@ -232,6 +236,23 @@ def _unknown(
         topic=facts.topic, partition=facts.partition, lag=None, at_least=0, age=age, why=why, seconds=None,
         why_seconds=why, lost=lost, behind=behind, left=left,
     )  # fmt: skip
+
+
+# What others can know of a partition that a member owns: its owner node, its stored offset, and its log.
+
+#: Seconds in which a member that works has stored an offset: longer than it collects records or waits to commit.
+STALLED_FOR_OTHERS = 300.0
+
+
+def standing_for_others(found: PartitionLag, owned: float, committed: float | None) -> float | None:
+    """Seconds for which the owner of a partition that is behind has stored no offset though it had records to process.
+
+    `owned`: seconds since it was claimed; `committed`: since its offset was stored, None if that is not known. The
+    result is less than STALLED_FOR_OTHERS, or all three times are known, or it is None.
+    """
+    known = [each for each in (owned, committed, found.seconds) if each is not None]
+    standing = min(known)
+    return standing if len(known) == 3 or standing < STALLED_FOR_OTHERS else None
 
 
 # One partition, looked at again and again: growth, rates, and since when it stands still.

@@ -15,12 +15,10 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
 from kzconsumer.registry.group_records import GroupRun, TopicEnds, encode_group_run
 from kzconsumer.zookeeper.operations import Node
-from kzconsumer_tools.groups.advice import ADVICE
+from kzconsumer_tools.groups.advice import ADVICE, Symptom, examined
 from kzconsumer_tools.groups.diagnosis import (
-    Symptom,
     deletion,
     examine,
-    examined,
     lasting,
     leftovers,
     not_asked,
@@ -101,10 +99,10 @@ def test_logs_that_do_not_answer() -> None:
     nodes = group({"g_a": ours(orders=1)}, {f"orders/{n}": node("g_a-0", OURS) for n in range(4)})
     first, second, *_ = (TopicPartition("orders", n) for n in range(4))
     silent: dict[TopicPartition, Why] = {first: Why("brokers unreachable", detail="refused")}
-    found = examined("g", examine(nodes, silent, ASSIGNORS), not_asked(nodes, silent))
+    found = examined("g", examine(nodes, silent, ASSIGNORS), not_asked(silent, {}, nodes))
     assert (found.health, found.findings, found.not_asked) == ("not examined", (), ("the log of 1 partition: refused",))
     silent[second] = Why("no leader", detail="LEADER_NOT_AVAILABLE")
-    found = examined("g", examine(nodes, silent, ASSIGNORS), not_asked(nodes, silent))
+    found = examined("g", examine(nodes, silent, ASSIGNORS), not_asked(silent, {}, nodes))
     assert (found.health, [each.id for each in found.findings]) == ("unhealthy", ["no_leader"])
     assert found.findings[0].see == "troubleshooting.html#no-partition-leader"
 

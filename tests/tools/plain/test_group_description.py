@@ -11,7 +11,8 @@ from kzconsumer.lag.partition import Reason
 from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
 from kzconsumer.registry.group_records import encode_registration
 from kzconsumer.zookeeper.operations import Node, Stat
-from kzconsumer_tools.groups.diagnosis import examine, examined, not_asked, verify
+from kzconsumer_tools.groups.advice import examined
+from kzconsumer_tools.groups.diagnosis import examine, not_asked, verify
 from kzconsumer_tools.groups.group_description import GroupDescription, IdleStream, describe
 from kzconsumer_tools.groups.group_lag import GroupSummary, worst_first
 from kzconsumer_tools.groups.group_nodes import GroupNodes, facts, topic_of_node
@@ -170,7 +171,7 @@ def test_owner_nodes_of_clients_without_threads_name_the_member(name: str) -> No
 def test_nodes_of_another_client_leave_the_health_unknown() -> None:
     """A Storm spout keeps its offsets in nodes of its own: nothing is known of them, and 0 would be a lie."""
     nodes = msgspec.structs.replace(group({}, {}), foreign=("partition_0", "partition_1"))
-    found = examined("g", examine(nodes, {}, {}), not_asked(nodes, {}))
+    found = examined("g", examine(nodes, {}, {}), not_asked({}, {}, nodes))
     assert (found.health, found.findings) == ("not examined", ())
     assert "a Storm spout: partition_0, partition_1" in symptoms_table(found, "no problem").replace("\n    ", " ")
     assert symptoms_table(found, "no problem").endswith("not everything could be asked.")

@@ -6,13 +6,25 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kzconsumer.lag.partition import Why
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer_tools.groups.group_lag import GroupLag, LogRange, group_lag, next_offsets, partitions_of
+from kzconsumer.zookeeper.operations import Node
+from kzconsumer_tools.groups.advice import examined
+from kzconsumer_tools.groups.diagnosis import examine, not_asked, of_progress
+from kzconsumer_tools.groups.group_lag import (
+    GroupLag,
+    LogRange,
+    group_lag,
+    next_offsets,
+    partition_lags,
+    partitions_of,
+    standing_of,
+)
 from kzconsumer_tools.groups.group_nodes import facts
 from kzconsumer_tools.tables.group_tables import lag_table
-from tests.tools.plain.test_group_description import group, node
+from tests.tools.plain.test_group_description import OURS, group, node, ours
 
 AFTER = "offset after the log's end"
 NOW = 1_700_000_000.0
@@ -69,6 +81,63 @@ def test_what_is_known_is_shown_beside_what_is_not() -> None:
     assert head == (
         "group g: lag at least 3 (2 unknown: 1 no leader, 1 offset unreadable), behind at least 2 s; 3 partitions"
     )
+
+
+def at(node: Node, ago: float) -> Node:
+    """Created and changed so long before NOW."""
+    ms = round((NOW - ago) * 1000)
+    return replace(node, stat=replace(node.stat, ctime=ms, mtime=ms))
+
+
+@pytest.mark.parametrize(
+    ("owned", "committed", "age", "health"),
+    [
+        (301, 301, 301, "unhealthy"),
+        (299, 301, 301, "healthy"),  # it has just been claimed
+        (301, 299, 301, "healthy"),  # it advances, however far behind
+        (301, 301, 299, "healthy"),  # nothing was left to read until just now
+        (301, 301, None, "not examined"),  # brokers before 0.10
+        (301, None, 301, "not examined"),  # stored with the brokers
+        (299, None, None, "healthy"),
+        (301, None, 299, "healthy"),
+    ],
+)
+def test_an_owner_that_stands_still_is_seen_from_outside(
+    owned: float, committed: float | None, age: float | None, health: str
+) -> None:
+    stored = {"orders/0": at(node("3"), committed)} if committed is not None else {}
+    nodes = group({"m": ours(orders=1)}, {"orders/0": at(node("m-0", OURS), owned)}, stored)
+    known = replace(facts(nodes), offsets={ORDERS[0]: 3, ORDERS[1]: 1})
+    logs: dict[TopicPartition, LogRange | Why] = {each: LogRange(0, 10) for each in ORDERS[:2]}
+    written: dict[TopicPartition, int | Why] = {ORDERS[0]: round((NOW - age) * 1000) if age else Why("no timestamps")}
+    standing = standing_of(nodes, known, partition_lags(known, ORDERS[:2], logs, written, NOW), NOW)
+    assert list(standing) == ORDERS[:1], "nobody owns the other one"
+    found = examined("g", of_progress(nodes, known, logs, standing), not_asked(logs, standing))
+    assert found.health == health
+    assert [each.text for each in found.findings] == (
+        ["records wait, and m-0 has stored no offset for 5 min 1 s"] if health == "unhealthy" else []
+    )
+    doctor = examined("g", examine(nodes, logs, {}, known, standing), not_asked(logs, standing, nodes))
+    assert [each for each in doctor.findings if each.id == "stalled"] == list(found.findings)
+    assert doctor.not_asked == found.not_asked
+
+
+def test_an_offset_of_the_brokers_has_no_time() -> None:
+    """ZooKeeper's node of it is an earlier one, which says nothing of when the brokers' was stored."""
+    nodes = group({"m": ours(orders=1)}, {"orders/0": at(node("m-0", OURS), 999)}, {"orders/0": at(node("3"), 999)})
+    written: dict[TopicPartition, int | Why] = {ORDERS[0]: round((NOW - 999) * 1000)}
+    for stored, standing in ((3, 999.0), (5, None)):
+        known = replace(facts(nodes), offsets={ORDERS[0]: stored})
+        lags = partition_lags(known, ORDERS[:1], {ORDERS[0]: LogRange(0, 10)}, written, NOW)
+        assert standing_of(nodes, known, lags, NOW) == {ORDERS[0]: standing}
+
+
+def test_an_owner_that_has_read_everything_does_not_stand_still() -> None:
+    nodes = group({"m": ours(orders=1)}, {"orders/0": at(node("m-0", OURS), 999)}, {"orders/0": at(node("10"), 999)})
+    known = facts(nodes)
+    for end, behind in ((10, False), (11, True)):
+        lags = partition_lags(known, ORDERS[:1], {ORDERS[0]: LogRange(0, end)}, {}, NOW)
+        assert bool(standing_of(nodes, known, lags, NOW)) == behind
 
 
 def test_the_offset_of_a_deleted_topic_is_no_lag_and_has_a_cure() -> None:

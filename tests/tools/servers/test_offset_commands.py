@@ -523,14 +523,16 @@ async def test_without_any_broker(
     async with session(connect) as chroot:
         await put(chroot, "/brokers/topics/t", b'{"version":1,"partitions":{"0":[1]}}')
         await store(chroot, "g", "t", {0: b"3"})
-        unknown = f"kzconsumer: the end of 1 log is unknown: {connect}: no broker answers: none is up\n"
+        unknown = "Not examined:\n  the log of 1 partition: "
         done = await kzconsumer("lag", "g", "-o", "json")
-        assert (done.status, done.err) == (1, unknown)
+        assert (done.status, done.err) == (4, "")
         found = json.loads(done.out)
         assert [(each["stored"], each["lag"], each["seconds"]) for each in found["partitions"]] == [(3, None, None)]
         assert (found["lag"], found["seconds"], found["unknown"]) == (None, None, {"brokers unreachable": 1})
+        assert (found["health"], len(found["not_asked"])) == ("not examined", 1)
+        assert (await kzconsumer("lag", "--all")).status == 4
         shown = await kzconsumer("lag", "g")
-        assert (shown.status, shown.err) == (1, unknown)
+        assert (shown.status, unknown in shown.out) == (4, True)
         head = "group g: lag unknown (brokers unreachable), behind unknown; 1 partition"
         assert shown.out.splitlines()[0] == head
         examined = await kzconsumer("groups", "doctor", "g")
@@ -581,6 +583,40 @@ async def test_watching_the_lag(filled: tuple[Cluster, str], zookeeper: ZooKeepe
                 pass
             process.send_signal(signal.SIGINT)
             assert await process.wait() == 130
+
+
+async def test_a_member_that_stands_still_is_no_healthy_group(
+    filled: tuple[Cluster, str],
+    kzconsumer: CommandLine,
+    zookeeper: ZooKeeperSession,
+    unique: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It owns its partitions, and stores no offset: doctor, describe, lag and lag --all agree."""
+    _, topic = filled
+    root = f"/consumers/{unique}"
+    registration = b'{"version":1,"subscription":{"%s":1},"pattern":"static"}' % topic.encode()
+    await zookeeper.ensure(f"{root}/ids")
+    await zookeeper.create(f"{root}/ids/m", registration, ephemeral=True)
+    await zookeeper.ensure(f"{root}/owners/{topic}")
+    for number in range(4):
+        await zookeeper.create(f"{root}/owners/{topic}/{number}", b"m-0", ephemeral=True)
+    await store(zookeeper, unique, topic, dict.fromkeys(range(4), b"3"))
+    commands: list[tuple[str, ...]] = [("groups", "doctor", unique), ("groups", "describe", unique), ("lag", unique)]
+    for words in commands:
+        assert (await kzconsumer.json(*words))["health"] == "healthy", "it has had no time"
+    for module in ("kzconsumer.lag.partition", "kzconsumer_tools.groups.diagnosis"):
+        monkeypatch.setattr(f"{module}.STALLED_FOR_OTHERS", 0.5)
+    await anyio.sleep(0.6)
+    paths = {f"{root}/offsets/{topic}/{number}" for number in range(4)}
+    for words, status in zip(commands, (3, 0, 3), strict=True):
+        found = await kzconsumer.json(*words, status=status)
+        assert (found["health"], {each["path"] for each in found["findings"]}) == ("unhealthy", paths), words
+        assert {each["id"] for each in found["findings"]} == {"stalled"}
+    (row,) = await kzconsumer.json("lag", "--all", "--include", unique, status=3)
+    assert row["stalled"] == 4
+    assert "4 partitions stalled" in (await kzconsumer("lag", "--all", "--include", unique)).out
+    assert "m-0 has stored no offset for" in (await kzconsumer("lag", unique)).out
 
 
 async def test_the_findings_of_groups_doctor(

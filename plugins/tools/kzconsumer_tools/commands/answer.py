@@ -7,10 +7,11 @@ import json
 import re
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,6 +20,7 @@ from kzconsumer.cli.arguments import whole_number
 from kzconsumer.display import all_printable, printable
 from kzconsumer.durable_files import sync_directory, write_new
 from kzconsumer.errors import NotDoneError, OutputError
+from kzconsumer.lag.totals import Verdict
 from kzconsumer.settings.values import read_topic
 from kzconsumer_tools.offsets.changes import Reset
 
@@ -26,6 +28,9 @@ T = TypeVar("T")
 
 EXIT_UNHEALTHY = 3
 EXIT_NOT_EXAMINED = 4
+EXIT_OF: Mapping[Verdict, int] = MappingProxyType(
+    {"healthy": 0, "unhealthy": EXIT_UNHEALTHY, "not examined": EXIT_NOT_EXAMINED}
+)
 
 
 def add_output(action: argparse.ArgumentParser) -> None:

@@ -41,7 +41,7 @@ from kzconsumer_tools.commands.cluster_option import (
     group_name,
     required_group,
 )
-from kzconsumer_tools.groups.diagnosis import examined
+from kzconsumer_tools.groups.advice import examined
 from kzconsumer_tools.groups.group_description import GroupDescription, describe, preview
 from kzconsumer_tools.tables.group_tables import describe_table, list_table, table
 from kzconsumer_tools.tables.offset_tables import compared_table, move_table

@@ -16,6 +16,7 @@ from kzconsumer.errors import NotDoneError, NotFoundError
 from kzconsumer.registry.paths import GroupPaths, topic_of
 from kzconsumer_tools.commands.answer import (
     EXIT_NOT_EXAMINED,
+    EXIT_OF,
     EXIT_UNHEALTHY,
     add_execute_and_undo,
     ask,
@@ -32,11 +33,10 @@ from kzconsumer_tools.commands.cluster_option import (
     cluster_option,
     required_group,
 )
+from kzconsumer_tools.groups.advice import Examined, examined
 from kzconsumer_tools.groups.diagnosis import (
-    Examined,
     RepairResult,
     deletion,
-    examined,
     lasting,
     leftovers,
     removal,
@@ -116,8 +116,7 @@ def run_verify(arguments: argparse.Namespace) -> int:
 def run_doctor(arguments: argparse.Namespace) -> int:
     at = cluster_option(arguments)
     result = ask(_doctor, at, required_group(arguments, at))
-    status = {"healthy": 0, "unhealthy": EXIT_UNHEALTHY, "not examined": EXIT_NOT_EXAMINED}[result.health]
-    return show(arguments, result, lambda found: symptoms_table(found, "no problem was found"), status)
+    return show(arguments, result, lambda found: symptoms_table(found, "no problem was found"), EXIT_OF[result.health])
 
 
 async def _doctor(at: ClusterOption, group: str) -> Examined:

@@ -9,11 +9,14 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from kzconsumer.cli.arguments import seconds
-from kzconsumer.display import plural
-from kzconsumer.errors import NotDoneError
-from kzconsumer.lag.partition import Why
+from kzconsumer.lag.partition import UNASKED
 from kzconsumer_tools.commands.answer import (
+    EXIT_NOT_EXAMINED,
+    EXIT_OF,
+    EXIT_UNHEALTHY,
     add_group_names,
     add_topics,
     as_text,
@@ -30,7 +33,16 @@ from kzconsumer_tools.commands.cluster_option import (
     cluster_option,
     required_group,
 )
-from kzconsumer_tools.groups.group_lag import GroupLag, group_lag, next_offsets, partitions_of
+from kzconsumer_tools.groups.advice import examined
+from kzconsumer_tools.groups.diagnosis import not_asked, of_progress
+from kzconsumer_tools.groups.group_lag import (
+    GroupLag,
+    group_lag,
+    next_offsets,
+    partition_lags,
+    partitions_of,
+    standing_of,
+)
 from kzconsumer_tools.tables.group_tables import lag_table, list_table
 
 if TYPE_CHECKING:
@@ -48,7 +60,7 @@ def add_lag(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="how far a group is behind, in records and in seconds",
         description="Show how far each partition's stored offset is behind the end of its log: in offsets, and in "
         "seconds since the next record to be read was written, if the brokers store times (0.10 on). Changes nothing. "
-        "Exit status 1 if the end of a log is unknown because its leader does not answer.",
+        "Exit status 3 if partitions stand still or have no leader, 4 if the end of a log, or a group, cannot be read.",
         examples=("orders", "orders --topic orders:0,1 --watch", "--all", "--config orders.toml -o json"),
     )
     add_group(lag)
@@ -70,8 +82,7 @@ def run_lag(arguments: argparse.Namespace) -> int:
     if arguments.include or arguments.exclude or arguments.without_members:
         arguments.misused("--include, --exclude and --without-members choose groups of --all; give it too")
     what = None if arguments.watch else "reading the lag"
-    ask(_show, arguments, at, required_group(arguments, at), chosen_topics(arguments.topic), what=what)
-    return 0
+    return ask(_show, arguments, at, required_group(arguments, at), chosen_topics(arguments.topic), what=what)
 
 
 def _show_all(arguments: argparse.Namespace, at: ClusterOption) -> int:
@@ -83,32 +94,29 @@ def _show_all(arguments: argparse.Namespace, at: ClusterOption) -> int:
     found = worst_first(overview(at, wanted_groups(arguments)))
     if arguments.without_members:
         found = [each for each in found if not each.members]
-    return show(arguments, found, list_table, wide=partial(list_table, wide=True))
+    stands = any(each.stalled or "no leader" in each.unknown for each in found)
+    unasked = any(each.not_read or UNASKED.intersection(each.unknown) for each in found)
+    status = EXIT_UNHEALTHY if stands else EXIT_NOT_EXAMINED if unasked else 0
+    return show(arguments, found, list_table, status, wide=partial(list_table, wide=True))
 
 
-async def _show(arguments: argparse.Namespace, at: ClusterOption, group: str, scope: Scope | None) -> None:
+async def _show(arguments: argparse.Namespace, at: ClusterOption, group: str, scope: Scope | None) -> int:
     import sys
 
     import anyio
 
-    from kzconsumer.cli.main import report_error
-
     terminal = arguments.watch and arguments.output in ("table", "wide") and sys.stdout.isatty()
     while True:
-        found, failure = await read_lag(at, group, scope)
+        found = await read_lag(at, group, scope)
         text = as_text(arguments, found, lag_table, partial(lag_table, wide=True))
         print((_CLEAR if terminal else "") + text, flush=True)
         if not arguments.watch:
-            if failure is not None:
-                raise failure
-            return
-        if failure is not None:
-            report_error(failure)
+            return EXIT_OF[found.health]
         await anyio.sleep(arguments.interval)
 
 
-async def read_lag(at: ClusterOption, group: str, scope: Scope | None) -> tuple[GroupLag, NotDoneError | None]:
-    """The lag, and why a log's end is missing in it."""
+async def read_lag(at: ClusterOption, group: str, scope: Scope | None) -> GroupLag:
+    """The lag, and what is known of the group's progress."""
     import time
 
     from kzconsumer_tools.groups.group_reader import require_group
@@ -125,9 +133,9 @@ async def read_lag(at: ClusterOption, group: str, scope: Scope | None) -> tuple[
             [each for each in partitions if each in facts.existing or not facts.topics_known]
         )
         read_at, leaders = time.time(), access.leaders()
-        silent = [each for each in logs.values() if isinstance(each, Why)]
-        failure = None
-        if silent:
-            failure = NotDoneError(f"the end of {plural(len(silent), 'log')} is unknown: {silent[0].detail}")
         written = await access.written(next_offsets(view.facts, logs))
-        return group_lag(group, view.facts, partitions, logs, written, read_at, leaders), failure
+        found = group_lag(group, view.facts, partitions, logs, written, read_at, leaders)
+        standing = standing_of(view.nodes, facts, partition_lags(facts, partitions, logs, written, read_at), read_at)
+        symptoms = sorted(of_progress(view.nodes, facts, logs, standing))
+        progress = examined(group, symptoms, not_asked(logs, standing))
+        return replace(found, health=progress.health, findings=progress.findings, not_asked=progress.not_asked)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
 import msgspec
 
+from kzconsumer.lag.totals import Verdict, verdict
 from kzconsumer_tools.groups.group_nodes import FindingKind
 
 SymptomKind = (
@@ -21,6 +22,7 @@ SymptomKind = (
         "original_member",
         "owner_not_as_computed",
         "recreated_topic",
+        "stalled",
         "topic_gone",
         "topic_missing",
         "unowned_partition",
@@ -81,6 +83,11 @@ ADVICE: Mapping[SymptomKind, Advice] = MappingProxyType(
         "original_member": Advice(
             "Original members, which stop when the cluster leaves ZooKeeper: replace them first", _DESCRIBE, _UNOWNED
         ),
+        "stalled": Advice(
+            "Partitions that stand still: only the owner knows why (its status page, `top`)",
+            "lag {group}",
+            "a-partition-is-stalled",
+        ),
         "topic_gone": Advice(
             "Offsets of partitions that do not exist: `groups clean` removes them", _CLEAN, "offsets-of-deleted-topics"
         ),
@@ -105,3 +112,39 @@ ADVICE: Mapping[SymptomKind, Advice] = MappingProxyType(
         ),
     }
 )
+
+
+class Symptom(msgspec.Struct, frozen=True, order=True):
+    """One problem and the node that shows it. Its kinds: `ADVICE`."""
+
+    kind: SymptomKind
+    path: str
+    reason: str
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """A symptom as it is shown. `command`: what shows more, or removes it; `see`: the section about it."""
+
+    id: SymptomKind
+    path: str
+    text: str
+    command: str
+    see: str
+
+
+class Examined(msgspec.Struct, frozen=True):
+    """The result of `verify` and `doctor`. `not_asked`: what could not be examined, a sentence each: without findings
+    it leaves the health unknown."""
+
+    group: str
+    health: Verdict
+    findings: tuple[Problem, ...]
+    not_asked: tuple[str, ...]
+
+
+def examined(group: str, symptoms: Sequence[Symptom], not_asked: Sequence[str] = ()) -> Examined:
+    found = []
+    for each in symptoms:
+        advice = ADVICE[each.kind]
+        found.append(Problem(each.kind, each.path, each.reason, advice.command_for(group), advice.page))
+    return Examined(group, verdict(found, not_asked), tuple(found), tuple(not_asked))

@@ -6,16 +6,17 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import msgspec
 
 from kzconsumer.assignors import Assignor
-from kzconsumer.display import plural, some
+from kzconsumer.display import plural, some, span
 from kzconsumer.errors import PluginError
 from kzconsumer.group.assignment import GroupSnapshot, assignment
-from kzconsumer.lag.partition import Why
-from kzconsumer.lag.totals import Verdict, lag_text, total, verdict
+from kzconsumer.lag.partition import STALLED_FOR_OTHERS, Why
+from kzconsumer.lag.totals import MOST_NAMES, lag_text, total
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.registry.claim_record import decode_claim_record
@@ -23,38 +24,10 @@ from kzconsumer.registry.group_records import GroupRun, decode_group_run
 from kzconsumer.registry.nodes import Topic, of_earlier_topic
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Node
-from kzconsumer_tools.groups.advice import ADVICE, SymptomKind
-from kzconsumer_tools.groups.group_lag import LogRange, Logs, partition_lags, partitions_of
+from kzconsumer_tools.groups.advice import Problem, Symptom, examined
+from kzconsumer_tools.groups.group_lag import LogRange, Logs, Standing, partition_lags, partitions_of
 from kzconsumer_tools.groups.group_nodes import GroupFacts, GroupNodes, facts, members_present
 from kzconsumer_tools.node_changes import NodeChange, SavedNode, partition_of
-
-
-class Symptom(msgspec.Struct, frozen=True, order=True):
-    """One problem and the node that shows it. The kinds: `advice.ADVICE`."""
-
-    kind: SymptomKind
-    path: str
-    reason: str
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """A symptom as it is shown. `command`: what shows more, or removes it; `see`: the section about it."""
-
-    id: SymptomKind
-    path: str
-    text: str
-    command: str
-    see: str
-
-
-class Examined(msgspec.Struct, frozen=True):
-    """The result of `verify` and `doctor`. `not_asked`: what could not be examined, a sentence each: without findings
-    it leaves the health unknown."""
-
-    group: str
-    health: Verdict
-    findings: tuple[Problem, ...]
-    not_asked: tuple[str, ...]
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -72,22 +45,17 @@ def verified(nodes: GroupNodes) -> Verified:
     return Verified(nodes.group, not symptoms if symptoms or wanted else None, examined(nodes.group, symptoms).findings)
 
 
-def examined(group: str, symptoms: Sequence[Symptom], not_asked: Sequence[str] = ()) -> Examined:
-    found = []
-    for each in symptoms:
-        advice = ADVICE[each.kind]
-        found.append(Problem(each.kind, each.path, each.reason, advice.command_for(group), advice.page))
-    return Examined(group, verdict(found, not_asked), tuple(found), tuple(not_asked))
-
-
-def not_asked(nodes: GroupNodes, logs: Logs) -> list[str]:
-    """What an examination of these leaves out, a sentence each."""
+def not_asked(logs: Logs, standing: Standing, nodes: GroupNodes | None = None) -> list[str]:
+    """What an examination of these leaves out, a sentence each. `nodes`: if they are examined too."""
     missing = []
     for reason, number in Counter(each.reason for each in logs.values() if isinstance(each, Why)).items():
         if reason != "no leader":
             detail = next(each.detail for each in logs.values() if isinstance(each, Why) and each.reason == reason)
             missing.append(f"the {'log' if number == 1 else 'logs'} of {plural(number, 'partition')}: {detail}")
-    if nodes.foreign:
+    if unclear := [str(partition) for partition, seconds in sorted(standing.items()) if seconds is None]:
+        why = "neither its commits nor its next record have a time that says since when"
+        missing.append(f"whether the owner of {some(unclear, MOST_NAMES)} advances: {why}")
+    if nodes is not None and nodes.foreign:
         names = some(nodes.foreign, 3)
         missing.append(f"what {GroupPaths(nodes.group).root} has of another client, such as a Storm spout: {names}")
     return missing
@@ -113,7 +81,11 @@ def verify(nodes: GroupNodes) -> list[Symptom]:
 
 
 def examine(
-    nodes: GroupNodes, logs: Logs, assignors: Mapping[str, Assignor], offsets: GroupFacts | None = None
+    nodes: GroupNodes,
+    logs: Logs,
+    assignors: Mapping[str, Assignor],
+    offsets: GroupFacts | None = None,
+    standing: Standing = MappingProxyType({}),
 ) -> list[Symptom]:
     """All problems. Partitions without a range in `logs` are not compared with their log. `offsets`: the facts with the
     effective offsets, if those are not the nodes'.
@@ -141,7 +113,7 @@ def examine(
         ]
     effective = offsets or known
     symptoms += _outside_log(effective, group, logs)
-    symptoms += _leaderless(logs)
+    symptoms += of_progress(nodes, known, logs, standing)
     symptoms += _gone(effective, group)
     symptoms += _without_members(nodes, effective, group, logs)
     symptoms += _other_owners(nodes, known, group, assignors)
@@ -164,6 +136,18 @@ def _without_owner(known: GroupFacts, group: GroupPaths) -> Iterator[Symptom]:
     for partition in sorted(known.existing.difference(known.owners)):
         if partition.topic in _subscribed(known):
             yield Symptom("unowned_partition", group.owner(partition), "the partition has no owner")
+
+
+def of_progress(nodes: GroupNodes, known: GroupFacts, logs: Logs, standing: Standing) -> list[Symptom]:
+    """Why partitions do not advance, as the lag shows it."""
+    return [*_leaderless(logs), *_stalled(GroupPaths(nodes.group), known, standing)]
+
+
+def _stalled(group: GroupPaths, known: GroupFacts, standing: Standing) -> Iterator[Symptom]:
+    for partition, seconds in sorted(standing.items()):
+        if seconds is not None and seconds >= STALLED_FOR_OTHERS:
+            reason = f"records wait, and {known.owners[partition].thread} has stored no offset for {span(seconds)}"
+            yield Symptom("stalled", group.offset(partition), reason)
 
 
 def _leaderless(logs: Logs) -> Iterator[Symptom]:

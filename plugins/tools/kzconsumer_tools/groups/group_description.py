@@ -19,7 +19,7 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.group_records import Registration, has_wildcard
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Node
-from kzconsumer_tools.groups.diagnosis import Examined, Problem
+from kzconsumer_tools.groups.advice import Examined, Problem
 from kzconsumer_tools.groups.group_nodes import GroupFacts, GroupNodes, OwnerKind, topics_in
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -10,11 +11,22 @@ from types import MappingProxyType
 import msgspec
 
 from kzconsumer.display import count, plural, some
-from kzconsumer.lag.partition import Measured, PartitionFacts, PartitionLag, Reason, Why, partition_lag
-from kzconsumer.lag.totals import MOST_NAMES, Total, reasons, total
+from kzconsumer.lag.partition import (
+    Measured,
+    PartitionFacts,
+    PartitionLag,
+    Reason,
+    Why,
+    partition_lag,
+    standing_for_others,
+)
+from kzconsumer.lag.totals import MOST_NAMES, Total, Verdict, reasons, total
 from kzconsumer.model import Broker, TopicPartition
+from kzconsumer.registry.nodes import decode_offset
+from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import host_port
-from kzconsumer_tools.groups.group_nodes import GroupFacts
+from kzconsumer_tools.groups.advice import Problem
+from kzconsumer_tools.groups.group_nodes import GroupFacts, GroupNodes
 
 _MADE_ID = re.compile(r"(.+)-\d{13}-[0-9a-f]{8}-\d+")
 
@@ -62,7 +74,8 @@ class GroupLag(msgspec.Struct, frozen=True):
     gives `lag_at_least` and `seconds_at_least`. `unknown` and `unknown_seconds`: number of partitions by reason.
 
     `lost`: offsets deleted from the logs before they were read, None if that is not known. `gone`: offsets of
-    partitions that do not exist, which are no part of the lag. `at`: when the ends of the logs were read.
+    partitions that do not exist, which are no part of the lag. `at`: when the ends of the logs were read. `health`,
+    `findings` and `not_asked` are about progress alone: what `groups doctor` says of partitions that do not advance.
     """
 
     group: str
@@ -76,10 +89,16 @@ class GroupLag(msgspec.Struct, frozen=True):
     lost: int | None
     gone: int
     partitions: tuple[LagRow, ...]
+    health: Verdict = "not examined"
+    findings: tuple[Problem, ...] = ()
+    not_asked: tuple[str, ...] = ()
 
 
 Logs = Mapping[TopicPartition, LogRange | Why]
 """What the leader of each partition answered, or why it did not."""
+
+Standing = Mapping[TopicPartition, float | None]
+"""Partitions that a member owns and that are behind -> the result of `standing_for_others`."""
 
 
 def next_offsets(known: GroupFacts, logs: Logs) -> dict[TopicPartition, int]:
@@ -139,6 +158,28 @@ def partition_lags(
         )
         found.append(partition_lag(facts, at, at))
     return found
+
+
+def standing_of(nodes: GroupNodes, known: GroupFacts, found: Iterable[PartitionLag], at: float) -> Standing:
+    """`found`: as read `at`, in seconds since 1970."""
+    standing = {}
+    for each in found:
+        partition = TopicPartition(each.topic, each.partition)
+        node = nodes.owners.get(GroupPaths(nodes.group).owner(partition))
+        if each.behind and node is not None and known.owners[partition].kind == "member":
+            stored = _stored_at(nodes, known, partition)
+            committed = None if stored is None else at - stored
+            standing[partition] = standing_for_others(each, at - node.stat.ctime / 1000, committed)
+    return standing
+
+
+def _stored_at(nodes: GroupNodes, known: GroupFacts, partition: TopicPartition) -> float | None:
+    """When the stored offset was stored, in seconds since 1970; None for the brokers', who do not say."""
+    node = nodes.offsets.get(GroupPaths(nodes.group).offset(partition))
+    with contextlib.suppress(ValueError):
+        if node is not None and decode_offset(node.data) == known.offsets.get(partition):
+            return node.stat.mtime / 1000
+    return None
 
 
 def group_lag(
@@ -227,6 +268,7 @@ def remarks(group: GroupLag) -> Iterator[str]:
 class GroupSummary(msgspec.Struct, frozen=True):
     """One group. `ours`, `original`, `unreadable`: members by kind. `topics`: with owner or offset nodes; `owned`:
     number of owner nodes; `last_commit`: when an offset was last stored; `lag` and what follows as in `GroupLag`.
+    `stalled`: number of partitions whose owner is known to stand still.
 
     `not_read`: why the group cannot be read; then nothing else is known of it.
     """
@@ -247,6 +289,7 @@ class GroupSummary(msgspec.Struct, frozen=True):
     lost: int | None = None
     gone: int = 0
     partitions: int = 0
+    stalled: int = 0
     not_read: str = ""
 
     @property

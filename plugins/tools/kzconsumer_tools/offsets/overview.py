@@ -18,7 +18,16 @@ from kzconsumer.registry import paths
 from kzconsumer.registry.cluster import LIMIT
 from kzconsumer.zookeeper.watches import together
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
-from kzconsumer_tools.groups.group_lag import GroupLag, GroupSummary, group_lag, next_offsets, partitions_of
+from kzconsumer_tools.groups.diagnosis import of_progress
+from kzconsumer_tools.groups.group_lag import (
+    GroupLag,
+    GroupSummary,
+    group_lag,
+    next_offsets,
+    partition_lags,
+    partitions_of,
+    standing_of,
+)
 from kzconsumer_tools.groups.group_nodes import GroupFacts, GroupNodes, KnownTopic, facts
 from kzconsumer_tools.groups.group_reader import Topics, group_names, nodes_of
 
@@ -59,11 +68,12 @@ async def read_overview(
     for name, of in known.items():
         times = {each: written[each, offset] for each, offset in nexts[name].items() if (each, offset) in written}
         lag = group_lag(name, of, partitions_of(of), logs, times, at)
-        found[name] = summary(read[name], of, lag)
+        standing = standing_of(read[name], of, partition_lags(of, partitions_of(of), logs, times, at), at)
+        found[name] = summary(read[name], of, lag, len(of_progress(read[name], of, {}, standing)))
     return [found[name] for name in names]
 
 
-def summary(nodes: GroupNodes, known: GroupFacts, lag: GroupLag) -> GroupSummary:
+def summary(nodes: GroupNodes, known: GroupFacts, lag: GroupLag, stalled: int) -> GroupSummary:
     ours = sum(member.ours for member in known.members.values())
     stored = [node.stat.mtime for node in nodes.offsets.values()]
     return GroupSummary(
@@ -83,6 +93,7 @@ def summary(nodes: GroupNodes, known: GroupFacts, lag: GroupLag) -> GroupSummary
         lost=lag.lost,
         gone=lag.gone,
         partitions=len(lag.partitions) - lag.gone,
+        stalled=stalled,
     )
 
 

@@ -6,6 +6,7 @@ ZooKeeper group stores offsets is checked before and after.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, cast
 
@@ -18,9 +19,10 @@ from kzconsumer.offsets.start_rules import Storage, WithBrokers
 from kzconsumer.plugins import ASSIGNORS, list_plugins, load
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_tools import node_changes
+from kzconsumer_tools.groups.advice import Symptom
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
-from kzconsumer_tools.groups.diagnosis import Symptom, examine, not_asked
-from kzconsumer_tools.groups.group_lag import partitions_of
+from kzconsumer_tools.groups.diagnosis import examine, not_asked
+from kzconsumer_tools.groups.group_lag import next_offsets, partition_lags, partitions_of, standing_of
 from kzconsumer_tools.groups.group_nodes import GroupFacts, GroupNodes, facts, members_present, require_no_members
 from kzconsumer_tools.groups.group_reader import apply_changes, make_parents
 from kzconsumer_tools.node_changes import SavedNode, partition_of_0_7
@@ -314,8 +316,16 @@ class Look(NamedTuple):
 async def look(access: ClusterAccess, group: str, storage: Storage) -> Look:
     """Raises CoordinatorError if the brokers store offsets of the group and do not return them."""
     view = await read_view(access, await access.nodes(group), storage)
-    logs = await access.known_logs([each for each in partitions_of(view.facts) if each in view.facts.existing])
-    return Look(view, examine(view.nodes, logs, _assignors(), view.facts), not_asked(view.nodes, logs))
+    partitions = partitions_of(view.facts)
+    logs = await access.known_logs([each for each in partitions if each in view.facts.existing])
+    at = time.time()
+    standing = standing_of(view.nodes, view.facts, partition_lags(view.facts, partitions, logs, {}, at), at)
+    if unclear := {each for each, seconds in standing.items() if seconds is None}:
+        nexts = next_offsets(view.facts, logs)
+        written = await access.written({each: nexts[each] for each in unclear})
+        standing = standing_of(view.nodes, view.facts, partition_lags(view.facts, partitions, logs, written, at), at)
+    symptoms = examine(view.nodes, logs, _assignors(), view.facts, standing)
+    return Look(view, symptoms, not_asked(logs, standing, view.nodes))
 
 
 def _assignors() -> Mapping[str, Assignor]:

@@ -9,8 +9,8 @@ from textwrap import wrap
 from kzconsumer.display import count, moment, plural, span
 from kzconsumer.lag.partition import Reason
 from kzconsumer.lag.totals import age_text, lag_text, reasons
-from kzconsumer_tools.groups.advice import ADVICE
-from kzconsumer_tools.groups.diagnosis import Examined, Problem, RepairResult, Verified
+from kzconsumer_tools.groups.advice import ADVICE, Examined, Problem
+from kzconsumer_tools.groups.diagnosis import RepairResult, Verified
 from kzconsumer_tools.groups.group_description import (
     AssignmentPreview,
     Change,
@@ -126,6 +126,7 @@ def list_table(groups: Sequence[GroupSummary], *, wide: bool = False) -> str:
         notes = notes if each.unknown else []
         without = {why: n for why, n in each.unknown_seconds.items() if why not in each.unknown}
         notes += [f"age of {plural(sum(without.values()), 'partition')} unknown: {reasons(without)}"] if without else []
+        notes += [f"{plural(each.stalled, 'partition')} stalled"] if each.stalled else []
         notes += [f"{count(each.lost)} lost"] if each.lost else []
         notes += [f"{count(each.gone)} of what is gone"] if each.gone else []
         commit = moment(each.last_commit)
@@ -243,6 +244,8 @@ def lag_table(group: GroupLag, *, wide: bool = False) -> str:
         lines += ["", *(line.rstrip() for line in table)]
     said = [line for remark in remarks(group) for line in sentence(remark)]
     lines += ["", *said] if said else []
+    stuck = [*problems(group.findings, _FINDINGS_SHOWN), *unexamined(group.not_asked)]
+    lines += ["", *stuck] if stuck else []
     return "\n".join(lines)
 
 
