@@ -94,3 +94,8 @@ def broker_error(code: int, detail: str = "") -> BrokerError:
     """The exception for `code`; `detail` names the request."""
     name, retriable, refresh_metadata = error_code(code)
     return BrokerError(code, name, detail, retriable=retriable, refresh_metadata=refresh_metadata)
+
+
+def may_pass(error: BrokerError) -> bool:
+    """Whether the same request may succeed later: retriable errors, but not of a log that the broker cannot read."""
+    return error.retriable and error.code != CORRUPT_MESSAGE

@@ -160,7 +160,12 @@ async def test_watches_survive_reconnects(zookeeper: ZooKeeperServer, root: str,
 
 
 async def test_many_watches_are_armed_again_in_several_requests(zookeeper: ZooKeeperServer, root: str) -> None:
-    async with to(zookeeper) as proxy, session(proxy.connect, 30.0) as zk, session(zookeeper.connect) as other:
+    async with (
+        # Six thousand watches keep this process busy for seconds.
+        to(zookeeper) as proxy,
+        session(proxy.connect, 30.0) as zk,
+        session(zookeeper.connect, 30.0) as other,
+    ):
         await zk.ensure(root)
         paths = [f"{root}/{'long' * 40}-{number}" for number in range(6000)]  # 1.2 MB of paths: no single request
         watches = [watch for _, watch in await asyncio.gather(*(zk.watch_exists(path) for path in paths))]

@@ -184,6 +184,7 @@ def test_a_missing_file_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (BrokersUnreachableError("none is up"), True),
         (ConnectionLostError("cut"), True),
         (broker_error(error_codes.NOT_LEADER_OR_FOLLOWER, "t-0"), True),
+        (broker_error(error_codes.UNKNOWN_LEADER_EPOCH, "t-0"), True),
         (broker_error(error_codes.UNKNOWN_SERVER_ERROR, "t-0"), False),
         (broker_error(error_codes.CORRUPT_MESSAGE, "t-0"), False),
         (OffsetLostError("t-0"), False),

@@ -17,6 +17,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from kzconsumer.brokers.protocol.error_codes import may_pass
 from kzconsumer.errors import (
     BrokerError,
     BrokersUnreachableError,
@@ -279,7 +280,7 @@ class SparkSink:
                     except (BrokersUnreachableError, ConnectionLostError, ZooKeeperUnreachableError) as error:
                         outage = str(error)
                     except BrokerError as error:
-                        if not error.refresh_metadata:
+                        if not may_pass(error):
                             raise
                         outage = str(error)
                 if outage is None:

@@ -22,6 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from kzconsumer.brokers.protocol.error_codes import may_pass
 from kzconsumer.dead_letter import DeadLetter
 from kzconsumer.display import some
 from kzconsumer.errors import (
@@ -235,7 +236,7 @@ async def _reader(
                 rate_limit=access.rate_limit,
             )
         except (BrokersUnreachableError, ConnectionLostError, BrokerError) as error:
-            if brokers.refused or (isinstance(error, BrokerError) and not error.refresh_metadata):
+            if brokers.refused or (isinstance(error, BrokerError) and not may_pass(error)):
                 raise
             raise BrokersOutageError(str(error)) from None
 
