@@ -211,9 +211,7 @@ class Committer:
             ours = [each for each in due if each in self._positions and each.topic_partition not in refused]
             copying = []
             for progress in ours:
-                epoch = self._positions[progress].committed.record.epoch
-                if epoch != progress.epoch:
-                    progress.epoch, progress.written = epoch, None
+                progress.in_epoch(self._positions[progress].committed.record.epoch)
                 copied = self._positions[progress].committed.copied
                 if not new_epoch and (copied is None or copied > due[progress]):
                     # The next owner would begin at the larger of the two; a copy of an earlier epoch does not count.

@@ -159,8 +159,8 @@ class Progress:
         self.processed = start
         self.leader_epochs = LeaderEpochs(start, leader_epoch)
         self.open = True
-        # The last range written to the sink's destination, in this epoch; set by the runner, and first by the claim
-        # record. What is written next follows it.
+        # The last range written to the sink's destination, in this epoch; first that of the claim record. What is
+        # written next follows it.
         self.written: tuple[int, int] | None = None
         self.retired = False  # set by the claims: the topic was deleted, nothing more is committed
         self.paused = False  # set by the claims
@@ -194,6 +194,11 @@ class Progress:
         """The planned range is no longer to be written: continue as an ordinary claim at `start`."""
         self.replay = None
         self.restart(start, leader_epoch)
+
+    def in_epoch(self, epoch: int) -> None:
+        """Offsets mean other records from now on. A new epoch begins a new chain of ranges."""
+        if epoch != self.epoch:
+            self.epoch, self.written = epoch, None
 
     def going_on(self) -> Progress:
         """Another progress for the same claim, which begins where this one is processed."""
@@ -229,6 +234,11 @@ class Progress:
         if self._on_settled is not None and self.settled:
             self._on_settled()
         return True
+
+    def wrote(self, first: int, until: int) -> bool:
+        """The destination has this range: the next one follows it, and the work on it is done. Returns as `mark`."""
+        self.written = first, until
+        return self.mark(first, until)
 
     @property
     def done_beyond(self) -> list[tuple[int, int]]:

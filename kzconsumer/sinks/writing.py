@@ -240,7 +240,7 @@ class BatchWriter:
                 )
                 progress.mark(part.first, part.until)  # no effect if lost: the next owner finds its plan
             else:
-                _mark_written(progress, part)
+                progress.wrote(part.first, part.until)
 
     async def _with_records(self, part: RangeData, failure: SinkError) -> RangeData:
         """Raises SinkError if they have to be fetched, and cannot be."""
@@ -294,7 +294,7 @@ class BatchWriter:
                     raise
         if written:
             for progress, part in work.parts.items():
-                _mark_written(progress, part)
+                progress.wrote(part.first, part.until)
         return written
 
     async def _attempt(self, work: _Work) -> bool:
@@ -391,8 +391,3 @@ async def _while_owned(progress: Progress, search: Callable[[], Awaitable[list[R
         finally:
             progress.when_lost(None)
     return [] if progress.lost else found
-
-
-def _mark_written(progress: Progress, part: RangeData) -> None:
-    progress.written = part.first, part.until
-    progress.mark(part.first, part.until)

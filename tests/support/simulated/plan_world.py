@@ -393,8 +393,7 @@ class PlanWorld:
             self.publish(process.name, identity, planning.follows([progress]))
         await anyio.sleep(self.random.choice([0.0, 0.05, 0.5]))
         for progress, until in ends.items():
-            progress.written = progress.processed, until
-            progress.mark(progress.processed, until)
+            progress.wrote(progress.processed, until)
         if self.random.random() < 0.9:  # a commit may fail; its offset is then stored with the next plan
             await committer.commit()
 
