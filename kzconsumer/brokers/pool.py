@@ -89,6 +89,11 @@ class Brokers:
             return opening.outcome
         raise opening.outcome or ConnectionLostError(f"{broker}: connections are closed")
 
+    def present(self, broker: Broker, purpose: str = "control") -> BrokerConnection | None:
+        """The connection for this purpose, if one is open."""
+        connection = self._connections.get((broker.id, purpose))
+        return connection if connection is not None and connection.broker == broker and not connection.closed else None
+
     async def _open(self, broker: Broker, purpose: str, opening: _Opening) -> None:
         try:
             security = await to_thread.run_sync(self._security)

@@ -3,6 +3,7 @@
 Holds the fetch states of the partitions that this broker leads. The FetcherManager starts it and hands it partitions;
 one whose leader is elsewhere goes back to the leader finder. The next request is on its way while the last response is
 decoded (`delivery`), unless that is small; a partition whose queue is full is left out of it, and delays no other.
+The broker is told only what changes (`fetch_session`).
 
 A partition of which the broker sends nothing though its log goes on (`EmptyAnswers`) is asked for alone, by a second
 task on a connection of its own: the broker may hold that answer back for long, and the others do not wait for it.
@@ -10,8 +11,10 @@ task on a connection of its own: the broker may hold that answer back for long, 
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import anyio
 import anyio.lowlevel
@@ -33,7 +36,9 @@ from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.errors import BrokerError, ConnectionLostError, ProtocolError, SecurityError, UnsupportedVersionError
 from kzconsumer.fetcher.delivery import SMALL_RESPONSE, Arrival, Delivery, size_of, take_back
-from kzconsumer.fetcher.fetch_state import FetchState, RateLimit, Throttle
+from kzconsumer.fetcher.fetch_session import SESSIONS
+from kzconsumer.fetcher.fetch_set import FetchSet
+from kzconsumer.fetcher.fetch_state import Answers, FetchState, RateLimit, Throttle
 from kzconsumer.fetcher.offset_reset import OffsetReset, find_divergence
 from kzconsumer.fetcher.reading import (
     ATTEMPTS,
@@ -99,7 +104,7 @@ class BrokerFetcher:
         self._delivery = Delivery(broker, brokers, settings, read, counters)
         self._find_leader = find_leader
         self._counters = counters.of_broker(broker.id)
-        self._states: dict[TopicPartition, FetchState] = {}
+        self._states = FetchSet(broker.id, self.wake)
         self._alone: deque[FetchState] = deque()  # whose last answer was empty though the log goes on
         self._silence = anyio.Event()  # there is one
         # Whose logs are to be compared with their positions, before they are fetched.
@@ -107,16 +112,15 @@ class BrokerFetcher:
         self._work = anyio.Event()
 
     def __contains__(self, state: FetchState) -> bool:
-        return self._states.get(state.topic_partition) is state
+        return state in self._states
 
     def add(self, states: Iterable[FetchState]) -> None:
         for state in states:
-            self._states[state.topic_partition] = state
+            self._states.add(state)
             state.broker = self.broker.id
             if state.preferred != self.broker.id:  # only leaders can be asked, and it was, before it named this replica
                 self._unchecked.add(state)
-            state.queue.subscribe(self.wake)
-        self.wake()
+        self._work.set()
 
     @property
     def throttled(self) -> bool:
@@ -124,6 +128,8 @@ class BrokerFetcher:
         return self._throttle.throttling(now())
 
     def wake(self) -> None:
+        """Look at all partitions: something outside of the fetch loop has changed."""
+        self._states.touch_all()
         self._work.set()
 
     async def run(self) -> None:
@@ -133,7 +139,8 @@ class BrokerFetcher:
                 tasks.start_soon(self._fetch_alone)
                 await self._fetch_together()
         finally:  # of both tasks: another fetcher begins at the positions that they leave
-            self._send_back(self._states.values())
+            self._end_session()
+            self._send_back(self._states)
 
     async def _fetch_together(self) -> None:
         connection: BrokerConnection | None = None
@@ -160,11 +167,14 @@ class BrokerFetcher:
                     log.warning("broker lost", broker=self.broker.id, reason=reason)
                 self._work = anyio.Event()
                 # Not one whose records the other task is decoding. It wakes this one afterwards.
-                self._send_back(state for state in self._states.values() if not state.decoding)
+                self._send_back(state for state in self._states if not state.decoding)
 
     async def _fetch_from(self, connection: BrokerConnection) -> None:
         """Fetch until the connection is lost or worn out: the next one continues where this one ends."""
         arrived: list[Arrival] = []
+        # Not for looks: they ask for all partitions together, at fixed times.
+        opens = self._looking is None and connection.versions.choose(FETCH) >= SESSIONS
+        self._states.touch_all()
         try:
             while True:
                 # The next request is sent before the last response is decoded, so that the broker works meanwhile. What
@@ -181,17 +191,9 @@ class BrokerFetcher:
                 self._work = anyio.Event()  # before the states are looked at: one may be added during the next call
                 await self._check_logs()
                 await self._resolve_positions(time)
-                asked, impatient = self._next_positions(time, arrived) if not self._held_back(time) else ({}, False)
                 reply, sent = None, now()
-                if asked:
-                    request = FetchRequest(
-                        max_wait_ms=IMPATIENT_MS if impatient else int(self._settings.max_wait * 1000),
-                        min_bytes=1 if self._looking else self._settings.min_bytes,
-                        max_bytes=1 if self._looking else self._throttle.most,
-                        partitions=asked,
-                        isolation=self._isolation,
-                        rack=self._rack,
-                    )
+                if self._look(time, arrived) and self._held_back(time) <= 0:
+                    request = self._next_request(opens=opens)
                     self._asked_after = sent - self._answered
                     patience = self._throttle.patience(self._settings.request_timeout)
                     reply = connection.send(request, timeout=patience)
@@ -200,64 +202,70 @@ class BrokerFetcher:
                 elif reply is None:
                     await self._wait_for_work(time)
                 if reply is not None:
-                    size = sum(position.max_bytes for position in asked.values())
-                    arrived = self._take(asked, *self._accept(await reply, sent, size, _mutes(connection)))
+                    arrived = self._receive(await reply, sent, muted=_mutes(connection))
                     self._answered = now()
                 if connection.worn_out:
                     await self._deliver(arrived)
                     self.wake()
                     return
         finally:
+            self._states.session.renew()  # an answer may be lost
             take_back(arrived)
 
     def _held_back(self, time: float) -> float:
         """Seconds until the next request may go out, by our rate limit and the broker's quota."""
         return max(self._limit.wait(time), self._throttle.wait(time))
 
-    def _accept(
-        self, response: FetchResponse, sent: float, asked: int, muted: bool
-    ) -> tuple[list[FetchedPartition], bool]:
-        """The parts of a response, and whether a quota was exceeded.
+    def _look(self, time: float, arrived: Sequence[Arrival]) -> bool:
+        """Whether anything is to be asked for."""
+        most = min(self._settings.max_bytes, self._throttle.most)
+        arriving = {each.state for each in arrived}
+        self._send_back(self._states.look(time, self._wanted, most, self._unchecked, arriving))
+        return bool(self._states.session)
 
-        A function of its own: the caller's frame would keep the last response in memory.
-        """
+    def _next_request(self, *, opens: bool) -> FetchRequest:
+        asked = self._states.request(opens=opens)
+        return FetchRequest(
+            max_wait_ms=IMPATIENT_MS if self._states.has_full_queue else int(self._settings.max_wait * 1000),
+            min_bytes=1 if self._looking else self._settings.min_bytes,
+            max_bytes=1 if self._looking else self._throttle.most,
+            partitions=asked.partitions,
+            isolation=self._isolation,
+            rack=self._rack,
+            session_id=asked.session_id,
+            session_epoch=asked.epoch,
+            forgotten=asked.forgotten,
+        )
+
+    def _receive(self, response: FetchResponse, sent: float, *, muted: bool) -> list[Arrival]:
+        """Take a response. A function of its own: the caller's frame would keep the last one in memory."""
+        found = self._states.answered(response, now())
+        if found is None:
+            log.info("fetch session ended", broker=self.broker.id, reason=error_code(response.error).name)
+            return []
+        reads = self._states.session.reads
+        throttled = self._accept(response, sent, reads, muted=muted)
+        parts, answers = found
+        return self._take(reads, parts, throttled, answers=answers)
+
+    def _accept(
+        self, response: FetchResponse, sent: float, asked: Mapping[TopicPartition, FetchPosition], *, muted: bool
+    ) -> bool:
+        """Whether a quota was exceeded. Raises ProtocolError if the broker has refused the request."""
         self._counters.requests.add(now() - sent)
         if response.error:
             raise ProtocolError(f"{self.broker}: fetch refused: {error_code(response.error).name}")
         size = sum(len(part.records) for part in response.partitions)
         time = now()
         self._limit.spend(time, size)
-        throttled = response.throttle_ms / 1000
+        throttled, most = response.throttle_ms / 1000, 0
         if throttled > 0:
             self._counters.throttled.add(throttled)
-        if self._throttle.answered(time, throttled, size, asked, muted=muted):
+            most = sum(position.max_bytes for position in asked.values())
+        if self._throttle.answered(time, throttled, size, most, muted=muted):
             log.info("throttled by the broker", broker=self.broker.id, seconds=throttled)
         self._counters.bytes += size
-        return response.partitions, throttled > 0
-
-    def _next_positions(
-        self, time: float, arrived: Sequence[Arrival]
-    ) -> tuple[dict[TopicPartition, FetchPosition], bool]:
-        """Positions for the next request, and whether partitions with full queues were left out.
-
-        `arrived` is still to be delivered: nobody else may fetch what follows, or it would be queued first.
-        """
-        asked = {}
-        parked = False
-        for partition, state in list(self._states.items()):
-            if not state.open:
-                self._forget([state])
-            elif state.preferred == self.broker.id and time >= state.preferred_until:
-                if not state.decoding and all(each.state is not state for each in arrived):
-                    self._send_back([state])
-            elif state in self._unchecked:
-                pass  # added while others were asked about: records of another log would hide that it is one
-            elif state.fetchable(time) and state.position is not None:
-                if not state.empty.behind:
-                    asked[partition] = self._wanted(state, state.position)
-            else:
-                parked = parked or not state.has_room
-        return asked, parked
+        return throttled > 0
 
     def _wanted(self, state: FetchState, position: int) -> FetchPosition:
         size = state.max_bytes
@@ -269,23 +277,27 @@ class BrokerFetcher:
 
     def _take(
         self,
-        asked: dict[TopicPartition, FetchPosition],
+        asked: Mapping[TopicPartition, FetchPosition],
         fetched: list[FetchedPartition],
         throttled: bool,
         *,
+        answers: Answers | None = None,
         alone: bool = False,
     ) -> list[Arrival]:
         """Advance the positions by the framing of batches, so that the next request can go out before the decoding.
 
         Not for a small response, which is decoded before the next request anyway, nor for one to a request for a
-        partition `alone`: the other task asks for it again as soon as it has a new position.
+        partition `alone`: the other task asks for it again as soon as it has a new position. `answers`: those of the
+        session, if there is one.
         """
         arrived: list[Arrival] = []
         silent: dict[TopicPartition, FetchedPartition] = {}
         small = alone or sum(len(part.records) for part in fetched) < SMALL_RESPONSE
         for part in fetched:
-            state = self._states.get(part.topic_partition)
+            state = self._states[part.topic_partition]
             position = asked.get(part.topic_partition)
+            if state is not None:
+                self._states.touch((state,))
             if state is None or position is None or not state.open or state.position != position.offset:
                 continue  # the partition or its position changed while the request was on its way
             outcome = judge(part.error)
@@ -309,19 +321,18 @@ class BrokerFetcher:
             elif outcome is FetchOutcome.UNREADABLE:
                 self._fail(state, unreadable(part.topic_partition, position.offset, error_code(part.error).name))
             elif outcome is FetchOutcome.OUT_OF_RANGE:
-                state.reset_due = True
+                self._states.need_reset(state)
                 state.empty.reset()  # if it was asked for alone: the other task looks for its next position
             elif state.end is not None and position.offset >= state.end and not state.verified:
-                state.verified = True  # and what has come is not wanted
-                state.high_watermark, state.high_watermark_at = readable_end(part, self._isolation), now()
+                state.saw_end(readable_end(part, self._isolation), now(), answers)  # and what has come is not wanted
             else:
-                state.verified = True
-                state.high_watermark, state.high_watermark_at = readable_end(part, self._isolation), now()
+                end = readable_end(part, self._isolation)
+                state.saw_end(end, now(), answers)
                 size = len(part.records)
                 if self._looking is not None:
-                    if self._looking.until(part, position.offset) == state.high_watermark:
+                    if self._looking.until(part, position.offset) == end:
                         state.retry_at = next_look(now())  # of those without news, too: all are asked together
-                    if position.offset < state.high_watermark:
+                    if position.offset < end:
                         state.decoding = True
                         looked = msgspec.structs.replace(part, records=NOTHING)
                         arrived.append(Arrival(state, looked, position.offset))
@@ -333,19 +344,19 @@ class BrokerFetcher:
                     state.decoding = state.position == position.offset
                     state.queue.reserve(size, state.broker)
                     arrived.append(Arrival(state, part, position.offset))
-                elif position.offset < state.high_watermark:
+                elif position.offset < end:
                     silent[part.topic_partition] = part
                 else:
                     state.empty.reset()
         if silent:
             served = {part.topic_partition for part in fetched if part.records}
             self._take_empty(asked, silent, served, throttled)
-        self._move_back(state for state, _, _ in arrived)
+        self._states.move_back(state for state, _, _ in arrived)
         return arrived
 
     def _take_empty(
         self,
-        asked: dict[TopicPartition, FetchPosition],
+        asked: Mapping[TopicPartition, FetchPosition],
         silent: dict[TopicPartition, FetchedPartition],
         served: set[TopicPartition],
         throttled: bool,
@@ -356,6 +367,7 @@ class BrokerFetcher:
                 return  # there may have been no room for the rest
             if (part := silent.get(partition)) is not None:
                 state, time = self._states[partition], now()
+                assert state is not None
                 end = readable_end(part, self._isolation)
                 if not state.empty.behind:
                     self._alone.append(state)
@@ -408,8 +420,8 @@ class BrokerFetcher:
         try:
             sent = now()
             response = await connection.send(request, timeout=self._throttle.patience(timeout) + wait)
-            size = sum(each.max_bytes for each in asked.values())
-            parts, throttled = self._accept(response, sent, size, _mutes(connection))
+            throttled = self._accept(response, sent, asked, muted=_mutes(connection))
+            parts = response.partitions
             if not state.empty.behind or state.empty.since != since:
                 return  # it was sent back meanwhile: the other task may have asked as well
             if throttled and not parts:
@@ -432,15 +444,15 @@ class BrokerFetcher:
                 state.empty.reset()
                 state.pass_over(position, end)
 
-    def _move_back(self, served: Iterable[FetchState]) -> None:
-        """Ask for these last: brokers fill responses in the order of the request."""
-        for state in served:
-            if state in self:
-                self._states[state.topic_partition] = self._states.pop(state.topic_partition)
-
     async def _deliver(self, arrived: list[Arrival]) -> None:
-        done = await self._delivery.deliver(arrived)
-        self._move_back(done.move_back)
+        states = [each.state for each in arrived]
+        try:
+            done = await self._delivery.deliver(arrived)
+        finally:
+            self._states.touch(states)
+        if done.move_back:
+            self._states.move_back(done.move_back)
+            self._states.session.renew()  # the order of a session is the broker's
         self._forget(done.forget)
         self._send_back(done.send_back)
 
@@ -459,9 +471,13 @@ class BrokerFetcher:
             timeout = self._settings.request_timeout
             self._send_back(await find_divergence(control, unchecked, timeout))
         self._unchecked.difference_update(unchecked)  # not before: without an answer they are still unchecked
+        self._states.touch(unchecked)
+        for state in unchecked:
+            if state.reset_due:
+                self._states.need_reset(state)
 
     async def _resolve_positions(self, time: float) -> None:
-        due = [state for state in self._states.values() if state.reset_due and state.open and time >= state.retry_at]
+        due = self._states.unresolved(time)
         if self._reset.refuses:
             for state in due:
                 self._fail(state, self._reset.refusal(state))
@@ -484,23 +500,29 @@ class BrokerFetcher:
         self._find_leader(state for state in leaving if state.open and not state.failed)
 
     def _forget(self, states: Iterable[FetchState]) -> None:
-        queues = set()
         for state in states:
             state.empty.reset()  # the next broker, or the same one again, is asked together with others first
-            if state in self:
-                del self._states[state.topic_partition]
-            queues.add(state.queue)
-        if queues:  # mostly there are none: the partitions need not be looked through after each response
-            for queue in queues.difference(state.queue for state in self._states.values()):
-                queue.unsubscribe(self.wake)
+            self._states.remove(state)
+
+    def _end_session(self) -> None:
+        """Tell the broker, which has room for a thousand. It evicts those that nobody has used for two minutes.
+
+        Not on the fetch connection, where the broker reads nothing before it has answered.
+        """
+        closing = self._states.session.close()
+        control = self._brokers.present(self.broker)
+        if closing is not None and control is not None:
+            request = FetchRequest(0, 0, 0, {}, session_id=closing.session_id, session_epoch=closing.epoch)
+            with suppress(ConnectionLostError):
+                control.send(request, timeout=self._settings.request_timeout)
 
     async def _wait_for_work(self, time: float) -> None:
         """Until there is room, a new partition, or the end of a pause or rate limit in force at `time`."""
-        pauses = [state.retry_at for state in self._states.values() if state.retry_at > time]
+        until = self._states.due
         if (limited := self._held_back(time)) > 0:
-            pauses.append(time + limited)
+            until = min(until, time + limited)
             self._work = anyio.Event()
-        with anyio.move_on_after(max(min(pauses) - now(), 0) if pauses else None):
+        with anyio.move_on_after(max(until - now(), 0) if until < math.inf else None):
             await self._work.wait()
 
 

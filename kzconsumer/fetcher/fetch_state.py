@@ -26,6 +26,13 @@ EXPANSION = 4.0
 """Assumed growth of records when decoded, until a response has been measured. Too low a value costs memory at once."""
 
 
+class Answers(msgspec.Struct):
+    """Those of one fetch session, which reports to its partitions only what changes."""
+
+    at: float
+    """When the last one arrived."""
+
+
 class FetchState(msgspec.Struct, eq=False):
     """`position` is None until a claim without stored offset has been given one by the reset policy."""
 
@@ -34,8 +41,10 @@ class FetchState(msgspec.Struct, eq=False):
     position: int | None
     max_bytes: int
     high_watermark: int | None = None
-    high_watermark_at: float | None = None
+    seen_at: float | None = None
     """When the response arrived that had it."""
+    answers: Answers | None = None
+    """Of the session that has reported it, and would report another one."""
     retry_at: float = 0.0
     failed: bool = False
     """Its stream was given an error: it is not fetched any more."""
@@ -80,6 +89,33 @@ class FetchState(msgspec.Struct, eq=False):
     def epoch(self) -> int:
         """The leader epoch of the last record before the position; -1 if it is unknown."""
         return -1 if self.position is None else self.progress.leader_epochs.before(self.position)
+
+    @property
+    def high_watermark_at(self) -> float | None:
+        """Up to when it is known to be the high watermark."""
+        if self.answers is None or self.seen_at is None:
+            return self.seen_at
+        return max(self.seen_at, self.answers.at)
+
+    def saw_end(self, end: int, time: float, answers: Answers | None) -> None:
+        """The log can be read up to there, as its leader has answered. `answers`: those of the session, if any."""
+        self.high_watermark, self.seen_at, self.answers = end, time, answers
+        self.verified = True
+
+    def left_session(self) -> None:
+        """Its high watermark is not reported any more."""
+        self.seen_at, self.answers = self.high_watermark_at, None
+
+    @property
+    def may_learn(self) -> bool:
+        """An answer that has nothing of it says something: the log holds the position, or sends nothing from it on."""
+        return (
+            not self.verified
+            or self.answers is None
+            or self.position is None
+            or self.high_watermark is None
+            or (self.position < self.high_watermark)
+        )
 
     def led_by(self, leader_epoch: int) -> None:
         """Another leader, or the same one again: its log has to be checked."""

@@ -187,6 +187,9 @@ class FetcherManager:
     def limit(self, per_second: int | None) -> None:
         """Set the rate limit, in bytes per second."""
         self._limit.change(per_second)
+        self._wake()
+
+    def _wake(self) -> None:
         for fetcher, _ in self._fetchers.values():
             fetcher.wake()
 
@@ -226,6 +229,7 @@ class FetcherManager:
         self._ending = {partition: state for partition, state in self._ending.items() if state.open}
         for partition, state in self._ending.items():
             state.stop = end_offsets.of(partition, state.progress.incarnation)
+        self._wake()
         self._leader_finder.add(found)
 
     async def _check_replays(self) -> None:

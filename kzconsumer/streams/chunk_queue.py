@@ -168,6 +168,7 @@ class ChunkQueue:
         self._held[progress] = deque(queued if rest is None else (rest, *queued))
         for chunk in queued:
             self._count(-chunk.size, chunk.broker)
+        self._notify_room()
 
     def unhold(self, progress: Progress) -> None:
         """The claim is not paused any more: queue what was held."""
@@ -182,6 +183,7 @@ class ChunkQueue:
         self._total.give_back(_bytes(self._held.pop(progress, ())))
         for chunk in self._take(progress):
             self.give_back(chunk.size, chunk.broker)
+        self._notify_room()
 
     def _take(self, progress: Progress) -> Collection[Chunk]:
         taken = self._queued.pop(progress, ())
@@ -201,7 +203,7 @@ class ChunkQueue:
         self._on_arrival = on_arrival
 
     def subscribe(self, on_room: Callable[[], None]) -> None:
-        """Call `on_room` whenever a full queue has room again."""
+        """Call `on_room` whenever a full queue has room again, or a claim is paused, resumed or closed."""
         self._on_room[on_room] = None
 
     def unsubscribe(self, on_room: Callable[[], None]) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
+from kzconsumer.fetcher.fetch_set import FetchSet
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.model import TopicPartition
 from kzconsumer.streams.turns import Turns
 from tests.support.simulated.broker_machine import TIGHT
+from tests.support.simulated.fetch_sessions import SLOTS
 from tests.support.simulated.group import SimulatedGroup, joined, simulated_group
 from tests.support.simulated.kafka_frames import FETCH, LIST_OFFSETS, METADATA
 from tests.support.simulated.member import Member
@@ -47,8 +48,11 @@ def test_an_answer_that_a_seek_has_overtaken_is_dropped() -> None:
         rests(group)
 
 
-def test_partitions_take_turns_when_a_response_has_no_room_for_all() -> None:
+@pytest.mark.parametrize("slots", [0, SLOTS])
+def test_partitions_take_turns_when_a_response_has_no_room_for_all(slots: int) -> None:
+    """Whoever keeps their order: the member, or the broker in a fetch session."""
     with simulated_group(1, record_bytes=LARGE, fetch=TIGHT) as group:
+        group.brokers[0].sessions.slots = slots
         member = joined(group, pace=0.05)
         group.logs.stop()
         group.logs.burst(3000)
@@ -62,7 +66,7 @@ def test_partitions_take_turns_when_a_response_has_no_room_for_all() -> None:
 
 def always_first(patch: pytest.MonkeyPatch) -> None:
     """Partitions are asked for in the same order each time: a response may have no room for the last ones."""
-    patch.setattr(BrokerFetcher, "_move_back", lambda self, served: None)
+    patch.setattr(FetchSet, "move_back", lambda self, served: None)
 
 
 def left_out(patch: pytest.MonkeyPatch) -> None:
@@ -83,16 +87,18 @@ def goes_on(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "expected"),
+    ("plant", "slots", "expected"),
     [
-        (always_first, "had records for a, and others came"),
-        (left_out, "a asks for others and not for t-0"),
+        (always_first, 0, "had records for a, and others came"),
+        (left_out, 0, "a asks for others and not for t-0"),
+        (left_out, SLOTS, "a asks for others and not for t-0"),
     ],
 )
 def test_finds_partitions_that_starve(
-    plant: Callable[[pytest.MonkeyPatch], None], expected: str, monkeypatch: pytest.MonkeyPatch
+    plant: Callable[[pytest.MonkeyPatch], None], slots: int, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with simulated_group(1, record_bytes=LARGE, fetch=TIGHT) as group:
+        group.brokers[0].sessions.slots = slots
         joined(group, pace=0.005)
         plant(monkeypatch)
         group.logs.burst(600)

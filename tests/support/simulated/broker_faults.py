@@ -52,6 +52,10 @@ class BrokerFaults:
             broker.set_silent(True)
             self._until(seconds, lambda: broker.set_silent(False))
 
+    def evict_sessions(self, number: int) -> None:
+        """It has no slot for them any more."""
+        self._brokers[number].sessions.evict()
+
     def slow_down(self, number: int, request: int, by: float, seconds: float) -> None:
         """Its answers to such requests leave so many seconds after they were made: what they say may be over."""
         slow = self._brokers[number].slow

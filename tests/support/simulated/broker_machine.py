@@ -76,6 +76,11 @@ class GroupAndBrokersMachine(GroupMachine):
         self.group.broker_faults.slow_down(which % BROKERS, request, by, lasts)
         self.wait(wait)
 
+    @rule(which=ANY, wait=WAITS)
+    def evict_sessions(self, which: int, wait: float) -> None:
+        self.group.broker_faults.evict_sessions(which % BROKERS)
+        self.wait(wait)
+
     @rule(which=ANY, lasts=FAULTS, wait=WAITS)
     def stop_broker(self, which: int, lasts: float, wait: float) -> None:
         self.group.broker_faults.stop(which % BROKERS, lasts)

@@ -93,6 +93,8 @@ class FetchSessions:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.slots = SLOTS
+        self.refuses = frames.NONE
+        """The error that answers every request."""
         self._now = now
         self._opened = 0
         self._sessions: dict[int, Session] = {}
@@ -112,7 +114,14 @@ class FetchSessions:
         """All of them; or the broker was restarted."""
         self._sessions.clear()
 
+    def skip_epoch(self) -> None:
+        """Of each session: its client takes another one for the next."""
+        for session in self._sessions.values():
+            session.epoch = next_epoch(session.epoch)
+
     def begin(self, request: Fetch) -> Answer:
+        if self.refuses:
+            return Answer(request, self.refuses)
         if request.epoch <= 0:
             self._sessions.pop(request.session, None)
             return Answer(request, opens=self._open if request.epoch == 0 else None)
