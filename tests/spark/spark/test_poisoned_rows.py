@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import psycopg
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -210,13 +209,3 @@ async def test_what_only_the_destination_knows_is_found_by_trials_that_leave_not
     assert place.destination.write(places.batch(part.without(((BAD, BAD + 1),)))).rows == ALL - 1
     assert place.count() == ALL - 1
     place.destination.close()
-
-
-@pytest.mark.parametrize("state", ["08006", "53100", "53200", "57P01", "42501", "40001", "55P03", "28P01", "58030"])
-def test_an_outage_is_not_of_the_content(state: str) -> None:
-    """Connection, disk, memory, shutdown, permission, serialization, lock, password, I/O."""
-    error = OSError("PostgreSQL: it failed")
-    error.__cause__ = psycopg.errors.lookup(state)("it failed")
-    assert not refuses_content(error)
-    error.__cause__ = psycopg.errors.lookup("23514")("it failed")
-    assert refuses_content(error)

@@ -1,0 +1,76 @@
+"""Which errors of Spark, of Java's driver and of PostgreSQL say that a record is at fault: by SQLSTATE."""
+
+from __future__ import annotations
+
+import pytest
+from psycopg import errors
+
+from kzconsumer_spark.worker.range_writers import refuses_content
+
+# By PostgreSQL's appendix A: a value too long, out of range, U+0000, an index row that is too large, a RAISE.
+RECORDS = ("22001", "22003", "22007", "22021", "22P02", "22P05", "54000", "54001", "P0001")
+CONSTRAINTS = ("23502", "23503", "23505", "23514", "23P01", "44000")
+# Connection, transaction, deadlock, full disk, memory, locks, a shutdown, a replica, an I/O error, a broken index.
+OUTAGES = ("08006", "40001", "40P01", "53100", "53200", "53300", "55P03", "57014", "57P01", "25006", "58030", "XX002")
+# Permissions, no such table or column, a wrong type, a login, no such database, a feature, a parameter's value.
+SETTINGS = ("42501", "42P01", "42703", "42804", "28P01", "3D000", "0A000", "22023", "54011", "54023")
+
+
+class _Throwable:
+    """As py4j shows one of Java: any name is a method, which fails at the call if there is none."""
+
+    def __init__(self, cause: _Throwable | None = None, **states: str) -> None:
+        self._cause = cause
+        self._states = states
+
+    def __getattr__(self, name: str) -> object:
+        def call() -> str:
+            if name not in self._states:
+                raise AttributeError(name)
+            return self._states[name]
+
+        return call
+
+    def getCause(self) -> _Throwable | None:
+        return self._cause
+
+
+class _JavaError(Exception):
+    def __init__(self, throwable: _Throwable) -> None:
+        self.java_exception = throwable
+
+
+def _published(state: str) -> BaseException:
+    """As a sink has it: an error of one line, caused by psycopg's."""
+    error = OSError("PostgreSQL: ...")
+    error.__cause__ = errors.lookup(state)()
+    return error
+
+
+def _inserted(state: str) -> BaseException:
+    """Of a task of Spark, by Java's driver."""
+    return _JavaError(_Throwable(_Throwable(getSQLState=state), getSqlState="XXKST"))
+
+
+@pytest.mark.parametrize("state", RECORDS)
+def test_a_value_that_the_database_refuses_is_of_the_record(state: str) -> None:
+    assert refuses_content(_published(state))
+    assert refuses_content(_inserted(state))
+
+
+@pytest.mark.parametrize("state", CONSTRAINTS)
+def test_constraints_are_of_the_record_when_it_is_published(state: str) -> None:
+    assert refuses_content(_published(state))
+    assert not refuses_content(_inserted(state)), "the staging table has none but ours"
+
+
+@pytest.mark.parametrize("state", [*OUTAGES, *SETTINGS])
+def test_outages_and_settings_are_not_of_the_record(state: str) -> None:
+    assert not refuses_content(_published(state))
+    assert not refuses_content(_inserted(state))
+
+
+def test_spark_says_of_a_malformed_record_what_the_database_says_of_a_parameter() -> None:
+    assert refuses_content(_JavaError(_Throwable(getSqlState="22023")))
+    assert not refuses_content(_JavaError(_Throwable(getSqlState="42K0D")))
+    assert not refuses_content(OSError("no SQLSTATE"))
