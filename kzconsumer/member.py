@@ -260,7 +260,7 @@ class Member:
         return msgspec.structs.replace(part, pieces=tuple(pieces), left_out=()).without(part.left_out)
 
     async def log_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
-        """See `brokers.log_offsets.LogOffsets.look_up`. Raises NotFoundError for a partition that does not exist."""
+        """See `brokers.leaders.LogOffsets.look_up`. Raises NotFoundError for a partition that does not exist."""
         return await self._log_offsets.look_up(times, self._topics.require)
 
     async def log_bounds(

@@ -47,7 +47,7 @@ PAGE = 50
 
 
 class WatchedNodes:
-    """The nodes of one session, for `groups.reader.nodes_of`. Raises as the session does.
+    """The nodes of one session, for `group_reader.nodes_of`. Raises as the session does.
 
     `changed`: groups of which a node has changed since it was read; `topics_changed`: whether a topic has.
     """
