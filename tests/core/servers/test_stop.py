@@ -93,7 +93,7 @@ async def test_a_stop_at_any_moment_is_exact_and_in_time(
                 await until(lambda: len(guest.owned) == PARTITIONS, T / 2)  # sooner than any session could expire
                 await until(lambda: len(guest.messages) + sum(taken(stopped).values()) >= RECORDS, 60)
             both = taken(stopped) + Counter((m.partition, m.offset) for m in guest.messages)
-            assert set(both.values()) == {1}
+            assert set(both.values()) == {1}, member.err.read_text()[-5000:]
             assert await stored(cluster.connect, unique, topic) == [RECORDS // PARTITIONS] * PARTITIONS
         else:
             if moment in ("flowing", "writing"):
