@@ -211,7 +211,9 @@ class RecordsRejectedError(KzConsumerError):
 
     def __init__(self, records: Iterable[Rejected]) -> None:
         self.records: tuple[Rejected, ...] = tuple(records)
-        super().__init__(f"{len(self.records)} records of a batch were rejected")
+        first = "".join(f"{at.topic}-{at.partition} offset {at.offset}: {at.reason}" for at in self.records[:1])
+        others = f" (and {len(self.records) - 1} more records of the batch)" if len(self.records) > 1 else ""
+        super().__init__(first + others or "no record of a batch was rejected")
 
 
 class SinkContext(msgspec.Struct, frozen=True, kw_only=True):

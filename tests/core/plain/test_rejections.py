@@ -91,10 +91,14 @@ async def test_a_record_that_is_not_in_the_log_cannot_be_rejected() -> None:
         await fails(task, "which is not in its batch")
 
 
-async def test_a_rejection_without_a_policy_is_a_failure() -> None:
+@pytest.mark.parametrize(("offsets", "others"), [((1,), ""), ((1, 3, 4), r" \(and 2 more records of the batch\)")])
+async def test_a_rejection_without_a_policy_is_a_failure_that_names_the_record(
+    offsets: tuple[int, ...], others: str
+) -> None:
     claim = progress()
-    async with running(runner_of(rejecting(1), None), [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:
-        await fails(task, "1 records of a batch were rejected, and this sink type cannot reject single records")
+    async with running(runner_of(rejecting(*offsets), None), [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:
+        why = f"{TOPIC}-0 offset 1: of no use{others}, and this sink type cannot reject single records"
+        await fails(task, why)
 
 
 async def test_waiting_ends_with_the_claim() -> None:
