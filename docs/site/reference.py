@@ -165,7 +165,7 @@ RESULTS = {
     "lag": "groups.group_lag:GroupLag",
     "groups list": "groups.group_lag:GroupSummary",
     "groups describe": "groups.group_description:GroupDescription",
-    "groups doctor": "groups.diagnosis:Examined",
+    "groups doctor": "groups.advice:Examined",
     "groups plan": "groups.group_description:AssignmentPreview",
     "groups move": "offsets.stored:MovedGroup",
     "groups clean, delete, restore": "groups.diagnosis:RepairResult",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
+import runpy
 import shlex
 import subprocess
 import tomllib
@@ -169,3 +171,11 @@ def test_limits_on_the_security_page_match_the_code() -> None:
     page = " ".join((ROOT / "docs" / "security.md").read_text().split())
     assert f"a response of up to {MAX_RESPONSE >> 30} GiB ({FIRST_RESPONSE >> 20} MiB before" in page
     assert f"A frame of up to {MAX_FRAME >> 20} MiB is read" in page
+
+
+def test_the_types_that_the_reference_shows_exist() -> None:
+    """Of the JSON of each command; the site is built by longer tests."""
+    shown = runpy.run_path(str(ROOT / "docs" / "site" / "reference.py"))["RESULTS"]
+    for command, place in shown.items():
+        module, _, name = place.partition(":")
+        assert hasattr(importlib.import_module(f"kzconsumer_tools.{module}"), name), f"{command}: {place}"
