@@ -21,6 +21,7 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_tools.commands.answer import EXIT_OF
 from kzconsumer_tools.exporter.exporter import Exporter, ExporterReading
 from kzconsumer_tools.exporter.pictures import status
 from tests.support.command_line import CommandLine
@@ -308,8 +309,9 @@ async def found_by_lag(kzconsumer: CommandLine, group: str) -> Any:
     import json
 
     done = await kzconsumer("lag", group, "-o", "json")
-    assert done.status in (0, 1), done
-    return json.loads(done.out)
+    found = json.loads(done.out)
+    assert done.status == EXIT_OF[found["health"]], done
+    return found
 
 
 async def exported(cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch) -> ExporterReading:
