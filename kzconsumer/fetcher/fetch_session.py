@@ -90,6 +90,10 @@ class FetchSession:
         if self._wanted.pop(partition, None) is not None:
             self._changed[partition] = None
 
+    def __contains__(self, partition: TopicPartition) -> bool:
+        """Whether the broker was last told to read the partition."""
+        return partition in self._held
+
     def renew(self) -> None:
         """Have the next request be a full one: an answer is lost, or partitions are to be read in another order."""
         self._next, self._renewed = OPENS, True

@@ -11,6 +11,7 @@ from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.fetcher import delivery
 from kzconsumer.fetcher.fetch_session import FetchSession
 from kzconsumer.model import TopicPartition
+from tests.core.plain.test_group_empty_answers import finished
 from tests.support.simulated.fetch_sessions import SLOTS, Answer, FetchSessions
 from tests.support.simulated.group import SimulatedGroup, joined, simulated_group
 from tests.support.simulated.kafka_frames import OFFSET_FOR_LEADER_EPOCH, Fetch
@@ -233,3 +234,48 @@ def test_a_partition_that_is_not_forgotten_is_found(monkeypatch: pytest.MonkeyPa
         group.pause(member, FIRST)
         group.world.pass_time(1)
         assert FIRST in positions(group)[0]
+
+
+def test_a_run_ends_whose_partition_was_away_while_its_broker_was_not_asked() -> None:
+    """The session still has the partition, of which its broker has nothing new to say."""
+    elsewhere = TopicPartition("t", 1)
+    with simulated_group(1, brokers=2) as group:
+        group.logs.grow("t", 2)
+        group.logs.lead(FIRST, 0)
+        group.logs.lead(elsewhere, 1)
+        group.logs.burst(100)
+        group.logs.stop()
+        ends = {partition: group.logs.end(partition) for partition in group.logs.partitions}
+        ends[FIRST] += 5
+        member = group.join("a", {"t": 1}, 0.0, in_batches=True, stop_at=ends)
+        group.world.pass_time(10)
+        other = group.join("b", {"t": 1}, 0.0, in_batches=True, stop_at=ends)
+        group.world.pass_time(10)
+        group.leave(other)
+        group.world.pass_time(20)
+        group.logs.grow_log(FIRST, 5)
+        assert group.world.pass_time(60, lambda: finished(member))
+
+
+def test_a_seek_into_slow_storage_is_read_on_a_quiet_partition() -> None:
+    """A read that takes longer than an answer is given up by the broker, and has to be asked for alone."""
+    with simulated_group(1) as group:
+        member = joined(group)
+        group.logs.burst(200)
+        group.logs.stop()
+        group.world.pass_time(5)
+        group.broker_faults.move_to_remote(FIRST, 1.5)
+        group.seek(member, FIRST, 3)
+        group.world.pass_time(60)
+        assert fetched(member)[FIRST] == group.logs.end(FIRST)
+
+
+def test_the_end_of_a_quiet_partition_is_known_after_a_seek_to_it() -> None:
+    with simulated_group(1) as group:
+        member = joined(group)
+        group.logs.stop()
+        group.world.pass_time(5)
+        group.seek(member, FIRST, group.logs.end(FIRST))
+        group.world.pass_time(5)
+        assert member.connector is not None
+        assert all(at.high_watermark is not None and at.verified for at in member.connector.positions())
