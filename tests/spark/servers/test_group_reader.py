@@ -59,7 +59,7 @@ async def test_offsets_are_committed_when_spark_asks_for_the_next_batch_and_not_
         sessions.append(zookeeper)
         return short_session(zookeeper)
 
-    monkeypatch.setattr("kzconsumer_spark.worker.range_stream.short_session", counted)
+    monkeypatch.setattr("kzconsumer_spark.executors.kafka_registry.short_session", counted)
     await create_topic(cluster.connect, unique, 1)
     sent = [Sent(0, None, b"%d" % n) for n in range(10)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)

@@ -157,7 +157,7 @@ async def test_brokers_that_say_nothing(
         brokers = {"bootstrap": [f"127.0.0.1:{silent.getsockname()[1]}"]}
         settings = {"zookeeper": {"connect": connect}, "group": {"id": "g"}, "brokers": brokers}
         monkeypatch.setattr("kzconsumer.registry.cluster.LIMIT", 3.0)
-        monkeypatch.setattr("kzconsumer_spark.worker.range_stream._BROKER_TIMEOUT", 0.5)
+        monkeypatch.setattr("kzconsumer_spark.executors.kafka_registry._BROKER_TIMEOUT", 0.5)
         with pytest.raises(BrokersUnreachableError):
             await asyncio.to_thread(KafkaRegistry(Kafka.of(Settings.from_dict(settings))).reachable)
 

@@ -112,6 +112,7 @@ async def test_a_worker_that_dies_at_its_start_is_restarted_as_often_as_a_batch_
     assert len([each for each in logs if each["event"] == "spark starting"]) == 1
 
 
+@only_nightly
 async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path: Path) -> None:
     out, scratch = tmp_path / "out", tmp_path / "scratch"
     until = math.inf
