@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -97,6 +98,11 @@ class OffsetRange(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}[{self.first}..{self.until})"
+
+
+def count_offsets(ranges: Iterable[OffsetRange]) -> int:
+    """How many offsets the ranges have, with or without a record."""
+    return sum(each.until - each.first for each in ranges)
 
 
 class RangeIdentity(NamedTuple):

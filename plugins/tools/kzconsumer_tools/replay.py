@@ -17,7 +17,7 @@ import pyarrow as pa
 from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, NotDoneError, SinkError
 from kzconsumer.fetcher.range_reader import RangeReader
-from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.model import OffsetRange, TopicPartition, count_offsets
 from kzconsumer.own_directory import own_directory
 from kzconsumer.process_lock import ProcessLock
 from kzconsumer.records.forms import ColumnRecords, Unfetched
@@ -93,7 +93,7 @@ async def replay(
         runs = (run for each in held.ranges for run in each.runs)
         there = {run for run in runs if incarnations.get(run.topic) == run.incarnation}
         left = remaining(wanted, (OffsetRange(*each[:2], each.first, each.until) for each in there))
-        total, open_offsets = _offsets(wanted), _offsets(left)
+        total, open_offsets = count_offsets(wanted), count_offsets(left)
         show(total - open_offsets, total)
         done = total - open_offsets
         ranges = records = rejected = 0
@@ -105,7 +105,7 @@ async def replay(
             ranges += len(written.ranges)
             records += written.records
             rejected += batch.records - written.records
-            done += _offsets(part.range for part in batch.ranges)
+            done += count_offsets(part.range for part in batch.ranges)
             show(done, total)
         show(total, total)
     return Replayed(
@@ -190,10 +190,6 @@ def _batch(parts: Mapping[TopicPartition, _Part], incarnations: Mapping[str, int
             for partition, part in parts.items()
         )
     )
-
-
-def _offsets(ranges: Iterable[OffsetRange]) -> int:
-    return sum(each.until - each.first for each in ranges)
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -16,13 +17,14 @@ from kzconsumer_tools.groups.diagnosis import examine, not_asked, of_progress
 from kzconsumer_tools.groups.group_lag import (
     GroupLag,
     LogRange,
+    Logs,
     group_lag,
     next_offsets,
     partition_lags,
     partitions_of,
     standing_of,
 )
-from kzconsumer_tools.groups.group_nodes import facts
+from kzconsumer_tools.groups.group_nodes import GroupFacts, facts
 from kzconsumer_tools.tables.group_tables import lag_table
 from tests.tools.plain.test_group_description import OURS, group, node, ours
 
@@ -35,7 +37,16 @@ def lag_of(stored: dict[int, str], logs: dict[int, LogRange | Why], written: Map
     """`written`: seconds between now and the next record's timestamp."""
     known = facts(group({}, {}, {f"orders/{number}": node(text) for number, text in stored.items()}))
     times = {ORDERS[n]: age if isinstance(age, Why) else round((NOW - age) * 1000) for n, age in written.items()}
-    return group_lag("g", known, partitions_of(known), {ORDERS[n]: log for n, log in logs.items()}, times, NOW)
+    return whole(known, {ORDERS[n]: log for n, log in logs.items()}, times)
+
+
+def whole(
+    known: GroupFacts,
+    logs: Logs,
+    written: Mapping[TopicPartition, int | Why] = MappingProxyType({}),
+    leaders: Mapping[TopicPartition, Broker] = MappingProxyType({}),
+) -> GroupLag:
+    return group_lag("g", known, partition_lags(known, partitions_of(known), logs, written, NOW), logs, NOW, leaders)
 
 
 def test_the_lag_in_seconds_of_a_group_is_that_of_its_latest_partition() -> None:
@@ -142,7 +153,7 @@ def test_an_owner_that_has_read_everything_does_not_stand_still() -> None:
 
 def test_the_offset_of_a_deleted_topic_is_no_lag_and_has_a_cure() -> None:
     known = facts(group({}, {}, {"orders/0": node("7"), "old/0": node("3"), "old/1": node("4")}))
-    found = group_lag("g", known, partitions_of(known), {ORDERS[0]: LogRange(5, 7)}, {}, NOW)
+    found = whole(known, {ORDERS[0]: LogRange(5, 7)})
     assert (found.lag, found.seconds, found.gone, found.unknown) == (0, 0.0, 2, {})
     assert "2 offsets of what does not exist (old): `kzconsumer groups clean g`" in lag_table(found)
     assert [each.gone for each in found.partitions] == [True, True, False]
@@ -160,6 +171,6 @@ def test_the_leader_and_the_owners_host() -> None:
     owners = {f"orders/{number}": node(f"{consumer}-0") for number, consumer in enumerate(ids)}
     known = facts(group({}, owners, {f"orders/{number}": node("7") for number in range(4)}))
     leaders = {TopicPartition("orders", 0): Broker(3, "::1", 9092)}
-    found = group_lag("g", known, partitions_of(known), {}, {}, NOW, leaders).partitions
+    found = whole(known, {}, leaders=leaders).partitions
     assert [each.host for each in found] == ["a-b", None, "h_1", None]
     assert [(each.leader, each.leader_address) for each in found] == [(3, "[::1]:9092"), *[(None, None)] * 3]

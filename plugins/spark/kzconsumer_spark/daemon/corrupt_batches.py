@@ -12,7 +12,7 @@ import msgspec
 
 from kzconsumer.fetcher.delivery import CorruptPolicy
 from kzconsumer.fetcher.range_reader import range_reader
-from kzconsumer.model import OffsetRange
+from kzconsumer.model import OffsetRange, count_offsets
 from kzconsumer.settings.settings import Settings
 from kzconsumer_spark.pipe.messages import SpooledRange
 
@@ -47,7 +47,7 @@ class CorruptBatches:
         spans = part.spans
         for passed in self._passed:
             spans = tuple(rest for span in spans for rest in _outside(span, passed))
-        gone = _offsets(part.spans) - _offsets(spans)
+        gone = count_offsets(part.spans) - count_offsets(spans)
         return msgspec.structs.replace(part, spans=spans, records=max(part.records - gone, 0)) if gone else part
 
 
@@ -63,7 +63,3 @@ def _outside(span: OffsetRange, passed: OffsetRange) -> Iterator[OffsetRange]:
         yield span._replace(until=passed.first)
     if passed.until < span.until:
         yield span._replace(first=passed.until)
-
-
-def _offsets(spans: Iterable[OffsetRange]) -> int:
-    return sum(each.until - each.first for each in spans)

@@ -34,7 +34,7 @@ from kzconsumer.errors import (
 )
 from kzconsumer.fetcher.delivery import CorruptPolicy
 from kzconsumer.fetcher.range_reader import RangeReader
-from kzconsumer.model import Broker, OffsetRange, TopicPartition
+from kzconsumer.model import Broker, OffsetRange, TopicPartition, count_offsets
 from kzconsumer.plugins import require_extra
 from kzconsumer.records.columns import messages
 from kzconsumer.registry.claim_record import Spans, offset_list, offsets_in, spans_of
@@ -367,7 +367,7 @@ FEWEST_OFFSETS: Final = 10_000
 
 def split(ranges: list[OffsetRange], tasks: int) -> Iterator[OffsetRange]:
     """Parts of about the same size, as many as there are tasks at a time if the ranges are large enough."""
-    size = max(-(-sum(each.until - each.first for each in ranges) // tasks), FEWEST_OFFSETS)
+    size = max(-(-count_offsets(ranges) // tasks), FEWEST_OFFSETS)
     for each in ranges:
         pieces = max(-(-(each.until - each.first) // size), 1)
         bounds = [each.first + (each.until - each.first) * n // pieces for n in range(pieces + 1)]

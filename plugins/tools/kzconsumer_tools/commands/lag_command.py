@@ -133,9 +133,10 @@ async def read_lag(at: ClusterOption, group: str, scope: Scope | None) -> GroupL
             [each for each in partitions if each in facts.existing or not facts.topics_known]
         )
         read_at, leaders = time.time(), access.leaders()
-        written = await access.written(next_offsets(view.facts, logs))
-        found = group_lag(group, view.facts, partitions, logs, written, read_at, leaders)
-        standing = standing_of(view.nodes, facts, partition_lags(facts, partitions, logs, written, read_at), read_at)
+        written = await access.written(next_offsets(facts, logs))
+        lags = partition_lags(facts, partitions, logs, written, read_at)
+        found = group_lag(group, facts, lags, logs, read_at, leaders)
+        standing = standing_of(view.nodes, facts, lags, read_at)
         symptoms = sorted(of_progress(view.nodes, facts, logs, standing))
         progress = examined(group, symptoms, not_asked(logs, standing))
         return replace(found, health=progress.health, findings=progress.findings, not_asked=progress.not_asked)

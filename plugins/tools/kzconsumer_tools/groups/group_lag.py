@@ -138,7 +138,8 @@ def partition_lags(
     written: Mapping[TopicPartition, int | Why],
     at: float,
 ) -> list[PartitionLag]:
-    """The model's answer for each. `at`: when `logs` was read, after the offsets, in seconds since 1970."""
+    """The model's answer for each. `at`: when `logs` was read, after the offsets, in seconds since 1970. `written`: the
+    timestamp of the next record, in ms since 1970, or why it is unknown."""
     found = []
     for each in partitions:
         log = logs.get(each)
@@ -185,14 +186,12 @@ def _stored_at(nodes: GroupNodes, known: GroupFacts, partition: TopicPartition) 
 def group_lag(
     group: str,
     known: GroupFacts,
-    partitions: Collection[TopicPartition],
+    found: Collection[PartitionLag],
     logs: Logs,
-    written: Mapping[TopicPartition, int | Why],
     at: float,
     leaders: Mapping[TopicPartition, Broker] = MappingProxyType({}),
 ) -> GroupLag:
-    """`written`: the timestamp of the next record, in ms since 1970, or why it is unknown."""
-    found = partition_lags(known, partitions, logs, written, at)
+    """`found`: what `partition_lags` has of these logs, which were read `at`."""
     sums = total(found)
     return GroupLag(
         group=group,

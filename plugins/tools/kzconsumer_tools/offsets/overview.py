@@ -67,8 +67,8 @@ async def read_overview(
     written = await _written(access, nexts.values())
     for name, of in known.items():
         times = {each: written[each, offset] for each, offset in nexts[name].items() if (each, offset) in written}
-        lag = group_lag(name, of, partitions_of(of), logs, times, at)
-        standing = standing_of(read[name], of, partition_lags(of, partitions_of(of), logs, times, at), at)
+        lags = partition_lags(of, partitions_of(of), logs, times, at)
+        lag, standing = group_lag(name, of, lags, logs, at), standing_of(read[name], of, lags, at)
         found[name] = summary(read[name], of, lag, len(of_progress(read[name], of, {}, standing)))
     return [found[name] for name in names]
 
