@@ -3,7 +3,7 @@
 Holds the fetch states of the partitions that this broker leads. The FetcherManager starts it and hands it partitions;
 one whose leader is elsewhere goes back to the leader finder. The next request is on its way while the last response is
 decoded (`delivery`), unless that is small; a partition whose queue is full is left out of it, and delays no other.
-The broker is told only what changes (`fetch_session`).
+A request names only partitions that have changed (`fetch_session`).
 
 A partition of which the broker sends nothing though its log goes on (`EmptyAnswers`) is asked for alone, by a second
 task on a connection of its own: the broker may hold that answer back for long, and the others do not wait for it.

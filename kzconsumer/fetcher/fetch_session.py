@@ -91,7 +91,7 @@ class FetchSession:
             self._changed[partition] = None
 
     def __contains__(self, partition: TopicPartition) -> bool:
-        """Whether the broker was last told to read the partition."""
+        """Whether the last request had the broker read the partition."""
         return partition in self._held
 
     def renew(self) -> None:
@@ -140,7 +140,7 @@ class FetchSession:
         self._id = response.session_id
         answered = {part.topic_partition for part in response.partitions}
         if not goes_on or self._renewed or not answered <= self._held.keys():
-            return True  # the broker has ended it, or reads what it was told to forget
+            return True  # the broker has ended it, or reads a partition that was to be forgotten
         self._next = 1 if self._asked == LARGEST_EPOCH else self._asked + 1
         if in_session:
             self.speaks_for_all = response.throttle_ms == 0  # else an empty answer may be the throttling

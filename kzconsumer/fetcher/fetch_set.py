@@ -59,9 +59,10 @@ class FetchSet:
             self.remove(former)
         if state.topic_partition in self.session:
             # The session goes on from another state of this partition, after a seek, a replay or a claim in between
-            # which no request forgot it. The broker has told that one how far the log can be read, and says nothing
-            # until this moves, wherever it is asked to read: the new state would never know, a run that has read
-            # all would not end, and a read that needs longer than an answer may take would not be noticed.
+            # which no request forgot it. The broker has reported the end of the log for the former state, and leaves
+            # the partition out of its answers until that end moves, from whatever offset it reads. The new state would
+            # never have an end: a run that has read all would not end, and a read that takes longer than an answer may
+            # would not be noticed.
             self.session.renew()
         self._states[state.topic_partition] = state
         if state.reset_due:

@@ -292,8 +292,8 @@ def _moves_back(state: FetchState, listed: ListedOffset | None) -> bool:
 # Whether a leader's log still holds what was read before a position: asked before it is fetched from.
 #
 # A log that was cut off (an unclean election, a broker restored from a copy) and has grown past the position again
-# would be read on without a log line. The leader epoch of the last record before the position tells the difference
-# (KIP-320).
+# would be read on without a log line. The leader epoch of the last record before the position shows the
+# difference (KIP-320).
 
 UNKNOWN_END: Final = -1
 """`Diverging.end_offset` of a log that has no epoch as large as the position's: where it differs is unknown."""

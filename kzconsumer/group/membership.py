@@ -53,8 +53,8 @@ class ConsumerRegistry:
             await self._session.create(path, data, ephemeral=True)
         except NodeExistsError:
             # A create whose reply was lost is repeated by the caller (`Membership.join`), and then finds its own node.
-            # Only `ephemeralOwner` tells that node from one of an earlier session of ours with the same id, for whose
-            # end we have to wait.
+            # An earlier session of ours with the same id may have left such a node as well, and its end has to be
+            # waited for. Only `ephemeralOwner` differs.
             stat = await self._session.exists(path)
             if stat is None or stat.ephemeral_owner != self._session.id:
                 raise

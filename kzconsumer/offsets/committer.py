@@ -330,7 +330,7 @@ class Committer:
         # A lost reply is not a failure. Between sending a write and its reply the connection may break, or the caller
         # may be cancelled: the transaction may have been executed or not, and only the nodes know.
         # 1. `_write` sets `in_doubt` before it sends, and a reply clears it (the position is replaced).
-        # 2. Whoever writes next comes through here first: the nodes are read, a write with a plan is recognised by the
+        # 2. The next write calls this function first. It reads the nodes, and recognises a write with a plan by the
         #    plan's id, any other by the versions that it would have left.
         # 3. If it was executed, its versions are taken over. Without this the next write would be refused, and our own
         #    offset would be reported as that of another program; or, for a fence, the partition as lost.

@@ -1,1 +1,1 @@
-"""What a member tells of itself over HTTP. Read `observer`, then `report`."""
+"""What a member reports of itself over HTTP. Read `observer`, then `report`."""
