@@ -51,7 +51,7 @@ from kzconsumer.registry.group_records import (
 )
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.registry.topics import TopicRegistry
+from kzconsumer.registry.topics import TopicSource
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.values import FAIL
 from kzconsumer.zookeeper.operations import Node
@@ -72,9 +72,7 @@ class RunLosses:
     replayable sink, `truncated` are the settings of [offsets].
     """
 
-    def __init__(
-        self, topics: TopicRegistry, log_offsets: LogOffsets, reset: str, truncated: str | None = None
-    ) -> None:
+    def __init__(self, topics: TopicSource, log_offsets: LogOffsets, reset: str, truncated: str | None = None) -> None:
         self._topics = topics
         self._log_offsets = log_offsets
         self._reset = reset

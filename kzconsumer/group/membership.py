@@ -23,7 +23,7 @@ from kzconsumer.registry.group_records import (
     subscribed_topics,
 )
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.registry.topics import TopicRegistry
+from kzconsumer.registry.topics import TopicSource
 from kzconsumer.version import __version__
 from kzconsumer.zookeeper.operations import Create, Delete, Node
 from kzconsumer.zookeeper.session import ZooKeeperSession
@@ -148,7 +148,7 @@ class SnapshotReader:
     def __init__(
         self,
         consumers: ConsumerRegistry,
-        topics: TopicRegistry,
+        topics: TopicSource,
         watches: Watches,
         group: GroupPaths,
         *,

@@ -23,7 +23,6 @@ from kzconsumer.errors import (
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.registry import paths
 from kzconsumer.registry.cluster_topics import ClusterTopics
-from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.settings.sections import ZooKeeperSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.credentials import load_access, needs_access
@@ -149,7 +148,7 @@ async def bootstrap(known: KnownBrokers, brokers: Brokers) -> str:
     raise BrokersUnreachableError("none is up")
 
 
-async def no_broker(topics: TopicRegistry, brokers: Brokers) -> str | None:
+async def no_broker(topics: ClusterTopics, brokers: Brokers) -> str | None:
     """Why no broker accepts a connection; None if one does."""
     try:
         found = await topics.brokers()

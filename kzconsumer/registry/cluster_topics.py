@@ -35,7 +35,7 @@ from kzconsumer.registry.group_records import (
 )
 from kzconsumer.registry.nodes import Topic, TopicIdentity, read_object
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.registry.topics import ClusterMetadata, TopicRegistry, existing, groups_for_guests
+from kzconsumer.registry.topics import ClusterMetadata, NodeTopics, TopicSource, existing, groups_for_guests
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.tables import nearest
 from kzconsumer.zookeeper.operations import Node
@@ -173,10 +173,123 @@ def other_topics(name: str, there: Collection[str]) -> str:
     return f"did you mean {close}?" if close else f"there are {', '.join(sorted(there)[:5])}"
 
 
-class ClusterTopics(TopicRegistry):
-    """`notify` is called when `poll` finds that topics have changed since they were read.
+class BrokerTopics:
+    """Topics and brokers from Metadata requests, which ClusterTopics repeats: they cannot be watched.
 
-    A reader that is no member (`guest`) keeps no addresses, and uses those of any group if no broker is registered.
+    The group records the ids of its topics; a topic's incarnation is that of its id.
+    """
+
+    def __init__(self, metadata: ClusterMetadata, identities: TopicIdentities, nodes: NodeTopics) -> None:
+        self._metadata = metadata
+        self._identities = identities
+        self._nodes = nodes
+        self._kept: tuple[str, ...] = ()  # topics of the last identities that no broker has reported
+        self._every_topic: frozenset[str] | None = None  # as last read, if the group needs them
+        self._read: dict[str, _Shape | None] = {}  # the topics last read; None: missing, or not yet identified
+
+    async def topics(self, names: list[str]) -> dict[str, Topic]:
+        described = await self._metadata.described(names)
+        found = await self._identified(described)
+        self._read = {name: _shape(described[name]) if name in found else None for name in names}
+        return found
+
+    async def partitions(self, names: list[str]) -> dict[str, tuple[int, ...]]:
+        described = await self._metadata.described(names)
+        return {name: tuple(sorted(topic.partitions)) for name, topic in described.items()}
+
+    async def require(self, partitions: Collection[TopicPartition]) -> None:
+        found = await self._metadata.described(sorted({partition.topic for partition in partitions}))
+        for topic, number in partitions:
+            if topic not in found:
+                raise NotFoundError(f"there is no topic {topic}")
+            if number not in (there := found[topic].partitions):
+                raise NotFoundError(f"topic {topic} has {len(there)} partitions, and no number {number}")
+
+    async def all_topics(self) -> list[str]:
+        self._every_topic = frozenset(existing(await self._metadata.ask(None)))
+        return sorted(self._every_topic)
+
+    async def broker_ids(self) -> list[int]:
+        return sorted((await self._metadata.ask(())).brokers)
+
+    async def brokers(self) -> list[Broker]:
+        return await self._metadata.brokers()
+
+    async def incarnations(self, topics: Iterable[str]) -> dict[str, int]:
+        return {name: found.incarnation for name, found in (await self.identities(topics)).items()}
+
+    async def known_incarnations(self, names: Collection[str]) -> dict[str, int]:
+        described = await self._metadata.described(names)
+        known = await together([self._identities.known(name, topic.id) for name, topic in described.items()])
+        return {name: found for name, found in zip(described, known, strict=True) if found is not None}
+
+    async def identities(self, topics: Iterable[str]) -> dict[str, TopicIdentity]:
+        names = list(topics)
+        described = await self._metadata.described(names)
+        found = await self._identified(described)
+        # Brokers that do not know a topic may have just started: its offsets stay until another is reported.
+        missing = [name for name in names if name not in found]
+        last = await together([self._last(name) for name in missing])
+        kept = {name: identity for name, identity in zip(missing, last, strict=True) if identity is not None}
+        self._kept = tuple(kept)
+        return kept | {name: TopicIdentity(topic.incarnation, described[name].id) for name, topic in found.items()}
+
+    async def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        described = await self._metadata.described(list(topics))
+        return {name: topic.id for name, topic in described.items() if topic.id}
+
+    async def deleted(self) -> set[str]:
+        if unknown := await self._metadata.unknown_to_all(self._kept):
+            await anyio.sleep(CERTAIN)
+        return await self._metadata.unknown_to_all(unknown)
+
+    async def cluster_id(self) -> str:
+        return (await self._metadata.ask(())).cluster_id or ""
+
+    async def changes(self) -> list[str]:
+        """Ask again for the topics that were read: what has changed since, as watches would notify it."""
+        found = existing(await self._metadata.ask(None if self._every_topic is not None else tuple(self._read)))
+        changed = ["topics"] if self._every_topic is not None and self._every_topic != found.keys() else []
+        for name, shape in self._read.items():
+            if (_shape(found[name]) if name in found else None) != shape:
+                changed.append(f"topic {name}")
+        return changed
+
+    async def _identified(self, described: Mapping[str, TopicMetadata]) -> dict[str, Topic]:
+        """Without topics whose id is a former one, or is new and not yet what most brokers report."""
+        with_id = [name for name, topic in described.items() if topic.id]
+        known = await together([self._identities.knows(name, described[name].id) for name in with_id])
+        agreed = await self._metadata.agreed(
+            [name for name, is_known in zip(with_id, known, strict=True) if not is_known]
+        )
+        usable = {name: topic for (name, topic) in described.items() if name not in agreed or agreed[name] == topic.id}
+        found = await together([self._incarnation(name, topic.id) for name, topic in usable.items()])
+        return {
+            name: Topic(tuple(sorted(topic.partitions)), incarnation)
+            for (name, topic), incarnation in zip(usable.items(), found, strict=True)
+            if incarnation is not None
+        }
+
+    async def _incarnation(self, name: str, topic_id: str) -> int | None:
+        if topic_id:
+            return await self._identities.incarnation(name, topic_id)
+        # Brokers whose inter.broker.protocol.version is below 2.8 have no ids: there the topic has a node.
+        last = await self._last(name)
+        if last is None:
+            reason = "brokers report the topic without an id: that needs Kafka 2.8 or later"
+            raise ZooKeeperError(paths.topic(name), reason)
+        return last.incarnation
+
+    async def _last(self, name: str) -> TopicIdentity | None:
+        """Of the topic that was seen last, or has a node."""
+        return await self._identities.last(name) or (await self._nodes.identities([name])).get(name)
+
+
+class ClusterTopics:
+    """The source that counts: znodes, until the group knows addresses of brokers to ask instead.
+
+    `notify` is called when `poll` finds that topics have changed since they were read. A reader that is no member
+    (`guest`) keeps no addresses, and uses those of any group if no broker is registered.
     """
 
     def __init__(
@@ -189,111 +302,69 @@ class ClusterTopics(TopicRegistry):
         *,
         guest: bool = False,
     ) -> None:
-        super().__init__(session, watches, settings.brokers)
-
         async def own_group() -> Iterable[str]:
             return (settings.group.id,)
 
-        registered = TopicRegistry(session, watches, settings.brokers)
-        groups = groups_for_guests(registered, watches, settings.group.id) if guest else own_group
+        self._session = session
+        self._nodes = nodes = NodeTopics(session, watches, settings.brokers)
+        groups = groups_for_guests(nodes, watches, settings.group.id) if guest else own_group
         timeout = settings.fetch.request_timeout
-        self._metadata = ClusterMetadata(registered, watches, settings.brokers, brokers, timeout, groups)
+        self._metadata = ClusterMetadata(nodes, watches, settings.brokers, brokers, timeout, groups)
+        self._group = GroupPaths(settings.group.id)
+        self._identities = TopicIdentities(session, watches, self._group)
+        self._reported = BrokerTopics(self._metadata, self._identities, nodes)
         self._interval = settings.brokers.metadata_interval
         self._notify = notify
         self._guest = guest
-        self._group = GroupPaths(settings.group.id)
-        self._identities = TopicIdentities(session, watches, self._group)
         self._configured = bool(settings.brokers.bootstrap)  # the group's node need not have them
-        self._kept: tuple[str, ...] = ()  # topics of the last identities that no broker has reported
-        self._every_topic: frozenset[str] | None = None  # as last read, if the group needs them
-        self._read: dict[str, _Shape | None] = {}  # the topics last read; None: missing, or not yet identified
+
+    async def _source(self) -> TopicSource:
+        return self._reported if await self.asks_brokers() else self._nodes
 
     async def topics(self, names: list[str]) -> dict[str, Topic]:
-        if not await self.asks_brokers():
-            return await super().topics(names)
-        described = await self._metadata.described(names)
-        found = await self._identified(described)
-        self._read = {name: _shape(described[name]) if name in found else None for name in names}
-        return found
+        return await (await self._source()).topics(names)
 
     async def partitions(self, names: list[str]) -> dict[str, tuple[int, ...]]:
-        if not await self.asks_brokers():
-            return await super().partitions(names)
-        described = await self._metadata.described(names)
-        return {name: tuple(sorted(topic.partitions)) for name, topic in described.items()}
+        return await (await self._source()).partitions(names)
+
+    async def require(self, partitions: Collection[TopicPartition]) -> None:
+        await (await self._source()).require(partitions)
+
+    async def all_topics(self) -> list[str]:
+        return await (await self._source()).all_topics()
+
+    async def broker_ids(self) -> list[int]:
+        return await (await self._source()).broker_ids()
+
+    async def brokers(self) -> list[Broker]:
+        return await (await self._source()).brokers()
 
     async def incarnations(self, topics: Iterable[str]) -> dict[str, int]:
-        if not await self.asks_brokers():
-            return await super().incarnations(topics)
-        return {name: found.incarnation for name, found in (await self.identities(topics)).items()}
+        return await (await self._source()).incarnations(topics)
+
+    async def known_incarnations(self, names: Collection[str]) -> dict[str, int]:
+        return await (await self._source()).known_incarnations(names)
 
     async def identities(self, topics: Iterable[str]) -> dict[str, TopicIdentity]:
-        if not await self.asks_brokers():
-            return await super().identities(topics)
-        names = list(topics)
-        described = await self._metadata.described(names)
-        found = await self._identified(described)
-        # Brokers that do not know a topic may have just started: its offsets stay until another is reported.
-        missing = [name for name in names if name not in found]
-        last = await together([self._last(name) for name in missing])
-        kept = {name: identity for name, identity in zip(missing, last, strict=True) if identity is not None}
-        self._kept = tuple(kept)
-        return kept | {name: TopicIdentity(topic.incarnation, described[name].id) for name, topic in found.items()}
-
-    async def deleted(self) -> set[str]:
-        if unknown := await self._metadata.unknown_to_all(self._kept):
-            await anyio.sleep(CERTAIN)
-        return await self._metadata.unknown_to_all(unknown)
+        return await (await self._source()).identities(topics)
 
     async def ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Of those topics that have one, in base64. Records nothing, unlike `identities`."""
-        if await self.asks_brokers():
-            described = await self._metadata.described(list(topics))
-            return {name: topic.id for name, topic in described.items() if topic.id}
-        return {name: found.id for name, found in (await super().identities(topics)).items() if found.id}
+        return await (await self._source()).ids(topics)
+
+    async def deleted(self) -> set[str]:
+        return await self._reported.deleted()  # znodes say so by themselves
+
+    async def cluster_id(self) -> str:
+        return await (await self._source()).cluster_id()
+
+    @property
+    def unusable(self) -> Mapping[int, str]:
+        """Why registered brokers were left out of the last `brokers()`, by id."""
+        return self._nodes.unusable
 
     async def are_of_the_group(self) -> bool:
         """Whether one of them is a topic that the group has consumed: the brokers are not those of another cluster."""
         return bool(await self.known_incarnations(await self._identities.recorded()))
-
-    async def known_incarnations(self, names: Collection[str]) -> dict[str, int]:
-        """Of those topics that the group has consumed, or may have. Records nothing, unlike `incarnations`."""
-        if not await self.asks_brokers():
-            return await super().incarnations(names)
-        described = await self._metadata.described(names)
-        known = await together([self._identities.known(name, topic.id) for name, topic in described.items()])
-        return {name: found for name, found in zip(described, known, strict=True) if found is not None}
-
-    async def require(self, partitions: Collection[TopicPartition]) -> None:
-        if not await self.asks_brokers():
-            await super().require(partitions)
-            return
-        found = await self._metadata.described(sorted({partition.topic for partition in partitions}))
-        for topic, number in partitions:
-            if topic not in found:
-                raise NotFoundError(f"there is no topic {topic}")
-            if number not in (there := found[topic].partitions):
-                raise NotFoundError(f"topic {topic} has {len(there)} partitions, and no number {number}")
-
-    async def all_topics(self) -> list[str]:
-        if not await self.asks_brokers():
-            return await super().all_topics()
-        answer = await self._metadata.ask(None)
-        self._every_topic = frozenset(existing(answer))
-        return sorted(self._every_topic)
-
-    async def broker_ids(self) -> list[int]:
-        return (
-            sorted((await self._metadata.ask(())).brokers) if await self.asks_brokers() else await super().broker_ids()
-        )
-
-    async def brokers(self) -> list[Broker]:
-        return await self._metadata.brokers() if await self.asks_brokers() else await super().brokers()
-
-    async def cluster_id(self) -> str:
-        return (
-            (await self._metadata.ask(())).cluster_id or "" if await self.asks_brokers() else await super().cluster_id()
-        )
 
     async def poll(self) -> None:
         """Ask for the topics that were read, again and again, and notify if they have changed.
@@ -328,46 +399,12 @@ class ClusterTopics(TopicRegistry):
             await self._session.set(self._group.brokers, data, -1)
 
     async def _compare(self) -> None:
-        answer = await self._metadata.ask(None if self._every_topic is not None else tuple(self._read))
-        found = existing(answer)
-        if self._every_topic is not None and self._every_topic != found.keys():
-            self._notify("topics")
-        for name, shape in self._read.items():
-            if (_shape(found[name]) if name in found else None) != shape:
-                self._notify(f"topic {name}")
-        known = tuple(f"{broker.host}:{broker.port}" for broker in answer.brokers.values())
+        for reason in await self._reported.changes():
+            self._notify(reason)
+        known = tuple(f"{broker.host}:{broker.port}" for broker in self._metadata.known.values())
         if not self._configured and set(known) != set(self._metadata.addresses):
             self._metadata.addresses = known
             await self._keep(known)
-
-    async def _identified(self, described: Mapping[str, TopicMetadata]) -> dict[str, Topic]:
-        """Without topics whose id is a former one, or is new and not yet what most brokers report."""
-        with_id = [name for name, topic in described.items() if topic.id]
-        known = await together([self._identities.knows(name, described[name].id) for name in with_id])
-        agreed = await self._metadata.agreed(
-            [name for name, is_known in zip(with_id, known, strict=True) if not is_known]
-        )
-        usable = {name: topic for (name, topic) in described.items() if name not in agreed or agreed[name] == topic.id}
-        found = await together([self._incarnation(name, topic.id) for name, topic in usable.items()])
-        return {
-            name: Topic(tuple(sorted(topic.partitions)), incarnation)
-            for (name, topic), incarnation in zip(usable.items(), found, strict=True)
-            if incarnation is not None
-        }
-
-    async def _incarnation(self, name: str, topic_id: str) -> int | None:
-        if topic_id:
-            return await self._identities.incarnation(name, topic_id)
-        # Brokers whose inter.broker.protocol.version is below 2.8 have no ids: there the topic has a node.
-        last = await self._last(name)
-        if last is None:
-            reason = "brokers report the topic without an id: that needs Kafka 2.8 or later"
-            raise ZooKeeperError(paths.topic(name), reason)
-        return last.incarnation
-
-    async def _last(self, name: str) -> TopicIdentity | None:
-        """Of the topic that was seen last, or has a node."""
-        return await self._identities.last(name) or (await super().identities([name])).get(name)
 
 
 def _shape(topic: TopicMetadata) -> _Shape:

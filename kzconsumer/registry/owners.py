@@ -37,7 +37,7 @@ from kzconsumer.registry.claim_record import (
 )
 from kzconsumer.registry.nodes import decode_offset, of_earlier_topic
 from kzconsumer.registry.paths import GroupPaths, is_number
-from kzconsumer.registry.topics import TopicRegistry, incarnations
+from kzconsumer.registry.topics import TopicSource, incarnations
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Node, SetData, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches, repeated, together
@@ -104,7 +104,7 @@ class OwnerRegistry:
         fingerprint: str = "",
         isolation: str = "",
         *,
-        topics: TopicRegistry | None = None,
+        topics: TopicSource | None = None,
         watches: Watches | None = None,
     ) -> None:
         """`fingerprint`: of a replayable sink's destination; `isolation`: with which its ranges are read.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
@@ -39,8 +39,64 @@ log = get_logger("kzconsumer.zookeeper")
 _PLAINTEXT = BrokersSettings()
 
 
-class TopicRegistry:
-    """Reads of `/brokers` on one session."""
+class TopicSource(Protocol):
+    """Where topics and brokers are known from: znodes, Metadata requests, or whichever of the two counts.
+
+    A topic's incarnation tells it from a former topic of its name. All raise ZooKeeperError for an unreadable node and
+    ConnectionLostError; those that ask brokers raise BrokersUnreachableError if none answers.
+    """
+
+    async def topics(self, names: list[str]) -> dict[str, Topic]:
+        """Those of the named topics that exist. A change is notified as `topic <name>`."""
+        ...
+
+    async def partitions(self, names: list[str]) -> dict[str, tuple[int, ...]]:
+        """The partition numbers of those topics that exist, ascending. Records nothing."""
+        ...
+
+    async def require(self, partitions: Collection[TopicPartition]) -> None:
+        """Raises NotFoundError if one does not exist. A topic whose node is unreadable may have it."""
+        ...
+
+    async def all_topics(self) -> list[str]:
+        """The names of all topics. A change is notified as `topics`."""
+        ...
+
+    async def broker_ids(self) -> list[int]:
+        """The ids of the brokers that are up. None is no error, since brokers may be starting."""
+        ...
+
+    async def brokers(self) -> list[Broker]:
+        """The brokers to connect to, each at the configured listener."""
+        ...
+
+    async def incarnations(self, topics: Iterable[str]) -> dict[str, int]:
+        """The incarnations of those topics that exist, readable or not."""
+        ...
+
+    async def known_incarnations(self, names: Collection[str]) -> dict[str, int]:
+        """Of those topics that the group has consumed, or may have. Records nothing, unlike `incarnations`."""
+        ...
+
+    async def identities(self, topics: Iterable[str]) -> dict[str, TopicIdentity]:
+        """Of those topics that exist, readable or not; both parts are of the same topic."""
+        ...
+
+    async def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Of those topics that have one, in base64. Records nothing, unlike `identities`."""
+        ...
+
+    async def deleted(self) -> set[str]:
+        """Topics that the last call of `identities` or `incarnations` has returned although they are deleted."""
+        ...
+
+    async def cluster_id(self) -> str:
+        """The cluster's id; empty before 0.10.1."""
+        ...
+
+
+class NodeTopics:
+    """Topics and brokers as registered below `/brokers`, read on one session; watches notify."""
 
     def __init__(self, session: ZooKeeperSession, watches: Watches, settings: BrokersSettings = _PLAINTEXT) -> None:
         self._session = session
@@ -51,7 +107,6 @@ class TopicRegistry:
         """Why registered brokers were left out of the last `brokers()`, by id."""
 
     async def topics(self, names: list[str]) -> dict[str, Topic]:
-        """Those of the named topics that exist; changes notify as `topic <name>`."""
         # The data watch on a topic fires on any write of it: a reassignment, or a controller that rewrites the same
         # content. So the content is compared, here as bytes and by the rebalancer as sets of partitions, before
         # anything is released.
@@ -72,11 +127,9 @@ class TopicRegistry:
         return Topic(decode_topic(node.data), node.stat.czxid)
 
     async def partitions(self, names: list[str]) -> dict[str, tuple[int, ...]]:
-        """The partition numbers of those topics that exist, ascending. Changes nothing."""
         return {name: topic.partitions for name, topic in (await self.topics(names)).items()}
 
     async def require(self, partitions: Collection[TopicPartition]) -> None:
-        """Raises NotFoundError if one does not exist. Sets no watch; a topic whose node is unreadable may have it."""
         if await self._missing(partitions) is not None:
             await self._session.sync(paths.BROKER_TOPICS)  # the server that was asked may lag behind
             if (error := await self._missing(partitions)) is not None:
@@ -96,18 +149,14 @@ class TopicRegistry:
         return None
 
     async def all_topics(self) -> list[str]:
-        """The names of all topics; changes notify as `topics`."""
         return await self._watches.children(paths.BROKER_TOPICS, "topics")
 
     async def broker_ids(self) -> list[int]:
-        """The ids of the registered brokers; changes notify as `brokers`.
-
-        None is no error: brokers may be starting. The rebalancer logs it once, and the watch ends its wait.
-        """
+        """A change is notified as `brokers`: the watch ends the wait of a rebalance that has found none."""
         return _numbers(await self._watches.children(paths.BROKER_IDS, "brokers"))
 
     async def brokers(self) -> list[Broker]:
-        """The registered brokers, each at the configured listener. Brokers without it are logged and left out."""
+        """Brokers without the configured listener are logged and left out."""
         try:
             ids = _numbers(await self._session.children(paths.BROKER_IDS))
         except NoNodeError:
@@ -132,21 +181,23 @@ class TopicRegistry:
         return Broker(number, listener.host, listener.port)
 
     async def incarnations(self, topics: Iterable[str]) -> dict[str, int]:
-        """The incarnations of those topics that exist, readable or not."""
         return await incarnations(self._session, topics)
 
+    async def known_incarnations(self, names: Collection[str]) -> dict[str, int]:
+        return await self.incarnations(names)
+
     async def identities(self, topics: Iterable[str]) -> dict[str, TopicIdentity]:
-        """Of those topics that exist, readable or not; both parts are of the same topic."""
         names = list(topics)
         nodes = await together([self._session.find(paths.topic(name)) for name in names])
         return {name: _identity(node) for name, node in zip(names, nodes, strict=True) if node is not None}
 
+    async def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        return {name: found.id for name, found in (await self.identities(topics)).items() if found.id}
+
     async def deleted(self) -> set[str]:
-        """Topics that the last call of `identities` or `incarnations` has returned although they are deleted."""
         return set()
 
     async def cluster_id(self) -> str:
-        """The cluster's id; empty before 0.10.1. Raises ZooKeeperError if it is unreadable."""
         node = await self._session.find(paths.CLUSTER_ID)
         if node is None:
             return ""
@@ -191,7 +242,7 @@ class ClusterMetadata:
 
     def __init__(
         self,
-        registered: TopicRegistry,
+        registered: NodeTopics,
         watches: Watches,
         settings: BrokersSettings,
         pool: Brokers,
@@ -332,7 +383,7 @@ class ClusterMetadata:
 
 
 def groups_for_guests(
-    registered: TopicRegistry, watches: Watches, group: str | None
+    registered: NodeTopics, watches: Watches, group: str | None
 ) -> Callable[[], Awaitable[Iterable[str]]]:
     """For a reader that is no member: the group that it reads for, if any. All groups if no broker is registered."""
 

@@ -46,7 +46,7 @@ from kzconsumer.offsets.progress import Progress
 from kzconsumer.records.decode import Corruption, Decoded
 from kzconsumer.records.forms import NO_RECORDS
 from kzconsumer.registry.claim_record import Plan
-from kzconsumer.registry.topics import TopicRegistry
+from kzconsumer.registry.topics import TopicSource
 from kzconsumer.runs import RunLosses
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.chunk_queue import ChunkQueue
@@ -325,7 +325,7 @@ async def test_who_may_not_ask_about_epochs_does_not_wait_for_an_answer(error: i
     else:
         assert found == EpochEnd(0, -1, -1)
     topics = SimpleNamespace(incarnations=_incarnations, deleted=_none)
-    losses = RunLosses(cast(TopicRegistry, topics), log_offsets, "smallest", None)
+    losses = RunLosses(cast(TopicSource, topics), log_offsets, "smallest", None)
     run: Any = SimpleNamespace(topics={"orders": SimpleNamespace(incarnation="0x1")})
     assert await losses.hold(run, {partition: (90, 3)}) is (error != NOT_LEADER_OR_FOLLOWER)
 

@@ -39,7 +39,7 @@ from kzconsumer_tools.exporter.exporter_server import families, serving
 from kzconsumer_tools.exporter.pictures import Histories, ReadGroup, SeenGroup, group_of_nodes
 from kzconsumer_tools.groups.group_lag import LogRange
 from kzconsumer_tools.groups.group_nodes import GroupNodes
-from kzconsumer_tools.groups.group_reader import BrokerTopics, NodeTopics, nodes_of
+from kzconsumer_tools.groups.group_reader import BrokerTopicsRead, NodeTopicsRead, nodes_of
 from tests.support.readings import looked
 from tests.support.simulated.clients import Clients
 from tests.support.zookeeper_sessions import until
@@ -287,7 +287,7 @@ def test_a_group_that_is_gone_leaves_no_watches() -> None:
             for path in (f"/consumers/{name}/ids", f"/consumers/{name}/offsets/orders"):
                 await session.ensure(path)
             await nodes.children(paths.CONSUMERS)
-            await nodes_of(nodes, NodeTopics(nodes), name)
+            await nodes_of(nodes, NodeTopicsRead(nodes), name)
             for path in ("ids", "offsets/orders", "offsets", ""):
                 await session.delete(f"/consumers/{name}/{path}".rstrip("/"), -1)
             await nodes.children(paths.CONSUMERS)
@@ -314,7 +314,9 @@ def test_a_reading_costs_what_has_changed() -> None:
 
         async def read() -> tuple[int, list[GroupNodes]]:
             counted.reads = 0
-            groups = [await nodes_of(nodes, NodeTopics(nodes), name) for name in await nodes.children(paths.CONSUMERS)]
+            groups = [
+                await nodes_of(nodes, NodeTopicsRead(nodes), name) for name in await nodes.children(paths.CONSUMERS)
+            ]
             return counted.reads, groups
 
         first, groups = await read()
@@ -358,7 +360,7 @@ def test_only_groups_that_have_changed_are_read_again(from_brokers: bool, monkey
             counted.reads = 0
             decoded.clear()
             metadata: Any = SimpleNamespace(described=no_topics)
-            topics = BrokerTopics(metadata, dict(there), None) if from_brokers else NodeTopics(nodes)
+            topics = BrokerTopicsRead(metadata, dict(there), None) if from_brokers else NodeTopicsRead(nodes)
             groups, unreadable = await followed.read(topics)
             assert not unreadable
             offsets = {name: [each.stored for each in read.partitions] for name, read in groups.items()}
@@ -408,9 +410,9 @@ def test_a_group_that_changes_while_it_is_read_is_read_again() -> None:
             stored = SetData("/consumers/g/offsets/orders/0", b"%d" % offset, -1)
             after = clients.world.random.uniform(0, 0.01)
             clients.world.after(after, lambda stored=stored: clients.ensemble.operate(stored))  # type: ignore[misc]
-            await followed.read(NodeTopics(nodes))
+            await followed.read(NodeTopicsRead(nodes))
             await anyio.sleep(0.1)
-            groups, _ = await followed.read(NodeTopics(nodes))
+            groups, _ = await followed.read(NodeTopicsRead(nodes))
             assert [each.stored for each in groups["g"].partitions] == [offset, offset]
 
     clients.play(script, 600)

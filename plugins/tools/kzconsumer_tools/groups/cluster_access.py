@@ -28,7 +28,7 @@ from kzconsumer.registry.cluster_topics import TopicIdentities
 from kzconsumer.registry.group_records import Registration, needs_all_topics, subscribed_topics
 from kzconsumer.registry.nodes import Topic
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.registry.topics import ClusterMetadata, TopicRegistry, groups_for_guests
+from kzconsumer.registry.topics import ClusterMetadata, NodeTopics, groups_for_guests
 from kzconsumer.settings.sections import BrokersSettings, ZooKeeperSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import ZooKeeperSession
@@ -292,7 +292,7 @@ def metadata_of(
     session: ZooKeeperSession, watches: Watches, settings: BrokersSettings, pool: Brokers, group: str | None = None
 ) -> ClusterMetadata:
     """Asks brokers if members of the group would, and if none is registered, if members of any group would."""
-    registered = TopicRegistry(session, watches, settings)
+    registered = NodeTopics(session, watches, settings)
     groups = groups_for_guests(registered, watches, group)
     return ClusterMetadata(registered, watches, settings, pool, TIMEOUT, groups)
 
@@ -333,7 +333,7 @@ async def read_group(settings: Settings, joining: Joining) -> LiveGroup:
         watches = Watches(session)
         reader = SnapshotReader(
             ConsumerRegistry(session, watches, group),
-            TopicRegistry(session, watches),
+            NodeTopics(session, watches),
             watches,
             group,
             ignore_unreadable=settings.group.unreadable_members == "ignore",

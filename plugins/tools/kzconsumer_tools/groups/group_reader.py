@@ -63,7 +63,7 @@ class Topics(Protocol):
         ...
 
 
-class NodeTopics:
+class NodeTopicsRead:
     from_brokers = False
 
     def __init__(self, reads: NodeReads) -> None:
@@ -86,7 +86,7 @@ class NodeTopics:
         return {name: topic_of_node(node) for name, node in zip(names, nodes, strict=True) if node is not None}
 
 
-class BrokerTopics:
+class BrokerTopicsRead:
     from_brokers = True
 
     def __init__(
@@ -134,8 +134,8 @@ async def topics_now(
     Raises BrokersUnreachableError if no broker answers.
     """
     if not await metadata.asks_brokers():
-        return NodeTopics(reads)
-    return BrokerTopics(metadata, existing(await metadata.ask(None)), identities)
+        return NodeTopicsRead(reads)
+    return BrokerTopicsRead(metadata, existing(await metadata.ask(None)), identities)
 
 
 # If members join or leave while the nodes are read, owners look unregistered: the nodes are read again.
