@@ -15,7 +15,6 @@ import anyio
 import msgspec
 
 from kzconsumer.assignors import Assignor
-from kzconsumer.brokers.leaders import Leaders, LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.log_reads import EARLIEST, ISOLATION_LEVELS, LATEST, ListedOffset
 from kzconsumer.clock import now
@@ -43,8 +42,7 @@ from kzconsumer.offsets.progress import Message
 from kzconsumer.offsets.start_rules import Authority, Destination
 from kzconsumer.offsets.storage import KafkaOffsetStorage, OffsetStorage, ZooKeeperOffsetStorage
 from kzconsumer.records.forms import ColumnRecords
-from kzconsumer.registry.cluster import bootstrap
-from kzconsumer.registry.cluster_topics import ClusterTopics
+from kzconsumer.registry.cluster import ClusterView, bootstrap
 from kzconsumer.registry.group_records import Registration
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths
@@ -114,9 +112,9 @@ class Member:
         brokers, destination, end_offsets = state.brokers, state.destination, state.end_offsets
         paths = GroupPaths(group.id)
         trigger = RebalanceTrigger()
-        watches = Watches(session, trigger.fire)
+        cluster = ClusterView(session, settings, brokers, trigger.fire)
+        watches, topics, leaders = cluster.watches, cluster.topics, cluster.leaders
         consumers = ConsumerRegistry(session, watches, paths)
-        topics = ClusterTopics(session, watches, settings, brokers, trigger.fire)
         self._topics, self._brokers = topics, brokers
         fingerprint = destination.fingerprint if destination is not None else ""
         isolation = settings.fetch.isolation
@@ -135,8 +133,7 @@ class Member:
         truncated = settings.offsets.truncated if destination is not None else None
         reset = OffsetReset(settings.offsets.reset, committer, timeout, level, truncated)
         self.notices = notices = Notices(registration)
-        leaders = Leaders(topics, brokers, timeout)
-        self._log_offsets = LogOffsets(leaders, brokers, timeout, level)
+        self._log_offsets = cluster.logs(level)
         self._record_times = RecordTimes(leaders, brokers, timeout)
         in_brokers = coordinator if authority is Authority.KAFKA else None
         self.overview = Overview(owners, in_brokers or nodes, self._log_offsets)
@@ -166,7 +163,7 @@ class Member:
         )
         self._runs: Runs | None = None
         if end_offsets is not None and end_offsets.of_the_group and settings.subscription.stop_at is not None:
-            self._runs = Runs(session, settings, registration, leaders, brokers, replayable=destination is not None)
+            self._runs = Runs(ClusterView(session, settings, brokers), registration, replayable=destination is not None)
         self._membership = Membership(session, consumers, paths, state.consumer, registration)
         self.parts = MemberParts(trigger, watches, self._fetchers)
         self._rebalancer = Rebalancer(

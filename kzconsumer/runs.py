@@ -15,10 +15,8 @@ from functools import partial
 import anyio
 import msgspec
 
-from kzconsumer.brokers.leaders import END_PATIENCE, Leaders, LogOffsets
-from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.leaders import END_PATIENCE, LogOffsets
 from kzconsumer.brokers.protocol.log_reads import ISOLATION_LEVELS, LATEST, READ_UNCOMMITTED, EpochEnd, ListedOffset
-from kzconsumer.brokers.transport import load_security
 from kzconsumer.clock import now
 from kzconsumer.errors import (
     BadVersionError,
@@ -37,8 +35,8 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths as nodes
 from kzconsumer.registry.claim_record import decode_claim_record
-from kzconsumer.registry.cluster import open_session
-from kzconsumer.registry.cluster_topics import ClusterTopics, other_topics
+from kzconsumer.registry.cluster import ClusterView, broker_pool, open_session
+from kzconsumer.registry.cluster_topics import other_topics
 from kzconsumer.registry.group_records import (
     GroupRun,
     Registration,
@@ -55,8 +53,7 @@ from kzconsumer.registry.topics import TopicSource
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.values import FAIL
 from kzconsumer.zookeeper.operations import Node
-from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.watches import Watches, repeated, together
+from kzconsumer.zookeeper.watches import repeated, together
 
 log = get_logger("kzconsumer.group")
 
@@ -208,25 +205,22 @@ class Runs:
 
     def __init__(
         self,
-        session: ZooKeeperSession,
-        settings: Settings,
+        cluster: ClusterView,
         registration: Registration,
-        leaders: Leaders,
-        brokers: Brokers,
         *,
         replayable: bool,
     ) -> None:
+        """`cluster` is of its own, since topics that are read here are not those of the membership."""
+        settings = cluster.settings
         assert settings.subscription.stop_at is not None
-        fetch, offsets = settings.fetch, settings.offsets
-        self._session = session
-        self._topics = partial(ClusterTopics, session, Watches(session), settings, brokers)
+        offsets = settings.offsets
+        self._session = cluster.session
+        self._topics = cluster.topics
         self._paths = GroupPaths(settings.group.id)
         self._registration = registration
-        isolation = ISOLATION_LEVELS[fetch.isolation]
-        self._log_offsets = LogOffsets(leaders, brokers, fetch.request_timeout, isolation)
-        # Records of open transactions are not lost.
-        whole = LogOffsets(leaders, brokers, fetch.request_timeout, READ_UNCOMMITTED)
-        self._losses = RunLosses(self._topics(), whole, offsets.reset, offsets.truncated if replayable else None)
+        self._log_offsets = cluster.logs(ISOLATION_LEVELS[settings.fetch.isolation])
+        whole = cluster.logs(READ_UNCOMMITTED)  # records of open transactions are not lost
+        self._losses = RunLosses(self._topics, whole, offsets.reset, offsets.truncated if replayable else None)
         self._stop_at = settings.subscription.stop_at
         self._wanted = settings.subscription.run
         self._asked: GroupRun | None = None  # the run of `_outstanding`
@@ -332,17 +326,16 @@ class Runs:
         listed = () if has_wildcard(self._registration) else self._registration.subscription
         if missing := sorted(name for name in listed if name not in ends):
             paths = ", ".join(map(nodes.topic, missing))
-            hint = other_topics(missing[0], await self._topics().all_topics())
+            hint = other_topics(missing[0], await self._topics.all_topics())
             raise NotFoundError(f"{paths}: no such topic; {hint}")
 
     async def _ends(self, stop_at: int) -> dict[str, TopicEnds]:
         """The ends of all existing topics that we subscribe to; repeated until all are known."""
         while True:
             try:
-                registry = self._topics()
                 members = {"": self._registration}
-                all_topics = tuple(await registry.all_topics()) if has_wildcard(self._registration) else ()
-                topics = await registry.topics(subscribed_topics(members, all_topics))
+                all_topics = tuple(await self._topics.all_topics()) if has_wildcard(self._registration) else ()
+                topics = await self._topics.topics(subscribed_topics(members, all_topics))
                 partitions = [TopicPartition(name, n) for name, topic in topics.items() for n in topic.partitions]
                 found = await self._log_offsets.look_up(dict.fromkeys(partitions, stop_at))
                 # No record at or after the time: the end of the log.
@@ -424,13 +417,13 @@ def _milliseconds() -> int:
 
 async def is_over(settings: Settings, is_ours: Callable[[GroupRun], bool], *, replayable: bool) -> bool:
     """Whether the configured run is finished. Waits for ZooKeeper and brokers; raises as `Runs.join`, `Runs.look`."""
-    fetch, brokers = settings.fetch, settings.brokers
-    security = partial(load_security, brokers, settings.source)
-    async with Brokers(client_id=settings.group.id, timeout=fetch.request_timeout, security=security) as connections:
+    async with broker_pool(settings) as brokers:
         while True:
             try:
                 async with open_session(settings.zookeeper, brief=True) as session:
-                    return await _look(_runs(session, settings, connections, replayable=replayable), is_ours)
+                    cluster = ClusterView(session, settings, brokers)
+                    runs = Runs(cluster, registered(settings.subscription), replayable=replayable)
+                    return await _look(runs, is_ours)
             except (ConnectionLostError, SessionExpiredError) as error:
                 log.info("checking again for remaining work", reason=str(error))
 
@@ -444,9 +437,3 @@ async def _look(runs: Runs, is_ours: Callable[[GroupRun], bool]) -> bool:
             return False
         if is_ours(run):
             return True
-
-
-def _runs(session: ZooKeeperSession, settings: Settings, brokers: Brokers, *, replayable: bool) -> Runs:
-    topics = ClusterTopics(session, Watches(session), settings, brokers)
-    leaders = Leaders(topics, brokers, settings.fetch.request_timeout)
-    return Runs(session, settings, registered(settings.subscription), leaders, brokers, replayable=replayable)

@@ -36,8 +36,7 @@ from kzconsumer.offsets.progress import Message, Position, Progress
 from kzconsumer.offsets.start_rules import Destination, require_storage
 from kzconsumer.plugins import ASSIGNORS, described, load_chosen
 from kzconsumer.registry.claim_record import Plan, Spans
-from kzconsumer.registry.cluster import no_broker, open_session
-from kzconsumer.registry.cluster_topics import ClusterTopics
+from kzconsumer.registry.cluster import ClusterView, open_session
 from kzconsumer.registry.group_records import GroupRun, Registration
 from kzconsumer.rejected import rejects_of
 from kzconsumer.settings.settings import Settings
@@ -46,7 +45,6 @@ from kzconsumer.streams.cursor import StreamCursor
 from kzconsumer.zookeeper.credentials import load_access
 from kzconsumer.zookeeper.server_choice import FormerSession
 from kzconsumer.zookeeper.session import Lease, ZooKeeperSession
-from kzconsumer.zookeeper.watches import Watches
 
 log = get_logger("kzconsumer")
 
@@ -322,8 +320,7 @@ class Sessions:
         """Whether a broker accepts a connection; checked only after a time away."""
         if not self._hold_down.seconds:
             return True
-        topics = ClusterTopics(session, Watches(session), self.settings, self._brokers)
-        reason = await no_broker(topics, self._brokers)
+        reason = await ClusterView(session, self.settings, self._brokers).unreachable()
         if reason is not None:
             log.warning("no broker is reachable, staying out of the group", reason=reason)
         return reason is None

@@ -49,12 +49,11 @@ from kzconsumer.fetcher.range_account import Question, RangeAccount, questions
 from kzconsumer.fetcher.reading import FetchOutcome, Unusable, judge, reading, without_way
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.records.forms import Records
-from kzconsumer.registry.cluster import LIMIT, open_session, unreachable
-from kzconsumer.registry.cluster_topics import ClusterTopics, other_topics
+from kzconsumer.registry.cluster import LIMIT, ClusterView, broker_pool, open_session, unreachable
+from kzconsumer.registry.cluster_topics import other_topics
 from kzconsumer.registry.nodes import Topic
 from kzconsumer.settings.sections import FetchSettings, SubscriptionSettings
 from kzconsumer.settings.settings import Settings
-from kzconsumer.zookeeper.watches import Watches
 
 if TYPE_CHECKING:
     import pyarrow as pa  # loaded by `read`
@@ -346,9 +345,9 @@ class RangeReader:
 class ClusterReader(RangeReader):
     """Use `range_reader`. Also finds topics."""
 
-    def __init__(self, settings: Settings, topics: ClusterTopics, brokers: Brokers) -> None:
-        super().__init__(settings.fetch, topics, brokers)
-        self._topics = topics
+    def __init__(self, cluster: ClusterView) -> None:
+        super().__init__(cluster.settings.fetch, cluster.topics, cluster.brokers)
+        self._topics = cluster.topics
 
     async def brokers(self) -> Sequence[Broker]:
         """Those to ask for leaders. Raises as `partitions`."""
@@ -394,19 +393,15 @@ async def range_reader(settings: Settings) -> AsyncIterator[ClusterReader]:
     Raises ZooKeeperUnreachableError after 15 s, ConfigError for keys or passwords. A BrokersUnreachableError of the
     block gets the cluster's address.
     """
-    security = partial(load_security, settings.brokers, settings.source)
-    security()
+    load_security(settings.brokers, settings.source)
     async with AsyncExitStack() as exits:
         session = open_session(settings.zookeeper)
         with anyio.move_on_after(LIMIT) as patience:
             await exits.enter_async_context(session)
         if patience.cancelled_caught:
             raise unreachable(session, settings.zookeeper, LIMIT)
-        brokers = await exits.enter_async_context(
-            Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout, security=security)
-        )
-        topics = ClusterTopics(session, Watches(session), settings, brokers, guest=True)
+        brokers = await exits.enter_async_context(broker_pool(settings))
         try:
-            yield ClusterReader(settings, topics, brokers)
+            yield ClusterReader(ClusterView(session, settings, brokers, guest=True))
         except BrokersUnreachableError as error:
             raise BrokersUnreachableError(f"{settings.zookeeper.connect}: no broker answers: {error}") from None

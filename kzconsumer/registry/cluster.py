@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
 import anyio
 
-from kzconsumer.brokers.leaders import KnownBrokers
+from kzconsumer.brokers.leaders import KnownBrokers, Leaders, LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.transport import load_security
 from kzconsumer.errors import (
@@ -81,6 +81,55 @@ def unreachable(session: ZooKeeperSession, zookeeper: ZooKeeperSettings, limit: 
     return ZooKeeperUnreachableError(f"{reason}; {advice}")
 
 
+def broker_pool(settings: Settings) -> Brokers:
+    """Connections to the settings' brokers, to be entered once. Keys and passwords are read for each connection."""
+    security = partial(load_security, settings.brokers, settings.source)
+    return Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout, security=security)
+
+
+class ClusterView:
+    """The cluster as one session and its brokers show it: topics, leaders, logs.
+
+    `notify` gets the reasons of watches, and of topics that have changed (`ClusterTopics.poll`). A `guest` is no member
+    of the settings' group.
+    """
+
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        settings: Settings,
+        brokers: Brokers,
+        notify: Callable[[str], None] = lambda reason: None,
+        *,
+        guest: bool = False,
+    ) -> None:
+        self.session = session
+        self.settings = settings
+        self.brokers = brokers
+        self.watches = Watches(session, notify)
+        self.topics = ClusterTopics(session, self.watches, settings, brokers, notify, guest=guest)
+        self.leaders = Leaders(self.topics, brokers, settings.fetch.request_timeout)
+
+    def logs(self, isolation: int) -> LogOffsets:
+        return LogOffsets(self.leaders, self.brokers, self.settings.fetch.request_timeout, isolation)
+
+    async def unreachable(self) -> str | None:
+        """Why no broker accepts a connection; None if one does."""
+        try:
+            found = await self.topics.brokers()
+        except KzConsumerError as error:
+            return str(error)
+        reason = "; ".join(self.topics.unusable.values()) or "no broker is up"
+        for broker in found:
+            try:
+                await self.brokers.connection(broker)
+            except KzConsumerError as error:
+                reason = str(error)
+            else:
+                return None
+        return reason
+
+
 # Destinations keep the identity of a cluster, to refuse another cluster's records.
 
 log = get_logger("kzconsumer.zookeeper")
@@ -96,9 +145,7 @@ async def cluster_identity(settings: Settings) -> str:
     cluster. Without the cluster's nodes in ZooKeeper it waits for a broker that answers. Raises ConfigError if all
     servers refuse the session.
     """
-    security = partial(load_security, settings.brokers, settings.source)
-    timeout = settings.fetch.request_timeout
-    async with Brokers(client_id=settings.group.id, timeout=timeout, security=security) as brokers:
+    async with broker_pool(settings) as brokers:
         while True:
             try:
                 async with open_session(settings.zookeeper, brief=True) as session:
@@ -117,13 +164,13 @@ async def _identity(session: ZooKeeperSession, settings: Settings, brokers: Brok
     def notify(reason: str) -> None:
         changed.set()
 
-    registry = ClusterTopics(session, Watches(session, notify), settings, brokers)
+    topics = ClusterView(session, settings, brokers, notify).topics
     warned = False
     while True:
-        found = await registry.cluster_id()
+        found = await topics.cluster_id()
         if found:
             return found
-        if await registry.broker_ids():
+        if await topics.broker_ids():
             hosts = ",".join(sorted(f"{host}:{port}" for host, port in connect.hosts))
             return f"{hosts}{connect.chroot}"
         if not warned:
@@ -146,20 +193,3 @@ async def bootstrap(known: KnownBrokers, brokers: Brokers) -> str:
             )
         return ",".join(f"[{at.host}]:{at.port}" if ":" in at.host else f"{at.host}:{at.port}" for at in found)
     raise BrokersUnreachableError("none is up")
-
-
-async def no_broker(topics: ClusterTopics, brokers: Brokers) -> str | None:
-    """Why no broker accepts a connection; None if one does."""
-    try:
-        found = await topics.brokers()
-    except KzConsumerError as error:
-        return str(error)
-    reason = "; ".join(topics.unusable.values()) or "no broker is up"
-    for broker in found:
-        try:
-            await brokers.connection(broker)
-        except KzConsumerError as error:
-            reason = str(error)
-        else:
-            return None
-    return reason

@@ -10,7 +10,7 @@ from kzconsumer.offsets.start_rules import WithBrokers
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
 from kzconsumer_tools.groups.group_lag import LogRange
-from kzconsumer_tools.groups.group_reader import NodeTopics, Topics
+from kzconsumer_tools.groups.group_reader import NodeTopicsRead, Topics
 from kzconsumer_tools.offsets.changes import NO_OFFSET
 
 
@@ -26,7 +26,7 @@ class Cluster(ClusterAccess):
         self.meanwhile: Callable[[], Awaitable[object]] | None = None
 
     async def topics(self) -> Topics:
-        return NodeTopics(self.session)
+        return NodeTopicsRead(self.session)
 
     async def identify(self, group: str, topics: Collection[str]) -> None:
         """Members recognize topics by their nodes."""

@@ -7,6 +7,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
+from kzconsumer.brokers.leaders import KnownBrokers
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.brokers.protocol.groups import (
@@ -26,7 +27,6 @@ from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets import coordinator as module
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.start_rules import WithBrokers
-from kzconsumer.registry.topics import TopicSource
 from tests.support.simulated.virtual_time import BEGINNING, World
 
 UP, AWAY = Broker(1, "up", 9092), Broker(2, "away", 9092)
@@ -64,7 +64,7 @@ class Cluster:
 
 async def test_an_unreachable_coordinator_is_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster()
-    group = GroupCoordinator("g", cast(TopicSource, cluster), cast(Brokers, cluster), 60.0)
+    group = GroupCoordinator("g", cast(KnownBrokers, cluster), cast(Brokers, cluster), 60.0)
     monkeypatch.setattr(module, "COMMIT_PATIENCE", 0.1)
     with pytest.raises(CoordinatorError):
         await group.store(OFFSETS)
@@ -77,7 +77,7 @@ async def test_an_offset_missing_from_the_response_is_not_taken_for_no_offset(mo
     """The partition would begin by the reset policy, although an offset is stored."""
     cluster = Cluster()
     cluster.leads = UP
-    group = GroupCoordinator("g", cast(TopicSource, cluster), cast(Brokers, cluster), 60.0)
+    group = GroupCoordinator("g", cast(KnownBrokers, cluster), cast(Brokers, cluster), 60.0)
     (asked,), other = OFFSETS, TopicPartition("orders", 1)
     cluster.has = {asked: CoordinatorOffset(error_codes.NONE, 7), other: CoordinatorOffset(error_codes.NONE, -1)}
     assert {partition: each.offset for partition, each in (await group.stored([asked, other])).items()} == {asked: 7}
@@ -100,7 +100,7 @@ def test_a_loading_coordinator_is_asked_with_growing_pauses() -> None:
 
     cluster = Loading()
     cluster.leads = UP
-    group = GroupCoordinator("g", cast(TopicSource, cluster), cast(Brokers, cluster), 60.0)
+    group = GroupCoordinator("g", cast(KnownBrokers, cluster), cast(Brokers, cluster), 60.0)
     process = world.process("member")
     reading = process.create_task(group.stored(OFFSETS))
     assert world.pass_time(60.0, reading.done)
@@ -144,5 +144,5 @@ async def test_members_of_both_protocols(
                 return await call(request, timeout=timeout)
 
     monkeypatch.setattr(cluster, "call", described)
-    group = GroupCoordinator("g", cast(TopicSource, cluster), cast(Brokers, cluster), 60.0)
+    group = GroupCoordinator("g", cast(KnownBrokers, cluster), cast(Brokers, cluster), 60.0)
     assert await group.members() == members

@@ -24,7 +24,7 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_tools.commands.cluster_option import ClusterOption
-from kzconsumer_tools.groups.group_reader import NodeTopics, apply_changes, nodes_of, tree_of
+from kzconsumer_tools.groups.group_reader import NodeTopicsRead, apply_changes, nodes_of, tree_of
 from kzconsumer_tools.offsets.changes import OffsetChange
 from kzconsumer_tools.offsets.prepare import OffsetChanges, nodes_at
 from tests.support.command_line import CommandLine
@@ -287,7 +287,7 @@ async def test_a_reply_that_is_lost(zookeeper: ZooKeeperSession, cluster: Cluste
     group = GroupPaths(unique)
     # The session is long, so that the next reply is the transaction's.
     async with FaultProxy(host, int(port)) as proxy, session(f"{proxy.connect}/{chroot}", 40) as cut:
-        nodes = await nodes_of(cut, NodeTopics(cut), unique)
+        nodes = await nodes_of(cut, NodeTopicsRead(cut), unique)
         moves = [OffsetChange(nodes_at(nodes, TopicPartition("t", number)), b"9") for number in range(2)]
         proxy.cut_reply_after = 0
         await apply_changes(cut, group, [move.changed(group) for move in moves], with_members=True)
