@@ -11,16 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
-from prometheus_client.openmetrics.exposition import generate_latest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from kzconsumer.logs.setup import Trouble
 from kzconsumer.model import TopicPartition
 from kzconsumer.status.metrics import families
 from kzconsumer.zookeeper.operations import Create
-from tests.core.plain.test_status_metrics import Given
 from tests.support.alerts import MISSING, Recording, firing
 from tests.support.extent import extent, only_nightly
 from tests.support.programs import PROMTOOL
@@ -34,17 +30,14 @@ Happening = Callable[[Observed], None]
 
 
 def scraped(at: Observed) -> Iterator[Sample]:
-    """What `/metrics` has at this moment."""
+    """What `/metrics` has at this moment; test_status_metrics has that its text says the same."""
     counts: dict[tuple[str, str], int] = {}
     for event in at.group.events:
         if event["level"] in ("warning", "error"):
             key = event["level"], event["event"]
             counts[key] = counts.get(key, 0) + 1
     troubles = [Trouble(level, event, count, 0.0, 0.0, None) for (level, event), count in counts.items()]
-    registry = CollectorRegistry()
-    registry.register(Given(list(families(at.observer.report(), at.observer.counters, at.observer.batches, troubles))))
-    text = generate_latest(registry).decode()  # type: ignore[no-untyped-call]
-    for family in text_string_to_metric_families(text):  # type: ignore[no-untyped-call]
+    for family in families(at.observer.report(), at.observer.counters, at.observer.batches, troubles):
         yield from family.samples
 
 
