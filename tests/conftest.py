@@ -8,6 +8,8 @@ What only servers need is imported by their fixtures: a plain test needs none of
 
 from __future__ import annotations
 
+import copy
+import gc
 import logging
 import os
 import re
@@ -90,11 +92,18 @@ CHAINS = {
     ),
     # One cluster with the topic that pages and examples name.
     "documentation": ("tests/core/servers/test_docs.py", "tests/core/servers/test_examples.py"),
+    # One cluster without ZooKeeper.
+    "KRaft": (
+        "tests/tools/servers/test_kraft_groups.py",
+        "tests/tools/servers/test_kraft_commands.py",
+        "tests/core/servers/test_kraft.py",
+        "tests/spark/servers/test_kafka_registry.py",
+        "tests/spark/servers/test_source_changes.py",
+    ),
     # They wait most of their time, and would begin last.
     "tools": (
         "tests/tools/servers/test_mistakes.py",
         "tests/tools/servers/test_groups_move.py",
-        "tests/tools/servers/test_kraft_groups.py",
         "tests/tools/servers/test_alerts_of_servers.py",
         "tests/tools/spark/test_sink_verify.py",
     ),
@@ -119,6 +128,17 @@ def file_of(nodeid: str) -> str:
 def chain_of(nodeid: str) -> str:
     """The chain of the test's file; a file of no chain is one by itself."""
     return CHAIN_OF.get(file_of(nodeid), file_of(nodeid))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Modules and tests stay to the end: no search for garbage looks at them, neither now nor later."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -255,6 +275,24 @@ def cluster_of(servers: Servers) -> Callable[[str], Cluster]:
 def cluster(cluster_of: Callable[[str], Cluster]) -> Cluster:
     """The shared cluster of the newest version."""
     return cluster_of("3.9.1")
+
+
+@pytest.fixture
+async def kraft(request: pytest.FixtureRequest, servers: Servers, unique: str) -> Cluster:
+    """The shared cluster that keeps nothing in ZooKeeper (4.2.0, or the parameter); `.connect` is this test's alone.
+
+    Its broker has the rack r1, and members of the newer protocols get their partitions within a tenth of a second.
+    """
+    from tests.support.kafka_consumer import QUICK_HEARTBEATS
+    from tests.support.zookeeper_sessions import make_chroot
+
+    config = {"broker.rack": "r1", **QUICK_HEARTBEATS}
+    version = getattr(request, "param", "4.2.0")
+    shared = servers.shared(f"kraft-{version}", lambda name: servers.cluster(name, version, kraft=True, config=config))
+    mine = copy.copy(shared)
+    mine.connect = f"{servers.zookeeper.connect}/{unique}"
+    await make_chroot(mine.connect)
+    return mine
 
 
 @pytest.fixture(scope="session")

@@ -18,18 +18,11 @@ from kzconsumer_sandbox.servers.readiness import create_topic_in_kraft
 from tests.support.extent import extent
 from tests.support.members import Reader, Tables, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
-from tests.support.servers import Servers
-from tests.support.zookeeper_sessions import make_chroot, until
+from tests.support.zookeeper_sessions import until
 
 PARTITIONS = 4
 
-
-@pytest.fixture(params=extent(("4.2.0",), ("3.9.1", "4.2.0")))
-async def kraft(request: pytest.FixtureRequest, servers: Servers) -> Cluster:
-    version = request.param
-    cluster = servers.shared(f"kraft-{version}", lambda name: servers.cluster(name, version, kraft=True))
-    await make_chroot(cluster.connect)
-    return cluster
+pytestmark = pytest.mark.parametrize("kraft", extent(("4.2.0",), ("3.9.1", "4.2.0")), indirect=True)
 
 
 def tables(cluster: Cluster) -> Tables:

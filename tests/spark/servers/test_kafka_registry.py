@@ -24,7 +24,7 @@ from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.target import Target
 from kzconsumer_files.writer import TargetWriter, WriteResult
 from kzconsumer_sandbox.servers.configuration import free_port
-from kzconsumer_sandbox.servers.kafka_servers import ZooKeeperServer
+from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.readiness import create_topic_in_kraft
 from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import fetched
@@ -33,8 +33,7 @@ from kzconsumer_spark.pipe.messages import Kafka, SpooledRange
 from kzconsumer_spark.ranges.batch import LeaseLost, SparkBatch, WorkerLease
 from kzconsumer_spark.worker.range_stream import TopicsLease
 from tests.support.producing import Sent, produce
-from tests.support.servers import Servers
-from tests.support.zookeeper_sessions import make_chroot, session, until
+from tests.support.zookeeper_sessions import session, until
 
 
 async def create(zookeeper: ZooKeeperSession, path: str) -> int:
@@ -162,35 +161,33 @@ async def test_brokers_that_say_nothing(
             await asyncio.to_thread(KafkaRegistry(Kafka.of(Settings.from_dict(settings))).reachable)
 
 
-async def test_a_cluster_without_zookeeper(servers: Servers, unique: str) -> None:
+async def test_a_cluster_without_zookeeper(kraft: Cluster, unique: str) -> None:
     """A task fetches from the brokers that Metadata requests name, and a topic of another id is another one."""
-    cluster = servers.cluster(f"kraft-{unique}", "4.2.0", kraft=True)
-    await make_chroot(cluster.connect)
-    settings = {"zookeeper": {"connect": cluster.connect}, "group": {"id": "g"}}
-    kafka = Kafka.of(Settings.from_dict({**settings, "brokers": {"bootstrap": [cluster.bootstrap]}}))
+    settings = {"zookeeper": {"connect": kraft.connect}, "group": {"id": "g"}}
+    kafka = Kafka.of(Settings.from_dict({**settings, "brokers": {"bootstrap": [kraft.bootstrap]}}))
     known = KafkaRegistry(kafka)
 
     async def make() -> None:
-        await asyncio.to_thread(create_topic_in_kraft, cluster.bootstrap, "t", 1)
+        await asyncio.to_thread(create_topic_in_kraft, kraft.bootstrap, unique, 1)
         records = [Sent(0, None, b"%d" % n) for n in range(3)]
-        await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, "t", records)
+        await asyncio.to_thread(produce, kraft.bootstrap, kraft.version, unique, records)
 
     await make()
-    with pytest.raises(TopicRecreatedError, match="topic t was"):
-        await asyncio.to_thread(known.require_planned, [planned("t", 1)])
-    async with session(cluster.connect) as connected:
-        part = planned("t", (await connected.get(GroupPaths("g").topic("t"))).stat.mzxid)
-    brokers, ids, gone = await asyncio.to_thread(known.planned, [identity("t", part.incarnation)])
-    assert (list(ids), gone) == (["t"], {})
-    assert cluster.bootstrap in [f"{each.host}:{each.port}" for each in brokers]
+    with pytest.raises(TopicRecreatedError, match=f"topic {unique} was"):
+        await asyncio.to_thread(known.require_planned, [planned(unique, 1)])
+    async with session(kraft.connect) as connected:
+        part = planned(unique, (await connected.get(GroupPaths("g").topic(unique))).stat.mzxid)
+    brokers, ids, gone = await asyncio.to_thread(known.planned, [identity(unique, part.incarnation)])
+    assert (list(ids), gone) == ([unique], {})
+    assert kraft.bootstrap in [f"{each.host}:{each.port}" for each in brokers]
     access = BrokerAccess(kafka, brokers, ids)
-    rows = await asyncio.to_thread(lambda: [*fetched(OffsetRange("t", 0, 0, 3), access)])
+    rows = await asyncio.to_thread(lambda: [*fetched(OffsetRange(unique, 0, 0, 3), access)])
     assert [value for batch in rows for value in batch.column("value").to_pylist()] == [b"0", b"1", b"2"]
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    await asyncio.to_thread(admin.delete_topics(["t"])["t"].result, 30)
-    await until(lambda: "t" not in admin.list_topics(timeout=10).topics)
+    admin = AdminClient({"bootstrap.servers": kraft.bootstrap})
+    await asyncio.to_thread(admin.delete_topics([unique])[unique].result, 30)
+    await until(lambda: unique not in admin.list_topics(timeout=10).topics)
     await make()
-    with pytest.raises(TopicRecreatedError, match="topic t was"):
+    with pytest.raises(TopicRecreatedError, match=f"topic {unique} was"):
         await asyncio.to_thread(known.require_planned, [part])
-    with pytest.raises(OffsetLostError, match="topic t was deleted and created again"):
-        await asyncio.to_thread(lambda: [*fetched(OffsetRange("t", 0, 0, 3), access)])
+    with pytest.raises(OffsetLostError, match=f"topic {unique} was deleted and created again"):
+        await asyncio.to_thread(lambda: [*fetched(OffsetRange(unique, 0, 0, 3), access)])

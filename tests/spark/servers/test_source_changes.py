@@ -33,7 +33,7 @@ from tests.support.plans import planned
 from tests.support.producing import Sent, produce
 from tests.support.recreation import recreate_topic
 from tests.support.servers import Servers
-from tests.support.zookeeper_sessions import make_chroot, session
+from tests.support.zookeeper_sessions import session
 
 LIMIT = 60.0
 TIMEOUT = 4.0
@@ -187,49 +187,46 @@ async def test_a_topic_that_is_deleted_while_tasks_read(cluster: Cluster, unique
 
 
 async def test_a_query_goes_on_without_a_topic_that_is_deleted_from_a_cluster_without_zookeeper(
-    servers: Servers, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kraft: Cluster, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The batch of the checkpoint has what is left; a query whose only topic is gone waits."""
     monkeypatch.setattr("kzconsumer.registry.cluster_topics.CERTAIN", 0.2)
-    cluster = servers.cluster(f"kraft-{unique}", "4.2.0", kraft=True)
-    await make_chroot(cluster.connect)
     names = left, gone = f"{unique}-a", f"{unique}-b"
 
     def topics(*names: str) -> str:
         wanted = ", ".join(f'"{name}" = 1' for name in names)
-        return f'subscription.topics = {{ {wanted} }}\nbrokers.bootstrap = ["{cluster.bootstrap}"]'
+        return f'subscription.topics = {{ {wanted} }}\nbrokers.bootstrap = ["{kraft.bootstrap}"]'
 
     for name in names:
-        await asyncio.to_thread(create_topic_in_kraft, cluster.bootstrap, name, 1)
-        await send(cluster, name, OLD)
-    async with query(cluster, unique, tmp_path, "smallest", 20, topics(*names)) as first:
+        await asyncio.to_thread(create_topic_in_kraft, kraft.bootstrap, name, 1)
+        await send(kraft, name, OLD)
+    async with query(kraft, unique, tmp_path, "smallest", 20, topics(*names)) as first:
         start, end, tasks = await first.first_batch()
         assert sorted(await first.values(tasks)) == sorted(OLD * 2)
-    async with query(cluster, gone, tmp_path, "smallest", 10, topics(gone)) as alone:
+    async with query(kraft, gone, tmp_path, "smallest", 10, topics(gone)) as alone:
         _, end_alone, _ = await alone.first_batch()
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin = AdminClient({"bootstrap.servers": kraft.bootstrap})
     await asyncio.to_thread(admin.delete_topics([gone])[gone].result, LIMIT)
 
-    async with query(cluster, unique, tmp_path, "fail", 20, topics(*names)) as strict:
+    async with query(kraft, unique, tmp_path, "fail", 20, topics(*names)) as strict:
         lost = f"^{gone}-0.* planned and not committed, and topic {gone} was deleted"
         with pytest.raises(OffsetLostError, match=lost):
             await strict.tasks(start, end)
-    async with query(cluster, unique, tmp_path, "smallest", 20, topics(*names)) as again:
+    async with query(kraft, unique, tmp_path, "smallest", 20, topics(*names)) as again:
         with capture_logs() as logs:
             assert await again.values(await again.tasks(start, end)) == OLD
         assert [(each["event"], each["topic"]) for each in logs] == [("records of a planned range are lost", gone)]
-        await send(cluster, left, NEW)
+        await send(kraft, left, NEW)
         following = await again.after(end)
         assert await again.values(await again.tasks(end, following)) == NEW
-    async with query(cluster, gone, tmp_path, "smallest", 10, topics(gone)) as alone:
+    async with query(kraft, gone, tmp_path, "smallest", 10, topics(gone)) as alone:
         with capture_logs() as logs, anyio.fail_after(LIMIT):
             waiting = asyncio.create_task(alone.tasks(start, end_alone))
             while not logs:
                 await anyio.sleep(0.1)
             assert "use another checkpoint" in logs[0]["reason"]
-            await asyncio.to_thread(create_topic_in_kraft, cluster.bootstrap, gone, 1)
+            await asyncio.to_thread(create_topic_in_kraft, kraft.bootstrap, gone, 1)
             assert await waiting == []
-    cluster.kill()
 
 
 async def test_retention_removes_records_before_tasks_read_them(cluster: Cluster, unique: str, tmp_path: Path) -> None:

@@ -26,18 +26,10 @@ from tests.spark.spark.test_group_source import AT_ONCE, rows, send
 from tests.support.extent import only_nightly
 from tests.support.members import daemon, stored_offsets
 from tests.support.plans import planned
-from tests.support.servers import Servers
 from tests.support.source_query import LIMIT, Written, reader_processes, run_to_the_end, source, start
-from tests.support.zookeeper_sessions import make_chroot, session, until
+from tests.support.zookeeper_sessions import session, until
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
-
-
-@pytest.fixture
-async def kraft(servers: Servers) -> Cluster:
-    cluster = servers.shared("kraft-spark", lambda name: servers.cluster(name, "4.2.0", kraft=True))
-    await make_chroot(cluster.connect)
-    return cluster
 
 
 @only_nightly

@@ -23,22 +23,15 @@ from kzconsumer_tools.groups.group_reader import tree_of
 from tests.support.command_line import CommandLine
 from tests.support.members import Tables, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
-from tests.support.servers import Servers
-from tests.support.zookeeper_sessions import make_chroot, session, until
+from tests.support.zookeeper_sessions import session, until
 
 PARTITIONS, EACH = 2, 10
 #: Of the tool that is compared: the newest one in the sandbox's jars.
 TOOLS = "2.8.2"
 
 
-@pytest.fixture(scope="module")
-def kraft(servers: Servers) -> Cluster:
-    return servers.cluster("kraft-commands", "4.2.0", kraft=True, config={"broker.rack": "r1"})
-
-
 @pytest.fixture
 async def zookeeper(kraft: Cluster) -> AsyncIterator[ZooKeeperSession]:
-    await make_chroot(kraft.connect)
     async with session(kraft.connect) as opened:
         yield opened
 

@@ -16,9 +16,8 @@ from confluent_kafka import Consumer, KafkaException
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic_in_kraft
 from tests.support.command_line import CommandLine
-from tests.support.kafka_consumer import NEWER_PROTOCOL, QUICK_HEARTBEATS, kafka_member, read_to_the_end, share_member
+from tests.support.kafka_consumer import NEWER_PROTOCOL, kafka_member, read_to_the_end, share_member
 from tests.support.servers import Servers
-from tests.support.zookeeper_sessions import make_chroot
 from tests.tools.original.test_exporter import exporter, reached
 from tests.tools.servers.test_groups_move import Moving
 from tests.tools.servers.test_kraft_commands import EACH, PARTITIONS, consume, send
@@ -27,14 +26,8 @@ ALL = EACH * PARTITIONS
 PROTOCOLS = {"classic": {}, "newer": NEWER_PROTOCOL}
 
 
-@pytest.fixture(scope="module")
-def kraft(servers: Servers) -> Cluster:
-    return servers.cluster("kraft-groups", "4.2.0", kraft=True, config=QUICK_HEARTBEATS)
-
-
 @pytest.fixture
 async def topic(kraft: Cluster, unique: str) -> str:
-    await make_chroot(kraft.connect)
     await asyncio.to_thread(create_topic_in_kraft, kraft.bootstrap, unique, PARTITIONS)
     await send(kraft, unique)
     return unique
