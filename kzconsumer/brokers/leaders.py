@@ -13,7 +13,7 @@ import anyio
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.cluster_state import MetadataRequest
-from kzconsumer.brokers.protocol.error_codes import NONE, broker_error, error_code
+from kzconsumer.brokers.protocol.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED, broker_error, error_code
 from kzconsumer.brokers.protocol.log_reads import (
     EARLIEST_LOCAL,
     EARLIEST_LOCAL_VERSION,
@@ -125,6 +125,13 @@ class Leaders:
         raise BrokersUnreachableError("; ".join(reasons) or "none is up")
 
 
+def not_led(partition: TopicPartition, why: str) -> LeaderlessError | BrokerError:
+    """`why` as in `Leaders.of`. An ACL hides who leads a topic's partitions: that is no partition without leader."""
+    if why == error_code(TOPIC_AUTHORIZATION_FAILED).name:
+        return broker_error(TOPIC_AUTHORIZATION_FAILED, str(partition))
+    return LeaderlessError(f"{partition} has no leader: {why}")
+
+
 # A log's beginning and end, the offset at a time, and where a leader epoch ends, from the partition's leader.
 
 # Seconds between two requests while a partition has no leader.
@@ -229,7 +236,7 @@ class LogOffsets:
     ) -> None:
         by_leader, leaderless = await self._leaders.grouped(partitions)
         for partition, why in leaderless.items():
-            found[partition] = LeaderlessError(f"{partition} has no leader: {why}")
+            found[partition] = not_led(partition, why)
         unsupported: list[UnsupportedVersionError] = []
 
         async def ask(leader: Broker, asked: Collection[TopicPartition]) -> None:

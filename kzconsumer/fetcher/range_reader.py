@@ -15,7 +15,7 @@ import anyio
 from anyio import to_thread
 
 from kzconsumer.brokers.connection import BrokerConnection
-from kzconsumer.brokers.leaders import PAUSE, KnownBrokers, Leaders, LogOffsets, local_start
+from kzconsumer.brokers.leaders import PAUSE, KnownBrokers, Leaders, LogOffsets, local_start, not_led
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.cluster_state import MetadataRequest
 from kzconsumer.brokers.protocol.error_codes import broker_error, error_code
@@ -155,8 +155,7 @@ class RangeReader:
                 if not by_leader:
                     by_leader, leaderless = await self._leaders.grouped(accounts)
                     for partition, why in leaderless.items():
-                        reason = ConnectionLostError(f"{partition} has no leader: {why}")
-                        accounts[partition].unanswered(reason, now())
+                        accounts[partition].unanswered(not_led(partition, why), now())
             except BrokersUnreachableError as error:
                 for account in accounts.values():
                     account.unanswered(error, now())
@@ -294,7 +293,7 @@ class RangeReader:
                     raise broker_error(part.error, str(partition))
                 return part
             raise ConnectionLostError(f"{leader} left {partition} out of its answer")
-        raise ConnectionLostError(f"{partition} has no leader: {leaderless.get(partition)}")
+        raise not_led(partition, leaderless[partition])
 
     async def any_record(self, topic: str, partition: int, first: int, until: int) -> bool:
         """Whether the log has a record in the range. Raises as `read`."""

@@ -9,7 +9,7 @@ from itertools import islice
 import anyio
 from anyio import to_thread
 
-from kzconsumer.brokers.leaders import Leaders
+from kzconsumer.brokers.leaders import Leaders, not_led, why_unknown
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.log_reads import FetchedPartition, FetchPosition, FetchRequest
 from kzconsumer.errors import KzConsumerError
@@ -48,7 +48,7 @@ class RecordTimes:
 
     async def _find(self, positions: Mapping[TopicPartition, int], found: dict[TopicPartition, int | Why]) -> None:
         by_leader, leaderless = await self._leaders.grouped(positions)
-        found.update((each, Why("no leader", detail=why)) for each, why in leaderless.items())
+        found.update((each, why_unknown(not_led(each, why))) for each, why in leaderless.items())
 
         async def fetch(leader: Broker, part: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
             times = await self._fetch_times(leader, part)

@@ -80,6 +80,9 @@ Reason: TypeAlias = Literal[
 #: The reasons why there was no answer, for which a figure is not examined rather than known to be unknown.
 UNASKED: frozenset[Reason] = frozenset(("not read yet", "reading too old", "brokers unreachable", "not permitted"))
 
+#: Those for which somebody has to do something before the figure can be known.
+FAULTS: frozenset[Reason] = frozenset(("no leader", "offset unreadable", "offset after the log's end"))
+
 
 class Why(msgspec.Struct, frozen=True):
     """Why a value is unknown; `since` when, if that is known; `detail` is an error's text, for people."""

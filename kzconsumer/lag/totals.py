@@ -158,7 +158,7 @@ KINDS: Mapping[FindingId, Kind] = MappingProxyType(
         "lag_unknown": Kind("kzconsumer lag {group}", "the-lag-is-unknown"),
         "no_leader": Kind("kzconsumer cluster describe", "no-partition-leader"),
         "no_members": Kind("kzconsumer groups describe {group}", "partitions-without-owner"),
-        "not_permitted": Kind("kzconsumer groups describe {group}", "not-permitted-the-acl-there-is-for-another-user"),
+        "not_permitted": Kind("kzconsumer lag {group}", "the-lag-is-unknown"),
         "not_readable": Kind("kzconsumer groups verify {group}", "partitions-without-owner"),
         "offsets_after_log": Kind("kzconsumer offsets show {group}", "offsets-out-of-range-or-changed"),
         "offsets_lost": Kind("kzconsumer offsets show {group}", "offsets-out-of-range-or-changed"),

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.cluster_state import MetadataRequest, MetadataResponse, TopicMetadata
-from kzconsumer.brokers.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from kzconsumer.brokers.protocol.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
 from kzconsumer.brokers.protocol.primitives import Request
 from kzconsumer.brokers.protocol.versions import DESCRIBE_QUORUM
 from kzconsumer.errors import BrokersUnreachableError, KzConsumerError, NoNodeError, NotFoundError, ZooKeeperError
@@ -338,6 +338,11 @@ class ClusterMetadata:
                 break
             found |= existing(await self._answer_of(broker, missing, replicas))
         return found
+
+    async def hidden(self, names: Collection[str]) -> set[str]:
+        """Those that this user may not describe: whether they exist is not known. Raises as `ask`."""
+        answer = await self.ask(tuple(names)) if names else MetadataResponse({}, {})
+        return {name for name, topic in answer.topics.items() if topic.error == TOPIC_AUTHORIZATION_FAILED}
 
     async def agreed(self, names: Collection[str]) -> dict[str, str]:
         """The id that most of the brokers report that know the topic; empty if there is none.

@@ -205,6 +205,7 @@ _STALLED: dict[Hindrance, FindingId] = {
     "failed": "partition_failed",
     "no leader": "no_leader",
     "brokers unreachable": "no_leader",
+    "not permitted": "not_permitted",
     "sink slow": "sink_slow",
 }
 

@@ -16,6 +16,7 @@ from kzconsumer.lag.partition import (
     Measured,
     PartitionFacts,
     PartitionLag,
+    Reason,
     Why,
     partition_lag,
     time_left,
@@ -233,6 +234,7 @@ Hindrance: TypeAlias = Literal[
     "paused",
     "no leader",
     "brokers unreachable",
+    "not permitted",
     "sink slow",
     "queue full",
     "collecting",
@@ -253,9 +255,9 @@ def hindrance(at: Position, lease_held: bool, silent: Why | None = None) -> Hind
         return "failed"
     if at.paused:
         return "paused"
-    unreachable = silent is not None and silent.reason == "brokers unreachable"
+    unanswered = _UNANSWERED.get(silent.reason) if silent is not None else None
     if not at.led:
-        return "brokers unreachable" if unreachable else "no leader"
+        return unanswered or "no leader"
     if at.consumed > at.processed:
         return "sink slow"
     if at.queue_full:
@@ -264,9 +266,14 @@ def hindrance(at: Position, lease_held: bool, silent: Why | None = None) -> Hind
         return "collecting"
     if at.throttled:
         return "throttled"
-    return "brokers unreachable" if unreachable else "no records received"
+    return unanswered or "no records received"
 
 
+_UNANSWERED: dict[Reason, Hindrance] = {
+    "brokers unreachable": "brokers unreachable",
+    "no leader": "no leader",
+    "not permitted": "not permitted",
+}
 _BEHIND_SINK: tuple[Hindrance, ...] = ("collecting", "queue full")
 
 

@@ -49,9 +49,9 @@ class Servers:
         self._for_all.append(server)
         return server
 
-    def own_zookeeper(self, name: str) -> ZooKeeperServer:
-        """Another ZooKeeper, which may be stopped and broken."""
-        server = ZooKeeperServer(self.folder / name, self.java, resolve_jars(NEWEST.jars))
+    def own_zookeeper(self, name: str, *, heap: str = "128m") -> ZooKeeperServer:
+        """Another ZooKeeper, which may be stopped and broken. The heap is enough for a few ten thousand nodes."""
+        server = ZooKeeperServer(self.folder / name, self.java, resolve_jars(NEWEST.jars), heap=heap)
         self._running.append(server)
         server.start()
         server.wait_ready()

@@ -71,6 +71,29 @@ def test_a_member_whose_topic_was_deleted_is_not_healthy() -> None:
         assert (degraded(report), len(report.partitions)) == ([], 2)
 
 
+@pytest.mark.parametrize("leader_known", [True, False])
+def test_a_topic_that_an_acl_hides_is_not_without_leader(leader_known: bool) -> None:
+    """The brokers do not say who leads it; a leader that was known before refuses to send."""
+    with observed() as at:
+        for broker in at.group.brokers:
+            broker.hidden.add("t")
+        if not leader_known:
+            at.group.lose_brokers(at.member)
+            at.group.world.pass_time(1.0)
+            at.group.find_brokers(at.member)
+        *_, unknown = at.reports(int(NOTICED))
+        assert unknown.total.unknown == {"not permitted": 2}
+        assert {each.hindrance for each in unknown.partitions} == {"not permitted"}
+        *_, stalled = at.reports(60)
+        assert [(each.id, each.text) for each in degraded(stalled)] == [
+            ("not_permitted", "2 partitions stalled: t-0, t-1 (not permitted)")
+        ]
+        for broker in at.group.brokers:
+            broker.hidden.clear()
+        *_, report = at.reports(60)
+        assert degraded(report) == []
+
+
 def test_it_is_known_again_when_the_brokers_are_back() -> None:
     with observed() as at:
         at.group.lose_brokers(at.member)

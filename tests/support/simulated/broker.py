@@ -60,6 +60,8 @@ class SimulatedBroker:
         self.connections: dict[BrokerConnection, None] = {}
         self.requests: Counter[int] = Counter()
         """By key."""
+        self.hidden: set[str] = set()
+        """Topics that an ACL keeps from its clients: they may neither describe nor read them."""
         self.answered: list[Callable[[Peer, Fetch, list[Part]], None]] = []
         """Called with every fetch that is answered: all partitions that it reads, and what was read of each."""
         logs.changed.append(self._look)
@@ -213,6 +215,9 @@ class BrokerConnection:
         logs = self.broker.logs
         about: dict[str, tuple[int, list[Led]]] = {}
         for topic in topics:
+            if topic in self.broker.hidden:
+                about[topic] = (frames.TOPIC_AUTHORIZATION_FAILED, [])
+                continue
             leaders = {partition: logs.leaders[partition] for partition in logs.of(topic)}
             led = [
                 Led(
@@ -295,6 +300,8 @@ class BrokerConnection:
     def _refusal(self, partition: TopicPartition, leader_epoch: int) -> int:
         """Whether it leads the partition, in this epoch; -1: in any."""
         leader, log = self.broker.logs.leaders.get(partition), self.broker.logs.logs.get(partition)
+        if partition.topic in self.broker.hidden:
+            return frames.TOPIC_AUTHORIZATION_FAILED
         if leader is None or log is None:
             return frames.UNKNOWN_TOPIC_OR_PARTITION
         if 0 <= leader_epoch < log.epoch:

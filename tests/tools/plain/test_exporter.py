@@ -359,7 +359,7 @@ def test_only_groups_that_have_changed_are_read_again(from_brokers: bool, monkey
         async def read() -> tuple[int, list[str], dict[str, list[int | None]]]:
             counted.reads = 0
             decoded.clear()
-            metadata: Any = SimpleNamespace(described=no_topics)
+            metadata: Any = SimpleNamespace(described=no_topics, hidden=none_hidden)
             topics = BrokerTopicsRead(metadata, dict(there), None) if from_brokers else NodeTopicsRead(nodes)
             groups, unreadable = await followed.read(topics)
             assert not unreadable
@@ -392,6 +392,9 @@ def test_only_groups_that_have_changed_are_read_again(from_brokers: bool, monkey
 
     async def no_topics(names: list[str]) -> dict[str, TopicMetadata]:
         return {}
+
+    async def none_hidden(names: list[str]) -> set[str]:
+        return set()
 
     Clients().play(script, 600)
 
@@ -449,6 +452,13 @@ def test_what_top_shows_of_a_group_with_any_members() -> None:
     assert [each["id"] for each in shown_by_top(leaderless)["findings"]] == ["no_leader"]
     lost = looked(histories, {"g": here}, {P[0]: LogRange(12, 12)}, {}, 1.0)["g"]
     assert [each["id"] for each in shown_by_top(lost)["findings"]] == ["offsets_lost"]
+    beyond = looked(histories, {"g": here}, {P[0]: LogRange(0, 8)}, {}, 2.0)["g"]
+    assert [each["id"] for each in shown_by_top(beyond)["findings"]] == ["offsets_after_log"]
+    unreadable = group({}, {}, {"orders/0": node("x")})
+    assert found(unreadable, ends) == ("unhealthy", ["not_readable"], "unknown (offset unreadable)")
+    storm = msgspec.structs.replace(group({}, {}, {}), foreign=("partition_0",))
+    assert found(storm, ends)[:2] == ("not examined", [])
+    assert pictures.group_status(follow((storm, ends))) == "UNKNOWN"
 
 
 async def test_a_scrape_does_not_keep_the_session_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,7 +123,7 @@ def test_an_owner_that_stands_still_is_seen_from_outside(
     written: dict[TopicPartition, int | Why] = {ORDERS[0]: round((NOW - age) * 1000) if age else Why("no timestamps")}
     standing = standing_of(nodes, known, partition_lags(known, ORDERS[:2], logs, written, NOW), NOW)
     assert list(standing) == ORDERS[:1], "nobody owns the other one"
-    found = examined("g", of_progress(nodes, known, logs, standing), not_asked(logs, standing))
+    found = examined("g", of_progress(nodes, known, logs, standing), not_asked(logs, standing, nodes))
     assert found.health == health
     assert [each.text for each in found.findings] == (
         ["records wait, and m-0 has stored no offset for 5 min 1 s"] if health == "unhealthy" else []
@@ -149,6 +149,18 @@ def test_an_owner_that_has_read_everything_does_not_stand_still() -> None:
     for end, behind in ((10, False), (11, True)):
         lags = partition_lags(known, ORDERS[:1], {ORDERS[0]: LogRange(0, end)}, {}, NOW)
         assert bool(standing_of(nodes, known, lags, NOW)) == behind
+
+
+def test_a_lag_that_an_offset_keeps_from_being_known_is_not_healthy() -> None:
+    """Of the partitions that were chosen alone."""
+    nodes = group({}, {}, {"orders/0": node("11"), "orders/1": node("x"), "orders/2": node("x")})
+    logs: dict[TopicPartition, LogRange | Why] = dict.fromkeys(ORDERS[:2], LogRange(0, 10))
+    found = of_progress(nodes, facts(nodes), logs, {})
+    assert sorted((each.kind, each.path) for each in found) == [
+        ("offset_after_log", "/consumers/g/offsets/orders/0"),
+        ("unreadable_offset", "/consumers/g/offsets/orders/1"),
+    ]
+    assert set(found) <= set(examine(nodes, logs, {}))
 
 
 def test_the_offset_of_a_deleted_topic_is_no_lag_and_has_a_cure() -> None:

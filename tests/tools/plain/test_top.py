@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -21,7 +22,9 @@ import anyio
 import pytest
 from rich.console import Console
 
+from kzconsumer.settings.settings import Settings
 from kzconsumer.status.server import serving
+from kzconsumer_tools.exporter.feed import GroupFeed
 from kzconsumer_tools.tables.top_screen import View, picture
 from kzconsumer_tools.top_feed import Address, DaemonFeed, events, read_address
 from tests.core.plain.test_status_server import observer
@@ -148,6 +151,22 @@ def test_addresses() -> None:
     assert read_address("/run/s") == read_address("unix:/run/s") == "unix:/run/s"
 
 
+async def test_a_group_of_a_zookeeper_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes connections, as one that is suspended."""
+    monkeypatch.setattr("kzconsumer_tools.exporter.feed.LIMIT", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connect = f"127.0.0.1:{server.getsockname()[1]}"
+        found = GroupFeed(Settings.from_dict({"zookeeper": {"connect": connect}, "group": {"id": "unused"}}), "orders")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(found.run)
+            with anyio.fail_after(20):
+                await found.answered.wait()
+            tasks.cancel_scope.cancel()
+    assert found.lost is not None
+    assert found.reason.startswith(f"{connect}: ")
+    assert not found.healthy
+
+
 async def test_events_are_parsed_however_they_are_split() -> None:
     text = b'event: status\ndata: {"a": "b: c"}\n\n:\n\nevent: members\ndata: []\n\n'
     for size in (1, 7, len(text)):
@@ -272,6 +291,18 @@ def test_the_whole_group() -> None:
     assert lines[4].split() == ["PARTITION", "OWNER", "COMMITTED", "LOG", "END", "LAG", "RATE"]
     assert lines[5].split() == ["a-1", "-", "-", "-", "-", "-"]
     assert lines[6].split() == ["a-0", "o_m-0", "7", "1211", "1,204", "2.5/s"]
+
+
+def test_names_of_the_group_use_the_width() -> None:
+    thread = "billing_host-of-a-cluster.example.org-1795774274978-10d22af5-0"
+    row = {"topic": "a" * 50, "partition": 0, "owner": thread, "committed": 7, "end": 7, "lag": 0, "rate": None}
+    found = feed()
+    found.documents["group"] = {"partitions": [row]}
+    wide = Console(width=200, force_terminal=True, color_system=None, legacy_windows=False)
+    with wide.capture() as capture:
+        wide.print(picture([found], LINES, 200))
+    assert f"{'a' * 50}-0 {thread} " in capture.get()
+    assert thread not in "".join(drawn([found]))
 
 
 def test_rows_that_do_not_fit_are_left_out() -> None:

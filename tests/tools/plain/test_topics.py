@@ -15,9 +15,11 @@ from kzconsumer.settings.sections import BrokersSettings
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 from kzconsumer_tools.groups.cluster_access import metadata_of
+from kzconsumer_tools.groups.group_nodes import facts
 from kzconsumer_tools.groups.group_reader import Topics, topics_now
-from tests.core.plain.test_cluster_topics import Cluster
+from tests.core.plain.test_cluster_topics import UNAUTHORIZED, Cluster
 from tests.support.simulated.clients import Clients
+from tests.tools.plain.test_group_description import group, node
 
 REGISTRATION = b'{"version":5,"host":"kafka1","port":9092,"endpoints":["PLAINTEXT://kafka1:9092"],"jmx_port":-1}'
 KEPT = b'["kafka2:9092"]'
@@ -88,5 +90,20 @@ def test_a_topic_that_the_first_broker_does_not_know_is_looked_up_with_the_other
         assert msgspec.json.decode(node.data)["ids"] == ["A"]
         topics = await look(session, cluster, "g", "kafka1:9092")
         assert (await topics.found(["orders"], "g"))["orders"].incarnation == node.stat.mzxid
+
+    Clients().play(script)
+
+
+def test_a_topic_that_an_acl_hides_is_not_gone() -> None:
+    """Brokers refuse to describe it, and do not say whether it exists."""
+
+    async def script(session: ZooKeeperSession) -> None:
+        cluster = Cluster(orders="A")
+        nodes = group({}, {}, {"orders/0": node("7"), "bills/0": node("7")})
+        for error, gone in ((cluster.error, ["bills"]), (UNAUTHORIZED, [])):
+            cluster.error = error
+            topics = await look(session, cluster, "g", "kafka1:9092")
+            known = facts(msgspec.structs.replace(nodes, topics=await topics.found(["bills", "orders"], "g")))
+            assert [each.topic for each in sorted(known.offsets) if known.gone(each)] == gone
 
     Clients().play(script)

@@ -114,8 +114,8 @@ async def test_thousands_of_groups_are_read_in_pages(
 @only_nightly
 @pytest.mark.timeout(1200)
 async def test_ten_thousand_groups_with_offsets_are_listed(servers: Servers, unique: str) -> None:
-    """What console consumers leave behind: ten nodes each. The times are printed."""
-    server = servers.own_zookeeper(f"zookeeper-{unique}")
+    """What console consumers leave behind: ten nodes each, which the exporter watches. The times are printed."""
+    server = servers.own_zookeeper(f"zookeeper-{unique}", heap="512m")
     cluster = servers.cluster(unique, "1.1.1", zookeeper=server)
     await create_topic(cluster.connect, unique, 4)
     records = [Sent(n % 4, None, b"x") for n in range(160)]

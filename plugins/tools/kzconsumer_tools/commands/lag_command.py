@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from kzconsumer.cli.arguments import seconds
-from kzconsumer.lag.partition import UNASKED
+from kzconsumer.lag.partition import FAULTS, UNASKED
 from kzconsumer_tools.commands.answer import (
     EXIT_NOT_EXAMINED,
     EXIT_OF,
@@ -60,7 +60,8 @@ def add_lag(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="how far a group is behind, in records and in seconds",
         description="Show how far each partition's stored offset is behind the end of its log: in offsets, and in "
         "seconds since the next record to be read was written, if the brokers store times (0.10 on). Changes nothing. "
-        "Exit status 3 if partitions stand still or have no leader, 4 if the end of a log, or a group, cannot be read.",
+        "Exit status 3 if partitions stand still or have no leader, or a stored offset is of no use; 4 if the end of a "
+        "log, or a group, cannot be read.",
         examples=("orders", "orders --topic orders:0,1 --watch", "--all", "--config orders.toml -o json"),
     )
     add_group(lag)
@@ -94,8 +95,8 @@ def _show_all(arguments: argparse.Namespace, at: ClusterOption) -> int:
     found = worst_first(overview(at, wanted_groups(arguments)))
     if arguments.without_members:
         found = [each for each in found if not each.members]
-    stands = any(each.stalled or "no leader" in each.unknown for each in found)
-    unasked = any(each.not_read or UNASKED.intersection(each.unknown) for each in found)
+    stands = any(each.stalled or FAULTS.intersection(each.unknown) for each in found)
+    unasked = any(each.not_read or each.foreign or UNASKED.intersection(each.unknown) for each in found)
     status = EXIT_UNHEALTHY if stands else EXIT_NOT_EXAMINED if unasked else 0
     return show(arguments, found, list_table, status, wide=partial(list_table, wide=True))
 
@@ -129,14 +130,12 @@ async def read_lag(at: ClusterOption, group: str, scope: Scope | None) -> GroupL
         if scope is not None and not partitions:
             await partitions_in(access, view.nodes, scope)  # raises NotFoundError for a name that does not exist
         facts = view.facts
-        logs = await access.known_logs(
-            [each for each in partitions if each in facts.existing or not facts.topics_known]
-        )
+        logs = await access.known_logs([each for each in partitions if not facts.gone(each)])
         read_at, leaders = time.time(), access.leaders()
         written = await access.written(next_offsets(facts, logs))
         lags = partition_lags(facts, partitions, logs, written, read_at)
         found = group_lag(group, facts, lags, logs, read_at, leaders)
         standing = standing_of(view.nodes, facts, lags, read_at)
         symptoms = sorted(of_progress(view.nodes, facts, logs, standing))
-        progress = examined(group, symptoms, not_asked(logs, standing))
+        progress = examined(group, symptoms, not_asked(logs, standing, view.nodes))
         return replace(found, health=progress.health, findings=progress.findings, not_asked=progress.not_asked)

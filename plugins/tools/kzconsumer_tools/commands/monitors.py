@@ -70,8 +70,10 @@ def run_top(arguments: argparse.Namespace) -> int:
         arguments.misused("give ADDRESS or --group-file FILE, or --of GROUP")
     daemons = [DaemonFeed(each, group=arguments.group) for each in addresses]
     if arguments.of:
+        from kzconsumer.logs.setup import configure
         from kzconsumer_tools.exporter.feed import GroupFeed
 
+        configure("critical", "line")  # the screen says what fails
         settings = cluster_settings(arguments)
         daemons += [GroupFeed(settings, group) for group in dict.fromkeys(arguments.of)]
     once = arguments.once or not sys.stdout.isatty()

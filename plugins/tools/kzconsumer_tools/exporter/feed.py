@@ -10,8 +10,12 @@ from typing import Any
 import anyio
 import msgspec
 
+from kzconsumer.clock import now
+from kzconsumer.display import some
+from kzconsumer.lag.partition import FAULTS, Reason
 from kzconsumer.lag.totals import Finding, FindingId, age_text, examined, finding, lag_text, of_partitions
 from kzconsumer.model import TopicPartition
+from kzconsumer.registry.cluster import LIMIT
 from kzconsumer.settings.settings import Settings
 from kzconsumer_tools.exporter.exporter import Exporter, ExporterReading
 from kzconsumer_tools.exporter.pictures import SeenGroup, SeenPartition
@@ -34,16 +38,18 @@ class GroupFeed(DaemonFeed):
         self._stored: deque[tuple[float, Mapping[TopicPartition, int]]] = deque(maxlen=RATED)
 
     async def run(self) -> None:
+        silent_at = now() + LIMIT
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._exporter.run)
             while True:
-                self._look()
+                self._look(silent=now() >= silent_at)
                 await anyio.sleep(INTERVAL / 10)
 
-    def _look(self) -> None:
+    def _look(self, *, silent: bool) -> None:
+        """`silent`: an answer is overdue. A ZooKeeper that takes connections and does not answer fails no reading."""
         reading = self._exporter.present
         if reading is None:
-            if self._last is not None or self._exporter.settled:
+            if self._last is not None or self._exporter.settled or silent:
                 self._lose(self._exporter.absence)
             return
         if reading is self._last:
@@ -76,7 +82,9 @@ def documents(seen: SeenGroup, reading: ExporterReading, found: Mapping[TopicPar
     """With the fields that `top` shows of a daemon's documents."""
     sums = seen.total
     problems = [*_findings(seen)]
-    not_asked = [f"lag of {n} unknown: {why}" for why, n in sums.unknown.items() if why != "no leader"]
+    not_asked = [f"lag of {n} unknown: {why}" for why, n in sums.unknown.items() if why not in FAULTS]
+    if seen.foreign:
+        not_asked.append(f"nodes of another client, such as a Storm spout: {some(seen.foreign, 3)}")
     health = examined(problems, not_asked)
     rows = [each for each in seen.partitions if not each.found.gone]
     status = {
@@ -113,6 +121,10 @@ def _stalled(each: SeenPartition) -> bool:
     return each.standing is not None and each.standing >= STALLED_AFTER
 
 
+def _unknown(seen: SeenGroup, reason: Reason) -> list[SeenPartition]:
+    return [each for each in seen.partitions if each.found.why is not None and each.found.why.reason == reason]
+
+
 def _findings(seen: SeenGroup) -> list[Finding]:
     group, sums = seen.group, seen.total
     found = []
@@ -121,12 +133,14 @@ def _findings(seen: SeenGroup) -> list[Finding]:
     kinds: list[tuple[FindingId, str, str, list[SeenPartition]]] = [
         ("unowned", "without owner", "two readings", [each for each in seen.partitions if each.lasting]),
         ("stalled", "stalled", "behind and not advancing", [each for each in seen.partitions if _stalled(each)]),
+        ("no_leader", "without leader", "nobody can read them", _unknown(seen, "no leader")),
         (
-            "no_leader",
-            "without leader",
-            "nobody can read them",
-            [each for each in seen.partitions if each.found.why is not None and each.found.why.reason == "no leader"],
+            "offsets_after_log",
+            "with an offset of no use",
+            "after the log's end",
+            _unknown(seen, "offset after the log's end"),
         ),
+        ("not_readable", "with an offset of no use", "it cannot be read", _unknown(seen, "offset unreadable")),
         ("topic_gone", "that do not exist have offsets", "groups clean", [p for p in seen.partitions if p.found.gone]),
         ("offsets_lost", "lost records", "retention", [p for p in seen.partitions if p.found.lost]),
     ]

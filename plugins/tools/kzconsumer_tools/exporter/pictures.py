@@ -42,11 +42,13 @@ class ReadPartition(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReadGroup(msgspec.Struct, frozen=True):
-    """A group as it was read. `existing`: the partitions of its topics that the cluster has."""
+    """A group as it was read. `existing`: the partitions of its topics that the cluster has, or may have. `foreign`:
+    names of another client's nodes, such as a Storm spout's, which may keep its offsets there."""
 
     members: int
     partitions: tuple[ReadPartition, ...]
     existing: frozenset[TopicPartition]
+    foreign: tuple[str, ...] = ()
 
 
 def group_of_nodes(nodes: GroupNodes) -> ReadGroup:
@@ -71,7 +73,8 @@ def group_of_nodes(nodes: GroupNodes) -> ReadGroup:
                 gone=known.gone(place),
             )
         )
-    return ReadGroup(len(known.members), tuple(rows), known.existing)
+    asked = known.existing.union(place for place in known.offsets if not known.gone(place))
+    return ReadGroup(len(known.members), tuple(rows), asked, nodes.foreign)
 
 
 class SeenPartition(msgspec.Struct, frozen=True, gc=False):
@@ -114,6 +117,7 @@ class SeenGroup(msgspec.Struct, frozen=True):
     group: str
     members: int
     partitions: tuple[SeenPartition, ...]
+    foreign: tuple[str, ...] = ()
 
     @property
     def total(self) -> Total:
@@ -160,7 +164,7 @@ class Histories:
             }
             followed.update(self._of_groups[name])
             partitions = [self._partition(name, each, logs, written, now) for each in group.partitions]
-            yield SeenGroup(name, group.members, tuple(partitions))
+            yield SeenGroup(name, group.members, tuple(partitions), group.foreign)
         # A topic that comes back has another log.
         followed -= {each.place for group in groups.values() for each in group.partitions if each.gone}
         self._of_logs = {partition: history for partition, history in self._of_logs.items() if partition in followed}
@@ -267,13 +271,14 @@ _BAD = ("STOP", "STALL", "REWIND")
 
 
 def group_status(group: SeenGroup) -> str:
-    """ERR, WARN or OK, by the worst partition; UNKNOWN if the lag of one is, and no other is worse.
+    """ERR, WARN or OK, by the worst partition; UNKNOWN if the lag of one is, or another client has nodes there, and no
+    partition is worse.
 
     A partition that stays without owner is at least WARN. Burrow, which knows neither owners nor logs, says OK then.
     """
     statuses = {_status(each) for each in _with_offset(group)}
     statuses |= {"WARN" for each in group.partitions if each.lasting}
-    statuses |= {"UNKNOWN"} if group.total.unknown else set()
+    statuses |= {"UNKNOWN"} if group.total.unknown or group.foreign else set()
     if statuses.intersection(_BAD):
         return "ERR"
     return next((each for each in ("WARN", "UNKNOWN") if each in statuses), "OK")

@@ -45,8 +45,8 @@ def verified(nodes: GroupNodes) -> Verified:
     return Verified(nodes.group, not symptoms if symptoms or wanted else None, examined(nodes.group, symptoms).findings)
 
 
-def not_asked(logs: Logs, standing: Standing, nodes: GroupNodes | None = None) -> list[str]:
-    """What an examination of these leaves out, a sentence each. `nodes`: if they are examined too."""
+def not_asked(logs: Logs, standing: Standing, nodes: GroupNodes) -> list[str]:
+    """What an examination of these leaves out, a sentence each."""
     missing = []
     for reason, number in Counter(each.reason for each in logs.values() if isinstance(each, Why)).items():
         if reason != "no leader":
@@ -55,7 +55,7 @@ def not_asked(logs: Logs, standing: Standing, nodes: GroupNodes | None = None) -
     if unclear := [str(partition) for partition, seconds in sorted(standing.items()) if seconds is None]:
         why = "neither its commits nor its next record have a time that says since when"
         missing.append(f"whether the owner of {some(unclear, MOST_NAMES)} advances: {why}")
-    if nodes is not None and nodes.foreign:
+    if nodes.foreign:
         names = some(nodes.foreign, 3)
         missing.append(f"what {GroupPaths(nodes.group).root} has of another client, such as a Storm spout: {names}")
     return missing
@@ -113,7 +113,7 @@ def examine(
         ]
     effective = offsets or known
     symptoms += _outside_log(effective, group, logs)
-    symptoms += of_progress(nodes, known, logs, standing)
+    symptoms += of_progress(nodes, effective, logs, standing)
     symptoms += _gone(effective, group)
     symptoms += _without_members(nodes, effective, group, logs)
     symptoms += _other_owners(nodes, known, group, assignors)
@@ -139,8 +139,17 @@ def _without_owner(known: GroupFacts, group: GroupPaths) -> Iterator[Symptom]:
 
 
 def of_progress(nodes: GroupNodes, known: GroupFacts, logs: Logs, standing: Standing) -> list[Symptom]:
-    """Why partitions do not advance, as the lag shows it."""
-    return [*_leaderless(logs), *_stalled(GroupPaths(nodes.group), known, standing)]
+    """Why partitions do not advance, or have no lag that could be known, as the lag shows it. `known`: with the
+    effective offsets."""
+    group = GroupPaths(nodes.group)
+    beyond = (each for each in _outside_log(known, group, logs) if each.kind == "offset_after_log")
+    asked = {group.offset(partition) for partition in logs}
+    unreadable = (
+        Symptom(each.kind, each.path, each.reason)
+        for each in known.findings
+        if each.kind == "unreadable_offset" and each.path in asked
+    )
+    return [*_leaderless(logs), *_stalled(group, known, standing), *beyond, *unreadable]
 
 
 def _stalled(group: GroupPaths, known: GroupFacts, standing: Standing) -> Iterator[Symptom]:

@@ -134,7 +134,7 @@ def described_partitions(nodes: GroupNodes, known: GroupFacts) -> Iterator[Descr
         yield DescribedPartition(
             topic=partition.topic,
             partition=partition.partition,
-            exists=partition in known.existing,
+            exists=not known.gone(partition),
             subscribed=partition.topic in subscribed,
             owner=owner.thread if owner else None,
             owner_kind=owner.kind if owner else None,

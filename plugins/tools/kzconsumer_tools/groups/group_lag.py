@@ -267,7 +267,7 @@ def remarks(group: GroupLag) -> Iterator[str]:
 class GroupSummary(msgspec.Struct, frozen=True):
     """One group. `ours`, `original`, `unreadable`: members by kind. `topics`: with owner or offset nodes; `owned`:
     number of owner nodes; `last_commit`: when an offset was last stored; `lag` and what follows as in `GroupLag`.
-    `stalled`: number of partitions whose owner is known to stand still.
+    `stalled`: number of partitions whose owner is known to stand still. `foreign`: names of another client's nodes.
 
     `not_read`: why the group cannot be read; then nothing else is known of it.
     """
@@ -289,6 +289,7 @@ class GroupSummary(msgspec.Struct, frozen=True):
     gone: int = 0
     partitions: int = 0
     stalled: int = 0
+    foreign: tuple[str, ...] = ()
     not_read: str = ""
 
     @property

@@ -52,13 +52,14 @@ class KnownTopic(msgspec.Struct, frozen=True):
     """A topic that exists. `partitions` ascend; `fault`: why they cannot be read from the topic's node.
 
     `incarnation`: None if brokers report another topic than those of that name that the group has consumed. `id`: in
-    base64, empty if the topic has none.
+    base64, empty if the topic has none. `hidden`: this user may not describe it, so whether it exists is not known.
     """
 
     partitions: tuple[int, ...]
     incarnation: int | None
     fault: str = ""
     id: str = ""
+    hidden: bool = False
 
 
 class GroupNodes(msgspec.Struct, frozen=True):
@@ -118,8 +119,8 @@ class GroupFacts(msgspec.Struct, frozen=True):
     topics_known: bool = True
 
     def gone(self, partition: TopicPartition) -> bool:
-        """Whether the cluster has no such partition. An unreadable topic proves nothing, nor does a cluster that has
-        not been asked.
+        """Whether the cluster has no such partition. A topic that cannot be read proves nothing, nor does a cluster
+        that has not been asked.
         """
         return self.topics_known and partition not in self.existing and partition.topic not in self.unreadable_topics
 
@@ -136,7 +137,7 @@ def facts(nodes: GroupNodes) -> GroupFacts:
         claimed=frozenset(_claimed(nodes, findings)),
         findings=tuple(sorted(findings)),
         unreadable_offsets=frozenset(partition_of(each.path) for each in findings if each.kind == "unreadable_offset"),
-        unreadable_topics=frozenset(name for name, topic in nodes.topics.items() if topic.fault),
+        unreadable_topics=frozenset(name for name, topic in nodes.topics.items() if topic.fault or topic.hidden),
         topics_known=nodes.topics_known,
     )
 

@@ -98,6 +98,7 @@ class BrokerTopicsRead:
         self._metadata = metadata
         self._described = described
         self._missing: set[str] = set()
+        self._hidden: set[str] = set()
         self._identities = identities
         self._first = dict(described)
 
@@ -114,13 +115,16 @@ class BrokerTopicsRead:
         """Topics that the first broker does not know are looked up with the others, once."""
         unknown = set(names).difference(self._described, self._missing)
         self._described |= await self._metadata.described(sorted(unknown))
-        self._missing |= unknown.difference(self._described)
+        missing = unknown.difference(self._described)
+        self._missing |= missing
+        self._hidden |= await self._metadata.hidden(sorted(missing))
         there = [name for name in names if name in self._described]
         incarnations: list[int | None] = [None] * len(there)
         if self._identities is not None and group is not None:
             known = self._identities(group)
             incarnations = await together([known.known(name, self._described[name].id) for name in there])
-        return {
+        hidden = {name: KnownTopic((), None, hidden=True) for name in self._hidden.intersection(names)}
+        return hidden | {
             name: KnownTopic(tuple(sorted(self._described[name].partitions)), incarnation, id=self._described[name].id)
             for name, incarnation in zip(there, incarnations, strict=True)
         }

@@ -60,7 +60,7 @@ async def read_overview(
             await together([one(name) for name in names[first : first + PAGE]])
         show(min(first + PAGE, len(names)), len(names))
     known = {name: facts(nodes) for name, nodes in read.items()}
-    existing = {each for of in known.values() for each in partitions_of(of) if each in of.existing}
+    existing = {each for of in known.values() for each in partitions_of(of) if not of.gone(each)}
     logs = await access.known_logs(sorted(existing))
     at = time.time()
     nexts = {name: next_offsets(of, logs) for name, of in known.items()}
@@ -94,6 +94,7 @@ def summary(nodes: GroupNodes, known: GroupFacts, lag: GroupLag, stalled: int) -
         gone=lag.gone,
         partitions=len(lag.partitions) - lag.gone,
         stalled=stalled,
+        foreign=nodes.foreign,
     )
 
 

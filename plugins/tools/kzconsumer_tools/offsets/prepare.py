@@ -317,7 +317,7 @@ async def look(access: ClusterAccess, group: str, storage: Storage) -> Look:
     """Raises CoordinatorError if the brokers store offsets of the group and do not return them."""
     view = await read_view(access, await access.nodes(group), storage)
     partitions = partitions_of(view.facts)
-    logs = await access.known_logs([each for each in partitions if each in view.facts.existing])
+    logs = await access.known_logs([each for each in partitions if not view.facts.gone(each)])
     at = time.time()
     standing = standing_of(view.nodes, view.facts, partition_lags(view.facts, partitions, logs, {}, at), at)
     if unclear := {each for each, seconds in standing.items() if seconds is None}:

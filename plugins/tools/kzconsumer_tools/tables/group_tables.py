@@ -126,6 +126,7 @@ def list_table(groups: Sequence[GroupSummary], *, wide: bool = False) -> str:
         notes = notes if each.unknown else []
         without = {why: n for why, n in each.unknown_seconds.items() if why not in each.unknown}
         notes += [f"age of {plural(sum(without.values()), 'partition')} unknown: {reasons(without)}"] if without else []
+        notes += ["nodes of another client"] if each.foreign else []
         notes += [f"{plural(each.stalled, 'partition')} stalled"] if each.stalled else []
         notes += [f"{count(each.lost)} lost"] if each.lost else []
         notes += [f"{count(each.gone)} of what is gone"] if each.gone else []

@@ -30,9 +30,11 @@ _STYLES = {
     "caught up": "green",
 }
 _SEVERITY = tuple(_STYLES)
-#: Characters of an address, and of the columns of a partition besides its name.
+#: Characters of an address, and of the columns of a partition besides its name; in the group's table besides its owner,
+#: too.
 _ADDRESS = 48
 _COLUMNS = 62
+_NUMBERS = 46
 #: Characters of a name that are always shown.
 _NAME = 22
 #: Lines of a daemon besides its partitions.
@@ -236,6 +238,7 @@ def _progress(p: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _group(partitions: Sequence[Mapping[str, Any]], style: str, width: int) -> Table:
     """All partitions of the group: those without owner first, then by lag."""
+    room = max(_NAME, (width - _NUMBERS) // 2)
     table = Table(box=None, padding=(0, 1, 0, 0), expand=True, style=style, header_style="dim")
     table.add_column("  PARTITION", no_wrap=True)
     table.add_column("OWNER", no_wrap=True, overflow="ellipsis", ratio=1)
@@ -243,8 +246,8 @@ def _group(partitions: Sequence[Mapping[str, Any]], style: str, width: int) -> T
         table.add_column(name, justify="right", no_wrap=True)
     for p in partitions:
         table.add_row(
-            Text("  " + clip(f"{printable(p['topic'])}-{p['partition']}", _NAME)),
-            Text(clip(printable(p["owner"] or "-"), _NAME)),
+            Text("  " + clip(f"{printable(p['topic'])}-{p['partition']}", room)),
+            Text(clip(printable(p["owner"] or "-"), room)),
             dash(p["committed"]),
             dash(p["end"]),
             count(p["lag"]),
