@@ -454,6 +454,7 @@ def test_what_top_shows_of_a_group_with_any_members() -> None:
     assert [each["id"] for each in shown_by_top(lost)["findings"]] == ["offsets_lost"]
     beyond = looked(histories, {"g": here}, {P[0]: LogRange(0, 8)}, {}, 2.0)["g"]
     assert [each["id"] for each in shown_by_top(beyond)["findings"]] == ["offsets_after_log"]
+    assert shown_by_top(beyond)["not_asked"] == []
     unreadable = group({}, {}, {"orders/0": node("x")})
     assert found(unreadable, ends) == ("unhealthy", ["not_readable"], "unknown (offset unreadable)")
     storm = msgspec.structs.replace(group({}, {}, {}), foreign=("partition_0",))
