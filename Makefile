@@ -48,7 +48,7 @@ help:
 	@echo "  make interop        originals, kafka-node and ours in one group under random faults (MINUTES=60, SEED=n)"
 	@echo "  make soak           20,000 records a second and a fault every minute; nothing may grow (MINUTES=60)"
 	@echo "  make chaos-stop     fifty stops at random moments, and fifty without ZooKeeper"
-	@echo "  make chaos-spark    thirty faults under two Sparks (35 minutes; DESTINATION=parquet, executors, delta, ...)"
+	@echo "  make chaos-spark    thirty faults under two Sparks (30 minutes; DESTINATION=parquet, delta, ...)"
 	@echo "  make chaos-spark-control  the same with a sink that plans nothing: it must find records twice"
 	@echo "  make chaos-source   thirty faults of streaming queries, with tokens and without"
 	@echo "  make audit-tests    bugs chosen at random: how many the tests notice (SEED=n, SAMPLE=300; an hour)"
@@ -108,7 +108,7 @@ test-systemd: $(READY)
 chaos-stop: $(READY)
 	KZCONSUMER_STOPS=50 $(BIN)/pytest -s tests/core/servers/test_stop.py
 
-# Into each destination; DESTINATION=parquet, executors (Parquet that executors fetch), postgresql, delta, iceberg or store: that one.
+# Into each destination; DESTINATION=parquet, postgresql, delta, iceberg or store: that one.
 # Every record has to be there once.
 chaos-spark: $(READY)
 	KZCONSUMER_CHAOS=30 $(BIN)/pytest -s -k "$(DESTINATION)" tests/spark/spark/test_chaos_spark.py

@@ -73,7 +73,6 @@ CHAINS = {
         "tests/spark/spark/test_source_versions.py",
         "tests/spark/spark/test_batch_source.py",
         "tests/spark/spark/test_notebook.py",
-        "tests/spark/spark/test_spark_object_store.py",
         "tests/spark/spark/test_json_values.py",
         "tests/spark/spark/test_poisoned_records.py",
         "tests/spark/spark/test_poisoned_rows.py",

@@ -10,8 +10,8 @@ its own.
 
 `--part source` measures a streaming query of `GroupSource` beside Spark's own source in the same way.
 
-`--part cluster` measures our sink alone, on a standalone master with two workers: with a spool, and with executors that
-fetch, in rounds of their own. The processes of the cluster are counted.
+`--part cluster` measures our sink alone, on a standalone master with two workers. The processes of the cluster are
+counted.
 """
 
 from __future__ import annotations
@@ -52,9 +52,6 @@ GOALS: Mapping[int, tuple[float, float]] = {100: (3.0, 0.45), 1024: (1.15, 0.95)
 SOURCE_GOALS: Mapping[int, tuple[float, float]] = {100: (1.5, 0.8)}
 SPARK, PARQUET, SOURCE = "the sink spark", "the sink parquet", "GroupSource"
 THEIRS, THEIRS_AT_ONCE = "Spark's own source, batches as ours", "Spark's own source, one batch"
-SPOOL, EXECUTORS = "spool", "executors"
-#: Those with a topic of their own: their rounds are not shared.
-WAYS = ("parquet", SPOOL, EXECUTORS)
 RECORDS: Mapping[int, int] = {100: 2_000_000, 1024: 500_000}
 
 
@@ -104,7 +101,7 @@ async def _run(args: argparse.Namespace) -> Report:
             for size in args.size:
                 topic = f"bench-{size}"
                 rounds = Rounds(sandbox, args, size, print_line)
-                for each in (topic, *(f"{topic}-{way}" for way in WAYS)):
+                for each in (topic, f"{topic}-parquet"):
                     await create_topic(sandbox.zookeeper_connect, each, PARTITIONS)
                 # In this thread: the processes that it starts must not outlive it.
                 sections.append(PARTS[args.part](rounds, topic, Path(folder, topic)))
@@ -183,12 +180,12 @@ def _source(rounds: Rounds, topic: str, folder: Path) -> Section:
 def _cluster(rounds: Rounds, topic: str, folder: Path) -> Section:
     folder.mkdir()
     connect, settings = rounds.sandbox.zookeeper_connect, rounds.args.settings
-    with spark_cluster(folder / "cluster", workers=2) as cluster:
-        for way in (SPOOL, EXECUTORS):
-            own = f"{topic}-{way}"
-            with on_cluster(folder / way, connect, own, settings, cluster, way) as side:
-                rounds.measure(own, {f'read = "{way}"': side})
-    return rounds.section(f'read = "{EXECUTORS}"', f'read = "{SPOOL}"')
+    with (
+        spark_cluster(folder / "cluster", workers=2) as cluster,
+        on_cluster(folder / "daemon", connect, topic, settings, cluster) as side,
+    ):
+        rounds.measure(topic, {SPARK: side})
+    return rounds.section(SPARK, SPARK)
 
 
 #: The ways to measure a size.

@@ -212,13 +212,10 @@ def ours(
 
 
 @contextmanager
-def on_cluster(
-    folder: Path, zookeeper: str, topic: str, tables: str, cluster: SparkCluster, read: str
-) -> Iterator[Ours]:
-    """A daemon whose Spark has two executors, one on each worker. `read` is "spool" or "executors"."""
-    spool = f'spool = "{folder}/spool"\n' if read == "spool" else ""
+def on_cluster(folder: Path, zookeeper: str, topic: str, tables: str, cluster: SparkCluster) -> Iterator[Ours]:
+    """A daemon whose Spark has two executors, one on each worker."""
     conf = '"spark.cores.max" = "2"\n"spark.executor.cores" = "1"\n'
-    options = f'master = "{cluster.master}"\nread = "{read}"\n{spool}[sink.options.conf]\n{conf}'
+    options = f'master = "{cluster.master}"\n[sink.options.conf]\n{conf}'
     with ours(folder, zookeeper, topic, "spark", tables, options, cluster.pids) as side:
         yield side
 

@@ -2,8 +2,8 @@
 
 A daemon with the sink `spark` and default settings, into Parquet, with a warm JVM. First no record arrives: measured is
 the processor time of all its processes, as a share of one processor. Then one record arrives after the other, at random
-moments, each a batch by itself. The log says of each batch how long writing it took, and what of that its spool files
-and foreachBatch took; the rest is what the query adds: until it looks, its own record of the batch, and messages. The
+moments, each a batch by itself. The log says of each batch how long writing it took, and what of that
+foreachBatch took; the rest is what the query adds: until it looks, its own record of the batch, and messages. The
 broker and ZooKeeper are not counted.
 """
 
@@ -67,7 +67,7 @@ def _measure(folder: Path, sandbox: Sandbox, seconds: int, batches: int) -> None
         written = _one_by_one(producer, log, batches)[WARM:]
     shares = {name: 100 * (after[name] - before.get(name, 0.0)) / seconds for name in after}
     writing = [each["seconds"]["write"] for each in written]
-    rest = [1000 * (took - each["spool"] - each["foreach_batch"]) for took, each in zip(writing, written, strict=True)]
+    rest = [1000 * (took - each["foreach_batch"]) for took, each in zip(writing, written, strict=True)]
     console = Console(width=None if sys.stdout.isatty() else 120)
     idle = Table("program", "% of a processor", box=box.SIMPLE, title=f"idle for {seconds} s")
     for name, share in sorted(shares.items(), key=lambda item: -item[1]):
@@ -78,7 +78,6 @@ def _measure(folder: Path, sandbox: Sandbox, seconds: int, batches: int) -> None
     for name, of_it in (
         ("writing", [1000 * took for took in writing]),
         ("of it foreachBatch", [1000 * each["foreach_batch"] for each in written]),
-        ("of it spool files", [1000 * each["spool"] for each in written]),
         ("the rest: what the query adds", rest),
     ):
         added.add_row(name, f"{median(of_it):.0f}", f"{quantiles(of_it, n=20)[-1]:.0f}", f"{max(of_it):.0f}")

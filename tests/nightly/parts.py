@@ -18,7 +18,6 @@ CHAOS = (
     "tests/spark/spark/test_spark_cluster.py",
     "tests/spark/spark/test_spark_contract.py",
     "tests/spark/spark/test_spark_sink.py",
-    "tests/spark/spark/test_spark_object_store.py",
     "tests/spark/spark/test_executors_fetch.py",
     "tests/spark/spark/test_executors_outage.py",
     "tests/spark/spark/test_iceberg_catalogs.py",

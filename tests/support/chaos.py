@@ -143,9 +143,9 @@ class IcebergFiles:
         return Counter((row["partition"], row["offset"]) for row in found.to_pylist())
 
 
-def published(path: Path, options: str = "") -> Destination:
-    """The files of the Spark sink's own destination, written with more `options`."""
-    return ParquetFiles(path, f'destination = "parquet"\npath = "{path}"\n{options}')
+def published(path: Path) -> Destination:
+    """The files of the Spark sink's own destination."""
+    return ParquetFiles(path, f'destination = "parquet"\npath = "{path}"\n')
 
 
 def appended(path: Path) -> Destination:

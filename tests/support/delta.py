@@ -11,18 +11,16 @@ from threading import Barrier
 from typing import Any, Generic, TypeVar
 
 import msgspec
-import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer_files.names import TargetOwner
-from kzconsumer_files.parquet import write_records
+from kzconsumer_files.parquet import record_table, write_records
 from kzconsumer_files.publication import StagedRange
-from kzconsumer_spark.daemon.spool import SpoolPlace, write_spool
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
-from kzconsumer_spark.pipe.messages import SpooledRange, ToDelta
+from kzconsumer_spark.pipe.messages import BatchRange, ToDelta
 from kzconsumer_spark.worker.range_writers import TableTarget
 from tests.support.range_data import range_data
 
@@ -103,7 +101,7 @@ class Writer(Generic[Target]):
     def stage(self, *ranges: RangeData) -> list[StagedRange]:
         directory = self._scratch / uuid.uuid4().hex
         directory.mkdir(parents=True)
-        return [self._staged(part, directory) for part in write_spool(SpoolPlace.in_directory(directory), ranges)]
+        return [self._staged(part, directory) for part in ranges]
 
     def publish(
         self,
@@ -115,10 +113,10 @@ class Writer(Generic[Target]):
         output = columns or (spark_columns() if any(each.files for each in staged) else None)
         return self.target.publish(self.target.open(), staged, uuid.uuid4().hex, output, require_lease, follows)
 
-    def _staged(self, part: SpooledRange, directory: Path) -> StagedRange:
+    def _staged(self, data: RangeData, directory: Path) -> StagedRange:
+        part = BatchRange.of(data)
         if not part.records:
             return StagedRange(part, 0, 0, ())
         file = directory / f"staged-{part.topic}-{part.partition}"
-        assert part.file is not None
-        write_records(pq.read_table(part.file), file, "snappy")
+        write_records(record_table(data), file, "snappy")
         return StagedRange(part, part.records, 0, [(file, file.name)])

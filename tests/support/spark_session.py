@@ -1,4 +1,4 @@
-"""A Spark session in the test's own process, with the sink's settings, and spool files to read in it."""
+"""A Spark session in the test's own process, with the sink's settings."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 from pyspark import SparkContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from kzconsumer.sinks.interface import RangeData
-from kzconsumer_spark.daemon.spool import SpoolPlace, write_spool
 from kzconsumer_spark.daemon.workers import worker_environment
-from kzconsumer_spark.pipe.messages import SpooledRange, StartWorker, ToFiles
-from kzconsumer_spark.ranges.batch import read_spool
+from kzconsumer_spark.pipe.messages import StartWorker, ToFiles
 from kzconsumer_spark.worker.spark_session import build_session, start_java
 
 
@@ -56,10 +53,3 @@ def spark_session(
             assert gateway.proc.wait() == 128 + signal.SIGTERM
             gateway.proc.stdin.close()
             SparkContext._gateway = SparkContext._jvm = None
-
-
-def spooled(session: SparkSession, directory: Path, *ranges: RangeData) -> tuple[DataFrame, tuple[SpooledRange, ...]]:
-    """The ranges in the form in which destinations read them."""
-    directory.mkdir(parents=True, exist_ok=True)
-    parts = write_spool(SpoolPlace.in_directory(directory), ranges)
-    return read_spool(session, parts), parts

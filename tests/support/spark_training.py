@@ -9,17 +9,27 @@ import math
 import sys
 from pathlib import Path
 
+from kzconsumer.model import Broker
+from kzconsumer.settings.settings import Settings
 from kzconsumer_files.names import TargetOwner
 from kzconsumer_spark.daemon.marked_destination import claimed_destination
-from kzconsumer_spark.daemon.spool import SpoolPlace, write_spool
-from kzconsumer_spark.pipe.messages import RunBatch, ToFiles
-from kzconsumer_spark.ranges.batch import WorkerLease
+from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
+from kzconsumer_spark.pipe.messages import Kafka, ToFiles
+from kzconsumer_spark.ranges.batch import SparkBatch, WorkerLease
 from kzconsumer_spark.worker.query import RangeQuery, warm_up
 from kzconsumer_spark.worker.range_writers import FilesDestination
 from kzconsumer_spark.worker.spark_session import Tracebacks
 from kzconsumer_spark.worker.worker_main import _query_directory
+from tests.support.placed_records import placed_frame
 from tests.support.range_data import range_data
 from tests.support.spark_session import into_parquet, spark_session
+
+KAFKA = Kafka.of(Settings.from_dict({"zookeeper": {"connect": "127.0.0.1:1"}, "group": {"id": "g"}}))
+
+
+class NoBrokers(KafkaRegistry):
+    def brokers(self) -> tuple[Broker, ...]:
+        return ()
 
 
 def train(scratch: Path) -> None:
@@ -27,16 +37,13 @@ def train(scratch: Path) -> None:
     start = into_parquet(scratch, str(scratch / "out"))
     owner = TargetOwner(cluster="c", group="g")
     with spark_session(scratch) as session:
-        query = RangeQuery(session, _query_directory(start), 0, Tracebacks())
-        warm_up(start, session, query)
+        query = RangeQuery(session, _query_directory(start), 0, Tracebacks(), NoBrokers(KAFKA))
+        warm_up(query)
+        query.stop()
         assert isinstance(start.destination, ToFiles)
         claimed_destination(start.destination).claim(owner)
-        spool = scratch / "spool"
-        spool.mkdir()
         files = FilesDestination(session, start.destination, WorkerLease(math.inf))
-        ranges = write_spool(SpoolPlace.in_directory(spool), [range_data("t", 0, 0, 100)])
-        query.run(RunBatch(number=1, ranges=ranges), files.write)
-        query.stop()
+        files.write(SparkBatch(1, *placed_frame(session, scratch / "records", range_data("t", 0, 0, 100))))
         files.close()
         session.read.json(session.sparkContext.parallelize(['{"a": 1}'])).where("a = 1").collect()
 

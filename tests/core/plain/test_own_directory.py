@@ -63,12 +63,13 @@ def test_one_below_a_directory_that_everybody_may_change_is_refused_unless_it_is
 
 
 @ROOT
-def test_spools_and_files_to_be_uploaded_are_in_such_directories(
+def test_scratch_and_files_to_be_uploaded_are_in_such_directories(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The names are known, and another user may have made them before."""
     from kzconsumer_files.private_directory import local_attempts, make_local_attempts
-    from kzconsumer_spark.daemon.requirements import _private
+    from kzconsumer_spark.daemon.requirements import make_scratch
+    from kzconsumer_spark.daemon.sink_options import read_options
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for path in (tmp_path / f"kzconsumer-spark-{os.getuid()}", local_attempts()):
@@ -77,4 +78,4 @@ def test_spools_and_files_to_be_uploaded_are_in_such_directories(
     with pytest.raises(PermissionError, match="is not a directory of this user"):
         make_local_attempts()
     with pytest.raises(ConfigError, match=r"scratch: .* is not a directory of this user"):
-        _private("scratch", str(tmp_path))
+        make_scratch(read_options({"destination": "parquet", "path": "/d", "scratch": str(tmp_path)}))

@@ -24,7 +24,7 @@ from tests.files.plain.test_target import (
     free,
     identity,
     lost_after,
-    spooled,
+    planned,
     staged,
     texts,
 )
@@ -55,7 +55,7 @@ def a_file(target: Target) -> str:
 
 
 def a_directory(target: Target) -> str:
-    (target.path / "day=2" / data_file(spooled(1, 1))).mkdir(parents=True)
+    (target.path / "day=2" / data_file(planned(1, 1))).mkdir(parents=True)
     return "day=2"
 
 
@@ -78,7 +78,7 @@ def require_only_its_own_range_fails(target: Target, directory: str, reason: str
     assert not list(target.path.rglob(".*"))
     # The next attempt, the daemon's lookups, and the remedy `on_batch_failure = "quarantine"`.
     assert target.discard(attempt)
-    assert target.missing([spooled(0, 1), spooled(1, 1)]) == [spooled(1, 1)]
+    assert target.missing([planned(0, 1), planned(1, 1)]) == [planned(1, 1)]
     assert target.set_aside(identity(1), 1)
 
 
@@ -108,7 +108,7 @@ def test_a_name_of_the_maximum_length_is_published(target: Target) -> None:
     pq.write_table(pa.table({"text": ["x"]}), file)
     longest = f"{'n' * 247}.parquet"
     assert len(longest) == 255
-    part = spooled(0, 1)
+    part = planned(0, 1)
     assert target.publish([StagedRange(part, 1, 0, [(file, f"day=1/{longest}")])], attempt, free) == 1
     assert (target.path / "day=1" / longest).exists()
     assert not list(target.path.rglob(".*"))
@@ -159,7 +159,7 @@ def blocked_after_the_decision(target: Target) -> PrivateDirectory:
 def test_a_decided_range_that_cannot_be_finished_affects_no_other(target: Target) -> None:
     writer = blocked_after_the_decision(target)
     with capture_logs() as logs:
-        assert target.missing([spooled(1, 1)]) == [spooled(1, 1)]
+        assert target.missing([planned(1, 1)]) == [planned(1, 1)]
     (line,) = logs
     assert (line["event"], line["range"]) == ("decided range not published", "t-1[0..9)")
     assert "day=2" in line["error"]

@@ -20,18 +20,16 @@ from kzconsumer_files.ledger import Folder
 from kzconsumer_files.names import RangeOverlap, TargetOwner, aside_entry, data_file, range_name
 from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_files.target import Target
-from kzconsumer_spark.pipe.messages import SpooledRange
+from kzconsumer_spark.pipe.messages import BatchRange
+from tests.support.batch_ranges import batch_range
 from tests.support.published_spans import published_spans
 
 EACH = 3
 RANGES = 60
 
 
-def spooled(number: int, partition: int = 0) -> SpooledRange:
-    return SpooledRange(
-        topic="t.x", partition=partition, first=number * EACH, until=(number + 1) * EACH, incarnation=-5, epoch=1,
-        records=EACH, file=None,
-    )  # fmt: skip
+def planned(number: int, partition: int = 0) -> BatchRange:
+    return batch_range("t.x", partition, number * EACH, (number + 1) * EACH, incarnation=-5, epoch=1)
 
 
 def identity(number: int) -> RangeIdentity:
@@ -51,7 +49,7 @@ def publish(target: Target, *numbers: int, directories: tuple[str, ...] = ("",),
     for number in numbers:
         attempt = target.attempts / f"by-test-{number}" / "1"
         attempt.mkdir(parents=True)
-        part, staged = spooled(number, partition), []
+        part, staged = planned(number, partition), []
         for place, directory in enumerate(directories):
             file = attempt / f"staged-{place}"
             pq.write_table(pa.table({"offset": range(part.first, part.until)}), file)
@@ -72,7 +70,7 @@ def test_a_range_that_overlaps_folded_ones_is_refused(target: Target) -> None:
     attempt.mkdir(parents=True)
 
     def late(first: int, until: int) -> None:
-        part = msgspec.structs.replace(spooled(0), first=first, until=until)
+        part = msgspec.structs.replace(planned(0), first=first, until=until)
         target.publish([StagedRange(part, 0, 0, [])], attempt, lambda: None)
 
     folded = max((each for _, each in target.ledger().folded), key=lambda each: each.until - each.first)
@@ -90,9 +88,9 @@ def test_few_files_remain_and_all_ranges_are_known(target: Target) -> None:
     assert target.fold() > RANGES // 2
     assert target.fold() == 0
     assert len(list((target.path / "_kzconsumer").rglob("*.json"))) < RANGES // 2
-    assert target.missing([spooled(number) for number in range(RANGES + 1)]) == [spooled(RANGES)]
+    assert target.missing([planned(number) for number in range(RANGES + 1)]) == [planned(RANGES)]
     for number in range(RANGES):
-        target.require_published(spooled(number))
+        target.require_published(planned(number))
     # It does not have other offsets, epochs and partitions.
     others = [identity(1)._replace(until=99_999), identity(1)._replace(epoch=2), identity(1)._replace(partition=1)]
     assert target.missing(others) == others
@@ -110,11 +108,11 @@ def test_few_files_remain_and_all_ranges_are_known(target: Target) -> None:
 def test_a_zombie_finds_its_range_published_though_it_is_folded(target: Target) -> None:
     publish(target, *range(RANGES))
     target.fold()
-    assert not (target.path / "_kzconsumer" / f"{range_name(spooled(0))}.json").exists()
+    assert not (target.path / "_kzconsumer" / f"{range_name(planned(0))}.json").exists()
     attempt = target.attempts / "zombie" / "1"
     attempt.mkdir(parents=True)
     pq.write_table(pa.table({"offset": [0]}), attempt / "late")
-    late = StagedRange(spooled(0), 1, 0, [(attempt / "late", f"day=1/{data_file(spooled(0))}")])
+    late = StagedRange(planned(0), 1, 0, [(attempt / "late", f"day=1/{data_file(planned(0))}")])
     assert target.publish([late], attempt, lambda: None) == 0
     assert not target.set_aside(identity(0), EACH)
     assert not list((target.path / "day=1").iterdir())
@@ -127,7 +125,7 @@ def test_a_range_entered_again_after_folding_counts_once(target: Target) -> None
     target.fold()
     void = target.path / "_kzconsumer" / f"{range_name(identity(0))}.json"
     void.write_bytes(msgspec.json.encode(aside_entry(identity(0), EACH, "x")))
-    target.require_published(spooled(0))
+    target.require_published(planned(0))
     assert not target.set_aside(identity(0), EACH)
     assert sum(each.ranges for each in files(target, "parquet", True).ranges) == RANGES
     publish(target, *range(RANGES, RANGES + 30))
@@ -152,7 +150,7 @@ def test_a_range_set_aside_remains_an_entry_among_folded_ones(target: Target) ->
     (around,) = [each for each in held if each.identity.first < 90 < each.identity.until]
     assert around.gaps == ((90, 93),)
     with pytest.raises(SetAside):
-        target.require_published(spooled(30))
+        target.require_published(planned(30))
 
 
 def test_ranges_with_gaps_are_folded_and_nothing_is_published_in_a_gap(target: Target) -> None:
@@ -160,27 +158,27 @@ def test_ranges_with_gaps_are_folded_and_nothing_is_published_in_a_gap(target: T
     assert target.fold() > RANGES // 2
     assert Target(target.path).fold() == 0
     assert len(list((target.path / "_kzconsumer").rglob("*.json"))) < RANGES // 2
-    there = [spooled(number) for number in range(0, 2 * RANGES, 2)]
-    gaps = [spooled(number) for number in range(1, 2 * RANGES, 2)]
+    there = [planned(number) for number in range(0, 2 * RANGES, 2)]
+    gaps = [planned(number) for number in range(1, 2 * RANGES, 2)]
     assert target.missing([*there, *gaps]) == gaps
     assert published_spans(target, identity(0)) == [(part.first, part.until) for part in there]
     across = identity(0)._replace(until=2 * EACH + 1)
     assert target.missing([across]) == [across]
     attempt = target.attempts / "by-test-across" / "1"
     attempt.mkdir(parents=True)
-    part = msgspec.structs.replace(spooled(0), until=2 * EACH + 1)
+    part = msgspec.structs.replace(planned(0), until=2 * EACH + 1)
     with pytest.raises(RangeOverlap):
         target.publish([StagedRange(part, 0, 0, ())], attempt, lambda: None)
     # A range that arrives late in a gap, though it never should, is an entry of its own and stays one.
     publish(target, 1)
     publish(target, *range(2 * RANGES, 4 * RANGES, 2))
     target.fold()
-    assert entries(target)[0].name == f"{range_name(spooled(1))}.json"
+    assert entries(target)[0].name == f"{range_name(planned(1))}.json"
     found = files(target, "parquet", True)
     assert sum(each.ranges for each in found.ranges) == 2 * RANGES + 1
     assert (found.strays, [each.faults for each in found.ranges if each.faults]) == ((), [])
-    stray = target.path / data_file(spooled(3))
-    stray.write_bytes((target.path / data_file(spooled(2))).read_bytes())
+    stray = target.path / data_file(planned(3))
+    stray.write_bytes((target.path / data_file(planned(2))).read_bytes())
     assert files(target, "parquet", True).strays == (f"{stray.name} is of no range of the ledger",)
 
 
@@ -232,8 +230,8 @@ def test_a_range_with_staged_files_is_not_folded(target: Target) -> None:
 def test_damage_of_folded_ranges_is_reported(target: Target) -> None:
     publish(target, *range(RANGES), directories=("d=1", "d=2"))
     target.fold()
-    gone = target.path / "d=1" / data_file(spooled(0))
-    copy = target.path / "d=3" / data_file(spooled(RANGES - 1))
+    gone = target.path / "d=1" / data_file(planned(0))
+    copy = target.path / "d=3" / data_file(planned(RANGES - 1))
     copy.parent.mkdir()
     copy.write_bytes(gone.read_bytes())
     gone.unlink()
@@ -330,7 +328,7 @@ def test_folding_interrupted_at_any_call_loses_nothing_and_is_finished_later(
         else:
             assert len(calls) < number
             break
-        assert target.missing([spooled(each) for each in range(there)]) == []
+        assert target.missing([planned(each) for each in range(there)]) == []
         entered, folded = target.ledger()
         assert len(entered) + sum(each.ranges for _, each in folded) == there
     else:

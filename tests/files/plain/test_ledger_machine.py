@@ -21,7 +21,8 @@ from kzconsumer_files.names import TargetOwner, data_file, named, range_name
 from kzconsumer_files.private_directory import PrivateDirectory
 from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_files.target import Target
-from kzconsumer_spark.pipe.messages import SpooledRange
+from kzconsumer_spark.pipe.messages import BatchRange
+from tests.support.batch_ranges import batch_range
 from tests.support.published_spans import published_spans
 from tests.support.stepped_files import Actor, stepped_files
 
@@ -30,13 +31,11 @@ SCHEDULES = int(os.environ.get("KZCONSUMER_RACES", "60"))
 BITS = 1  # an item for every two: few ranges make several levels
 
 
-def spooled(first: int, until: int) -> SpooledRange:
-    return SpooledRange(
-        topic="t", partition=0, first=first, until=until, incarnation=1, epoch=0, records=until - first, file=None
-    )
+def planned(first: int, until: int) -> BatchRange:
+    return batch_range(first=first, until=until)
 
 
-def identity(part: SpooledRange) -> RangeIdentity:
+def identity(part: BatchRange) -> RangeIdentity:
     return named(range_name(part)).identity()
 
 
@@ -62,11 +61,11 @@ class World:
     def __init__(self, path: Path) -> None:
         self.target = Target(path)
         self.target.claim(TargetOwner(cluster="c", group="g"))
-        self.published: set[SpooledRange] = set()
-        self.aside: set[SpooledRange] = set()
+        self.published: set[BatchRange] = set()
+        self.aside: set[BatchRange] = set()
         self.writers = 0
 
-    def write(self, part: SpooledRange, who: str, *, look_first: bool = True) -> None:
+    def write(self, part: BatchRange, who: str, *, look_first: bool = True) -> None:
         """As a worker does. Without `look_first` the lookup happened long ago."""
         target = Target(self.target.path)
         if look_first and part not in target.missing([part]):
@@ -84,7 +83,7 @@ class World:
         target.discard(attempt)
         private.remove()
 
-    def note(self, part: SpooledRange, publish: Callable[[], object]) -> None:
+    def note(self, part: BatchRange, publish: Callable[[], object]) -> None:
         try:
             publish()
         except SetAside:
@@ -94,7 +93,7 @@ class World:
             assert part not in self.aside
             self.published.add(part)
 
-    def set_aside(self, part: SpooledRange) -> None:
+    def set_aside(self, part: BatchRange) -> None:
         if Target(self.target.path).set_aside(identity(part), part.records):
             assert part not in self.published
             self.aside.add(part)
@@ -115,7 +114,7 @@ class World:
         before = list(self.published)
         self.require_in(before, target)
 
-    def require_in(self, parts: Sequence[SpooledRange], target: Target) -> None:
+    def require_in(self, parts: Sequence[BatchRange], target: Target) -> None:
         entries, folded = target.ledger()
         spans = [(each.first, each.until) for each in entries if not each.kept_aside]
         spans += [run for _, each in folded for run in each.runs]
@@ -123,7 +122,7 @@ class World:
             found = [span for span in spans if span[0] <= part.first and part.until <= span[1]]
             assert len(found) == 1, (part, sorted(spans))
 
-    def require_right(self, parts: Sequence[SpooledRange]) -> None:
+    def require_right(self, parts: Sequence[BatchRange]) -> None:
         """At the end every range in `parts` is published or set aside, once, and the sums are correct."""
         target = self.target
         for part in parts:
@@ -142,20 +141,20 @@ class World:
         rows = sum(each.records_out for each in mine) + sum(each.records_out for _, each in folded)
         assert rows == sum(part.records for part in published)
         for one, other in pairwise(parts):
-            gap = spooled(one.until, other.first)
+            gap = planned(one.until, other.first)
             assert one.until == other.first or target.missing([gap]) == [gap], "nothing is published there"
-            over = spooled(one.first, other.until)
+            over = planned(one.first, other.until)
             assert one.until == other.first or target.missing([over]) == [over], "not all of it is published"
         spans = published_spans(target, identity(parts[0]))
         assert sum(until - first for first, until in spans) == rows
         assert not list((target.path / "_kzconsumer" / "publishing").iterdir())
 
 
-def chain(chance: random.Random, count: int) -> list[SpooledRange]:
+def chain(chance: random.Random, count: int) -> list[BatchRange]:
     parts, at, gaps = [], chance.randrange(100), chance.choice([0.05, 0.5])
     for _ in range(count):
         until = at + chance.randint(1, 9)
-        parts.append(spooled(at, until))
+        parts.append(planned(at, until))
         at = until + (chance.random() < gaps) * 3
     return parts
 

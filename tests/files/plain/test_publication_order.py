@@ -16,7 +16,7 @@ import pytest
 from kzconsumer_files.ledger import Folder, LedgerItems
 from kzconsumer_files.names import LedgerEntry, parsed
 from kzconsumer_files.target import Target
-from tests.files.plain.test_ledger import spooled
+from tests.files.plain.test_ledger import planned
 from tests.files.plain.test_target import OWNER, attempt_of, free, identity, staged
 from tests.support.disk import Disk, watched_disk
 from tests.support.failed_syncs import require_written_again
@@ -131,7 +131,7 @@ def test_a_range_kept_aside_is_synced_in_order(disk: Disk, order: Order) -> None
 
 def test_entries_are_removed_after_the_folded_item_is_on_disk(disk: Disk, order: Order) -> None:
     attempt = attempt_of(order.target)
-    ranges = [staged(attempt, 0, "")._replace(part=spooled(number)) for number in range(40)]
+    ranges = [staged(attempt, 0, "")._replace(part=planned(number)) for number in range(40)]
     assert order.target.publish(ranges, attempt, free) == 40
     removed: list[Path] = []
 

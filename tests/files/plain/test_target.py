@@ -34,21 +34,20 @@ from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_files.target import Target
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.daemon.workers import java_environment
-from kzconsumer_spark.pipe.messages import SpooledRange
+from kzconsumer_spark.pipe.messages import BatchRange
+from tests.support.batch_ranges import SETTINGS, batch_range
 from tests.support.copied import copied
 
 OWNER = TargetOwner(cluster="c", group="g")
 
 
-def spooled(partition: int, records: int) -> SpooledRange:
-    return SpooledRange(
-        topic="t", partition=partition, first=0, until=9, incarnation=1, epoch=0, records=records, file=None
-    )
+def planned(partition: int, records: int) -> BatchRange:
+    return batch_range(partition=partition, records=records)
 
 
-def numbered(number: int) -> SpooledRange:
+def numbered(number: int) -> BatchRange:
     """The ranges of one partition, without rows."""
-    return msgspec.structs.replace(spooled(0, 0), first=9 * number, until=9 * number + 9)
+    return msgspec.structs.replace(planned(0, 0), first=9 * number, until=9 * number + 9)
 
 
 def free() -> None:
@@ -74,9 +73,9 @@ def staged(attempt: Path, partition: int, text: str, *directories: str) -> Stage
     for number, directory in enumerate(directories):
         file = attempt / f"{partition}-{number}"
         pq.write_table(pa.table({"text": [text]}), file)
-        part = spooled(partition, 1)
+        part = planned(partition, 1)
         files.append((file, str(Path(directory, data_file(part)))))
-    return StagedRange(spooled(partition, len(files)), len(files), 0, files)
+    return StagedRange(planned(partition, len(files)), len(files), 0, files)
 
 
 def texts(target: Target) -> list[str]:
@@ -87,7 +86,7 @@ def texts(target: Target) -> list[str]:
 
 async def test_the_sink_has_what_the_ledger_has(tmp_path: Path) -> None:
     def sink(**options: object) -> SparkSink:
-        output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+        output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
         made = SparkSink(options, output)
         made._destination.claim(OWNER)
         return made
@@ -132,12 +131,12 @@ def test_a_directory_with_files_and_no_marker_is_refused(tmp_path: Path) -> None
 def test_the_first_publication_of_a_range_stays(target: Target) -> None:
     first, second = attempt_of(target, "first"), attempt_of(target, "second")
     assert target.publish([staged(first, 0, "first", ""), staged(first, 1, "none")], first, free) == 2
-    assert target.missing([spooled(0, 1), spooled(1, 0), spooled(2, 1)]) == [spooled(2, 1)]
+    assert target.missing([planned(0, 1), planned(1, 0), planned(2, 1)]) == [planned(2, 1)]
     assert target.publish([staged(second, 0, "second", "")], second, free) == 0
     assert texts(target) == ["first"]
-    entry = json.loads((target.path / "_kzconsumer" / f"{range_name(spooled(0, 1))}.json").read_text())
+    entry = json.loads((target.path / "_kzconsumer" / f"{range_name(planned(0, 1))}.json").read_text())
     assert (entry["records_in"], entry["records_out"], entry["records_quarantined"]) == (1, 1, 0)
-    assert entry["files"] == [data_file(spooled(0, 1))]
+    assert entry["files"] == [data_file(planned(0, 1))]
     assert not list((target.path / "_kzconsumer" / "publishing").iterdir())
 
 
@@ -155,7 +154,7 @@ def test_a_range_set_aside_is_not_published_by_a_late_writer(target: Target) -> 
     assert texts(target) == ["x"]
     # Nor by a member that finds its plan: the range must stay set aside, not count as written.
     with pytest.raises(SetAside):
-        target.require_published(spooled(0, 1))
+        target.require_published(planned(0, 1))
     with pytest.raises(SetAside):
         target.publish([staged(again, 0, "again", "")], again, free)
     assert target.set_aside(identity(0), 1)
@@ -196,7 +195,7 @@ def test_writing_and_setting_aside_race(target: Target) -> None:
 
 
 async def test_the_sink_does_not_have_ranges_set_aside(tmp_path: Path) -> None:
-    output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
     sink = SparkSink({"destination": "parquet", "path": str(tmp_path)}, output)
     sink._destination.claim(OWNER)
     assert await sink.set_aside(identity(0), 9)
@@ -206,7 +205,7 @@ async def test_the_sink_does_not_have_ranges_set_aside(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("comes_back", [True, False])
 async def test_a_ledger_that_cannot_be_read_for_a_moment(tmp_path: Path, comes_back: bool) -> None:
-    output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
     path = tmp_path / "out"
     options = {"destination": "parquet", "path": str(path), "attempts": 3, "retry_backoff": "200ms"}
     sink = SparkSink(options, output)
@@ -243,7 +242,7 @@ def test_a_range_that_overlaps_a_published_one_is_refused(target: Target) -> Non
 
     def publish(name: str, first: int, until: int, **other: int) -> int:
         attempt = attempt_of(target, name)
-        part = msgspec.structs.replace(spooled(0, 0), first=first, until=until, **other)
+        part = msgspec.structs.replace(planned(0, 0), first=first, until=until, **other)
         return target.publish([StagedRange(part, 0, 0, ())], attempt, free)
 
     assert publish("first", 0, 1000) == 1
@@ -262,20 +261,20 @@ def test_a_range_that_overlaps_a_published_one_is_refused(target: Target) -> Non
 
 def test_an_overlap_fails_its_own_range_and_names_the_remedy(target: Target) -> None:
     first = attempt_of(target, "first")
-    parts = [msgspec.structs.replace(spooled(0, 0), first=at, until=at + 100) for at in (0, 100)]
+    parts = [msgspec.structs.replace(planned(0, 0), first=at, until=at + 100) for at in (0, 100)]
     for part in parts:
         target.publish([StagedRange(part, 0, 0, ())], first, free)
     attempt = attempt_of(target, "second")
-    across = StagedRange(msgspec.structs.replace(spooled(0, 0), first=50, until=150), 0, 0, ())
+    across = StagedRange(msgspec.structs.replace(planned(0, 0), first=50, until=150), 0, 0, ())
     with pytest.raises(RangeOverlap, match=r"kzconsumer offsets reset GROUP --to-offset 200 --topic t:0 --execute$"):
         target.publish([across, staged(attempt, 1, "good", "")], attempt, free)
-    assert target.missing([across.part, spooled(1, 1)]) == [across.part]
+    assert target.missing([across.part, planned(1, 1)]) == [across.part]
     assert texts(target) == ["good"]
     assert target.decisions() == []
 
 
 async def test_an_overlapping_range_is_not_set_aside_and_is_looked_up_once(tmp_path: Path) -> None:
-    output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
     sink = SparkSink({"destination": "parquet", "path": str(tmp_path), "attempts": 3, "retry_backoff": "100s"}, output)
     sink._destination.claim(OWNER)
     assert await sink.set_aside(identity(0), 9)
@@ -289,7 +288,7 @@ def test_a_range_that_overlaps_one_that_is_decided_is_refused(target: Target) ->
     with pytest.raises(TimeoutError):
         target.publish([staged(attempt, 0, "first", "")], attempt, lost_after(1))
     second = attempt_of(target, "second")
-    part = msgspec.structs.replace(spooled(0, 0), first=4, until=12)
+    part = msgspec.structs.replace(planned(0, 0), first=4, until=12)
     with pytest.raises(RangeOverlap):
         target.publish([StagedRange(part, 0, 0, ())], second, free)
 
@@ -311,7 +310,7 @@ def test_nothing_is_decided_without_a_lease(target: Target) -> None:
     with pytest.raises(TimeoutError):
         target.publish([staged(attempt, 0, "x", "")], attempt, lost_after(0))
     target.discard(attempt)
-    assert target.missing([spooled(0, 1)]) == [spooled(0, 1)]
+    assert target.missing([planned(0, 1)]) == [planned(0, 1)]
     assert texts(target) == []
 
 
@@ -323,7 +322,7 @@ def test_a_decided_range_is_published_by_any_next_process(target: Target, who: s
     with pytest.raises(TimeoutError):
         target.publish([staged(attempt, 0, "first", "day=1", "day=2")], attempt, lost_after(1))
     assert texts(target) == []
-    assert not target.has(spooled(0, 2))
+    assert not target.has(planned(0, 2))
     match who:
         case "a later writer":
             second = attempt_of(target, "second")
@@ -336,10 +335,10 @@ def test_a_decided_range_is_published_by_any_next_process(target: Target, who: s
             owner._lock.release()  # as the kernel does when it dies
             assert target.sweep() == 1
         case "the daemon":
-            assert target.missing([spooled(0, 2)]) == []
+            assert target.missing([planned(0, 2)]) == []
     assert texts(target) == ["first", "first"]
     assert sorted(each.name for each in target.path.glob("day=*")) == ["day=1", "day=2"]
-    assert target.has(spooled(0, 2))
+    assert target.has(planned(0, 2))
 
 
 KILLED = """
@@ -408,14 +407,14 @@ def test_a_decision_whose_files_are_gone_is_reported(target: Target) -> None:
         target.publish([staged(attempt, 0, "first", "")], attempt, lost_after(1))
     shutil.rmtree(attempt)
     with capture_logs() as logs:
-        assert target.missing([spooled(0, 1)]) == [spooled(0, 1)]
+        assert target.missing([planned(0, 1)]) == [planned(0, 1)]
     assert re.search(r"is gone, which .*publishing/t\+0\+1.0\+.*json says is published", logs[0]["error"])
 
 
 RACER = """
 import mmap, os, pathlib, sys
 from kzconsumer_files.target import Target
-from tests.files.plain.test_target import attempt_of, free, spooled, staged
+from tests.files.plain.test_target import attempt_of, free, planned, staged
 
 target, name, ranges = Target(pathlib.Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
 attempt = attempt_of(target, name)
@@ -494,7 +493,7 @@ def test_only_directories_of_dead_processes_are_swept(tmp_path: Path) -> None:
 
 
 async def test_another_groups_target_is_a_config_fault_before_spark_starts(target: Target) -> None:
-    context = SinkContext(group="other", member="m", cluster="c", safe_until=lambda: math.inf)
+    context = SinkContext(group="other", member="m", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
     sink = SparkSink({"destination": "parquet", "path": str(target.path)}, context)
     with pytest.raises(ConfigError) as caught:
         await sink.__aenter__()
@@ -505,7 +504,7 @@ async def test_another_groups_target_is_a_config_fault_before_spark_starts(targe
 
 
 def test_a_function_that_cannot_be_imported_is_a_config_fault() -> None:
-    context = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    context = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
     with pytest.raises(ConfigError, match="cannot import nowhere_to_be_found"):
         SparkSink({"destination": "function", "function": "nowhere_to_be_found:f"}, context)
 

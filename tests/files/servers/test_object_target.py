@@ -35,7 +35,8 @@ from kzconsumer_files.private_directory import PrivateDirectory, local_attempts
 from kzconsumer_files.publication import NotPublished, SetAside, StagedRange
 from kzconsumer_files.segments import SegmentsSink
 from kzconsumer_sandbox.servers.configuration import HOST, free_port
-from kzconsumer_spark.pipe.messages import SpooledRange
+from kzconsumer_spark.pipe.messages import BatchRange
+from tests.support.batch_ranges import batch_range
 from tests.support.extent import extent, only_nightly
 from tests.support.object_store import AzureStore, Conditions, ObjectStore, Scheme
 from tests.support.range_data import range_data, record
@@ -119,20 +120,11 @@ def target_in(store: ObjectStore, monkeypatch: pytest.MonkeyPatch, scratch: Path
     return target
 
 
-def spooled(number: int, first: int = 0, until: int = 3, topic: str = "t") -> SpooledRange:
-    return SpooledRange(
-        topic=topic,
-        partition=number,
-        first=first,
-        until=until,
-        incarnation=1,
-        epoch=0,
-        records=until - first,
-        file=None,
-    )
+def planned(number: int, first: int = 0, until: int = 3, topic: str = "t") -> BatchRange:
+    return batch_range(topic, number, first, until)
 
 
-def staged(attempt: Path, part: SpooledRange, text: str, *layout: str) -> StagedRange:
+def staged(attempt: Path, part: BatchRange, text: str, *layout: str) -> StagedRange:
     """One row in each directory of `layout`."""
     found: list[tuple[Path, str]] = []
     for place in layout:
@@ -157,7 +149,7 @@ class Racer:
         attempt.mkdir()
         # Each third range has no rows for one of them.
         layout = () if number % 3 == 0 and self._name == "b" else self._layout
-        batch = [staged(attempt, spooled(number), self._name, *layout)]
+        batch = [staged(attempt, planned(number), self._name, *layout)]
         start.wait()
         if self._target.publish(batch, attempt, free):
             self.won.append(number)
@@ -203,12 +195,12 @@ def faults_of_races(store: ObjectStore, target: Callable[[str], ObjectTarget], r
 def test_a_late_decision_is_void(server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its writer saw the range missing, and was suspended until another one had published it."""
     one, late = (target_in(server, monkeypatch, tmp_path / name) for name in "ab")
-    assert one.missing([spooled(0)]) == late.missing([spooled(0)]) == [spooled(0)]
+    assert one.missing([planned(0)]) == late.missing([planned(0)]) == [planned(0)]
     for target, name, layout, published in ((one, "one", "day=1", 1), (late, "late", "day=2", 0)):
         attempt = PrivateDirectory(target.attempts).path / "1"
         attempt.mkdir()
-        assert target.publish([staged(attempt, spooled(0), name, layout)], attempt, free) == published
-    assert list(one.visible()) == [f"day=1/{data_file(spooled(0))}"]
+        assert target.publish([staged(attempt, planned(0), name, layout)], attempt, free) == published
+    assert list(one.visible()) == [f"day=1/{data_file(planned(0))}"]
     assert not [name for name in server.objects() if "/publishing/" in name or "/attempts/" in name]
 
 
@@ -225,8 +217,8 @@ def test_a_store_that_was_restored_takes_nothing_more(
         before = [identity_of(part(each)) for each in follows]
         return by.publish([staged(attempt, part(number), "", "")], attempt, free, before)
 
-    def part(number: int) -> SpooledRange:
-        return spooled(0, 3 * number, 3 * number + 3)
+    def part(number: int) -> BatchRange:
+        return planned(0, 3 * number, 3 * number + 3)
 
     assert publish(target, 0) == publish(target, 1, 0) == publish(other, 2, 1) == publish(target, 3, 2) == 1
     restore = server.copied()
@@ -247,8 +239,8 @@ def test_lost_replies_of_conditional_puts(scheme: Scheme, tmp_path: Path, monkey
         attempt = PrivateDirectory(target.attempts).path / "1"
         attempt.mkdir()
         assert not Place(store.uri(), store.options).create("control", b"")
-        assert target.publish([staged(attempt, spooled(0), "one", "")], attempt, free) == 1
-        assert list(target.visible()) == [data_file(spooled(0))]
+        assert target.publish([staged(attempt, planned(0), "one", "")], attempt, free) == 1
+        assert list(target.visible()) == [data_file(planned(0))]
         assert not [name for name in store.objects() if "/publishing/" in name or "/attempts/" in name]
 
 
@@ -336,7 +328,7 @@ def test_overlapping_ranges_are_refused(server: ObjectStore, tmp_path: Path, mon
     def publish(target: ObjectTarget, first: int, until: int) -> int:
         attempt = PrivateDirectory(target.attempts).path / "1"
         attempt.mkdir()
-        return target.publish([staged(attempt, spooled(0, first, until), "x", "")], attempt, free)
+        return target.publish([staged(attempt, planned(0, first, until), "x", "")], attempt, free)
 
     assert [publish(one, 0, 10), publish(other, 10, 20), publish(one, 20, 30)] == [1, 1, 1]
     for target in (one, other):
@@ -362,15 +354,15 @@ def test_a_decided_range_is_published_by_the_next_process(
     attempt = PrivateDirectory(one.attempts).path / "1"
     attempt.mkdir()
     with pytest.raises(TimeoutError):
-        one.publish([staged(attempt, spooled(0), "first", "day=1", "day=a%2Fb é")], attempt, lost)
+        one.publish([staged(attempt, planned(0), "first", "day=1", "day=a%2Fb é")], attempt, lost)
     assert list(other.visible()) == []
     assert files(other, "parquet", True).leftovers == (
         "t-0[0..3) is decided for and not there yet: the next start, or the next write of it, finishes it",
     )
-    assert other.missing([spooled(0), spooled(1)]) == [spooled(1)]
-    assert sorted(other.visible()) == [f"day=1/{data_file(spooled(0))}", f"day=a%2Fb é/{data_file(spooled(0))}"]
+    assert other.missing([planned(0), planned(1)]) == [planned(1)]
+    assert sorted(other.visible()) == [f"day=1/{data_file(planned(0))}", f"day=a%2Fb é/{data_file(planned(0))}"]
     assert [each.rows for each in files(other, "parquet", True).ranges] == [2]
-    assert one.publish([staged(attempt, spooled(0), "again", "day=1", "day=a%2Fb é")], attempt, free) == 1
+    assert one.publish([staged(attempt, planned(0), "again", "day=1", "day=a%2Fb é")], attempt, free) == 1
 
 
 @EACH_BY_NIGHT
@@ -379,9 +371,9 @@ def test_ranges_of_long_topics_that_an_earlier_version_has_written_are_settled(
 ) -> None:
     """It had the whole topic in the keys of a store."""
     earlier, target, other = (target_in(server, monkeypatch, tmp_path / name) for name in "abc")
-    parts = [spooled(0, first, first + 3, "t" * 210) for first in range(0, 21, 3)]
+    parts = [planned(0, first, first + 3, "t" * 210) for first in range(0, 21, 3)]
 
-    def publish(by: ObjectTarget, part: SpooledRange, *follows: SpooledRange, lease: Callable[[], None] = free) -> int:
+    def publish(by: ObjectTarget, part: BatchRange, *follows: BatchRange, lease: Callable[[], None] = free) -> int:
         attempt = PrivateDirectory(by.attempts).path / "1"
         attempt.mkdir()
         return by.publish([staged(attempt, part, "x", "")], attempt, lease, [identity_of(each) for each in follows])
@@ -398,7 +390,7 @@ def test_ranges_of_long_topics_that_an_earlier_version_has_written_are_settled(
         with pytest.raises(TimeoutError):
             publish(earlier, parts[3], lease=lost)
     with pytest.raises(RangeOverlap):
-        publish(target, spooled(0, 10, 14, parts[0].topic))
+        publish(target, planned(0, 10, 14, parts[0].topic))
     assert target.missing(parts) == parts[4:], "what it decided for is published"
     assert [target.has(each) for each in parts] == [True] * 4 + [False] * 3
     with pytest.raises(SetAside):
@@ -408,9 +400,9 @@ def test_ranges_of_long_topics_that_an_earlier_version_has_written_are_settled(
     assert publish(other, parts[6], parts[1]) == 1
     for first in (1, 10, 16):
         with pytest.raises(RangeOverlap):
-            publish(other, spooled(0, first, first + 3, parts[0].topic))
+            publish(other, planned(0, first, first + 3, parts[0].topic))
     with pytest.raises(DestinationWentBackError, match="offsets 21 to 24 were written and committed"):
-        publish(other, spooled(0, 24, 27, parts[0].topic), spooled(0, 21, 24, parts[0].topic))
+        publish(other, planned(0, 24, 27, parts[0].topic), planned(0, 21, 24, parts[0].topic))
     assert [each.identity.first for each in files(other, "parquet", True).ranges] == [0, 3, 9, 12, 15, 18]
     assert [each.rows for each in files(other, "parquet", True).ranges] == [1] * 6
     assert not [name for name in server.objects() if "/publishing/" in name or "/attempts/" in name]
@@ -486,7 +478,7 @@ def test_a_store_that_ends_between_decision_and_copy(
     target = target_in(server, monkeypatch, tmp_path / "a")
     attempt = PrivateDirectory(target.attempts).path / "1"
     attempt.mkdir()
-    batch = [staged(attempt, spooled(number), "x", "") for number in range(40)]
+    batch = [staged(attempt, planned(number), "x", "") for number in range(40)]
     looks = iter([lambda: None, server.kill])
     began = time.monotonic()
     with pytest.raises(StoreUnavailable):
@@ -507,12 +499,12 @@ def test_staged_objects_that_are_gone(server: ObjectStore, tmp_path: Path, monke
 
     looks = iter([False, True])
     with pytest.raises(NotPublished, match=r"t-0\[0\.\.3\) .*: staged objects are gone, .*: stop the group, remove"):
-        target.publish([staged(attempt, spooled(0), "x", "")], attempt, expire)
+        target.publish([staged(attempt, planned(0), "x", "")], attempt, expire)
     (decision,) = target.decisions()
     (place,) = (name for name in server.objects() if "/publishing/" in name)
     server.filesystem.delete_file(place)
     looks = iter([False, False])
-    assert target.publish([staged(attempt, spooled(0), "y", "")], attempt, expire) == 1
+    assert target.publish([staged(attempt, planned(0), "y", "")], attempt, expire) == 1
     assert list(target.visible()) == list(decision.files)
 
 
@@ -525,7 +517,7 @@ def test_staged_objects_of_a_failed_attempt_are_removed_once_the_range_is_publis
     def publish(number: int, require_lease: Callable[[], None]) -> None:
         attempt = own / str(number)
         attempt.mkdir()
-        target.publish([staged(attempt, spooled(0), "x", "")], attempt, require_lease)
+        target.publish([staged(attempt, planned(0), "x", "")], attempt, require_lease)
 
     def lost() -> None:
         raise TimeoutError
@@ -535,10 +527,10 @@ def test_staged_objects_of_a_failed_attempt_are_removed_once_the_range_is_publis
 
     with pytest.raises(TimeoutError):
         publish(1, lost)
-    assert target.missing([spooled(0)]) == [spooled(0)]
+    assert target.missing([planned(0)]) == [planned(0)]
     assert left() == ["1"]  # its decision may still arrive
     publish(2, free)
-    assert target.missing([spooled(0)]) == []
+    assert target.missing([planned(0)]) == []
     assert left() == []
 
 
@@ -631,7 +623,7 @@ async def test_a_copy_of_azure_that_is_pending(tmp_path: Path, monkeypatch: pyte
         target = target_in(store, monkeypatch, tmp_path / "a")
         attempt = PrivateDirectory(target.attempts).path / "1"
         attempt.mkdir()
-        assert target.publish([staged(attempt, spooled(0), "one", "day=1", "day=2")], attempt, free) == 1
+        assert target.publish([staged(attempt, planned(0), "one", "day=1", "day=2")], attempt, free) == 1
         found = []
         for name in target.visible():
             with closing(target.open(name)) as file:

@@ -16,7 +16,7 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer_spark.daemon.corrupt_batches import CorruptBatches
 from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import CorruptPartError, TaskPolicy, corrupt_in, fetched
-from kzconsumer_spark.pipe.messages import Kafka, SpooledRange
+from kzconsumer_spark.pipe.messages import BatchRange, Kafka
 from tests.core.servers.test_range_reader import Led, with_damage
 from tests.support.log_broker import log_broker
 
@@ -57,8 +57,8 @@ async def test_a_task_of_the_sink_names_the_batch_and_one_of_the_source_passes_o
             assert await asyncio.to_thread(read, "skip", source) == [*range(5), *range(15, 20)]
 
 
-def planned(first: int, until: int, *spans: tuple[int, int], left_out: int = 0) -> SpooledRange:
-    return SpooledRange(
+def planned(first: int, until: int, *spans: tuple[int, int], left_out: int = 0) -> BatchRange:
+    return BatchRange(
         topic="orders",
         partition=0,
         first=first,
@@ -66,7 +66,6 @@ def planned(first: int, until: int, *spans: tuple[int, int], left_out: int = 0) 
         incarnation=1,
         epoch=0,
         records=sum(end - begin for begin, end in spans) - left_out,
-        file=None,
         spans=tuple(WHOLE._replace(first=begin, until=end) for begin, end in spans),
     )
 

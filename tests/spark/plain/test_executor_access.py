@@ -29,7 +29,6 @@ from kzconsumer.records.forms import NO_RECORDS, Unfetched
 from kzconsumer.rejected import producer_security
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.settings.settings import Settings
-from kzconsumer_spark.daemon.spool import unspooled
 from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import (
     FEWEST_OFFSETS,
@@ -41,7 +40,7 @@ from kzconsumer_spark.executors.fetching import (
     fetched,
     split,
 )
-from kzconsumer_spark.pipe.messages import Kafka
+from kzconsumer_spark.pipe.messages import BatchRange, Kafka
 from tests.support.range_data import range_data
 
 PASSWORD = "horse battery\n"  # the last newline of a file does not count, others do
@@ -74,11 +73,11 @@ def test_offsets_that_the_log_has_lost_are_not_fetched() -> None:
         ((NO_RECORDS, Unfetched(80, 90), Unfetched(90, 100)), [(80, 100)]),
         ((Unfetched(50, 52), Unfetched(60, 70), Unfetched(70, 80)), [(50, 52), (60, 80)]),
     ):
-        part = unspooled(msgspec.structs.replace(whole, pieces=pieces))
+        part = BatchRange.of(msgspec.structs.replace(whole, pieces=pieces))
         assert (part.range, part.spans) == (span(1, 50, 100), tuple(span(1, *each) for each in spans))
         assert part.records == sum(until - first for first, until in spans)
-    assert unspooled(whole).spans == ()
-    part = unspooled(msgspec.structs.replace(whole, pieces=(Unfetched(80, 90),)).without(((70, 81), (85, 86))))
+    assert BatchRange.of(whole).spans == ()
+    part = BatchRange.of(msgspec.structs.replace(whole, pieces=(Unfetched(80, 90),)).without(((70, 81), (85, 86))))
     assert (part.spans, part.left_out, part.records) == ((span(1, 80, 90),), ((80, 81), (85, 86)), 8)
 
 

@@ -29,11 +29,11 @@ from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs, TargetOwner, range_names
 from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_spark.daemon.marked_destination import claim, claimed_destination
-from kzconsumer_spark.daemon.spool import SpoolPlace, write_spool
 from kzconsumer_spark.destinations.iceberg_log import IcebergLog, _first_line, local
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget, held
 from kzconsumer_spark.pipe.messages import ToIceberg
 from kzconsumer_spark.ranges.history import Overtaken
+from tests.support.batch_ranges import batch_range
 from tests.support.copied import copied
 from tests.support.delta import OWNER, Writer, require_refused
 from tests.support.disk import watched_disk
@@ -234,7 +234,7 @@ def test_columns_that_do_not_fit_are_refused(writer: Writer[IcebergTarget], tmp_
 
 def staged(directory: Path, number: int, c: pa.Array[Any]) -> StagedRange:
     """A range whose rows have this one column."""
-    (part,) = write_spool(SpoolPlace.in_directory(directory), [range_data("t", number, 0, len(c))])
+    part = batch_range("t", number, 0, len(c))
     file = directory / f"rows-{number}.parquet"
     pq.write_table(pa.table({"c": c}), file, write_statistics=number % 2 == 0)
     return StagedRange(part, part.records, 0, [(file, file.name)])

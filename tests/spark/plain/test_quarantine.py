@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer_spark.columns.shaping import Quarantine, QuarantineDiffers
-from kzconsumer_spark.pipe.messages import SpooledRange
+from tests.support.batch_ranges import batch_range
 from tests.support.disk import watched_disk
 
-PART = SpooledRange(topic="t", partition=0, first=0, until=9, incarnation=1, epoch=0, records=9, file=None)
+PART = batch_range()
 
 
 def bad(*offsets: int, value: bytes = b"x") -> pa.Table:

@@ -11,10 +11,10 @@ import pytest
 from kzconsumer.records.contents import Contents
 from kzconsumer_files.names import scope
 from kzconsumer_spark.destinations.function_batch import FunctionBatch, function_range, require_done, takes_batch
-from kzconsumer_spark.pipe.messages import RangesRead, Recorded, RunBatch, SpooledRange, StepDone
+from kzconsumer_spark.pipe.messages import BatchRange, RangesRead, Recorded, RunBatch, StepDone
 from kzconsumer_spark.worker.range_writers import StepNotRecordedError, StepRecorder
 
-PART = SpooledRange(topic="t", partition=3, first=7, until=12, incarnation=0x2A, epoch=1, records=4, file="f")
+PART = BatchRange(topic="t", partition=3, first=7, until=12, incarnation=0x2A, epoch=1, records=4)
 SCOPE = scope("c", "g", "spark")
 
 
@@ -56,7 +56,7 @@ def test_a_token_names_its_range_and_no_other() -> None:
     tokens = {function_range(msgspec.structs.replace(PART, **other), SCOPE).token for other in others}
     scopes = {scope("c", "g", "spark"), scope("d", "g", "spark"), scope("c", "h", "spark"), scope("cg", "", "spark")}
     assert len(tokens | {function_range(PART, each).token for each in scopes}) == len(others) + len(scopes)
-    assert function_range(msgspec.structs.replace(PART, records=1, file=None), SCOPE).token == part.token
+    assert function_range(msgspec.structs.replace(PART, records=1), SCOPE).token == part.token
 
 
 def test_a_step_is_done_then_recorded_and_not_done_again() -> None:

@@ -22,16 +22,15 @@ from kzconsumer_files.names import TargetOwner, data_file, range_name
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.target import Target
 from kzconsumer_spark.daemon.sink import SparkSink
-from kzconsumer_spark.pipe.messages import SpooledRange
+from kzconsumer_spark.pipe.messages import BatchRange
+from tests.support.batch_ranges import SETTINGS, batch_range
 from tests.support.range_data import range_data
 
 OWNER = TargetOwner(cluster="c", group="g")
 
 
-def spooled(first: int, records: int = 3) -> SpooledRange:
-    return SpooledRange(
-        topic="t", partition=0, first=first, until=first + 3, incarnation=-5, epoch=1, records=records, file=None
-    )
+def planned(first: int, records: int = 3) -> BatchRange:
+    return batch_range(first=first, until=first + 3, incarnation=-5, epoch=1, records=records)
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def publish(target: Target, first: int, directory: str = "", kind: str = "parque
     attempt = target.attempts / f"by-test-{first}" / "1"
     attempt.mkdir(parents=True)
     rows = pa.table({"n": range(3)})
-    part, staged = spooled(first), attempt / "staged"
+    part, staged = planned(first), attempt / "staged"
     name = str(Path(directory, data_file(part, {"json": "json.gz"}.get(kind, kind))))
     if kind == "parquet":
         pq.write_table(rows, staged)
@@ -76,7 +75,7 @@ def test_missing_truncated_and_foreign_files_are_reported(target: Target) -> Non
     gone, cut, good = (publish(target, first) for first in (0, 3, 6))
     gone.unlink()
     cut.write_bytes(cut.read_bytes()[:-1])
-    for name in (data_file(spooled(9)), f"_day=1/{good.name}", "day=1/copy.parquet"):
+    for name in (data_file(planned(9)), f"_day=1/{good.name}", "day=1/copy.parquet"):
         (target.path / name).parent.mkdir(exist_ok=True)
         shutil.copy(good, target.path / name)
     for hidden in ("_SUCCESS", ".x.crc", "_temporary/x.parquet"):
@@ -89,7 +88,7 @@ def test_missing_truncated_and_foreign_files_are_reported(target: Target) -> Non
     assert [each.removesuffix(" is of no range of the ledger") for each in found.strays] == [
         f"_day=1/{good.name}",
         "day=1/copy.parquet",
-        data_file(spooled(9)),
+        data_file(planned(9)),
     ]
 
 
@@ -98,7 +97,7 @@ def test_a_range_being_published_is_no_stray_but_a_dead_writers_is_reported(
 ) -> None:
     file = publish(target, 0)
     # The state left by a writer that is killed before the entry: decided for, with the file in place.
-    entry = target.path / "_kzconsumer" / f"{range_name(spooled(0))}.json"
+    entry = target.path / "_kzconsumer" / f"{range_name(planned(0))}.json"
     decision = entry.parent / "publishing" / entry.name
     entry.rename(decision)
     found = files(target, "parquet", True)
@@ -130,7 +129,7 @@ def test_dead_attempts_are_reported_as_leftovers_and_kept(target: Target) -> Non
 
 
 def sink(path: Path, group: str = "g", **options: object) -> SparkSink:
-    context = SinkContext(group=group, member="", cluster="c", safe_until=lambda: math.inf)
+    context = SinkContext(group=group, member="", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
     return SparkSink({"destination": "parquet", "path": str(path), **options}, context)
 
 
@@ -148,7 +147,7 @@ async def test_a_sink_that_was_not_entered_reports_that_and_creates_nothing(targ
     with pytest.raises(SinkError, match="is not marked as a target of any group"):
         await sink(tmp_path / "none").holdings(count_rows=False)
     assert not (tmp_path / "none").exists()
-    call = SinkContext(group="g", member="", cluster="c", safe_until=lambda: math.inf)
+    call = SinkContext(group="g", member="", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
     function = SparkSink({"destination": "function", "function": "tests.support.spark_functions:obey"}, call)
     with pytest.raises(SinkError, match="a function cannot be asked what it has done"):
         await function.holdings(count_rows=False)
@@ -160,12 +159,12 @@ async def test_quarantined_records_match_the_count_in_the_ledger(target: Target,
     for first, there in ((0, 2), (3, 1), (6, None)):
         publish(target, first, quarantined=2)
         if there is not None:
-            pq.write_table(pa.table({"n": range(there)}), bad / data_file(spooled(first)))
+            pq.write_table(pa.table({"n": range(there)}), bad / data_file(planned(first)))
     value = {"format": "json", "schema": "id BIGINT", "on_error": "quarantine"}
     found = await sink(target.path, value=value, quarantine=str(bad)).holdings(count_rows=True)
     output = [each.faults for each in found.ranges]
     assert output[0] == output[2] == ()  # a missing one was dealt with by the operator
-    assert output[1] == (f"{bad / data_file(spooled(3))} holds 1 records, the ledger says 2",)
+    assert output[1] == (f"{bad / data_file(planned(3))} holds 1 records, the ledger says 2",)
 
 
 def test_another_target_has_its_own_directories() -> None:

@@ -20,6 +20,7 @@ from kzconsumer_files.target import Target
 from kzconsumer_spark.daemon.marked_destination import Files
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.pipe.messages import ToFiles
+from tests.support.batch_ranges import SETTINGS
 
 OWNER = TargetOwner(cluster="c", group="g")
 
@@ -68,7 +69,7 @@ def test_another_layout_is_refused(
 
 async def test_another_layout_is_a_fault_of_the_settings_that_verify_reports(tmp_path: Path) -> None:
     side(tmp_path).claim(OWNER)
-    output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
     sink = SparkSink({"destination": "parquet", "path": str(tmp_path), "partition_by": ["day"]}, output)
     with pytest.raises(ConfigError, match=r"^\[sink.options\]: .* partition_by is none"):
         await sink.__aenter__()

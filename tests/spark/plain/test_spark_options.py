@@ -15,12 +15,11 @@ import msgspec
 import pytest
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer_spark.columns.ddl import require_types
 from kzconsumer_spark.columns.decoders import Unsupported
 from kzconsumer_spark.columns.schemas import check_files
-from kzconsumer_spark.daemon.requirements import make_directories
+from kzconsumer_spark.daemon.requirements import make_scratch
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.daemon.sink_options import FilesOptions, local_path, read_options
 from kzconsumer_spark.daemon.workers import WorkerDied, WorkerProcess, worker_environment
@@ -28,16 +27,16 @@ from kzconsumer_spark.pipe.messages import StartWorker, To, ToDelta, ToFiles, To
 from kzconsumer_spark.pipe.spark_settings import local_address, settings
 from kzconsumer_spark.worker.spark_session import LOG_NAME
 from kzconsumer_spark.worker.worker_main import fault_of_settings, reason_of
+from tests.support.batch_ranges import SETTINGS
 
 PARQUET = {"destination": "parquet", "path": "out/"}
 DELTA: dict[str, object] = {"destination": "delta", "path": "/d"}
 ICEBERG: dict[str, object] = {"destination": "iceberg", "table": "lake.orders"}
 JDBC: dict[str, object] = {"destination": "jdbc", "url": "jdbc:postgresql://h:5432/d", "table": "s.t", "user": "u"}
 PAGE = Path(__file__).parents[3] / "docs" / "spark-columns.md"
-CLUSTER = {"master": "spark://h:7077", "spool": "/mnt/spool", "conf": {"spark.cores.max": "4"}}
+CLUSTER: dict[str, object] = {"master": "spark://h:7077", "conf": {"spark.cores.max": "4"}}
 KUBERNETES: dict[str, Any] = {
     "master": "k8s://https://h:6443",
-    "spool": "/mnt/spool",
     "conf": {"spark.kubernetes.container.image": "registry/spark:4.3"},
 }
 FUNCTION = {"destination": "function", "function": "a:b"}
@@ -62,7 +61,10 @@ FUNCTION = {"destination": "function", "function": "a:b"}
         (PARQUET | {"function": "a:b"}, 'function does not go with destination "parquet"'),
         (DELTA | {"format": "parquet"}, 'format does not go with destination "delta"'),
         (DELTA | {"path": ""}, "path is empty"),
-        (DELTA | {"conf": {"spark.sql.files.openCostInBytes": "5"}}, "conf.spark.sql.files.openCostInBytes cannot be"),
+        (
+            DELTA | {"conf": {"spark.sql.files.maxRecordsPerFile": "5"}},
+            "conf.spark.sql.files.maxRecordsPerFile cannot be",
+        ),
         (ICEBERG | {"table": "orders"}, 'table "orders" is not "namespace.name"'),
         (
             ICEBERG | {"catalog_options": {"s3.session-token": "secret"}},
@@ -94,7 +96,6 @@ FUNCTION = {"destination": "function", "function": "a:b"}
             "store_options.aws_conditional_put is not supported",
         ),
         (PARQUET | {"path": "file://host/x"}, "is not on a local file system"),
-        (PARQUET | {"master": "yarn", "read": "spool"}, 'spool is missing: master "yarn" needs a directory'),
         (PARQUET | {"master": "yarn-cluster"}, 'master: "yarn-cluster" is not local, local[n], local[*], spark://host'),
         (PARQUET | {"master": "sc://h:15002"}, 'master: "sc://h:15002" is Spark Connect, where foreachBatch runs in a'),
         (PARQUET | {"master": "k8s://h"}, 'master: "k8s://h" is not local'),
@@ -105,16 +106,8 @@ FUNCTION = {"destination": "function", "function": "a:b"}
         ),
         (PARQUET | {"conf": {"spark.submit.deployMode": "cluster"}}, "deployMode: only client is supported"),
         (PARQUET | {"master": "spark://h"}, 'master: "spark://h" is not local'),
-        (PARQUET | {"spool": "/mnt"}, "spool goes with the master of a cluster"),
-        (
-            PARQUET | {"master": "spark://h:7077", "read": "spool"},
-            'spool is missing: master "spark://h:7077" needs a directory',
-        ),
-        (PARQUET | CLUSTER | {"read": "executors"}, 'spool does not go with read = "executors"'),
-        (
-            PARQUET | CLUSTER | {"spool": "s3://b/x"},
-            'spool: "s3://b/x" is not a directory, nor a URI with s3a, gs, abfss, hdfs',
-        ),
+        (PARQUET | {"spool": "/mnt"}, "there is no spool, Spark's tasks fetch the records from the brokers: remove it"),
+        (PARQUET | {"read": "spool"}, "Spark's tasks always fetch the records themselves: remove it"),
         (PARQUET | CLUSTER | {"conf": {}}, "conf is without spark.cores.max"),
         (JDBC | CLUSTER, 'destination "jdbc" does not go with master "spark://h:7077", only with a local one'),
         (PARQUET | {"conf": {"spark.driver.memory": 1}}, "conf.spark.driver.memory: 1 is not text"),
@@ -302,7 +295,7 @@ def test_the_event_log_is_a_directory_or_a_uri(given: str, uri: str) -> None:
 def test_an_event_log_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"\[sink.options\] event_log: .*Not a directory"):
-        make_directories(read_options(PARQUET | {"event_log": str(tmp_path / "file" / "log")}))
+        make_scratch(read_options(PARQUET | {"event_log": str(tmp_path / "file" / "log")}))
 
 
 @pytest.mark.parametrize("ui", [0, 65536, "yes"])
@@ -313,12 +306,6 @@ def test_a_port_of_sparks_pages_that_is_none(ui: object) -> None:
 
 def test_the_application_has_the_name_of_the_group() -> None:
     assert settings(msgspec.structs.replace(start(FILES, {}), name="orders"))["spark.app.name"] == "orders"
-
-
-@pytest.mark.parametrize("destination", [{**PARQUET}, {"destination": "function", "function": "json:loads"}])
-def test_the_log_of_the_querys_files_cannot_be_set(destination: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="compactInterval cannot be set here"):
-        read_options(destination | {"conf": {"spark.sql.streaming.fileSink.log.compactInterval": "10"}})
 
 
 @pytest.mark.parametrize("master", ["local[2]", "local[2,4]", "spark://h:7077"])
@@ -414,14 +401,14 @@ def test_clusters_of_other_managers_are_accepted(options: dict[str, object]) -> 
         read_options(JDBC | options)
 
 
-def test_only_the_files_destination_changes_how_files_are_read() -> None:
-    key = "spark.sql.files.openCostInBytes"
+def test_only_the_files_destination_changes_how_files_are_written() -> None:
+    key = "spark.sql.files.maxRecordsPerFile"
     assert key in settings(start(FILES, {}))
     assert settings(start(ToFunction(function="a:b"), {key: "5"}))[key] == "5"
 
 
 def test_settings_that_shape_rows_distinguish_destinations() -> None:
-    context = SinkContext(group="g", member="g", cluster="", safe_until=lambda: 0.0)
+    context = SinkContext(group="g", member="g", cluster="", safe_until=lambda: 0.0, settings=SETTINGS)
 
     def output(**options: object) -> str:
         return SparkSink({"destination": "parquet", "path": "/d"} | options, context).fingerprint
@@ -513,31 +500,21 @@ async def test_a_worker_that_cannot_be_started_counts_as_dead() -> None:
     ],
 )
 def test_the_start_deadline_is_known(given: dict[str, object], limit: float) -> None:
-    context = SinkContext(group="g", member="g", cluster="", safe_until=lambda: 0.0)
+    context = SinkContext(group="g", member="g", cluster="", safe_until=lambda: 0.0, settings=SETTINGS)
     assert SparkSink(PARQUET | given, context).start_limit == limit
 
 
-@pytest.mark.parametrize(
-    ("options", "fetch"),
-    [
-        ({}, False),
-        ({"read": "executors"}, True),
-        (CLUSTER, False),
-        ({"master": "spark://h:7077", "conf": CLUSTER["conf"]}, True),
-    ],
-)
-def test_executors_fetch_on_a_cluster_unless_there_is_a_spool(options: dict[str, object], fetch: bool) -> None:
-    assert read_options(PARQUET | options).executors_fetch is fetch
+def test_settings_that_said_what_is_always_so_are_accepted() -> None:
+    assert read_options(PARQUET | {"read": "executors"}) == msgspec.structs.replace(
+        read_options(PARQUET), read="executors"
+    )
 
 
-def test_executors_that_fetch_need_the_settings_of_a_member() -> None:
+def test_the_sink_needs_the_settings_of_a_member() -> None:
     context = SinkContext(group="g", member="g", cluster="", safe_until=lambda: 0.0)
-    assert SparkSink(PARQUET, context).wants == "columns"
-    with pytest.raises(ConfigError, match='read: "executors" needs the settings of a member'):
-        SparkSink(PARQUET | {"read": "executors"}, context)
-    tables = {"zookeeper": {"connect": "h:2181"}, "group": {"id": "g"}}
-    whole = msgspec.structs.replace(context, settings=Settings.from_dict(tables))
-    assert SparkSink(PARQUET | {"read": "executors"}, whole).wants == "ranges"
+    with pytest.raises(ConfigError, match="the sink needs the settings of a member, whose records Spark fetches"):
+        SparkSink(PARQUET, context)
+    assert SparkSink(PARQUET, msgspec.structs.replace(context, settings=SETTINGS)).wants == "ranges"
 
 
 @pytest.mark.parametrize("of_file", [False, True])

@@ -1,4 +1,4 @@
-"""Names of ranges, matching Spark's part files to ranges, and the columns of spool files."""
+"""Names of ranges, matching Spark's part files to ranges, and the columns of files."""
 
 from __future__ import annotations
 
@@ -10,23 +10,14 @@ import pytest
 
 from kzconsumer_files.names import data_file, ledger_entry, range_name
 from kzconsumer_files.parquet import record_table
-from kzconsumer_spark.daemon.spool import SpoolPlace, write_spool
-from kzconsumer_spark.pipe.messages import RunBatch, SpooledRange, decode_command, encode
-from kzconsumer_spark.ranges.files import Part, PartMismatch, match_parts, read_part
+from kzconsumer_spark.pipe.messages import BatchRange, RunBatch, decode_command, encode
+from kzconsumer_spark.ranges.files import Part, PartMismatch, parts_by_range, read_part
+from tests.support.batch_ranges import batch_range
 from tests.support.range_data import TIME, range_data, record
 
 
-def spooled(partition: int = 0, first: int = 10, until: int = 20, records: int = 8, epoch: int = 0) -> SpooledRange:
-    return SpooledRange(
-        topic="a.b-c",
-        partition=partition,
-        first=first,
-        until=until,
-        incarnation=0x2A,
-        epoch=epoch,
-        records=records,
-        file="f",
-    )
+def planned(partition: int = 0, first: int = 10, until: int = 20, records: int = 8, epoch: int = 0) -> BatchRange:
+    return batch_range("a.b-c", partition, first, until, incarnation=0x2A, records=records, epoch=epoch)
 
 
 def part(
@@ -36,52 +27,53 @@ def part(
 
 
 def test_a_name_holds_the_whole_identity() -> None:
-    assert range_name(spooled(epoch=3)) == "a.b-c+0+2a.3+00000000000000000010+00000000000000000020"
+    assert range_name(planned(epoch=3)) == "a.b-c+0+2a.3+00000000000000000010+00000000000000000020"
     names = {
-        range_name(each) for each in (spooled(), spooled(1), spooled(first=9), spooled(until=21), spooled(epoch=1))
+        range_name(each) for each in (planned(), planned(1), planned(first=9), planned(until=21), planned(epoch=1))
     }
     assert len(names) == 5
 
 
 def test_a_ledger_entry_names_the_files_it_stands_for() -> None:
-    entry = ledger_entry(spooled(), 7, 1, ("day=1/x.parquet",), "mine/1")
+    entry = ledger_entry(planned(), 7, 1, ("day=1/x.parquet",), "mine/1")
     assert (entry.records_in, entry.records_out, entry.files, entry.attempt) == (8, 7, ("day=1/x.parquet",), "mine/1")
 
 
 def test_the_files_of_a_range_in_one_directory_are_numbered() -> None:
-    assert data_file(spooled(), "json.gz", 2) == f"{range_name(spooled())}+2.json.gz"
-    assert data_file(spooled(), "orc") == f"{range_name(spooled())}.orc"
+    assert data_file(planned(), "json.gz", 2) == f"{range_name(planned())}+2.json.gz"
+    assert data_file(planned(), "orc") == f"{range_name(planned())}.orc"
 
 
 def test_messages_round_trip_through_the_pipe() -> None:
-    batch = RunBatch(number=5, ranges=(spooled(),))
+    batch = RunBatch(number=5, ranges=(planned(),))
     line = encode(batch)
     assert line.endswith(b"\n")
     assert decode_command(line) == batch
 
 
 def test_parts_are_matched_by_their_content() -> None:
-    ranges = [spooled(0), spooled(1)]
-    matched = match_parts([part("x", 1), part("y", 0)], ranges)
-    assert matched == [(ranges[0], Path("y")), (ranges[1], Path("x"))]
+    """A range has a file of each task that fetched a part of it."""
+    ranges = [planned(0), planned(1)]
+    matched = parts_by_range([part("x", 1), part("z", 0, low=15), part("y", 0, high=14)], ranges)
+    assert {each.range: [found.path.name for found in files] for each, files in matched.items()} == {
+        ranges[1].range: ["x"],
+        ranges[0].range: ["y", "z"],
+    }
 
 
 @pytest.mark.parametrize(
     ("parts", "problem"),
     [
-        ([], "Spark wrote no file for a.b-c-0"),
-        ([part(rows=7)], "holds 7 rows"),
         ([part(low=9)], "holds 8 rows 9..19"),
         ([part(high=20)], "holds 8 rows 10..20"),
         ([part(partition=1)], "which was not asked for"),
         ([part(topic="other")], "which was not asked for"),
-        ([part(), part("again")], "is in two files"),
         ([Part(Path("p"), ("a.b-c", "a.b-c"), (0, 1), (10, 19), 8)], "which was not asked for"),
     ],
 )
-def test_parts_that_are_not_one_whole_file_a_range_are_refused(parts: list[Part], problem: str) -> None:
+def test_parts_that_are_of_no_range_are_refused(parts: list[Part], problem: str) -> None:
     with pytest.raises(PartMismatch, match=problem):
-        match_parts(parts, [spooled()])
+        parts_by_range(parts, [planned()])
 
 
 def test_a_footer_describes_the_content_of_a_file(tmp_path: Path) -> None:
@@ -101,7 +93,7 @@ def test_a_footer_without_the_description_is_refused(tmp_path: Path, missing: st
         read_part(tmp_path / "statistics")
 
 
-def test_spool_columns_are_those_of_sparks_kafka_source() -> None:
+def test_columns_are_those_of_sparks_kafka_source() -> None:
     headers = [{"key": "h", "value": None}]
     rows = [record(0, headers=headers), record(1, timestamp=None, timestamp_type=-1, value=None)]
     table = record_table(range_data("t", 4, 0, 2, rows))
@@ -118,14 +110,3 @@ def test_columns_that_are_null_throughout_are_left_out() -> None:
     assert record_table(range_data("t", 4, 0, 2, rows)).column_names == [
         "value", "topic", "partition", "offset", "timestampType",
     ]  # fmt: skip
-
-
-def test_spool_files_are_uncompressed_and_complete(tmp_path: Path) -> None:
-    ranges = [range_data("_t", 0, 0, 300), range_data("t", 1, 5, 9, [])]
-    written = write_spool(SpoolPlace.in_directory(tmp_path), ranges)
-    assert [(each.records, each.file is None) for each in written] == [(300, False), (0, True)]
-    (name,) = [each.name for each in tmp_path.iterdir()]
-    assert name[0] not in "_.", "Spark would ignore it"
-    footer = pq.read_metadata(written[0].file or "")
-    assert footer.num_row_groups == 1
-    assert footer.row_group(0).column(1).compression == "UNCOMPRESSED"

@@ -16,9 +16,10 @@ from kzconsumer.sinks.interface import SinkContext
 from kzconsumer_spark.daemon.requirements import require_pyspark
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.daemon.workers import WorkerDied, WorkerProcess, java_environment, worker_environment
-from kzconsumer_spark.pipe.messages import StartWorker, ToFiles
+from kzconsumer_spark.pipe.messages import Kafka, StartWorker, ToFiles
+from tests.support.batch_ranges import SETTINGS
 
-CONTEXT = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: 0.0)
+CONTEXT = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: 0.0, settings=SETTINGS)
 
 
 def program(path: Path, prints: str = "") -> Path:
@@ -30,8 +31,6 @@ def program(path: Path, prints: str = "") -> Path:
 
 def checked(conf: Mapping[str, str], master: str = "local[2]") -> None:
     options: dict[str, object] = {"destination": "parquet", "path": "/d", "master": master}
-    if master != "local[2]":
-        options["spool"] = "/mnt/spool"
     SparkSink({**options, "conf": {"spark.cores.max": "2", **conf}}, CONTEXT).check()
 
 
@@ -213,6 +212,7 @@ async def test_a_package_that_is_not_found(tmp_path: Path, capfd: pytest.Capture
         destination=ToFiles(path="/d"),
         next_batch=1,
         safe_until=0.0,
+        kafka=Kafka.of(SETTINGS),
     )
     async with anyio.create_task_group() as tasks:
         with pytest.raises(WorkerDied) as caught:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -31,6 +32,7 @@ from kzconsumer_spark.pipe.messages import (
     encode,
 )
 from kzconsumer_spark.ranges.unstorable import MOST_REJECTED
+from tests.support.batch_ranges import SETTINGS
 from tests.support.range_data import range_data
 
 CANNOT_START = {"TOO_LONG": "x" * (1 << 22)}
@@ -93,7 +95,10 @@ async def test_a_destination_that_went_back_is_not_tried_again(tmp_path: Path) -
             assert isinstance(last, Failed)
             return last
 
-    sink = Lacking({"destination": "parquet", "path": str(tmp_path)}, contract_context())
+    sink = Lacking(
+        {"destination": "parquet", "path": str(tmp_path)},
+        msgspec.structs.replace(contract_context(), settings=SETTINGS),
+    )
     with pytest.raises(DestinationWentBackError, match=r"^parquet files in .*: t-0: offsets 3 to 9 were ") as raised:
         await sink._run(RunBatch(number=1, ranges=()), Batch(()))
     assert (raised.value.lacking, raised.value.ends, len(answers)) == (lost, 3, 1)

@@ -9,8 +9,9 @@ from kzconsumer.model import RangeIdentity
 from kzconsumer_files.names import NotOurs, TargetOwner
 from kzconsumer_spark.destinations.jdbc_database import STAGE
 from kzconsumer_spark.destinations.jdbc_table import JdbcHoldings, JdbcTable
-from kzconsumer_spark.pipe.messages import SpooledRange, ToJdbc
+from kzconsumer_spark.pipe.messages import ToJdbc
 from kzconsumer_spark.ranges.batch import RANGE_PARTITION, RANGE_TOPIC
+from tests.support.batch_ranges import batch_range
 from tests.support.postgres import Postgres
 
 OWNER = TargetOwner(cluster="c", group="g")
@@ -28,9 +29,7 @@ def publish(to: ToJdbc, first: int, partition: int = 0, epoch: int = 0, owner: T
     """Three records, published like a worker does."""
     table = JdbcTable(to)
     table.claim(owner)
-    part = SpooledRange(
-        topic="t", partition=partition, first=first, until=first + 3, incarnation=-5, epoch=epoch, records=3, file=None
-    )
+    part = batch_range("t", partition, first, first + 3, incarnation=-5, epoch=epoch)
     with table.connect() as connection:
         stage = table.stages.own(connection)
         name = table.stages.make(connection, stage, COLUMNS)

@@ -19,8 +19,9 @@ from kzconsumer_files.names import NotOurs, RangeOverlap, TargetOwner, identity_
 from kzconsumer_files.publication import SetAside
 from kzconsumer_spark.destinations.jdbc_database import STAGE
 from kzconsumer_spark.destinations.jdbc_table import JdbcTable
-from kzconsumer_spark.pipe.messages import SpooledRange, ToJdbc
+from kzconsumer_spark.pipe.messages import BatchRange, ToJdbc
 from kzconsumer_spark.ranges.batch import RANGE_PARTITION, RANGE_TOPIC
+from tests.support.batch_ranges import batch_range
 from tests.support.postgres import Postgres, postgres
 from tests.support.processes import wait_until
 
@@ -36,17 +37,8 @@ def to(database: Postgres, monkeypatch: pytest.MonkeyPatch, unique: str) -> ToJd
     return table.to
 
 
-def spooled(first: int, partition: int = 0, records: int = 3) -> SpooledRange:
-    return SpooledRange(
-        topic="t",
-        partition=partition,
-        first=first,
-        until=first + 3,
-        incarnation=-5,
-        epoch=0,
-        records=records,
-        file=None,
-    )
+def planned(first: int, partition: int = 0, records: int = 3) -> BatchRange:
+    return batch_range("t", partition, first, first + 3, incarnation=-5, records=records)
 
 
 def stages(database: Postgres) -> int:
@@ -68,7 +60,7 @@ def test_an_id_belongs_to_one_group_per_table(to: ToJdbc) -> None:
     assert len(others - {same}) == 2
 
 
-def put(to: ToJdbc, part: SpooledRange, *follows: SpooledRange) -> int:
+def put(to: ToJdbc, part: BatchRange, *follows: BatchRange) -> int:
     """By a new connection, as the worker's."""
     table = JdbcTable(to)
     with table.connect() as connection:
@@ -90,18 +82,18 @@ def test_a_commit_survives_a_crash_whatever_the_default_of_the_role(monkeypatch:
         server.query("CHECKPOINT")
         table = JdbcTable(ToJdbc(url=server.url, table="ours", user=server.user, password_env="DATABASE_PASSWORD"))
         table.claim(OWNER)
-        parts = [spooled(0), spooled(3), spooled(6)]
+        parts = [planned(0), planned(3), planned(6)]
         assert [put(table.to, part) for part in parts] == [1, 1, 1]
-        assert table.set_aside(identity_of(spooled(9)), 3)
+        assert table.set_aside(identity_of(planned(9)), 3)
         server.query("INSERT INTO theirs VALUES (1)")
         server.crash()
         server.start()
         assert server.query("SELECT count(*) FROM theirs") == [(0,)], "the server had nothing to lose"
         assert server.query("SELECT count(*) FROM ours") == [(9,)]
         assert len(table.has([identity_of(part) for part in parts])) == 3
-        assert not table.has([identity_of(spooled(9))])
+        assert not table.has([identity_of(planned(9))])
         with pytest.raises(SetAside):
-            put(table.to, spooled(9))
+            put(table.to, planned(9))
 
 
 def test_a_stricter_setting_is_kept(to: ToJdbc, database: Postgres) -> None:
@@ -136,7 +128,7 @@ def test_a_table_that_a_crash_empties_is_refused(
 
 def test_a_database_that_was_restored_takes_nothing_more(to: ToJdbc, database: Postgres, unique: str) -> None:
     """While a member is connected. Each range follows the one before, which has a row in the ledger."""
-    one, two, three, four, other = spooled(0), spooled(3), spooled(6), spooled(9), spooled(0, 1)
+    one, two, three, four, other = planned(0), planned(3), planned(6), planned(9), planned(0, 1)
     assert put(to, one) == put(to, two, one) == put(to, other) == 1
     copy, ledger = f'"{unique}-copy"', "kzconsumer_ledger"
     database.query(f"CREATE TABLE {copy} AS TABLE {ledger}")
@@ -146,12 +138,12 @@ def test_a_database_that_was_restored_takes_nothing_more(to: ToJdbc, database: P
     for _ in range(2):
         with pytest.raises(DestinationWentBackError, match=r"t-0: offsets 6 to 9 were written and .* missing now: "):
             put(to, four, three)
-    assert put(to, spooled(3, 1), other) == 1
-    aside = spooled(12)
+    assert put(to, planned(3, 1), other) == 1
+    aside = planned(12)
     assert JdbcTable(to).set_aside(identity_of(aside), 3)
-    assert put(to, spooled(15), aside) == 1, "a range that was set aside counts as there"
+    assert put(to, planned(15), aside) == 1, "a range that was set aside counts as there"
     with pytest.raises(DestinationWentBackError, match=r"t-2: offsets 0 to 3 were .* perhaps with others"):
-        put(to, spooled(3, 2), spooled(0, 2))
+        put(to, planned(3, 2), planned(0, 2))
     assert database.query(f'SELECT count(*) FROM "{unique}" WHERE n >= 9 AND n < 15') == [(0,)]
 
 
@@ -172,7 +164,7 @@ import sys
 import msgspec
 from kzconsumer_spark.destinations.jdbc_table import JdbcTable
 from kzconsumer_spark.pipe.messages import ToJdbc
-from tests.spark.servers.test_jdbc_publication import fill, spooled
+from tests.spark.servers.test_jdbc_publication import fill, planned
 
 to = msgspec.json.decode(sys.argv[1], type=ToJdbc)
 name, ranges, stop = sys.argv[2], int(sys.argv[3]), len(sys.argv) > 4
@@ -190,7 +182,7 @@ def lease():
 won = 0
 for n in range(ranges):
     # One writer goes through the partitions upwards, the other downwards; each has rows that the other has not.
-    parts = [spooled(3 * n, partition) for partition in ((0, 1) if name == "a" else (1, 0))]
+    parts = [planned(3 * n, partition) for partition in ((0, 1) if name == "a" else (1, 0))]
     rows = dict.fromkeys(parts, 2 if name == "a" else 3)
     fill(table, connection, stage, rows, name)
     print("ready", flush=True)
@@ -200,7 +192,7 @@ print(won, flush=True)
 """
 
 
-def fill(table: JdbcTable, connection: object, stage: str, rows: dict[SpooledRange, int], writer: str) -> None:
+def fill(table: JdbcTable, connection: object, stage: str, rows: dict[BatchRange, int], writer: str) -> None:
     """Spark's part: the rows of some ranges into a stage."""
     table.stages.drop(connection, stage)  # type: ignore[arg-type]
     name = table.stages.make(connection, stage, ["n", "writer"])  # type: ignore[arg-type]
@@ -278,7 +270,7 @@ def test_a_writer_that_never_commits_delays_others_only_briefly(database: Postgr
             while database.query("SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction'"):
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
-        rows = dict.fromkeys([spooled(0), spooled(0, 1)], 3)
+        rows = dict.fromkeys([planned(0), planned(0, 1)], 3)
         fill(table, connection, stage, rows, "b")
         # Waits until the server ends the frozen writer's transaction.
         assert table.publish(connection, rows, {}, stage, ["n", "writer"], lambda: None) == 2
@@ -334,7 +326,7 @@ def test_a_range_that_overlaps_a_published_one_is_refused(database: Postgres, to
     def publish(first: int, **other: int) -> int:
         with table.connect() as connection:
             stage = table.stages.own(connection)
-            parts = [msgspec.structs.replace(spooled(first), **other), spooled(30 + 3 * first, 7)]
+            parts = [msgspec.structs.replace(planned(first), **other), planned(30 + 3 * first, 7)]
             fill(table, connection, stage, dict.fromkeys(parts, 3), "a")
             return table.publish(connection, dict.fromkeys(parts, 3), {}, stage, ["n", "writer"], lambda: None)
 
@@ -344,8 +336,8 @@ def test_a_range_that_overlaps_a_published_one_is_refused(database: Postgres, to
         text = rf"t-0 \[{first}, {first + 3}\).* overlaps \[3, 6\).*offsets reset GROUP --to-offset 6 --topic t:0 "
         with pytest.raises(RangeOverlap, match=text):
             publish(first)
-        there = identity_of(spooled(30 + 3 * first, 7))
-        assert table.has([identity_of(spooled(first)), there]) == [there]
+        there = identity_of(planned(30 + 3 * first, 7))
+        assert table.has([identity_of(planned(first)), there]) == [there]
     with pytest.raises(RangeOverlap):
         publish(2, until=7)
     with pytest.raises(RangeOverlap):
@@ -372,7 +364,7 @@ def test_all_ranges_are_looked_up_in_one_query(to: ToJdbc, monkeypatch: pytest.M
     assert table.set_aside(ranges[7], 3)
     with table.connect() as connection:
         stage = table.stages.own(connection)
-        rows = {spooled(0, n, 0): 0 for n in (5, 2999)}
+        rows = {planned(0, n, 0): 0 for n in (5, 2999)}
         assert table.publish(connection, rows, {}, stage, ["n", "writer"], lambda: None) == 2
     asked: list[object] = []
     execute = psycopg.Connection.execute
@@ -397,7 +389,7 @@ def test_two_concurrent_writers_of_overlapping_ranges(database: Postgres, to: To
     table, refused = JdbcTable(to), []
 
     def second() -> None:
-        part = msgspec.structs.replace(spooled(1), records=0)
+        part = msgspec.structs.replace(planned(1), records=0)
         with table.connect() as connection:
             try:
                 table.publish(connection, {part: 0}, {}, table.stages.own(connection), ["n"], lambda: None)
@@ -431,7 +423,7 @@ def test_a_range_set_aside_is_not_published_by_a_late_writer(database: Postgres,
     assert published(database, to) == {}
     with table.connect() as connection:
         stage = table.stages.own(connection)
-        rows = dict.fromkeys([spooled(0), spooled(0, 1)], 3)
+        rows = dict.fromkeys([planned(0), planned(0, 1)], 3)
         fill(table, connection, stage, rows, "b")
         with pytest.raises(SetAside, match=r"^t\+0\+"):
             table.publish(connection, rows, {}, stage, ["n", "writer"], lambda: None)

@@ -29,7 +29,7 @@ from kzconsumer_sandbox.servers.readiness import create_topic_in_kraft
 from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import fetched
 from kzconsumer_spark.executors.kafka_registry import KafkaRegistry, TopicRecreatedError
-from kzconsumer_spark.pipe.messages import Kafka, SpooledRange
+from kzconsumer_spark.pipe.messages import BatchRange, Kafka
 from kzconsumer_spark.ranges.batch import LeaseLost, SparkBatch, WorkerLease
 from kzconsumer_spark.worker.range_stream import TopicsLease
 from tests.support.producing import Sent, produce
@@ -45,10 +45,8 @@ def registry(connect: str) -> KafkaRegistry:
     return KafkaRegistry(Kafka.of(Settings.from_dict({"zookeeper": {"connect": connect}, "group": {"id": "g"}})))
 
 
-def planned(topic: str, incarnation: int, partition: int = 0) -> SpooledRange:
-    return SpooledRange(
-        topic=topic, partition=partition, first=0, until=3, incarnation=incarnation, epoch=0, records=3, file=None
-    )
+def planned(topic: str, incarnation: int, partition: int = 0) -> BatchRange:
+    return BatchRange(topic=topic, partition=partition, first=0, until=3, incarnation=incarnation, epoch=0, records=3)
 
 
 def identity(topic: str, incarnation: int) -> RangeIdentity:
@@ -59,10 +57,10 @@ def held() -> WorkerLease:
     return WorkerLease(clock.now() + 600)
 
 
-def write(target: Target, lease: TopicsLease, part: SpooledRange, meanwhile: Callable[[], None]) -> WriteResult:
+def write(target: Target, lease: TopicsLease, part: BatchRange, meanwhile: Callable[[], None]) -> WriteResult:
     """As the worker does; `meanwhile` the executors fetch."""
 
-    def stage(ranges: Sequence[SpooledRange], output: Path) -> list[StagedRange]:
+    def stage(ranges: Sequence[BatchRange], output: Path) -> list[StagedRange]:
         output.mkdir()
         (output / "rows").write_bytes(b"rows")
         meanwhile()

@@ -7,11 +7,10 @@ import asyncio
 from kzconsumer.model import OffsetRange
 from kzconsumer.settings.settings import Settings
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_spark.daemon.spool import unspooled
 from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import fetched, split
 from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
-from kzconsumer_spark.pipe.messages import Kafka
+from kzconsumer_spark.pipe.messages import BatchRange, Kafka
 from tests.core.servers.test_replay import Sink, Target, consume, planned, retained_from, tiled
 
 
@@ -30,6 +29,6 @@ async def test_a_replay_fetches_what_retention_has_left_of_its_range(cluster: Cl
     sink = Sink(target, wants="ranges")
     await consume(cluster, unique, sink, lambda: tiled(target, 30))
     (replay,) = [part for batch in sink.batches for part in batch.ranges]
-    part = unspooled(replay)
-    assert (part.range[2:], part.records, part.file) == ((0, 30), 20, None)
+    part = BatchRange.of(replay)
+    assert (part.range[2:], part.records) == ((0, 30), 20)
     assert await asyncio.to_thread(offsets, cluster, part.spans) == list(range(10, 30))

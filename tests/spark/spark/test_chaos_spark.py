@@ -53,7 +53,7 @@ pytestmark = pytest.mark.timeout(500 + 200 * ROUNDS)
 
 DESTINATIONS = [
     pytest.param(name, marks=pytest.mark.skipif(not ROUNDS, reason=f"make chaos-spark DESTINATION={name}"))
-    for name in ("postgresql", "parquet", "executors", "delta", "iceberg", "store")
+    for name in ("postgresql", "parquet", "delta", "iceberg", "store")
 ]
 
 
@@ -67,8 +67,6 @@ def store(tmp_path: Path) -> Iterator[ObjectStore]:
 def target(request: pytest.FixtureRequest, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Destination:
     if request.param == "parquet":
         return published(tmp_path / "out")
-    if request.param == "executors":
-        return published(tmp_path / "out", 'read = "executors"')
     if request.param == "delta":
         return DeltaFiles(tmp_path / "out")
     if request.param == "iceberg":

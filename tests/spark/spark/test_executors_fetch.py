@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
-from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.model import TopicPartition
 from kzconsumer.records.contents import Contents, contents_of
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import StepNotRecordedError
@@ -31,12 +31,13 @@ from kzconsumer_spark.daemon.marked_destination import claimed_destination
 from kzconsumer_spark.executors.accounts import NotWholeError
 from kzconsumer_spark.executors.fetching import FEWEST_OFFSETS
 from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
-from kzconsumer_spark.pipe.messages import Done, Failed, Kafka, RunBatch, SpooledRange, ToFiles
+from kzconsumer_spark.pipe.messages import Done, Failed, Kafka, RunBatch, ToFiles
 from kzconsumer_spark.ranges.batch import SparkBatch, WorkerLease
 from kzconsumer_spark.worker.query import RangeQuery
 from kzconsumer_spark.worker.range_stream import RangeStream, TopicsLease
 from kzconsumer_spark.worker.range_writers import FilesDestination
 from kzconsumer_spark.worker.spark_session import Tracebacks
+from tests.support.batch_ranges import batch_range
 from tests.support.extent import only_nightly
 from tests.support.members import daemon, stored_offsets
 from tests.support.processes import wait_until
@@ -54,20 +55,6 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 def kafka(cluster: Cluster, **tables: object) -> Kafka:
     base = {"zookeeper": {"connect": cluster.connect}, "group": {"id": "g"}}
     return Kafka.of(Settings.from_dict(base | tables))
-
-
-def planned(topic: str, partition: int, first: int, until: int) -> SpooledRange:
-    return SpooledRange(
-        topic=topic,
-        partition=partition,
-        first=first,
-        until=until,
-        incarnation=1,
-        epoch=0,
-        records=until - first,
-        file=None,
-        spans=(OffsetRange(topic, partition, first, until),),
-    )
 
 
 async def test_the_frame_is_what_was_planned_and_a_large_range_is_fetched_by_several_tasks(
@@ -101,15 +88,15 @@ async def test_the_frame_is_what_was_planned_and_a_large_range_is_fetched_by_sev
 
     def run() -> str:
         query = RangeQuery(spark, tmp_path / "query", 1, Tracebacks(), kafka=KafkaRegistry(kafka(cluster)))
-        late = msgspec.structs.replace(planned(unique, 0, 250, large), first=0)  # the log has lost what is before
-        ranges = (late, planned(unique, 1, 0, 2))
+        late = msgspec.structs.replace(batch_range(unique, 0, 250, large), first=0)  # the log has lost what is before
+        ranges = (late, batch_range(unique, 1, 0, 2))
         outcome = query.run(RunBatch(number=1, ranges=ranges), write)
         assert isinstance(outcome, Done), outcome
         assert wait_until(lambda: query._query.lastProgress is not None, LIMIT)
         last = query._query.lastProgress
         assert last is not None
         assert last.numInputRows == 1 + 2 * (large - 250 + 2)  # as often as `write` reads them: accounts add none
-        lost = query.run(RunBatch(number=2, ranges=(planned(unique, 1, 5, 7),)), write)
+        lost = query.run(RunBatch(number=2, ranges=(batch_range(unique, 1, 5, 7),)), write)
         query.stop()
         assert isinstance(lost, Failed)
         return lost.error
@@ -148,7 +135,7 @@ async def test_nothing_is_published_before_all_is_accounted_for_and_recorded(
         incarnation = (await zookeeper.get(f"/brokers/topics/{unique}")).stat.czxid
     sent = [Sent(n % 2, None, b"%d" % n) for n in range(5)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
-    of_both = planned(unique, 0, 0, 3), planned(unique, 1, 0, 2)
+    of_both = batch_range(unique, 0, 0, 3), batch_range(unique, 1, 0, 2)
     parts = [msgspec.structs.replace(part, incarnation=incarnation) for part in of_both]
     to = ToFiles(path=str(tmp_path / "out"))
     claimed_destination(to).claim(TargetOwner(cluster="c", group="g"))

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(400)
 def tables(port: int, folder: Path) -> str:
     return (
         f'[fetch]\nrequest_timeout = "{REQUEST_TIMEOUT}s"\n[status]\nlisten = "{HOST}:{port}"\n'
-        '[sink]\nplugin = "spark"\n[sink.options]\ndestination = "function"\nread = "executors"\nmaster = "local[1]"\n'
+        '[sink]\nplugin = "spark"\n[sink.options]\ndestination = "function"\nmaster = "local[1]"\n'
         f'function = "tests.support.spark_functions:hide"\nattempts = {ATTEMPTS}\nretry_backoff = "{BACKOFF}s"\n'
         f'scratch = "{folder}"\nstart_timeout = "240s"\n[sink.options.conf]\n"spark.driver.memory" = "512m"\n'
     )

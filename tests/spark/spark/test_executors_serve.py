@@ -40,7 +40,6 @@ plugin = "spark"
 [sink.options]
 destination = "parquet"
 path = "{out}"
-read = "executors"
 value = {{ format = "json", schema = "n BIGINT", on_error = "quarantine" }}
 """
     with daemon(tmp_path / "member", cluster.connect, unique, {unique: 1}, tables) as member:
@@ -67,7 +66,6 @@ async def test_rows_of_postgresql_are_fetched_by_tasks(
     """Each once, although a worker is killed; the ledger counts them, and not offsets."""
     monkeypatch.setenv(PASSWORD, database.password)
     table = PostgresTable(database, unique)
-    tables = table.tables.replace("[sink.options]\n", '[sink.options]\nread = "executors"\n', 1)
     await create_topic(cluster.connect, unique, 2)
 
     async def send(first: int, until: int) -> None:
@@ -75,7 +73,7 @@ async def test_rows_of_postgresql_are_fetched_by_tasks(
         await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
 
     await send(0, 2000)
-    with daemon(tmp_path / "member", cluster.connect, unique, {unique: 1}, tables) as member:
+    with daemon(tmp_path / "member", cluster.connect, unique, {unique: 1}, table.tables) as member:
         with anyio.fail_after(LIMIT):
             while await stored_offsets(cluster.connect, unique, unique, 2) != [1000, 1000]:
                 await anyio.sleep(0.1)

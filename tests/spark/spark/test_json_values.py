@@ -22,8 +22,8 @@ from kzconsumer_spark.columns.json_reading import require_readable
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.pipe.column_options import Columns, FieldOptions
 from kzconsumer_spark.ranges.batch import SCHEMA
+from tests.support.placed_records import placed_frame
 from tests.support.range_data import range_data, record
-from tests.support.spark_session import spooled
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -145,7 +145,7 @@ BAD: dict[str, str] = {
 def _read(session: SparkSession, directory: Path, texts: list[str], ddl: str) -> list[Any]:
     columns = Columns(value=FieldOptions(format="json", schema=ddl, on_error="column"))
     records = [record(n, value=text.encode()) for n, text in enumerate(texts)]
-    frame, parts = spooled(session, directory / "spool", range_data("t", 0, 0, len(texts), records))
+    frame, parts = placed_frame(session, directory / "records", range_data("t", 0, 0, len(texts), records))
     shaped = Shaping(session, columns, SCHEMA).shape(frame, parts).frame
     found = shaped.select("offset", F.to_json("value").alias("json"), "_corrupt_value.reason").orderBy("offset")
     return found.collect()
@@ -176,7 +176,7 @@ def test_a_time_without_zone_is_of_the_session_on_every_day(spark: SparkSession,
     try:
         columns = Columns(value=FieldOptions(format="json", schema="t TIMESTAMP"))
         records = [record(n, value=json.dumps({"t": text}).encode()) for n, text in enumerate(texts)]
-        frame, parts = spooled(spark, tmp_path / "spool", range_data("t", 0, 0, 3, records))
+        frame, parts = placed_frame(spark, tmp_path / "records", range_data("t", 0, 0, 3, records))
         shaped = Shaping(spark, columns, SCHEMA).shape(frame, parts).frame
         found = [row.at for row in shaped.select(F.unix_seconds("value.t").alias("at")).collect()]
     finally:

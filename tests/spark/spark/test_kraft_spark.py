@@ -82,12 +82,11 @@ async def test_a_query_and_batch_reads(spark: SparkSession, kraft: Cluster, uniq
 
 
 @only_nightly
-@pytest.mark.parametrize("read", ["executors", "spool"])
-async def test_the_sink(kraft: Cluster, unique: str, tmp_path: Path, read: str) -> None:
+async def test_the_sink(kraft: Cluster, unique: str, tmp_path: Path) -> None:
     """The successor of a member that was killed (kill -9) writes what is planned; each record is there once."""
     await asyncio.to_thread(create_topic_in_kraft, kraft.bootstrap, unique, 2)
     await send(kraft, unique, 0, 1600)
-    options = {"destination": "parquet", "path": str(tmp_path / "out"), "read": read}
+    options = {"destination": "parquet", "path": str(tmp_path / "out")}
     extra = f'[brokers]\nbootstrap = ["{kraft.bootstrap}"]\n[sink]\nplugin = "spark"\n[sink.options]\n'
     extra += "".join(f'{name} = "{value}"\n' for name, value in options.items())
     with daemon(tmp_path / "first", kraft.connect, unique, {unique: 1}, extra) as first:

@@ -80,8 +80,8 @@ def sink_of(kind: str, path: Path, database: Postgres | None, name: str) -> Sink
             tables = '[sink]\nplugin = "callable"\n'
             tables += '[sink.options]\nfunction = "tests.support.poison_functions:store"\n'
             return Sink(tables, lambda: stored_by_call(path), Sent(0, None, b"poison"), "it is poison", repeats=True)
-        case "executors":
-            files = ParquetFiles(path / "out", f'destination = "parquet"\npath = "{path}/out"\nread = "executors"')
+        case "raw":
+            files = ParquetFiles(path / "out", f'destination = "parquet"\npath = "{path}/out"')
             return Sink(files.tables, files.rows, IN_NANOSECONDS, f"timestamp {OUTSIDE}")
         case "function":
             options = 'destination = "function"\nfunction = "tests.support.poison_functions:overwrite"'
@@ -130,7 +130,7 @@ def cases(*kinds: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     ("kind", "policy"),
-    cases("parquet", "callable", "spark", "executors", "delta", "iceberg", "jdbc", "function"),
+    cases("parquet", "callable", "spark", "raw", "delta", "iceberg", "jdbc", "function"),
 )
 async def test_all_but_one_are_in_the_destination(
     cluster: Cluster,

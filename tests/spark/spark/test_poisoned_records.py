@@ -55,9 +55,8 @@ def letters(directory: Path) -> list[dict[str, Any]]:
 
 
 @only_nightly  # of 16 rows, with a Spark: test_poisoned_rows.py; a daemon: tests/files/servers/test_poisoned_records.py
-@pytest.mark.parametrize("read", ["spool", "executors"])
 async def test_everything_else_is_written_once(
-    cluster: Cluster, unique: str, tmp_path: Path, read: str, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KZCONSUMER__BATCH__MAX_RECORDS", "500000")
     await create_topic(cluster.connect, unique, 1)
@@ -70,7 +69,6 @@ plugin = "spark"
 [sink.options]
 destination = "parquet"
 path = "{out}"
-read = "{read}"
 value = {{ format = "json", schema = "n BIGINT, us BIGINT, text STRING" }}
 select = "value.n, timestamp_micros(value.us) AS at, cast(value.text AS INT) AS number, offset"
 """

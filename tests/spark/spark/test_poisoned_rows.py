@@ -17,17 +17,17 @@ from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError
 from kzconsumer.sinks.rejecting import Separating
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.daemon.marked_destination import claimed_destination
-from kzconsumer_spark.daemon.spool import SpoolPlace, write_spool
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
 from kzconsumer_spark.pipe.column_options import Columns, FieldOptions
 from kzconsumer_spark.pipe.messages import ToDelta, ToFiles, ToIceberg, ToJdbc
-from kzconsumer_spark.ranges.batch import SCHEMA, SparkBatch, WorkerLease, read_spool
+from kzconsumer_spark.ranges.batch import SCHEMA, SparkBatch, WorkerLease
 from kzconsumer_spark.ranges.files import RangeFiles
 from kzconsumer_spark.worker.range_writers import FilesDestination, TableDestination, refuses_content
 from tests.spark.spark.test_spark_destinations import OWNER
 from tests.support.extent import only_nightly
+from tests.support.placed_records import placed_frame
 from tests.support.postgres import Postgres
 from tests.support.range_data import range_data, record
 
@@ -54,7 +54,7 @@ class Places:
         self.session = session
         self.path = path
         self.database = database
-        self._spools = 0
+        self._batches = 0
 
     def place(self, kind: str, select: str, partition_by: Sequence[str] = (), ddl: str = "") -> Place:
         value = FieldOptions(format="json", schema="n BIGINT, us BIGINT, text STRING, nested STRUCT<a: ARRAY<STRING>>")
@@ -107,11 +107,9 @@ class Places:
         return side.to
 
     def batch(self, part: RangeData) -> SparkBatch:
-        self._spools += 1
-        directory = self.path / f"spool-{self._spools}"
-        directory.mkdir()
-        ranges = write_spool(SpoolPlace.in_directory(directory), [part])
-        return SparkBatch(self._spools, read_spool(self.session, ranges), ranges)
+        self._batches += 1
+        directory = self.path / f"records-{self._batches}"
+        return SparkBatch(self._batches, *placed_frame(self.session, directory, part))
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ The newest patch of each, in a folder of the cache. Each starts two Sparks: `mak
 from __future__ import annotations
 
 import json
-import math
 import os
 from importlib import metadata
 from pathlib import Path
@@ -14,10 +13,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from kzconsumer.sinks.interface import Batch, SinkContext
-from kzconsumer_spark.daemon.sink import SparkSink
+from kzconsumer.sinks.interface import Batch
 from tests.support.other_spark import pyspark
 from tests.support.range_data import range_data
+from tests.support.served_sink import ServedSink
 from tests.support.spark_functions import FUNCTION_DIRECTORY
 
 pytestmark = [
@@ -25,7 +24,6 @@ pytestmark = [
     pytest.mark.skipif("KZCONSUMER_SPARK_VERSIONS" not in os.environ, reason="make test-spark-versions runs it"),
 ]
 VERSIONS = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")
-CONTEXT = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
 
 
 @pytest.fixture(params=VERSIONS)
@@ -43,7 +41,7 @@ async def test_files_a_replay_and_a_function(version: str, tmp_path: Path, monke
     common: dict[str, object] = {"start_timeout": "400s", "attempts": 1, "value": {"format": "string"}}
     out = tmp_path / "out"
     parts = (range_data("t", 0, 0, 3), range_data("t", 1, 5, 7))
-    async with SparkSink(common | {"destination": "parquet", "path": str(out)}, CONTEXT) as sink:
+    async with ServedSink(common | {"destination": "parquet", "path": str(out)}) as sink:
         await sink.write(Batch(parts))
         written = {file.name: file.stat().st_mtime_ns for file in out.glob("*.parquet")}
         await sink.write(Batch((*parts, range_data("t", 2, 0, 1)), is_replay=True))
@@ -60,7 +58,7 @@ async def test_files_a_replay_and_a_function(version: str, tmp_path: Path, monke
     assert {each[b"org.apache.spark.version"].decode() for each in metadata_of} == {version}
 
     called = common | {"destination": "function", "function": "tests.support.spark_functions:obey"}
-    async with SparkSink(called, CONTEXT) as sink:
+    async with ServedSink(called) as sink:
         await sink.write(Batch(parts))
     (seen,) = tmp_path.glob("seen-*")
     assert [row["value"] for row in json.loads(seen.read_text())["rows"]] == [row["value"] for row in rows[:5]]

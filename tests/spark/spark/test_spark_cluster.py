@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 from pathlib import Path
@@ -12,17 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
-from kzconsumer_spark.daemon.sink import SparkSink
+from kzconsumer.sinks.interface import Batch, RangeData
 from tests.support.extent import only_nightly
 from tests.support.range_data import range_data, record
+from tests.support.served_sink import ServedSink
 from tests.support.spark_cluster import SparkCluster
 
 pytestmark = pytest.mark.timeout(600)
 LIMIT = 200.0
 MOST_BATCHES = 40
 PARTITIONS = 2
-CONTEXT = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
 
 
 def ranges(first: int, until: int) -> tuple[RangeData, ...]:
@@ -70,7 +68,6 @@ def options(cluster: SparkCluster, tmp_path: Path, destination: str, out: Path) 
         "destination": destination,
         "path": str(out),
         "master": cluster.master,
-        "spool": str(tmp_path / "shared"),
         "scratch": str(tmp_path / "scratch"),
         "start_timeout": "240s",
         "attempts": 1,  # so that Spark itself retries
@@ -88,7 +85,7 @@ async def test_a_task_of_a_dead_executor_is_run_again_without_duplicates(
     standalone: SparkCluster, tmp_path: Path
 ) -> None:
     out, written = tmp_path / "out", anyio.Event()
-    async with SparkSink(options(standalone, tmp_path, "parquet", out), CONTEXT) as sink:
+    async with ServedSink(options(standalone, tmp_path, "parquet", out)) as sink:
         with anyio.fail_after(LIMIT):
             while len(standalone.executors) < PARTITIONS:
                 await anyio.sleep(0.05)
@@ -105,7 +102,6 @@ async def test_a_task_of_a_dead_executor_is_run_again_without_duplicates(
         (log,) = (tmp_path / "scratch").rglob("spark.log")
         assert "Lost task" in log.read_text(), "no task was run twice"
         assert not half_written(out)
-    assert not [file for file in (tmp_path / "shared").rglob("*") if file.is_file()]
 
 
 @only_nightly  # the test above, and test_a_delta_table_gets_each_range_once_and_further_columns of test_spark_sink.py
@@ -113,7 +109,7 @@ async def test_a_delta_table_has_the_files_that_executors_wrote(standalone: Spar
     out = tmp_path / "out"
     parts = ranges(0, 50)
     output = options(standalone, tmp_path, "delta", out) | {"partition_by": ["partition"]}
-    async with SparkSink(output, CONTEXT) as sink:
+    async with ServedSink(output) as sink:
         await sink.write(Batch(parts))
         await sink.write(Batch((*parts, range_data("u", 0, 3, 5))))  # of which the most is there
         assert await sink.has([part.identity for part in parts]) == [part.identity for part in parts]

@@ -6,7 +6,6 @@ import datetime
 import decimal
 import io
 import json
-import math
 import struct
 import tomllib
 from collections.abc import Iterator
@@ -19,21 +18,21 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, SinkContext
+from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError
 from kzconsumer_spark.columns.decoders import Unsupported
 from kzconsumer_spark.columns.schemas import RegistryError
 from kzconsumer_spark.columns.shaping import QuarantineDiffers, Shaping, SqlFault, apply
-from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.daemon.sink_options import read_options
 from kzconsumer_spark.pipe.column_options import Columns, FieldOptions, RegistryOptions
 from kzconsumer_spark.ranges.batch import SCHEMA, Shaped
 from kzconsumer_spark.worker.preview import previewed
 from kzconsumer_tools.tables.offset_tables import preview_table
 from tests.support.extent import only_nightly
+from tests.support.placed_records import placed_frame
 from tests.support.range_data import range_data, record
 from tests.support.schema_registry import SchemaRegistry, schema_registry
+from tests.support.served_sink import ServedSink
 from tests.support.spark_functions import FUNCTION_DIRECTORY
-from tests.support.spark_session import spooled
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -66,7 +65,7 @@ class Case:
         self.shaping = Shaping(session, Columns(quarantine=str(self.quarantine), **columns), SCHEMA)
 
     def shape(self, *ranges: RangeData) -> Shaped:
-        frame, parts = spooled(self.session, self.directory / "spool", *ranges)
+        frame, parts = placed_frame(self.session, self.directory / "records", *ranges)
         return self.shaping.shape(frame, parts)
 
     def rows(self, *ranges: RangeData) -> list[dict[str, Any]]:
@@ -95,7 +94,7 @@ def plain(schema: object, value: object) -> bytes:
 
 def test_default_settings_change_nothing(session: SparkSession, tmp_path: Path) -> None:
     case = Case(session, tmp_path)
-    frame, parts = spooled(session, tmp_path / "spool", values(b"a"))
+    frame, parts = placed_frame(session, tmp_path / "records", values(b"a"))
     assert case.shaping.shape(frame, parts).frame is frame
 
 
@@ -108,9 +107,9 @@ def test_text_and_json_are_columns_for_select_and_where(session: SparkSession, t
         select="key, value.*, to_date(value.at) AS day, offset -- of the partition",
         where="value.id > 1 -- the others are not ours",
     )
-    frame, parts = spooled(
+    frame, parts = placed_frame(
         session,
-        tmp_path / "spool",
+        tmp_path / "records",
         values(
             b'{"id": 1}',
             b'{"id": 2, "at": "2026-01-02T03:04:05Z", "tags": ["a"], "more": {}}',
@@ -129,7 +128,7 @@ def test_text_and_json_are_columns_for_select_and_where(session: SparkSession, t
 def test_all_columns_and_more(session: SparkSession, tmp_path: Path) -> None:
     """`*` includes a destination's own columns, which still occur only once."""
     case = Case(session, tmp_path, select="*, offset + 1 AS next")
-    frame, parts = spooled(session, tmp_path / "spool", values(b"a"))
+    frame, parts = placed_frame(session, tmp_path / "records", values(b"a"))
     shaped = case.shaping.shape(frame.selectExpr("*", "topic AS _kz_topic", "partition AS _kz_partition"), parts)
     assert shaped.frame.columns == [*frame.columns, "next", "_kz_topic", "_kz_partition"]
     assert [(row["next"], row["_kz_topic"], row["_kz_partition"]) for row in rows(shaped.frame)] == [(1, "t", 0)]
@@ -148,7 +147,7 @@ def test_the_page_shows_the_columns_of_its_settings(session: SparkSession, tmp_p
     records = [
         record(n, value=content) for n, content in enumerate([*contents, b'{"id": 3, "amount": -1}', b"no JSON"])
     ]
-    frame, _ = spooled(session, tmp_path / "spool", range_data("orders", 0, 0, 4, records))
+    frame, _ = placed_frame(session, tmp_path / "records", range_data("orders", 0, 0, 4, records))
     preview = previewed(*shaping.preview(frame, 10))
     assert preview_table(preview, 80).splitlines() == table.splitlines()
 
@@ -447,7 +446,7 @@ def test_faults_of_the_settings_are_one_line_before_any_batch(
 @pytest.mark.parametrize("select", ["*, key AS _kz_topic", "key AS _kz_topic", "*, key AS _kz_row"])
 def test_a_column_named_like_one_of_the_sink_is_refused(session: SparkSession, tmp_path: Path, select: str) -> None:
     """Only with the first records if a registry determines the columns."""
-    frame, _ = spooled(session, tmp_path / "spool", values(b"a"))
+    frame, _ = placed_frame(session, tmp_path / "records", values(b"a"))
     columns = read_options({"destination": "parquet", "path": "/d", "select": select}).columns
     with pytest.raises(SqlFault, match=r"select: the column _kz_(topic|row) needs another name"):
         apply(frame.selectExpr("*", "topic AS _kz_topic", "partition AS _kz_partition"), columns)
@@ -465,7 +464,6 @@ def test_sql_is_parsed_early_even_when_no_type_is_known(
 @only_nightly
 async def test_the_worker_shapes_what_a_function_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FUNCTION_DIRECTORY, str(tmp_path))
-    context = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
     options = {
         "destination": "function",
         "function": "tests.support.spark_functions:obey",
@@ -475,7 +473,7 @@ async def test_the_worker_shapes_what_a_function_is_given(tmp_path: Path, monkey
         "where": "value.id > 1",
         "attempts": 1,
     }
-    async with SparkSink(options, context) as sink:
+    async with ServedSink(options) as sink:
         await sink.write(Batch((values(b'{"id": 1}', b"bad"),)))
         assert not (tmp_path / "calls").exists(), "called with zero rows"
         await sink.write(Batch((values(b'{"id": 1}', b"bad", b'{"id": 2}', first=2),)))

@@ -14,11 +14,11 @@ import pyarrow.dataset as ds
 import pytest
 
 from kzconsumer.sinks.interface import Sink
-from kzconsumer.testing.sink_contract import SinkContract, contract_context
-from kzconsumer_spark.daemon.sink import SparkSink
+from kzconsumer.testing.sink_contract import SinkContract
 from tests.support.contract_functions import stored
 from tests.support.copied import copied
 from tests.support.extent import only_nightly
+from tests.support.served_sink import ServedSink
 from tests.support.spark_functions import FUNCTION_DIRECTORY
 
 pytestmark = pytest.mark.timeout(900)
@@ -41,7 +41,7 @@ class TestParquet(OnSpark):
 
     def sink(self, directory: Path) -> Sink:
         options = {"destination": "parquet", "path": str(directory / "out")}
-        return SparkSink(options | _common(directory), contract_context())
+        return ServedSink(options | _common(directory))
 
     def read_back(self, directory: Path) -> Iterable[bytes | None]:
         return ds.dataset(directory / "out", format="parquet").to_table(columns=["value"])["value"].to_pylist()
@@ -58,7 +58,7 @@ class TestFunction(OnSpark):
     def sink(self, directory: Path) -> Sink:
         os.environ[FUNCTION_DIRECTORY] = str(directory)
         options = {"destination": "function", "function": "tests.support.contract_functions:store"}
-        return SparkSink(options | _common(directory), contract_context())
+        return ServedSink(options | _common(directory))
 
     def read_back(self, directory: Path) -> Iterable[bytes | None]:
         return stored(directory, "records")

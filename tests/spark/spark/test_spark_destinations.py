@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from kzconsumer.errors import ConfigError, DestinationWentBackError
+from kzconsumer.records.contents import Contents
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_files import writer
 from kzconsumer_files.layout import Misfit
@@ -32,19 +33,19 @@ from kzconsumer_files.publication import SetAside
 from kzconsumer_files.target import Target
 from kzconsumer_spark.columns.shaping import Shaping as ColumnShaping
 from kzconsumer_spark.daemon.marked_destination import claimed_destination, held_by
-from kzconsumer_spark.daemon.spool import SpoolPlace, write_spool
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
 from kzconsumer_spark.pipe.column_options import Columns
-from kzconsumer_spark.pipe.messages import RunBatch, SpooledRange, StartWorker, To, ToDelta, ToFiles, ToIceberg, ToJdbc
-from kzconsumer_spark.ranges.batch import SCHEMA, TAGS, RowsLost, Shaped, SparkBatch, WorkerLease, read_spool
+from kzconsumer_spark.pipe.messages import BatchRange, RunBatch, StartWorker, To, ToDelta, ToFiles, ToIceberg, ToJdbc
+from kzconsumer_spark.ranges.batch import SCHEMA, TAGS, RowsLost, Shaped, SparkBatch, WorkerLease
 from kzconsumer_spark.ranges.files import RangeFiles, read_part
 from kzconsumer_spark.worker.query import failure
 from kzconsumer_spark.worker.range_writers import FilesDestination, StepRecorder, TableDestination
 from kzconsumer_spark.worker.worker_main import _destination as worker_destination
 from tests.files.plain.test_ledger import publish as publish_ranges
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
+from tests.support.placed_records import placed, records_of
 from tests.support.postgres import Postgres
 from tests.support.range_data import range_data, record
 
@@ -69,7 +70,7 @@ class Shaping:
         self._function = function
         self._quarantined = quarantined
 
-    def shape(self, frame: DataFrame, ranges: Sequence[SpooledRange]) -> Shaped:
+    def shape(self, frame: DataFrame, ranges: Sequence[BatchRange]) -> Shaped:
         return Shaped(self._function(frame), dict.fromkeys((part.range for part in ranges), self._quarantined))
 
     def has_rows(self, shaped: DataFrame) -> bool:
@@ -80,22 +81,19 @@ def sorted_rows(table: pa.Table, **columns: Literal["ascending", "descending"]) 
     return table.sort_by(list(columns.items())).to_pylist()
 
 
-def batch(directory: Path) -> list[SpooledRange]:
+def batch(directory: Path) -> list[BatchRange]:
     """Three ranges: with gaps, one of which `evens` leaves empty, and one without records."""
-    directory.mkdir()
     ranges = (
         range_data("t.a", 0, 0, 2000),
         range_data("t.a", 1, 1, 8, [record(offset, value=b"odd") for offset in (1, 3, 7)]),
         range_data("b", 0, 5, 9, []),
     )
-    return list(write_spool(SpoolPlace.in_directory(directory), ranges))
+    return list(placed(directory, *ranges))
 
 
-def frame_of(session: SparkSession, number: int, ranges: Sequence[SpooledRange]) -> SparkBatch:
-    """What a query hands over, with a frame that was read without one."""
-    with_files = [part for part in ranges if part.file is not None]
-    frame = read_spool(session, with_files) if with_files else session.createDataFrame([], SCHEMA)
-    return SparkBatch(number, frame, ranges)
+def frame_of(session: SparkSession, directory: Path, number: int, ranges: Sequence[BatchRange]) -> SparkBatch:
+    """What a query hands over, of ranges that are placed in the directory."""
+    return SparkBatch(number, records_of(session, directory, ranges), ranges)
 
 
 def evens(frame: DataFrame) -> DataFrame:
@@ -127,11 +125,14 @@ async def test_the_same_files_as_those_of_the_sink_parquet(session: SparkSession
     context = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
     async with ParquetSink({"path": str(tmp_path / "arrow"), "codec": codec}, context) as sink:
         await sink.write(Batch(data))
-    (tmp_path / "spool").mkdir()
-    ranges = write_spool(SpoolPlace.in_directory(tmp_path / "spool"), data)
+    ranges = placed(tmp_path / "records", *data)
     to = ToFiles(path=str(tmp_path / "spark"), write_options={"compression": codec})
     claimed_destination(to).claim(OWNER)
-    assert FilesDestination(session, to, LEASE).write(frame_of(session, 1, ranges)) == (2003, 2, 0)
+    assert FilesDestination(session, to, LEASE).write(frame_of(session, tmp_path / "records", 1, ranges)) == (
+        2003,
+        2,
+        0,
+    )
     output = {}
     for by in ("arrow", "spark"):
         files = sorted((tmp_path / by).glob("*.parquet"))
@@ -154,14 +155,13 @@ async def test_the_same_files_as_those_of_the_sink_parquet(session: SparkSession
 
 def test_of_a_batch_that_is_published_in_part_the_rest_is_written(session: SparkSession, tmp_path: Path) -> None:
     """The frame has all of it. Of the rows that are left out Spark's first task writes an empty file."""
-    (tmp_path / "spool").mkdir()
     data = [range_data("t", n, 0, 2000 - n) for n in range(3)]
-    ranges = write_spool(SpoolPlace.in_directory(tmp_path / "spool"), data)
+    ranges = placed(tmp_path / "records", *data)
     to = ToFiles(path=str(tmp_path / "out"))
     claimed_destination(to).claim(OWNER)
     destination = FilesDestination(session, to, LEASE)
-    assert destination.write(frame_of(session, 1, ranges[:1])) == (2000, 1, 0)
-    assert destination.write(frame_of(session, 2, ranges)) == (1999 + 1998, 2, 1)
+    assert destination.write(frame_of(session, tmp_path / "records", 1, ranges[:1])) == (2000, 1, 0)
+    assert destination.write(frame_of(session, tmp_path / "records", 2, ranges)) == (1999 + 1998, 2, 1)
     destination.close()
     rows = session.read.parquet(to.path).groupBy("partition").count().orderBy("partition").collect()
     assert [tuple(row) for row in rows] == [(0, 2000), (1, 1999), (2, 1998)]
@@ -170,14 +170,13 @@ def test_of_a_batch_that_is_published_in_part_the_rest_is_written(session: Spark
 def test_a_range_that_was_set_aside_does_not_count_as_written(session: SparkSession, tmp_path: Path) -> None:
     """Otherwise its records would be lost: the member that set it aside may have been killed before storing them."""
     part = range_data("t", 0, 0, 5)
-    (tmp_path / "spool").mkdir()
-    ranges = write_spool(SpoolPlace.in_directory(tmp_path / "spool"), (part,))
+    ranges = placed(tmp_path / "records", part)
     to = ToFiles(path=str(tmp_path / "out"))
     side = claimed_destination(to)
     side.claim(OWNER)
     assert side.set_aside(part.identity, 5)
     with pytest.raises(SetAside):
-        FilesDestination(session, to, LEASE).write(frame_of(session, 1, ranges))
+        FilesDestination(session, to, LEASE).write(frame_of(session, tmp_path / "records", 1, ranges))
     assert list((tmp_path / "out").glob("*.parquet")) == []
 
 
@@ -190,8 +189,8 @@ def test_shaped_rows_in_any_format_below_the_users_directories(
     to = ToFiles(path=str(out), format=kind, partition_by=("day",), write_options=gzip)
     claimed_destination(to).claim(OWNER)
     destination = FilesDestination(session, to, LEASE, Shaping(evens, 1))
-    ranges = batch(tmp_path / "spool")
-    assert destination.write(frame_of(session, 1, ranges)) == (1000, 3, 0)
+    ranges = batch(tmp_path / "records")
+    assert destination.write(frame_of(session, tmp_path / "records", 1, ranges)) == (1000, 3, 0)
     output = entries(out)
     counts = {
         key: (each["records_in"], each["records_out"], each["records_quarantined"]) for key, each in output.items()
@@ -211,7 +210,7 @@ def test_shaped_rows_in_any_format_below_the_users_directories(
     other = FilesDestination(
         session, to, LEASE, Shaping(lambda frame: evens(frame).withColumn("day", sql.lit("2030-01-01")))
     )
-    assert other.write(frame_of(session, 2, ranges)) == (0, 0, 3)
+    assert other.write(frame_of(session, tmp_path / "records", 2, ranges)) == (0, 0, 3)
     for each in (destination, other):
         each.close()
     assert not any((out / "_kzconsumer" / "attempts").iterdir())
@@ -221,7 +220,7 @@ def test_unshaped_records_below_the_users_directories(session: SparkSession, tmp
     to = ToFiles(path=str(tmp_path / "out"), partition_by=("partition",))
     claimed_destination(to).claim(OWNER)
     destination = FilesDestination(session, to, LEASE)
-    assert destination.write(frame_of(session, 1, batch(tmp_path / "spool"))) == (2003, 3, 0)
+    assert destination.write(frame_of(session, tmp_path / "records", 1, batch(tmp_path / "records"))) == (2003, 3, 0)
     rows = session.read.parquet(to.path).select("topic", "partition", "offset", "value").collect()
     assert sorted((row.topic, row.partition, row.offset, bytes(row.value)) for row in rows) == [
         *(("t.a", 0, n, b"v%d" % n) for n in range(2000)),
@@ -236,9 +235,8 @@ def test_topics_of_249_characters_that_differ_in_the_last_one(
 ) -> None:
     """Spark has a directory for each topic while it sorts rows into ranges; its name would have more than 255 bytes."""
     topics = [f"{'t' * 248}{last}" for last in "ab"]
-    (tmp_path / "spool").mkdir()
     data = [range_data(topic, 0, 0, 100 + number) for number, topic in enumerate(topics)]
-    ranges = write_spool(SpoolPlace.in_directory(tmp_path / "spool"), data)
+    ranges = placed(tmp_path / "records", *data)
     shaping = Shaping(lambda frame: frame.select("topic", "offset", *TAGS))
     out = str(tmp_path / "out")
     if kind in ("parquet", "csv"):
@@ -257,8 +255,8 @@ def test_topics_of_249_characters_that_differ_in_the_last_one(
         assert isinstance(there.to, ToIceberg)
         files = RangeFiles(session, there.to.files, shaping, keep_columns=True)
         destination = TableDestination(files, IcebergTarget(there.to), LEASE)
-    assert destination.write(frame_of(session, 1, ranges)) == (201, 2, 0)
-    assert destination.write(frame_of(session, 2, ranges)) == (0, 0, 2)
+    assert destination.write(frame_of(session, tmp_path / "records", 1, ranges)) == (201, 2, 0)
+    assert destination.write(frame_of(session, tmp_path / "records", 2, ranges)) == (0, 0, 2)
     destination.close()
     names = [each.name for each in tmp_path.rglob("*")]
     assert max(map(len, names)) <= 255
@@ -272,10 +270,10 @@ def test_topics_of_249_characters_that_differ_in_the_last_one(
 def test_a_batch_that_spark_cannot_write_leaves_nothing(session: SparkSession, tmp_path: Path) -> None:
     to = ToFiles(path=str(tmp_path / "out"))
     claimed_destination(to).claim(OWNER)
-    ranges = batch(tmp_path / "spool")
+    ranges = batch(tmp_path / "records")
     failing = FilesDestination(session, to, LEASE, Shaping(lambda frame: frame.where("raise_error('no') is null")))
     with pytest.raises(Exception, match="no"):
-        failing.write(frame_of(session, 1, ranges))
+        failing.write(frame_of(session, tmp_path / "records", 1, ranges))
     assert not entries(tmp_path / "out")
     failing.close()
     assert not any((tmp_path / "out" / "_kzconsumer" / "attempts").iterdir())
@@ -287,14 +285,14 @@ def delta(session: SparkSession, to: ToDelta, shaping: Shaping | None = None) ->
 
 def test_delta_tables_of_unshaped_and_shaped_records(session: SparkSession, tmp_path: Path) -> None:
     """The same ranges again; failed batches leave nothing in the table."""
-    ranges = batch(tmp_path / "spool")
+    ranges = batch(tmp_path / "records")
     out = tmp_path / "out"
     side = claimed_destination(ToDelta(path=str(out)))
     side.claim(OWNER)
     assert isinstance(side.to, ToDelta)
     destination = delta(session, side.to)
-    assert destination.write(frame_of(session, 1, ranges)) == (2003, 3, 0)
-    assert destination.write(frame_of(session, 2, ranges)) == (0, 0, 3)
+    assert destination.write(frame_of(session, tmp_path / "records", 1, ranges)) == (2003, 3, 0)
+    assert destination.write(frame_of(session, tmp_path / "records", 2, ranges)) == (0, 0, 3)
     table = DeltaTable(out).to_pyarrow_table().sort_by([("partition", "ascending"), ("offset", "ascending")])
     assert table.column_names == NAMES
     assert table.column("offset").to_pylist() == [*range(2000), 1, 3, 7]
@@ -303,7 +301,7 @@ def test_delta_tables_of_unshaped_and_shaped_records(session: SparkSession, tmp_
     failing = delta(session, side.to, Shaping(lambda frame: frame.withColumn("value", sql.lit(1))))
     further = [msgspec.structs.replace(each, epoch=1) for each in ranges]
     with pytest.raises(Misfit, match='column "value" is integer, in the table binary'):
-        failing.write(frame_of(session, 1, further))
+        failing.write(frame_of(session, tmp_path / "records", 1, further))
     assert DeltaTable(out).count() == 2003
     for each in (destination, failing):
         each.close()
@@ -316,11 +314,11 @@ def test_columns_that_earlier_rows_do_not_fit_are_refused_before_a_range_is_plan
     def columns(select: str) -> ColumnShaping:
         return ColumnShaping(session, Columns(select=select), SCHEMA)
 
-    ranges = batch(tmp_path / "spool")
+    ranges = batch(tmp_path / "records")
     to = ToFiles(path=str(tmp_path / "out"))
     claimed_destination(to).claim(OWNER)
     first = FilesDestination(session, to, LEASE, columns("offset AS n, cast(value AS string) AS text"))
-    first.write(frame_of(session, 1, ranges[:1]))
+    first.write(frame_of(session, tmp_path / "records", 1, ranges[:1]))
     for select, output in (
         ("cast(offset AS string) AS n, cast(value AS string) AS text", 'column "n" is string, in the target long'),
         ("offset AS n", 'column "text" is missing'),
@@ -330,10 +328,10 @@ def test_columns_that_earlier_rows_do_not_fit_are_refused_before_a_range_is_plan
             FilesDestination(session, to, LEASE, columns(select))
     with pytest.raises(Misfit, match='column "n" is'):  # if columns are known only with the records
         FilesDestination(session, to, LEASE, Shaping(lambda frame: frame.selectExpr("true AS n", *TAGS))).write(
-            frame_of(session, 2, ranges[1:2])
+            frame_of(session, tmp_path / "records", 2, ranges[1:2])
         )
     more = FilesDestination(session, to, LEASE, columns("offset AS n, cast(value AS string) AS text, key"))
-    more.write(frame_of(session, 3, ranges[1:2]))
+    more.write(frame_of(session, tmp_path / "records", 3, ranges[1:2]))
     rows = session.read.option("mergeSchema", "true").parquet(to.path)
     assert (rows.count(), rows.where("key IS NOT NULL").count(), rows.where("text IS NOT NULL").count()) == (
         2003,
@@ -356,7 +354,7 @@ def test_a_worker_folds_the_ledger_when_it_starts_and_while_it_publishes(
         assert time.monotonic() < limit
         time.sleep(0.01)
     publish_ranges(target, *range(50, 100))
-    destination.write(frame_of(session, 1, batch(tmp_path / "spool")))
+    destination.write(frame_of(session, tmp_path / "records", 1, batch(tmp_path / "records")))
     destination.close()
     assert len(target.entries()) < 45
     assert sum(each.ranges for each in held_by(to, None, True).ranges) == 103
@@ -378,12 +376,12 @@ def test_an_iceberg_table_of_shaped_rows_by_partitions(session: SparkSession, tm
     side = claimed_destination(to)
     side.claim(OWNER)
     assert isinstance(side.to, ToIceberg)
-    ranges = batch(tmp_path / "spool")
+    ranges = batch(tmp_path / "records")
     target = IcebergTarget(side.to)
     files = RangeFiles(session, side.to.files, Shaping(shape, 1), keep_columns=True)
     destination = TableDestination(files, target, LEASE)
-    assert destination.write(frame_of(session, 1, ranges)) == (1000, 3, 0)
-    assert destination.write(frame_of(session, 1, ranges)) == (0, 0, 3)
+    assert destination.write(frame_of(session, tmp_path / "records", 1, ranges)) == (1000, 3, 0)
+    assert destination.write(frame_of(session, tmp_path / "records", 1, ranges)) == (0, 0, 3)
     found = held_by(side.to, None, True).ranges
     assert sorted((each.records_in, each.records_out, each.records_quarantined, each.rows) for each in found) == [
         (0, 0, 0, 0),
@@ -391,13 +389,18 @@ def test_an_iceberg_table_of_shaped_rows_by_partitions(session: SparkSession, tm
         (2000, 1000, 1, 1000),
     ]
     odd = [msgspec.structs.replace(ranges[1], epoch=2)]
-    assert destination.write(frame_of(session, 3, odd)) == (0, 1, 0), "no row is left"
+    assert destination.write(frame_of(session, tmp_path / "records", 3, odd)) == (0, 1, 0), "no row is left"
     destination.close()
     more = RangeFiles(
         session, side.to.files, Shaping(lambda frame: shape(frame).selectExpr("*", "1 AS more")), keep_columns=True
     )
     later = TableDestination(more, target, LEASE)
-    assert later.write(frame_of(session, 2, [msgspec.structs.replace(each, epoch=1) for each in ranges]))[1] == 3
+    assert (
+        later.write(
+            frame_of(session, tmp_path / "records", 2, [msgspec.structs.replace(each, epoch=1) for each in ranges])
+        )[1]
+        == 3
+    )
     later.close()
     table = target.open()
     rows = sorted_rows(table.scan().to_arrow(), n="ascending", more="descending")
@@ -434,10 +437,10 @@ def test_a_delta_table_of_shaped_rows_by_partitions(session: SparkSession, tmp_p
     side = claimed_destination(ToDelta(path=str(tmp_path / "out"), partition_by=("day", "kind")))
     side.claim(OWNER)
     assert isinstance(side.to, ToDelta)
-    ranges = batch(tmp_path / "spool")
+    ranges = batch(tmp_path / "records")
     destination = delta(session, side.to, Shaping(shape, 1))
-    assert destination.write(frame_of(session, 1, ranges)) == (1000, 3, 0)
-    assert destination.write(frame_of(session, 1, ranges)) == (0, 0, 3)
+    assert destination.write(frame_of(session, tmp_path / "records", 1, ranges)) == (1000, 3, 0)
+    assert destination.write(frame_of(session, tmp_path / "records", 1, ranges)) == (0, 0, 3)
     destination.close()
     found = held_by(side.to, None, True).ranges
     assert sorted((each.records_in, each.records_out, each.records_quarantined, each.rows) for each in found) == [
@@ -486,13 +489,10 @@ def test_unshaped_records_in_a_table_created_for_them(
     to = claimed(jdbc)
     destination = JdbcDestination(session, to, LEASE)
     headers = [{"key": "h", "value": b"1"}]
-    (tmp_path / "more").mkdir()
-    more = write_spool(
-        SpoolPlace.in_directory(tmp_path / "more"),
-        [range_data("h", 0, 0, 2, [record(0, headers=headers), record(1, value=None)])],
-    )
-    ranges = [*batch(tmp_path / "spool"), *more]
-    assert destination.write(frame_of(session, 1, ranges)) == (2005, 4, 0)
+    with_headers = range_data("h", 0, 0, 2, [record(0, headers=headers), record(1, value=None)])
+    more = placed(tmp_path / "records", with_headers)
+    ranges = [*batch(tmp_path / "records"), *more]
+    assert destination.write(frame_of(session, tmp_path / "records", 1, ranges)) == (2005, 4, 0)
     assert rows_of(database, to, 'topic, "partition", "offset", value, extract(epoch from timestamp) * 1000') == [
         ("h", 0, 0, b"v0", 1_700_000_000_000),
         ("h", 0, 1, None, 1_700_000_000_001),
@@ -508,7 +508,7 @@ def test_unshaped_records_in_a_table_created_for_them(
         ("t.a", 1, 1, 8, 3, 3),
     ]
     again = JdbcDestination(session, to, LEASE)
-    assert again.write(frame_of(session, 1, ranges)) == (0, 0, 4)
+    assert again.write(frame_of(session, tmp_path / "records", 1, ranges)) == (0, 0, 4)
     again.close()
     destination.close()
     assert database.query("SELECT tablename FROM pg_tables WHERE tablename LIKE 'kzconsumer_stage%%'") == []
@@ -536,7 +536,7 @@ def test_shaped_rows_in_an_existing_table_with_a_key(
 
     to = claimed(msgspec.structs.replace(jdbc, unique_key=("n",)))
     destination = JdbcDestination(session, to, LEASE, Shaping(shape))
-    assert destination.write(frame_of(session, 1, batch(tmp_path / "spool"))) == (1000, 3, 0)
+    assert destination.write(frame_of(session, tmp_path / "records", 1, batch(tmp_path / "records"))) == (1000, 3, 0)
     found = rows_of(database, to, "n, text, tags, body->>'m', extract(epoch from at)")
     assert found[2] == (4, "mine", None, None, None)
     del found[2]
@@ -549,7 +549,7 @@ def test_a_failure_leaves_nothing_and_the_next_attempt_has_a_stage_of_its_own(
     session: SparkSession, database: Postgres, jdbc: ToJdbc, tmp_path: Path
 ) -> None:
     to = claimed(jdbc)
-    ranges = batch(tmp_path / "spool")
+    ranges = batch(tmp_path / "records")
     broken = [False, True]
 
     def shape(frame: DataFrame) -> DataFrame:
@@ -557,13 +557,13 @@ def test_a_failure_leaves_nothing_and_the_next_attempt_has_a_stage_of_its_own(
 
     destination = JdbcDestination(session, to, LEASE, Shaping(shape))
     with pytest.raises(Exception, match="no"):
-        destination.write(frame_of(session, 1, ranges))
+        destination.write(frame_of(session, tmp_path / "records", 1, ranges))
     assert rows_of(database, to, 'topic, "partition", "offset"') == []
     assert database.query("SELECT tablename FROM pg_tables WHERE tablename LIKE 'kzconsumer_stage%%'") == []
-    assert destination.write(frame_of(session, 1, ranges)) == (2003, 3, 0)
+    assert destination.write(frame_of(session, tmp_path / "records", 1, ranges)) == (2003, 3, 0)
     # A lost connection fails at most one attempt.
     database.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'kzconsumer'")
-    assert destination.write(frame_of(session, 1, ranges)) == (0, 0, 3)
+    assert destination.write(frame_of(session, tmp_path / "records", 1, ranges)) == (0, 0, 3)
     destination.close()
 
 
@@ -585,12 +585,8 @@ def test_a_batch_that_follows_what_is_missing_is_refused(
         start, session, LEASE, ColumnShaping(session, Columns(), SCHEMA), StepRecorder(print)
     )
     data = [range_data("t", 0, 5 * number, 5 * number + 5) for number in range(4)]
-    parts = []
-    for part in data:
-        directory = tmp_path / f"spool-{part.first}"
-        directory.mkdir()
-        parts.append(write_spool(SpoolPlace.in_directory(directory), [part]))
-    frames = [frame_of(session, number, part) for number, part in enumerate(parts)]
+    parts = [placed(tmp_path / "records", part) for part in data]
+    frames = [frame_of(session, tmp_path / "records", number, part) for number, part in enumerate(parts)]
     assert destination.write(frames[0]) == (5, 1, 0)
     assert destination.write(frames[1]._replace(follows=[data[0].identity])) == (5, 1, 0)
     for _ in range(2):
@@ -602,11 +598,22 @@ def test_a_batch_that_follows_what_is_missing_is_refused(
     destination.close()
 
 
-def test_rows_that_spark_loses_are_noticed(session: SparkSession, tmp_path: Path) -> None:
-    to = ToFiles(path=str(tmp_path / "out"), format="json")
+@pytest.mark.parametrize("kind", ["parquet", "json"])
+def test_rows_that_spark_loses_are_noticed(
+    session: SparkSession, tmp_path: Path, kind: Literal["parquet", "json"]
+) -> None:
+    """Their number is compared with that of the records that tasks have read; those that were left out do not count."""
+    to = ToFiles(path=str(tmp_path / "out"), format=kind)
     claimed_destination(to).claim(OWNER)
-    part, *_ = batch(tmp_path / "spool")
     destination = FilesDestination(session, to, LEASE)
-    with pytest.raises(RowsLost, match=r"wrote 2000 rows of t.a-0\[0..2000\), which has 2001"):
-        destination.write(frame_of(session, 1, [msgspec.structs.replace(part, records=2001)]))
+    (part,) = placed(tmp_path / "records", range_data("t", 0, 0, 2000))
+    whole = frame_of(session, tmp_path / "records", 1, [msgspec.structs.replace(part, left_out=((2000, 2003),))])
+
+    def read(records: int) -> SparkBatch:
+        return whole._replace(contents=lambda: {part.range.topic_partition: Contents(records)})
+
+    with pytest.raises(RowsLost, match=r"wrote 2000 rows of t-0\[0..2000\), and its tasks read 2001"):
+        destination.write(read(2004))
+    assert not entries(tmp_path / "out")
+    assert destination.write(read(2003)) == (2000, 1, 0)
     destination.close()

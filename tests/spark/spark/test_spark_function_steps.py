@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,10 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 
-from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
-from kzconsumer_spark.daemon.sink import SparkSink
+from kzconsumer.sinks.interface import Batch, RangeData
 from tests.support.extent import only_nightly
 from tests.support.range_data import range_data, record
+from tests.support.served_sink import ServedSink
 from tests.support.spark_functions import FUNCTION_DIRECTORY
 
 pytestmark = pytest.mark.timeout(300)
@@ -41,8 +40,7 @@ async def test_cache_several_writes_joins_merge_and_python_on_rows(
     monkeypatch.setenv(FUNCTION_DIRECTORY, str(tmp_path))
     (tmp_path / "names.csv").write_text("customer,name\na,Anna\nb,Ben\n")
     options = {"destination": "function", "function": "tests.support.spark_steps:steps", "attempts": 1}
-    context = SinkContext(group="shop", member="m", cluster="c", safe_until=lambda: math.inf)
-    async with SparkSink(options, context) as sink:
+    async with ServedSink(options, "shop") as sink:
         await sink.write(Batch((orders(0, 0, ("a", 3), ("b", 20)), orders(1, 7, ("a", 10)))))
         await sink.write(Batch((orders(0, 2, ("b", 5), ("c", 40)),)))
         with anyio.fail_after(LIMIT):

@@ -16,10 +16,11 @@ from aiohttp import web
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer_sandbox.servers.configuration import HOST, free_port
 from kzconsumer_spark.daemon.sink import SparkSink
+from tests.support.batch_ranges import SETTINGS
 
 pytestmark = pytest.mark.timeout(300)
 LIMIT = 200.0
-CONTEXT = SinkContext(group="orders", member="m", cluster="c", safe_until=lambda: math.inf)
+CONTEXT = SinkContext(group="orders", member="m", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
 
 
 class Kubernetes:
@@ -60,7 +61,6 @@ async def test_executors_are_pods_of_the_image_without_secrets(tmp_path: Path) -
         "destination": "parquet",
         "path": str(tmp_path / "out"),
         "master": f"k8s://http://{HOST}:{kubernetes.port}",
-        "spool": str(tmp_path / "shared"),
         "scratch": str(tmp_path / "scratch"),
         "start_timeout": "240s",
         "attempts": 1,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +12,10 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from kzconsumer.sinks.interface import Batch, SinkContext
-from kzconsumer_spark.daemon.sink import SparkSink
+from kzconsumer.sinks.interface import Batch
 from tests.support.extent import only_nightly
 from tests.support.range_data import range_data
+from tests.support.served_sink import ServedSink
 
 pytestmark = pytest.mark.timeout(300)
 LIMIT = 60.0
@@ -34,9 +33,8 @@ async def test_sparks_tasks_read_and_write_all_records_that_are_consumed(tmp_pat
         "spark.eventLog.compress": "false",
     }
     options = {"destination": "parquet", "path": str(tmp_path / "out"), "ui": True, "conf": log}
-    context = SinkContext(group="orders", member="m", cluster="c", safe_until=lambda: math.inf)
     descriptions = []
-    async with SparkSink(options, context) as sink:
+    async with ServedSink(options, "orders") as sink:
         for number, sizes in enumerate(BATCHES):
             data = [range_data("t", n, 5000 * number, 5000 * number + size) for n, size in enumerate(sizes)]
             await sink.write(Batch(tuple(data)))
@@ -69,7 +67,7 @@ async def test_sparks_tasks_read_and_write_all_records_that_are_consumed(tmp_pat
     )
 
 
-def stages_of(sink: SparkSink) -> list[dict[str, Any]]:
+def stages_of(sink: ServedSink) -> list[dict[str, Any]]:
     """As Spark's pages show them."""
     address = f"{sink.status['ui']}/api/v1/applications/{sink.status['application']}/stages"
     with urllib.request.urlopen(address, timeout=LIMIT) as answer:

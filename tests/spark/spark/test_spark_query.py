@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
@@ -19,27 +20,49 @@ from pyspark.sql.streaming.listener import (
 )
 
 from kzconsumer_files.writer import WriteResult
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark.columns.shaping import Shaping
-from kzconsumer_spark.daemon.spool import SpoolPlace, write_spool
+from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
 from kzconsumer_spark.pipe.column_options import Columns, FieldOptions
-from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange, ToFiles
+from kzconsumer_spark.pipe.messages import BatchRange, Done, Failed, RunBatch, ToFiles
 from kzconsumer_spark.ranges.batch import SCHEMA, SparkBatch
 from kzconsumer_spark.ranges.files import RangeFiles
-from kzconsumer_spark.worker import query as worker_query
 from kzconsumer_spark.worker.query import RangeQuery
 from kzconsumer_spark.worker.spark_session import Tracebacks
+from tests.spark.spark.test_executors_fetch import kafka
+from tests.support.batch_ranges import batch_range
 from tests.support.processes import wait_until
-from tests.support.range_data import range_data, record
+from tests.support.producing import Sent, produce
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
 LIMIT = 30.0
 
 
-def spool(directory: Path, *sizes: int, first: int = 0) -> tuple[SpooledRange, ...]:
-    """A range of each partition from 0 on, with so many records."""
-    directory.mkdir(parents=True)
-    data = [range_data("_t", n, first, first + size, None if size else []) for n, size in enumerate(sizes)]
-    return write_spool(SpoolPlace.in_directory(directory), data)
+MOST = 60
+"""Records of each partition of the topic, from offset 0 on."""
+
+
+class Log(NamedTuple):
+    """A topic of a broker, from which tasks fetch."""
+
+    topic: str
+    registry: KafkaRegistry
+
+    def ranges(self, *sizes: int, first: int = 0) -> tuple[BatchRange, ...]:
+        """A range of each partition from 0 on, with so many records."""
+        return tuple(batch_range(self.topic, n, first, first + size) for n, size in enumerate(sizes))
+
+
+@pytest.fixture
+def log(cluster: Cluster, unique: str) -> Log:
+    return log_of(cluster, f"_{unique}", [Sent(n, None, b"v") for n in range(3) for _ in range(MOST)])
+
+
+def log_of(cluster: Cluster, topic: str, sent: list[Sent]) -> Log:
+    asyncio.run(create_topic(cluster.connect, topic, 3))
+    produce(cluster.bootstrap, cluster.version, topic, sent)
+    return Log(topic, KafkaRegistry(kafka(cluster)))
 
 
 class Collected:
@@ -57,7 +80,7 @@ class Collected:
         return WriteResult(len(rows), 1, 0)
 
 
-def positions(ranges: Sequence[SpooledRange]) -> list[tuple[str, int, int]]:
+def positions(ranges: Sequence[BatchRange]) -> list[tuple[str, int, int]]:
     return [(part.topic, part.partition, offset) for part in ranges for offset in range(part.first, part.until)]
 
 
@@ -85,13 +108,13 @@ def listening(spark: SparkSession) -> Iterator[Progress]:
         spark.streams.removeListener(listener)
 
 
-def test_the_frame_is_the_batch_and_spark_reports_what_it_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_frame_is_the_batch_and_spark_reports_what_it_read(spark: SparkSession, log: Log, tmp_path: Path) -> None:
     collected = Collected()
-    sizes = [(100, 20, 0), (1,), (0, 7)]
+    sizes = [(15, 10, 0), (1,), (0, 7)]
     with listening(spark) as listener:
-        query = RangeQuery(spark, tmp_path / "query", 7, Tracebacks(), "orders")
+        query = RangeQuery(spark, tmp_path / "query", 7, Tracebacks(), log.registry, "orders")
         for number, each in enumerate(sizes, 7):
-            ranges = spool(tmp_path / str(number), *each, first=1000 * number)
+            ranges = log.ranges(*each, first=2 * number)
             outcome = query.run(RunBatch(number=number, ranges=ranges), collected)
             assert isinstance(outcome, Done)
             assert (outcome.number, outcome.rows) == (number, sum(each))
@@ -100,17 +123,17 @@ def test_the_frame_is_the_batch_and_spark_reports_what_it_read(spark: SparkSessi
         last = query._query.lastProgress
         assert last is not None
         query.stop()
-    assert [each.numInputRows for each in (*listener.seen, last)] == [120, 1, 7, 7]
+    assert [each.numInputRows for each in (*listener.seen, last)] == [25, 1, 7, 7]
     assert last.name == "orders"
     assert last.inputRowsPerSecond > 0
     assert last.durationMs["addBatch"] > 0
 
 
 def test_files_of_this_machine_are_not_looked_for_in_the_default_file_system(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, log: Log, tmp_path: Path
 ) -> None:
     """Which on YARN mostly is HDFS."""
-    ranges = spool(tmp_path / "spool, 100% full", 5, 3)
+    ranges = log.ranges(5, 3)
     spark.conf.set("fs.defaultFS", "nowhere://x")
 
     def write(batch: SparkBatch) -> WriteResult:
@@ -119,7 +142,7 @@ def test_files_of_this_machine_are_not_looked_for_in_the_default_file_system(
         return WriteResult(sum(each.rows for each in files), 2, 0)
 
     try:
-        query = RangeQuery(spark, tmp_path / "query 100%", 1, Tracebacks())
+        query = RangeQuery(spark, tmp_path / "query 100%", 1, Tracebacks(), log.registry)
         outcome = query.run(RunBatch(number=1, ranges=ranges), write)
         query.stop()
     finally:
@@ -129,12 +152,12 @@ def test_files_of_this_machine_are_not_looked_for_in_the_default_file_system(
     assert not (tmp_path / "query 100%").exists()
 
 
-def test_ranges_without_records_need_no_run_of_the_query(spark: SparkSession, tmp_path: Path) -> None:
+def test_ranges_without_records_need_no_run_of_the_query(spark: SparkSession, log: Log, tmp_path: Path) -> None:
     collected = Collected()
     with listening(spark) as listener:
-        query = RangeQuery(spark, tmp_path / "query", 1, Tracebacks())
+        query = RangeQuery(spark, tmp_path / "query", 1, Tracebacks(), log.registry)
         for number, sizes in ((1, (0, 0)), (2, (3,))):
-            outcome = query.run(RunBatch(number=number, ranges=spool(tmp_path / str(number), *sizes)), collected)
+            outcome = query.run(RunBatch(number=number, ranges=log.ranges(*sizes)), collected)
             assert isinstance(outcome, Done)
         assert wait_until(lambda: len(listener.seen) == 1, LIMIT)
         query.stop()
@@ -144,7 +167,11 @@ def test_ranges_without_records_need_no_run_of_the_query(spark: SparkSession, tm
 
 @pytest.mark.parametrize("on_error", ["reject", "quarantine", "column"])
 def test_shaping_a_batch_reads_its_records_once(
-    spark: SparkSession, tmp_path: Path, on_error: Literal["reject", "quarantine", "column"]
+    spark: SparkSession,
+    cluster: Cluster,
+    unique: str,
+    tmp_path: Path,
+    on_error: Literal["reject", "quarantine", "column"],
 ) -> None:
     """Spark counts what its tasks read: counting bad records, or asking whether any are left, must not read again."""
     value = FieldOptions(format="json", schema="a INT", on_error=on_error)
@@ -160,11 +187,10 @@ def test_shaping_a_batch_reads_its_records_once(
         return WriteResult(1, 1, 0)
 
     texts = [b'{"a": 1}'] * 38 + [b'{"a": 2}' if on_error == "reject" else b"{"] * 2
-    records = [record(offset, value=text) for offset, text in enumerate(texts)]
-    (tmp_path / "spool").mkdir()
-    ranges = write_spool(SpoolPlace.in_directory(tmp_path / "spool"), [range_data("t", 0, 0, 40, records)])
+    log = log_of(cluster, unique, [Sent(0, None, text) for text in texts])
+    ranges = log.ranges(40)
     with listening(spark) as listener:
-        query = RangeQuery(spark, tmp_path / "query", 1, Tracebacks())
+        query = RangeQuery(spark, tmp_path / "query", 1, Tracebacks(), log.registry)
         assert isinstance(query.run(RunBatch(number=1, ranges=ranges), write), Done)
         assert wait_until(lambda: len(listener.seen) == 1, LIMIT)
         query.stop()
@@ -173,7 +199,7 @@ def test_shaping_a_batch_reads_its_records_once(
     assert listener.seen[0].numInputRows == 40
 
 
-def test_the_jobs_of_a_batch_name_its_ranges(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_jobs_of_a_batch_name_its_ranges(spark: SparkSession, log: Log, tmp_path: Path) -> None:
     context = spark.sparkContext
 
     def write(batch: SparkBatch) -> WriteResult:
@@ -181,32 +207,34 @@ def test_the_jobs_of_a_batch_name_its_ranges(spark: SparkSession, tmp_path: Path
         return WriteResult(1, 1, 0)
 
     seen: list[str | None] = []
-    query = RangeQuery(spark, tmp_path / "query", 1, Tracebacks())
-    query.run(RunBatch(number=1, ranges=spool(tmp_path / "1", 5, 0, 2, first=7)), write)
+    query = RangeQuery(spark, tmp_path / "query", 1, Tracebacks(), log.registry)
+    query.run(RunBatch(number=1, ranges=log.ranges(5, 0, 2, first=7)), write)
     query.stop()
-    assert seen == ["batch 1: _t-0[7..12), _t-2[7..9)"]
+    assert seen == [f"batch 1: {log.topic}-0[7..12), {log.topic}-2[7..9)"]
 
 
 def test_a_failed_batch_is_run_again_by_a_new_query_that_knows_nothing_of_the_first(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, log: Log, tmp_path: Path
 ) -> None:
     """Neither skipped, because Spark has it as begun, nor joined by what earlier queries left."""
     collected = Collected(fails=8)
-    first, second = spool(tmp_path / "7", 3), spool(tmp_path / "8", 2, 4, first=50)
-    query = RangeQuery(spark, tmp_path / "first", 7, Tracebacks())
+    first, second = log.ranges(3), log.ranges(2, 4, first=50)
+    query = RangeQuery(spark, tmp_path / "first", 7, Tracebacks(), log.registry)
     assert isinstance(query.run(RunBatch(number=7, ranges=first), collected), Done)
     failed = query.run(RunBatch(number=8, ranges=second), collected)
     assert isinstance(failed, Failed)
     assert (failed.number, failed.error) == (8, "ValueError: no room")
     query.stop()
     again = Collected()
-    query = RangeQuery(spark, tmp_path / "second", 8, Tracebacks())
+    query = RangeQuery(spark, tmp_path / "second", 8, Tracebacks(), log.registry)
     assert isinstance(query.run(RunBatch(number=8, ranges=second), again), Done)
     query.stop()
     assert again.batches == [(8, positions(second))]
 
 
-def test_each_batch_has_an_outcome_and_a_batch_not_begun_never_begins(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_batch_has_an_outcome_and_a_batch_not_begun_never_begins(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> None:
     written: list[int] = []
 
     def write(batch: SparkBatch) -> WriteResult:
@@ -218,33 +246,15 @@ def test_each_batch_has_an_outcome_and_a_batch_not_begun_never_begins(spark: Spa
         (tmp_path / "query" / "checkpoint" / "commits").touch()
         return write(batch)
 
-    query = RangeQuery(spark, tmp_path / "query", 20, Tracebacks())
-    first = query.run(RunBatch(number=20, ranges=spool(tmp_path / "20", 1)), write_and_spoil)
+    query = RangeQuery(spark, tmp_path / "query", 20, Tracebacks(), log.registry)
+    first = query.run(RunBatch(number=20, ranges=log.ranges(1)), write_and_spoil)
     assert isinstance(first, Done)  # it is durable; only then does Spark fail
-    over = query.run(RunBatch(number=21, ranges=spool(tmp_path / "21", 1)), write)
+    over = query.run(RunBatch(number=21, ranges=log.ranges(1)), write)
     assert isinstance(over, Failed)
     assert (over.number, "commits" in over.error) == (21, True), over.error
     query.stop()
     assert written == [20]
     assert list(spark.streams.active) == []
-
-
-def test_a_query_takes_a_limited_number_of_batches(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Spark's lists of the files that a query has read only grow. Our own log of them does not."""
-    monkeypatch.setattr(worker_query, "_MOST_BATCHES", 12)
-    collected = Collected()
-    query = RangeQuery(spark, tmp_path / "query", 0, Tracebacks())
-    for number in range(12):
-        batch = RunBatch(number=number, ranges=spool(tmp_path / str(number), 2))
-        assert query.takes(batch)
-        assert isinstance(query.run(batch, collected), Done)
-    assert not query.takes(RunBatch(number=12, ranges=()))
-    assert [len(rows) for _, rows in collected.batches] == [2] * 12
-    assert len(list((tmp_path / "query" / "stream" / "_spark_metadata").iterdir())) == 2
-    query.stop()
-    assert not (tmp_path / "query").exists()
 
 
 def test_checkpoint_files_are_written_without_other_programs(spark: SparkSession) -> None:

@@ -88,7 +88,7 @@ def test_rows_before_and_after_its_maintenance(
         to = ToIceberg(catalog=kind, table="shop.evens", catalog_options=options, partition_by=by)
     target: Any = DeltaTarget(to) if isinstance(to, ToDelta) else IcebergTarget(to)
     target.claim(OWNER)
-    ranges = batch(tmp_path / "spool")
+    ranges = batch(tmp_path / "records")
 
     def write(number: int) -> WriteResult:
         """Three ranges of their own for each number; from the second time on with a column more."""
@@ -102,7 +102,7 @@ def test_rows_before_and_after_its_maintenance(
         files = RangeFiles(spark, to.files, Shaping(shape), keep_columns=kind != "delta")
         destination = TableDestination(files, target, LEASE)
         written = destination.write(
-            frame_of(spark, 1, [msgspec.structs.replace(each, epoch=number) for each in ranges])
+            frame_of(spark, tmp_path / "records", 1, [msgspec.structs.replace(each, epoch=number) for each in ranges])
         )
         destination.close()
         return written

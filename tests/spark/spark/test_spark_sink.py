@@ -29,19 +29,19 @@ from structlog.testing import capture_logs
 from kzconsumer import clock
 from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.model import RangeIdentity
-from kzconsumer.sinks.interface import Batch, SinkContext
+from kzconsumer.sinks.interface import Batch
 from kzconsumer_files.names import TargetOwner, data_file
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.target import Target
 from kzconsumer_sandbox.servers.configuration import HOST
-from kzconsumer_spark.daemon.sink import SparkSink
-from kzconsumer_spark.pipe.messages import SpooledRange
+from tests.support.batch_ranges import batch_range
 from tests.support.delta import spark_columns
 from tests.support.extent import only_nightly
 from tests.support.postgres import JDBC_COMMIT, Postgres, driver_jar
 from tests.support.processes import session_of, wait_gone
 from tests.support.proxy import FaultProxy
 from tests.support.range_data import TIME, range_data, record
+from tests.support.served_sink import ServedSink
 from tests.support.spark_functions import FUNCTION_DIRECTORY
 
 pytestmark = pytest.mark.timeout(300)
@@ -49,11 +49,7 @@ LIMIT = 90.0
 SECRETS = {"spark.hadoop.fs.s3a.secret.key": "planted", "spark.hadoop.proxy": "http://me:planted@proxy"}
 
 
-def context(safe_until: float = math.inf) -> SinkContext:
-    return SinkContext(group="g", member="m", cluster="c", safe_until=lambda: safe_until)
-
-
-def worker_of(sink: SparkSink) -> int:
+def worker_of(sink: ServedSink) -> int:
     assert sink._workers is not None
     assert sink._workers.worker is not None
     return sink._workers.worker.pid
@@ -99,14 +95,14 @@ async def killed_while_starting(workers: int) -> AsyncIterator[None]:
 async def test_a_worker_that_dies_at_its_start_is_restarted_as_often_as_a_batch_is_retried(tmp_path: Path) -> None:
     """Not if the settings are at fault: another start would not help."""
     options = {"destination": "parquet", "path": str(tmp_path / "out"), "scratch": str(tmp_path / "scratch")}
-    sink = SparkSink({**options, "retry_backoff": "100ms"}, context())
+    sink = ServedSink({**options, "retry_backoff": "100ms"})
     with capture_logs() as logs:
         async with killed_while_starting(3):
             with pytest.raises(SinkError, match="did not start in 3 attempts: the Spark worker process died"):
                 await sink.__aenter__()
     assert [each["attempt"] for each in logs if each["event"] == "spark start failed"] == [1, 2, 3]
     with capture_logs() as logs, pytest.raises(ConfigError) as caught:
-        async with SparkSink({**options, "conf": {"spark.driver.memory": "lots"}}, context()):
+        async with ServedSink({**options, "conf": {"spark.driver.memory": "lots"}}):
             pass
     assert caught.value.faults == ("[sink.options] conf: Invalid maximum heap size: -Xmxlots",)
     assert len([each for each in logs if each["event"] == "spark starting"]) == 1
@@ -116,7 +112,6 @@ async def test_a_worker_that_dies_at_its_start_is_restarted_as_often_as_a_batch_
 async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path: Path) -> None:
     out, scratch = tmp_path / "out", tmp_path / "scratch"
     until = math.inf
-    lease = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: until)
     options = {
         "destination": "parquet",
         "path": str(out),
@@ -129,7 +124,7 @@ async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path:
         record(5, value=None, timestamp=None, timestamp_type=-1),
         record(9, timestamp_type=1),
     ]
-    async with killed_while_starting(1), SparkSink(options, lease) as sink:
+    async with killed_while_starting(1), ServedSink(options, safe_until=lambda: until) as sink:
         # Ranges of very different sizes in one batch, with gaps, without records, with one partition number twice.
         await sink.write(
             Batch(
@@ -158,6 +153,7 @@ async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path:
         assert times[1] is None
         assert [round(times[n].timestamp() * 1000) for n in (0, 2)] == [TIME + 3, TIME + 9]
         assert sorted(file.name for file in out.glob("*.parquet")) == [
+            "big+0+2a.0+00000000000000000000+00000000000000020000+1.parquet",  # of the second task
             "big+0+2a.0+00000000000000000000+00000000000000020000.parquet",
             "big+1+2a.0+00000000000000000100+00000000000000000101.parquet",
             "odd+0+2a.0+00000000000000000003+00000000000000000012.parquet",
@@ -167,7 +163,8 @@ async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path:
 
         # A published range stays as it is, beside one that is new.
         again = range_data("big", 1, 100, 101, [record(100, value=b"other")])
-        await sink.write(Batch((again, range_data("big", 1, 101, 102))))
+        await sink.write(Batch((again,)))
+        await sink.write(Batch((range_data("big", 1, 101, 102),)))
         assert [row["value"] for row in published(out) if row["partition"] == 1] == [b"v100", b"v101"]
 
         # After the lease nothing is written; with a new one the same batch continues.
@@ -228,7 +225,7 @@ async def test_a_record_goes_into_the_directory_of_its_day_in_utc(
         "attempts": 1,
     }
     monkeypatch.setenv("TZ", "Asia/Tokyo")
-    async with SparkSink(options, context()) as sink:
+    async with ServedSink(options) as sink:
         await sink.write(Batch((range_data("t", 0, 0, 1),)))
     (file,) = (tmp_path / "out").glob("day=*/*.parquet")
     assert file.parent.name == "day=2023-11-14"
@@ -268,7 +265,7 @@ async def test_postgresql_gets_each_range_once_though_the_worker_is_killed(
 
     async with (
         FaultProxy(HOST, database.port) as proxy,
-        SparkSink(options | {"url": f"jdbc:postgresql://{proxy.connect}/postgres"}, context()) as sink,
+        ServedSink(options | {"url": f"jdbc:postgresql://{proxy.connect}/postgres"}) as sink,
     ):
         await sink.write(Batch((range_data("t", 0, 0, 3000), range_data("t", 1, 4, 5))))
         expected = [*((0, n, b"v%d" % n) for n in range(3000)), (1, 4, b"v4")]
@@ -324,7 +321,7 @@ async def test_a_delta_table_gets_each_range_once_and_further_columns(tmp_path: 
         "scratch": str(tmp_path / "scratch"),
     }
     first, second = range_data("t", 0, 0, 3000), range_data("t", 0, 3000, 3001)
-    async with SparkSink(options, context()) as sink:
+    async with ServedSink(options) as sink:
         await sink.write(Batch((first,)))
         await sink.write(Batch((first,), is_replay=True))
         assert await sink.set_aside(second.identity, 1)
@@ -354,7 +351,7 @@ async def test_a_function_is_called_as_by_foreach_batch(
     def called() -> list[dict[str, int]]:
         return [json.loads(line) for line in calls.read_text().splitlines()]
 
-    async with SparkSink(options, context()) as sink:
+    async with ServedSink(options) as sink:
         await sink.write(Batch((range_data("t", 0, 0, 5, []),)))
         assert not calls.exists(), "called with zero rows"
 
@@ -419,7 +416,5 @@ def _publish_without_spark(path: Path, texts: list[str]) -> None:
     for partition, text in enumerate(texts):
         staged = target.attempts / f"{partition}.parquet"
         pq.write_table(pa.table({"text": [text]}), staged)
-        part = SpooledRange(
-            topic="t", partition=partition, first=0, until=1, incarnation=1, epoch=0, records=1, file=None
-        )
+        part = batch_range("t", partition, 0, 1)
         target.publish([StagedRange(part, 1, 0, [(staged, data_file(part))])], scratch, lambda: None)

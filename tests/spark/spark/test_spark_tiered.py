@@ -15,7 +15,8 @@ from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.worker.query import RangeQuery
 from kzconsumer_spark.worker.spark_session import Tracebacks
 from tests.spark.spark.test_batch_source import batch, expected, offsets
-from tests.spark.spark.test_executors_fetch import kafka, planned
+from tests.spark.spark.test_executors_fetch import kafka
+from tests.support.batch_ranges import batch_range
 from tests.support.extent import only_nightly
 from tests.support.servers import Servers
 from tests.support.source_query import Written, run_to_the_end, source
@@ -49,7 +50,7 @@ async def test_tasks_read_slow_tiered_storage_whole(
 
         def run() -> Done:
             query = RangeQuery(spark, tmp_path / "query", 1, Tracebacks(), kafka=KafkaRegistry(kafka(tiered.cluster)))
-            outcome = query.run(RunBatch(number=1, ranges=(planned(unique, 0, 0, RECORDS),)), write)
+            outcome = query.run(RunBatch(number=1, ranges=(batch_range(unique, 0, 0, RECORDS),)), write)
             query.stop()
             assert isinstance(outcome, Done), outcome
             return outcome

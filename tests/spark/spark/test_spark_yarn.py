@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from kzconsumer.sinks.interface import Batch, SinkContext
+from kzconsumer.sinks.interface import Batch
 from kzconsumer_sandbox.servers.configuration import HOST
-from kzconsumer_spark.daemon.sink import SparkSink
 from tests.support.extent import only_nightly
 from tests.support.range_data import range_data
+from tests.support.served_sink import ServedSink
 from tests.support.yarn import Yarn
 
 pytestmark = pytest.mark.timeout(600)
 LIMIT = 120.0
-CONTEXT = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
 
 
 @only_nightly
@@ -27,7 +25,6 @@ async def test_executors_of_yarn_write_into_a_shared_directory(tmp_path: Path, m
         "destination": "parquet",
         "path": str(out),
         "master": "yarn",
-        "spool": str(tmp_path / "shared"),
         "start_timeout": "400s",
         "attempts": 1,
         "conf": {
@@ -43,7 +40,7 @@ async def test_executors_of_yarn_write_into_a_shared_directory(tmp_path: Path, m
     try:
         yarn.wait_ready(LIMIT)
         monkeypatch.setenv("HADOOP_CONF_DIR", str(yarn.configuration))
-        async with SparkSink(options, CONTEXT) as sink:
+        async with ServedSink(options) as sink:
             application = sink.status["application"]
             await sink.write(Batch((range_data("t", 0, 0, 1000), range_data("t", 1, 5, 7))))
     finally:

@@ -29,7 +29,7 @@ from kzconsumer_spark.daemon.marked_destination import claimed_destination
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
-from kzconsumer_spark.pipe.messages import SpooledRange, To, ToDelta, ToFiles, ToIceberg, ToJdbc
+from kzconsumer_spark.pipe.messages import BatchRange, To, ToDelta, ToFiles, ToIceberg, ToJdbc
 from kzconsumer_spark.ranges.batch import Shaped, SparkBatch, WorkerLease
 from kzconsumer_spark.ranges.files import RangeFiles
 from kzconsumer_spark.worker.range_writers import FilesDestination, FunctionDestination, StepRecorder, TableDestination
@@ -49,11 +49,11 @@ from tests.support.hostile_values import (
     table,
     values,
 )
+from tests.support.placed_records import placed_frame
 from tests.support.postgres import Postgres
 from tests.support.producing import produce
 from tests.support.range_data import range_data, record
 from tests.support.source_query import run_to_the_end, source
-from tests.support.spark_session import spooled
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
 LEASE = WorkerLease(float("inf"))
@@ -70,7 +70,7 @@ class Rows:
     def __init__(self, session: SparkSession, found: Sequence[Value], columns: Sequence[str]) -> None:
         self.rows = sql.broadcast(session.createDataFrame(table(list(found)).select(["n", *columns])))
 
-    def shape(self, frame: DataFrame, ranges: Sequence[SpooledRange]) -> Shaped:
+    def shape(self, frame: DataFrame, ranges: Sequence[BatchRange]) -> Shaped:
         own = [name for name in frame.columns if name.startswith("_kz_")]
         joined = frame.select("offset", *own).join(self.rows, sql.col("offset") == sql.col("n"))
         return Shaped(joined.drop("offset"), {})
@@ -80,7 +80,9 @@ class Rows:
 
 
 def batch(session: SparkSession, directory: Path, records: int) -> SparkBatch:
-    frame, ranges = spooled(session, directory, range_data("t", 0, 0, records, [record(n) for n in range(records)]))
+    frame, ranges = placed_frame(
+        session, directory, range_data("t", 0, 0, records, [record(n) for n in range(records)])
+    )
     return SparkBatch(1, frame, ranges)
 
 
@@ -110,7 +112,7 @@ def write(
 ) -> None:
     """In the session's time zone `zone`; PySpark itself makes and reads local times in UTC only."""
     made = destination(session, to, Rows(session, found, columns))
-    whole = batch(session, directory / "spool", len(found))
+    whole = batch(session, directory / "records", len(found))
     session.conf.set("spark.sql.session.timeZone", zone)
     try:
         assert made.write(whole)[0] == len(found)
@@ -250,7 +252,7 @@ def test_what_a_function_is_given(spark: SparkSession, tmp_path: Path, found: li
         given.append(df.toArrow().sort_by("n"))
 
     made = FunctionDestination(take, "scope", LEASE, Rows(spark, found, ALL), StepRecorder(lambda step: None))
-    assert made.write(batch(spark, tmp_path / "spool", len(found))).rows == len(found)
+    assert made.write(batch(spark, tmp_path / "records", len(found))).rows == len(found)
     (taken,) = given
     if found is GOOD:
         require_same("function", "its DataFrame", ALL, taken.to_pylist())
@@ -311,7 +313,7 @@ def test_raw_records_with_huge_headers_and_tombstones(spark: SparkSession, tmp_p
     headers = [{"key": f"h{n % 7}", "value": b"x" * n} for n in range(2000)]
     one = [{"key": "", "value": None}]
     records = [record(0, value=None), record(1, key=None, value=b"", headers=headers), record(2, headers=one)]
-    frame, ranges = spooled(spark, tmp_path / "spool", range_data("t", 0, 0, 3, records))
+    frame, ranges = placed_frame(spark, tmp_path / "records", range_data("t", 0, 0, 3, records))
     out = tmp_path / "out"
     to = claimed_destination(ToFiles(path=str(out)))
     to.claim(TargetOwner(cluster="c", group="g"))

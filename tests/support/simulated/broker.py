@@ -19,7 +19,7 @@ from tests.support.simulated import kafka_frames as frames
 from tests.support.simulated.ensemble import Peer
 from tests.support.simulated.fetch_sessions import Answer, FetchSessions
 from tests.support.simulated.kafka_frames import Body, Fetch, FetchedFrom, Header, Led, Part
-from tests.support.simulated.partition_logs import PORT, PartitionLogs, host
+from tests.support.simulated.partition_logs import PartitionLogs, host
 from tests.support.simulated.virtual_time import World
 
 ANSWERS_AFTER: Final = 0.0005
@@ -229,7 +229,7 @@ class BrokerConnection:
                 for partition, leader in leaders.items()
             ]
             about[topic] = (frames.NONE if led else frames.UNKNOWN_TOPIC_OR_PARTITION, led)
-        return frames.described({number: (host(number), PORT) for number in logs.brokers}, about)
+        return frames.described(logs.addresses, about)
 
     def _list(self, asked: dict[TopicPartition, tuple[int, int]]) -> bytes:
         answers = {}

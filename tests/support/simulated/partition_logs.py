@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import msgspec
@@ -54,6 +54,12 @@ class PartitionLog:
             self._batches.append(struct.pack(">q", self.end) + batch[8:12] + struct.pack(">i", self.epoch) + batch[16:])
             self.end += count
             records -= count
+
+    def replace(self, first: int, until: int, batches: Sequence[tuple[int, bytes]]) -> None:
+        """The log begins and ends there, and has these batches, each after its first offset."""
+        self.start, self.end = first, until
+        self._first = [base for base, _ in batches]
+        self._batches = [batch for _, batch in batches]
 
     def elect(self) -> None:
         """A leader was elected."""
@@ -139,6 +145,7 @@ class PartitionLogs:
         self._ensemble = ensemble
         self._record_bytes = record_bytes
         self.brokers = range(brokers)
+        self.addresses = {number: (host(number), PORT) for number in self.brokers}
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._topics: dict[str, list[TopicPartition]] = {}
         self.leaders: dict[TopicPartition, int] = {}
@@ -155,7 +162,8 @@ class PartitionLogs:
         """All brokers register, or go; they answer all the same."""
         for number in self.brokers:
             path = paths.broker(number)
-            data = b'{"version":1,"host":"%s","port":%d}' % (host(number).encode(), PORT)
+            name, port = self.addresses[number]
+            data = b'{"version":1,"host":"%s","port":%d}' % (name.encode(), port)
             self._ensemble.operate(Create(path, data) if up else Delete(path, -1))
 
     @property
@@ -206,6 +214,11 @@ class PartitionLogs:
         self.leaders[partition] = broker
         if broker >= 0:
             self.logs[partition].elect()
+        self._change()
+
+    def replace(self, partition: TopicPartition, first: int, until: int, batches: Sequence[tuple[int, bytes]]) -> None:
+        """See `PartitionLog`."""
+        self.logs[partition].replace(first, until, batches)
         self._change()
 
     def retain(self, partition: TopicPartition, offset: int) -> None:

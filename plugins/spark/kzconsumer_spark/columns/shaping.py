@@ -1,4 +1,4 @@
-"""Makes the DataFrame to be written from the spooled one: decode, separate bad records, `where`, `select`.
+"""Makes the DataFrame to be written from that of the records: decode, separate bad records, `where`, `select`.
 
 Built when the worker starts, so that faults of the settings are found then.
 """
@@ -26,7 +26,7 @@ from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_spark.columns.decoders import Decoder, Unsupported
 from kzconsumer_spark.columns.decoding import Decoding, error_of, raw_of
 from kzconsumer_spark.pipe.column_options import Columns, Field
-from kzconsumer_spark.pipe.messages import SpooledRange
+from kzconsumer_spark.pipe.messages import BatchRange
 from kzconsumer_spark.ranges.batch import Shaped
 from kzconsumer_spark.ranges.unstorable import MOST_REJECTED
 
@@ -48,10 +48,10 @@ class Quarantine:
         sweep(attempts)
         self._staging = PrivateDirectory(attempts)
 
-    def file(self, part: SpooledRange) -> Path:
+    def file(self, part: BatchRange) -> Path:
         return self._path / data_file(part)
 
-    def put(self, part: SpooledRange, bad: pa.Table) -> None:
+    def put(self, part: BatchRange, bad: pa.Table) -> None:
         """Make these rows of a range, with a column `offset`, durable. Raises QuarantineDiffers, OSError."""
         final = self.file(part)
         bad = bad.sort_by("offset")
@@ -63,7 +63,7 @@ class Quarantine:
         sync_directory(self._path)
         self.require_same(part, offsets)
 
-    def require_same(self, part: SpooledRange, offsets: list[Any]) -> None:
+    def require_same(self, part: BatchRange, offsets: list[Any]) -> None:
         """Raises QuarantineDiffers if there is a file with other offsets."""
         final = self.file(part)
         if not final.exists():
@@ -170,7 +170,7 @@ class BadPosition(NamedTuple):
 class Shaping:
     """Applies the settings of columns to batches."""
 
-    def __init__(self, session: SparkSession, columns: Columns, spool_schema: str) -> None:
+    def __init__(self, session: SparkSession, columns: Columns, schema: str) -> None:
         """Raises ConfigError for faults that are visible without records, RegistryError."""
         self._columns = columns
         self._cached: DataFrame | None = None
@@ -182,11 +182,11 @@ class Shaping:
             self._decoding = Decoding(columns)
         except (Unsupported, OSError) as error:
             raise ConfigError([f"[sink.options] schema: {error}"]) from error
-        self._check(session, spool_schema)
+        self._check(session, schema)
         if columns.quarantine is not None and "quarantine" in {each.on_error for each in columns.fields.values()}:
             self._quarantine = Quarantine(Path(columns.quarantine))
 
-    def shape(self, frame: DataFrame, ranges: Sequence[SpooledRange]) -> Shaped:
+    def shape(self, frame: DataFrame, ranges: Sequence[BatchRange]) -> Shaped:
         """The rows for the destination, of `frame` with the records of `ranges`.
 
         Bad records of these ranges are in quarantine when this returns. Columns of `frame` whose names begin with
@@ -252,8 +252,8 @@ class Shaping:
         if self._quarantine is not None:
             self._quarantine.close()
 
-    def _check(self, session: SparkSession, spool_schema: str) -> None:
-        nothing = session.createDataFrame([], spool_schema)
+    def _check(self, session: SparkSession, schema: str) -> None:
+        nothing = session.createDataFrame([], schema)
         if self._columns.change_nothing:
             self._known = nothing.schema
             return
@@ -311,7 +311,7 @@ class Shaping:
     def _put_aside(
         self,
         decoded: DataFrame,
-        ranges: Sequence[SpooledRange],
+        ranges: Sequence[BatchRange],
         bad: Mapping[tuple[str, int], int],
     ) -> dict[OffsetRange, int]:
         if self._quarantine is None or self.is_trial:
@@ -329,7 +329,7 @@ class Shaping:
         return put
 
     def _kept(self) -> list[Column]:
-        """The columns of a quarantined record: those of the spool."""
+        """The columns of a quarantined record: those of the record."""
         both: tuple[Field, Field] = ("key", "value")
         as_read = [F.col(raw_of(name) if name in self._columns.fields else name).alias(name) for name in both]
         return [*map(F.col, _POSITION), *as_read, F.col("timestamp"), F.col("timestampType"), F.col("headers")]

@@ -1,1 +1,1 @@
-"""The member's side: options, spool, the worker's life. Read `sink`."""
+"""The member's side: options, the worker's life. Read `sink`."""

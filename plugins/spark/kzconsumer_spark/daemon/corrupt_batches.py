@@ -14,7 +14,7 @@ from kzconsumer.fetcher.delivery import CorruptPolicy
 from kzconsumer.fetcher.range_reader import range_reader
 from kzconsumer.model import OffsetRange, count_offsets
 from kzconsumer.settings.settings import Settings
-from kzconsumer_spark.pipe.messages import SpooledRange
+from kzconsumer_spark.pipe.messages import BatchRange
 
 
 class CorruptBatches:
@@ -42,7 +42,7 @@ class CorruptBatches:
             self._passed.append(span._replace(until=until))
         return until > span.first
 
-    def without(self, part: SpooledRange) -> SpooledRange:
+    def without(self, part: BatchRange) -> BatchRange:
         """What is to be fetched of the range."""
         spans = part.spans
         for passed in self._passed:

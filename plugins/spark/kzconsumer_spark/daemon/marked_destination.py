@@ -22,16 +22,16 @@ from kzconsumer.installation import pip_install
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity
 from kzconsumer.plugins import load_function, load_plain_function
-from kzconsumer.sinks.interface import Batch, HeldRange, Preview
+from kzconsumer.sinks.interface import Batch, HeldRange, Preview, RangeData
 from kzconsumer_files.holdings import Held, files
 from kzconsumer_files.names import NotOurs, RangeOverlap, TargetOwner, data_file, fingerprint
 from kzconsumer_files.object_store import StoreUnavailable
+from kzconsumer_files.parquet import record_table
 from kzconsumer_files.target import target_at
 from kzconsumer_files.writer import TargetDestination
 from kzconsumer_files.writer import require_usable as require_place
-from kzconsumer_spark.daemon.requirements import Directories, make_directories
+from kzconsumer_spark.daemon.requirements import make_scratch
 from kzconsumer_spark.daemon.sink_options import WHERE, SparkOptions
-from kzconsumer_spark.daemon.spool import write_spool
 from kzconsumer_spark.daemon.workers import end_session, worker_environment
 from kzconsumer_spark.destinations.function_batch import takes_batch
 from kzconsumer_spark.pipe.messages import (
@@ -45,6 +45,7 @@ from kzconsumer_spark.pipe.messages import (
     ToIceberg,
     ToJdbc,
 )
+from kzconsumer_spark.pipe.spark_settings import is_cluster
 
 _Answer = TypeVar("_Answer")
 _log = get_logger("kzconsumer.spark")
@@ -296,28 +297,32 @@ def held(
         raise SinkError(f"{WHERE}: {error}") from error
 
 
-async def preview(
-    batch: Batch, options: SparkOptions, start: Callable[[Directories, str, int], StartWorker]
-) -> Preview:
+async def preview(batch: Batch, options: SparkOptions, start: Callable[[str, int], StartWorker]) -> Preview:
     """Have a Spark process of its own shape the batch. Raises ConfigError, SinkError."""
-    directories = await anyio.to_thread.run_sync(make_directories, options)
+    scratch = await anyio.to_thread.run_sync(make_scratch, options)
     try:
-        ranges = await anyio.to_thread.run_sync(write_spool, directories.spool, batch.ranges)
-        alone = msgspec.structs.replace(
-            start(directories, str(directories.scratch / "preview"), 0), ui=False, event_log=None
-        )
-        if options.executors_fetch:  # they would not see the spool
+        files = await anyio.to_thread.run_sync(_written, scratch.path, batch.ranges)
+        alone = msgspec.structs.replace(start(str(scratch.path / "preview"), 0), ui=False, event_log=None)
+        if is_cluster(options.master):  # its executors would not see the files
             alone = msgspec.structs.replace(alone, master="local[2]")
-        request = PreviewRequest(start=alone, ranges=ranges)
+        request = PreviewRequest(start=alone, files=files)
         with anyio.fail_after(options.start_timeout):
             return await run_preview(request, worker_environment(options.conf))
     except TimeoutError as error:
         raise SinkError(f"Spark was not done within {options.start_timeout:g} s (start_timeout)") from error
     except OSError as error:
-        raise SinkError(f"cannot write spool files for Spark: {error}") from error
+        raise SinkError(f"cannot write the records for Spark: {error}") from error
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(directories.remove)
+            await anyio.to_thread.run_sync(scratch.remove)
+
+
+def _written(directory: Path, ranges: Sequence[RangeData]) -> tuple[str, ...]:
+    """A Parquet file of each range that has records. Their names do not begin with a topic's, which may hide them."""
+    files = {directory / f"{number}.parquet": part for number, part in enumerate(ranges) if part.records}
+    for file, part in files.items():
+        pq.write_table(record_table(part), file, store_schema=False)
+    return tuple(map(str, files))
 
 
 async def run_preview(request: PreviewRequest, environment: Mapping[str, str]) -> Preview:

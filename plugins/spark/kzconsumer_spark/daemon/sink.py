@@ -1,4 +1,4 @@
-"""The sink `spark`: spools each batch and has the worker process write it, with retries.
+"""The sink `spark`: has the worker process write each batch, which Spark's tasks fetch, with retries.
 
 The event loop never waits for py4j or the JVM, and a worker that dies does not cost the membership. No Spark session is
 ever made in this process.
@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import anyio
 import anyio.to_thread
@@ -34,7 +34,7 @@ from kzconsumer.model import RangeIdentity, Wants
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import Batch, Holdings, Preview, RecordsRejectedError, SinkContext, StepNotRecordedError
 from kzconsumer_files.names import TargetOwner, fingerprint, scope
-from kzconsumer_files.parquet import unstorable
+from kzconsumer_files.private_directory import PrivateDirectory
 from kzconsumer_spark.columns.schemas import check_files
 from kzconsumer_spark.daemon import marked_destination, workers
 from kzconsumer_spark.daemon.corrupt_batches import CorruptBatches
@@ -46,18 +46,17 @@ from kzconsumer_spark.daemon.marked_destination import (
     described,
     require_usable,
 )
-from kzconsumer_spark.daemon.requirements import Directories, make_directories, require_conf
+from kzconsumer_spark.daemon.requirements import make_scratch, require_conf
 from kzconsumer_spark.daemon.sink_options import WHERE, read_options, redirected
-from kzconsumer_spark.daemon.spool import Spooling, unspooled
 from kzconsumer_spark.daemon.workers import WorkerDied, Workers, finite, worker_environment
 from kzconsumer_spark.pipe.messages import (
+    BatchRange,
     Done,
     Failed,
     Kafka,
     RangesRead,
     Recorded,
     RunBatch,
-    SpooledRange,
     StartWorker,
     StepDone,
     ToFunction,
@@ -77,15 +76,14 @@ class SparkSink:
     published afterwards.
     """
 
+    wants: Final[Wants] = "ranges"
+
     def __init__(self, options: Mapping[str, object], context: SinkContext) -> None:
         self._options = read_options(options)
         self._context = context
-        self.wants: Wants = "ranges" if self._options.executors_fetch else "columns"
-        self._kafka, self._corrupt = None, None
-        if self._options.executors_fetch:
-            settings = _settings(context)
-            self._kafka = Kafka.of(settings, elsewhere=is_cluster(self._options.master))
-            self._corrupt = CorruptBatches(settings)
+        settings = _settings(context)
+        self._kafka = Kafka.of(settings, elsewhere=is_cluster(self._options.master))
+        self._corrupt = CorruptBatches(settings)
         self._owner = TargetOwner(cluster=context.cluster, group=context.group)
         self._destination = self._checked()
         # Milliseconds, then counted up: a function never gets the same batch_id twice, also not in a later run.
@@ -122,11 +120,9 @@ class SparkSink:
     async def __aenter__(self) -> Self:
         environment = worker_environment(self._options.conf)
         async with AsyncExitStack() as stack:
-            directories = await anyio.to_thread.run_sync(self._prepare)
-            stack.push_async_callback(_remove, directories)
-            self._spooling = Spooling(directories.spool)
-            start = partial(self._start, directories)
-            self._workers = Workers(self._options, environment, directories.scratch, start, self._context.safe_until)
+            scratch = await anyio.to_thread.run_sync(self._prepare)
+            stack.push_async_callback(_remove, scratch)
+            self._workers = Workers(self._options, environment, scratch.path, self._start, self._context.safe_until)
             await stack.enter_async_context(self._workers)
             await self._workers.start_first(self._next_batch)
             self._stack = stack.pop_all()
@@ -180,47 +176,23 @@ class SparkSink:
         """See `kzconsumer.sinks.interface.SettingAside`. Raises as `has`."""
         return await answer(partial(self._destination.set_aside, part, records), self._options)
 
-    async def prepare(self, batch: Batch) -> None:
-        """Spool the next batch while Spark writes this one. Raises OSError."""
-        if self._kafka is None:
-            await self._spooling.prepare(batch.ranges)
-
     async def write(self, batch: Batch) -> None:
         if not batch.ranges or (not self.fingerprint and not batch.records):
             return
-        number = self._next_batch
-        self._next_batch += 1
-        if self._kafka is not None:
-            self.last_batch = {"spark_batch": number}
-            ranges = tuple(unspooled(part) for part in batch.ranges)
-            await self._run(_run_of(number, ranges, batch), batch)
-            return
-        if rejected := unstorable(batch.ranges):
-            raise RecordsRejectedError(rejected)
-        try:
-            spooled = await self._spooling.take(batch.ranges)
-        except OSError as error:
-            raise SinkError(f"cannot write spool files for Spark: {error}") from error
-        self.last_batch = {"spark_batch": number, "spool": round(spooled.seconds, 3)}
-        try:
-            await self._run(_run_of(number, spooled.files, batch), batch)
-        finally:
-            await self._spooling.remove(spooled)
+        await self._run(self._numbered(batch), batch)
 
     async def trial(self, batch: Batch) -> None:
         """See `kzconsumer.sinks.interface.Trying`. What `write` itself rejects is not refused."""
-        number = self._next_batch
-        self._next_batch += 1
-        if self._kafka is not None:
-            failed = await self._attempt(_trial_of(number, tuple(unspooled(part) for part in batch.ranges)), batch)
-        else:
-            spooled = await self._spooling.fresh(batch.ranges)
-            try:
-                failed = await self._attempt(_trial_of(number, spooled.files), batch)
-            finally:
-                await self._spooling.remove(spooled)
+        failed = await self._attempt(msgspec.structs.replace(self._numbered(batch), is_trial=True), batch)
         if failed is not None and not failed.rejected:
             raise (ContentRefusedError if failed.refused else SinkError)(failed.error)
+
+    def _numbered(self, batch: Batch) -> RunBatch:
+        number = self._next_batch
+        self._next_batch += 1
+        self.last_batch = {"spark_batch": number}
+        ranges = tuple(map(BatchRange.of, batch.ranges))
+        return RunBatch(number=number, ranges=ranges, is_replay=batch.is_replay, follows=batch.follows)
 
     @staticmethod
     def elsewhere(options: Mapping[str, object], into: str) -> Mapping[str, object]:
@@ -267,12 +239,11 @@ class SparkSink:
     async def _attempt(self, batch: RunBatch, planned: Batch) -> Failed | None:
         """One attempt, which waits for brokers as a member that fetches does. How it failed, or None."""
         pauses = self._options.pauses()
-        if self._corrupt is not None:
-            self._corrupt.begin(part.range for part in batch.ranges)
+        self._corrupt.begin(part.range for part in batch.ranges)
         try:
             while (failed := await self._written(batch, planned)) is not None:
                 outage = failed.error if failed.outage else None
-                if failed.corrupt is not None and self._corrupt is not None:
+                if failed.corrupt is not None:
                     try:
                         if await self._corrupt.carry_out(failed.corrupt):
                             continue
@@ -295,8 +266,7 @@ class SparkSink:
     async def _written(self, batch: RunBatch, planned: Batch) -> Failed | None:
         """Have the batch written once, by a new worker if the last one died. How it failed, or None."""
         assert self._workers is not None
-        if self._corrupt is not None:
-            batch = msgspec.structs.replace(batch, ranges=tuple(map(self._corrupt.without, batch.ranges)))
+        batch = msgspec.structs.replace(batch, ranges=tuple(map(self._corrupt.without, batch.ranges)))
         if planned.steps is not None:
             batch = msgspec.structs.replace(batch, steps=planned.steps.done)
         try:
@@ -320,10 +290,9 @@ class SparkSink:
                 return event
         raise AssertionError(f"batch {batch.number} answered by {event!r}")
 
-    def _start(self, directories: Directories, scratch: str, next_batch: int) -> StartWorker:
+    def _start(self, scratch: str, next_batch: int) -> StartWorker:
         return StartWorker(
             scratch=scratch,
-            spool=directories.spool.uri,
             master=self._options.master,
             conf=dict(self._options.conf),
             destination=self._destination.to,
@@ -337,29 +306,21 @@ class SparkSink:
             kafka=self._kafka,
         )
 
-    def _prepare(self) -> Directories:
+    def _prepare(self) -> PrivateDirectory:
         claim(self._destination, self._owner)
-        return make_directories(self._options)
-
-
-def _run_of(number: int, ranges: tuple[SpooledRange, ...], batch: Batch) -> RunBatch:
-    return RunBatch(number=number, ranges=ranges, is_replay=batch.is_replay, follows=batch.follows)
-
-
-def _trial_of(number: int, ranges: tuple[SpooledRange, ...]) -> RunBatch:
-    return RunBatch(number=number, ranges=ranges, is_trial=True)
+        return make_scratch(self._options)
 
 
 def _settings(context: SinkContext) -> Settings:
     """Raises ConfigError if there are none of a member."""
     if context.settings is None:
-        raise ConfigError([f'{WHERE} read: "executors" needs the settings of a member'])
+        raise ConfigError([f"{WHERE}: the sink needs the settings of a member, whose records Spark fetches"])
     return context.settings
 
 
-async def _remove(directories: Directories) -> None:
+async def _remove(scratch: PrivateDirectory) -> None:
     with anyio.CancelScope(shield=True):
-        await anyio.to_thread.run_sync(directories.remove)
+        await anyio.to_thread.run_sync(scratch.remove)
 
 
 async def _recorded(event: StepDone | RangesRead, batch: Batch) -> Recorded:

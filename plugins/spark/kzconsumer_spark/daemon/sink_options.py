@@ -14,7 +14,6 @@ from kzconsumer.display import is_secret, redacted_text
 from kzconsumer.errors import ConfigError
 from kzconsumer.settings.tables import PositiveDuration, nearest, read_table, reader
 from kzconsumer_files.object_store import is_object_store, require_usable_options, without_store
-from kzconsumer_spark.daemon.spool import is_spool_store
 from kzconsumer_spark.pipe.column_options import Columns, FieldOptions, RegistryOptions, split_url
 from kzconsumer_spark.pipe.messages import ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc
 from kzconsumer_spark.pipe.spark_settings import RESERVED, is_cluster, require_one_time, require_whole, require_zone
@@ -54,11 +53,16 @@ def read_scratch(value: object) -> object:
     return value
 
 
-def read_spool(value: object) -> object:
-    """A directory, or the URI of an object store."""
-    if isinstance(value, str) and is_spool_store(value):
-        return value
-    return read_scratch(value)
+def read_read(value: object) -> object:
+    """Accepted of settings that say what is the only way now."""
+    if value not in (None, "executors"):
+        raise ValueError("Spark's tasks always fetch the records themselves: remove it")
+    return value
+
+
+def refuse_spool(value: object) -> object:
+    """There was one until tasks fetched the records."""
+    raise ValueError("there is no spool, Spark's tasks fetch the records from the brokers: remove it")
 
 
 def read_event_log(value: object) -> object:
@@ -73,11 +77,9 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     A batch, or the read of a ledger, is tried `attempts` times, `retry_backoff` apart, doubled each time; then the
     member stops. Attempts that fail because brokers do not answer executors do not count. `start_timeout` bounds the
-    start of Spark. `scratch` is a directory for spool files and Spark's temporary files (default: the system's
-    temporary directory). With a cluster as `master` spool files go to `spool`, which its executors see. With `read =
-    "executors"` (the default on a cluster) there are none: executors fetch the ranges from the brokers. `ui` has Spark
-    serve its pages, at the first free port from 4040 on or at the one given. `event_log` is a directory, or a URI of
-    Hadoop's, for Spark's event log.
+    start of Spark. `scratch` is a directory for Spark's temporary files (default: the system's temporary directory).
+    `read` and `spool` are of former versions. `ui` has Spark serve its pages, at the first free port from 4040 on or at
+    the one given. `event_log` is a directory, or a URI of Hadoop's, for Spark's event log.
     `key` and the options after it are in `pipe.column_options`; `quarantine` is a directory for records that cannot be
     decoded.
     """
@@ -91,8 +93,8 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     retry_backoff: PositiveDuration = 1.0
     start_timeout: PositiveDuration = 120.0
     scratch: Annotated[str, reader(read_scratch)] | None = None
-    spool: Annotated[str, reader(read_spool)] | None = None
-    read: Literal["spool", "executors"] | None = None
+    spool: Annotated[str, reader(refuse_spool)] | None = None
+    read: Annotated[str, reader(read_read)] | None = None
     ui: bool | Annotated[int, msgspec.Meta(ge=1, le=65535)] = False
     event_log: Annotated[str, reader(read_event_log)] | None = None
     key: FieldOptions = FieldOptions(format="raw")
@@ -104,8 +106,7 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         self.columns.require_whole()
-        self._require_readable()
-        require_whole(self.master, self.spool, self.conf, fetches=self.executors_fetch)
+        require_whole(self.master, self.conf)
         require_zone(self.conf)
         for key in self.conf:
             if not key.startswith("spark."):
@@ -113,14 +114,6 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
             if key in RESERVED[self.KIND]:
                 hint = "use master" if key == "spark.master" else "the sink sets it itself"
                 raise ValueError(f"conf.{key} cannot be set here: {hint}")
-
-    @property
-    def executors_fetch(self) -> bool:
-        return self.read == "executors" or (self.read is None and is_cluster(self.master) and self.spool is None)
-
-    def _require_readable(self) -> None:
-        if self.read == "executors" and self.spool is not None:
-            raise ValueError('spool does not go with read = "executors", which needs none')
 
     def tries(self) -> Iterator[tuple[int, float]]:
         """The number of each attempt, and the seconds to wait after it; none after the last."""

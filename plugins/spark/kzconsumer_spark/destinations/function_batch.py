@@ -14,7 +14,7 @@ import msgspec
 
 from kzconsumer.sinks.interface import check_step
 from kzconsumer_files.names import partition_name
-from kzconsumer_spark.pipe.messages import SpooledRange
+from kzconsumer_spark.pipe.messages import BatchRange
 
 
 class FunctionRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +104,7 @@ class FunctionBatch:
             raise RuntimeError(f'step "{step}" was called after the function had returned')
 
 
-def function_range(part: SpooledRange, scope: str) -> FunctionRange:
+def function_range(part: BatchRange, scope: str) -> FunctionRange:
     partition = partition_name(part, scope)
     return FunctionRange(
         topic=part.topic,

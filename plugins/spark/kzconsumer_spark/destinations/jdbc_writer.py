@@ -19,7 +19,7 @@ from kzconsumer_files.writer import WriteResult
 from kzconsumer_spark.destinations.jdbc_database import DRIVER, MISSING, Connection
 from kzconsumer_spark.destinations.jdbc_database import password as read_password
 from kzconsumer_spark.destinations.jdbc_table import JdbcTable
-from kzconsumer_spark.pipe.messages import SpooledRange, ToJdbc
+from kzconsumer_spark.pipe.messages import BatchRange, ToJdbc
 from kzconsumer_spark.ranges.batch import (
     RANGE_COLUMNS,
     STAGED_ROW,
@@ -73,6 +73,7 @@ class JdbcDestination:
             quarantined: Mapping[OffsetRange, int] = {}
             if with_rows := [part for part in missing if part.records]:
                 columns, quarantined = self._staged(connection, stage, batch.rows(with_rows), with_rows, rows)
+            require_all(batch, {part.range.topic_partition: written for part, written in rows.items()}, self._shaping)
             rows = {counted(part, written, self._shaping): written for part, written in rows.items()}
             published = self._table.publish(
                 connection, rows, quarantined, stage, columns, self._lease.require_whole, batch.follows
@@ -99,8 +100,8 @@ class JdbcDestination:
         connection: Connection,
         stage: str,
         records: DataFrame,
-        ranges: Sequence[SpooledRange],
-        rows: dict[SpooledRange, int],
+        ranges: Sequence[BatchRange],
+        rows: dict[BatchRange, int],
     ) -> tuple[list[str], Mapping[OffsetRange, int]]:
         """Fill the stage, and `rows` with its counts; returns its columns, and how many records are in quarantine."""
         shaped, quarantined = tagged(records, ranges, self._shaping)
@@ -113,7 +114,6 @@ class JdbcDestination:
             self._write_stage(storable(frame), made)
         counts = self._table.stages.rows(connection, stage)
         rows |= {part: counts.get((tag_of(part.topic), part.partition), 0) for part in ranges}
-        require_all(rows, self._shaping)
         return columns, quarantined
 
     def close(self) -> None:

@@ -153,7 +153,7 @@ def fetched(
     policy: TaskPolicy | None = None,
     reading: PartReading | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Every record of the range, with the columns of the spool. Blocks.
+    """Every record of the range, with the columns of `ranges.batch.SCHEMA`. Blocks.
 
     `reading` counts them, and takes out those that are rejected already. `epoch`: of the partition's leader when the
     range was planned, -1 if that is unknown. `policy` is for records whose timestamp Spark cannot hold: its errors are

@@ -21,7 +21,7 @@ from kzconsumer.model import Broker, RangeIdentity
 from kzconsumer.registry.cluster import short_session
 from kzconsumer.registry.cluster_topics import ClusterTopics
 from kzconsumer.zookeeper.watches import Watches
-from kzconsumer_spark.pipe.messages import Kafka, SpooledRange
+from kzconsumer_spark.pipe.messages import BatchRange, Kafka
 
 _Planned: TypeAlias = list[tuple[str, int]]
 _BROKER_TIMEOUT: Final = 5.0
@@ -69,7 +69,7 @@ class KafkaRegistry:
         """Those of the cluster. Raises if ZooKeeper does not answer, or no broker where topics come from brokers."""
         return anyio.run(self._reach)
 
-    def require_planned(self, ranges: Iterable[SpooledRange | RangeIdentity]) -> None:
+    def require_planned(self, ranges: Iterable[BatchRange | RangeIdentity]) -> None:
         """Raises TopicRecreatedError unless the topic of each range is of the range's incarnation."""
         if planned := _planned(ranges):
             for reason in _gone(planned, anyio.run(self._incarnations, planned)).values():
@@ -113,7 +113,7 @@ class KafkaRegistry:
             yield ClusterTopics(session, Watches(session), kafka.settings(), brokers)
 
 
-def _planned(ranges: Iterable[SpooledRange | RangeIdentity]) -> _Planned:
+def _planned(ranges: Iterable[BatchRange | RangeIdentity]) -> _Planned:
     return sorted({(part.topic, part.incarnation) for part in ranges})
 
 

@@ -1,7 +1,7 @@
 """Messages between the daemon and its Spark worker: one JSON object per line, commands down, events up.
 
-Both sides come from the same installation, so messages have no versions. Records are not sent this way, only the names
-of spool files.
+Both sides come from the same installation, so messages have no versions. Records are not sent this way: Spark's tasks
+fetch them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kzconsumer.records.contents import Contents
 from kzconsumer.registry.claim_record import Spans
 from kzconsumer.settings.sections import BrokersSettings, FetchSettings, GroupSettings, ZooKeeperSettings
 from kzconsumer.settings.settings import Settings
-from kzconsumer.sinks.interface import Rejected
+from kzconsumer.sinks.interface import RangeData, Rejected
 from kzconsumer_spark.pipe.column_options import Columns
 
 # How Kafka is reached, as the worker gets it: settings, which name files and variables and hold no secret.
@@ -58,11 +58,11 @@ class Kafka(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class SpooledRange(msgspec.Struct, frozen=True, kw_only=True):
-    """One range of a batch and the Parquet file that holds its `records` rows (no file when there are none).
+class BatchRange(msgspec.Struct, frozen=True, kw_only=True):
+    """One range of a batch. Tasks fetch its `spans`: all of it but offsets that the log has lost.
 
-    Without a file executors fetch its `spans`: all of it but offsets that the log has lost. `records` is the number of
-    their offsets then, without those of `left_out`; that and `leader_epoch` are those of `RangeData`.
+    `records` is the number of their offsets, without those of `left_out`; once they are read, that of their records.
+    `left_out` and `leader_epoch` are those of `RangeData`.
     """
 
     topic: str
@@ -72,7 +72,6 @@ class SpooledRange(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int
     epoch: int
     records: int
-    file: str | None
     spans: tuple[OffsetRange, ...] = ()
     leader_epoch: int = -1
     left_out: Spans = ()
@@ -81,10 +80,20 @@ class SpooledRange(msgspec.Struct, frozen=True, kw_only=True):
     def range(self) -> OffsetRange:
         return OffsetRange(self.topic, self.partition, self.first, self.until)
 
-    @property
-    def counted(self) -> bool:
-        """Whether `records` is exact."""
-        return self.file is not None or not self.records
+    @classmethod
+    def of(cls, part: RangeData) -> BatchRange:
+        return cls(
+            topic=part.topic,
+            partition=part.partition,
+            first=part.first,
+            until=part.until,
+            incarnation=part.incarnation,
+            epoch=part.epoch,
+            records=part.records,
+            spans=part.spans,
+            leader_epoch=part.leader_epoch,
+            left_out=part.left_out,
+        )
 
 
 class ToFiles(msgspec.Struct, frozen=True, kw_only=True, tag="files"):
@@ -164,14 +173,10 @@ To: TypeAlias = ToFiles | ToDelta | ToIceberg | ToJdbc | ToFunction
 
 
 class StartWorker(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
-    """The first command: how to build the session, what to do with batches, the number of the first one to come.
-
-    `spool`: where spool files will be; the executors of a cluster must see it.
-    """
+    """The first command: how to build the session, what to do with batches, the number of the first one to come."""
 
     scratch: str
     master: str
-    spool: str = ""
     conf: dict[str, str]
     destination: To
     next_batch: int
@@ -181,7 +186,7 @@ class StartWorker(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     ui: bool | int = False
     event_log: str | None = None  # a URI
     scope: str = ""  # of a function's tokens
-    kafka: Kafka | None = None  # set if executors fetch
+    kafka: Kafka | None = None  # None for a preview, which fetches nothing
 
 
 class LeaseRenewal(msgspec.Struct, frozen=True, tag="heartbeat"):
@@ -198,7 +203,7 @@ class RunBatch(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
     """
 
     number: int
-    ranges: tuple[SpooledRange, ...]
+    ranges: tuple[BatchRange, ...]
     is_replay: bool = False
     is_trial: bool = False
     steps: tuple[str, ...] = ()
@@ -314,4 +319,5 @@ class PreviewRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The standard input of the preview process."""
 
     start: StartWorker
-    ranges: tuple[SpooledRange, ...]
+    files: tuple[str, ...]
+    """Parquet files of the records, as `kzconsumer_files.parquet.record_table` has them."""

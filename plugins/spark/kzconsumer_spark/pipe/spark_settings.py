@@ -28,18 +28,12 @@ def is_cluster(master: str | None) -> bool:
     return named == "yarn" or STANDALONE.fullmatch(named) is not None or _KUBERNETES.fullmatch(named) is not None
 
 
-def require_whole(master: str, spool: str | None, conf: Mapping[str, str], *, fetches: bool) -> None:
-    """Raises ValueError for what goes with a cluster and is missing, and for what goes with nothing else."""
+def require_whole(master: str, conf: Mapping[str, str]) -> None:
+    """Raises ValueError for what a cluster needs and is missing."""
     if conf.get("spark.submit.deployMode", "client") != "client":
         raise ValueError(
             "conf.spark.submit.deployMode: only client is supported, the driver is the member's own worker"
         )
-    if not is_cluster(master):
-        if spool is not None:
-            raise ValueError("spool goes with the master of a cluster; a local Spark reads what is in scratch")
-        return
-    if spool is None and not fetches:
-        raise ValueError(f'spool is missing: master "{master}" needs a directory, or a URI, that all its executors see')
     if STANDALONE.fullmatch(master) and "spark.cores.max" not in conf:
         raise ValueError(
             f'conf is without spark.cores.max: master "{master}" gives all cores to the first member that comes,'
@@ -86,21 +80,14 @@ _DEFAULTS: Final = {
     # An idle query looks for a batch that often: a look takes some 3 ms of a processor.
     "spark.sql.streaming.pollingDelay": "90ms",
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    # Listing a batch's spool files in the driver is cheaper than in a job.
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
 }
 # Spark's own runs `chmod` for each file and for each file's checksum, which nobody reads: an eighth of the processor
 # time at 1 KiB a record.
 _LOCAL_FILES: Final = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem"}
 # A local Spark must not be reachable from outside; the executors of a cluster must reach their driver.
 _LOCAL_DEFAULTS: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-# Opening a file "costs" as much as a partition may hold: each spool file is read by one task and written as one file.
-_ONE_FILE_PER_RANGE: Final = {
-    "spark.sql.files.maxPartitionBytes": str(1 << 40),
-    "spark.sql.files.openCostInBytes": str(1 << 40),
+_ONE_FILE_PER_TASK: Final = {
     "spark.sql.files.maxRecordsPerFile": "0",
-    "spark.sql.files.ignoreCorruptFiles": "false",
-    "spark.sql.files.ignoreMissingFiles": "false",
     "spark.speculation": "false",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "spark.hadoop.parquet.enable.summary-metadata": "false",
@@ -119,15 +106,13 @@ _OFFSET: Final = re.compile(r"([+-])((0[0-9]|1[0-7]):[0-5][0-9]|18:00)")
 _FILES_DEFAULTS: Final = {"spark.sql.maxConcurrentOutputFileWriters": "64"}
 # A task that staged its rows fails when it is run again: the batch has attempts of its own.
 _EACH_TASK_ONCE: Final = {"spark.speculation": "false", "spark.task.maxFailures": "1"}
-#: Of the log that lists the query's files, only the latest entry is read.
-STREAM: Final = {"spark.sql.streaming.fileSink.log.compactInterval": "1"}
-_ALWAYS: Final = frozenset({"spark.master", "spark.local.dir", *STREAM})
+_ALWAYS: Final = frozenset({"spark.master", "spark.local.dir"})
 
 #: Keys of `conf` that the user may not set, by the kind of destination.
 RESERVED: Final[dict[type, frozenset[str]]] = {
-    ToFiles: _ALWAYS | _ONE_FILE_PER_RANGE.keys(),
-    ToDelta: _ALWAYS | _ONE_FILE_PER_RANGE.keys(),
-    ToIceberg: _ALWAYS | _ONE_FILE_PER_RANGE.keys(),
+    ToFiles: _ALWAYS | _ONE_FILE_PER_TASK.keys(),
+    ToDelta: _ALWAYS | _ONE_FILE_PER_TASK.keys(),
+    ToIceberg: _ALWAYS | _ONE_FILE_PER_TASK.keys(),
     ToJdbc: _ALWAYS | _EACH_TASK_ONCE.keys(),
     ToFunction: _ALWAYS,
 }
@@ -194,11 +179,11 @@ def settings(start: StartWorker) -> dict[str, str]:
     defaults = _DEFAULTS | zone | ({} if is_cluster(start.master) else _LOCAL_DEFAULTS)
     defaults |= {"spark.app.name": start.name} | ui_settings(start.ui) | event_log_settings(start.event_log)
     warehouse = {"spark.sql.warehouse.dir": location(f"{start.scratch}/warehouse")}
-    own = {"spark.master": start.master, "spark.local.dir": start.scratch} | STREAM
+    own = {"spark.master": start.master, "spark.local.dir": start.scratch}
     match start.destination:
         case ToFiles() | ToDelta() | ToIceberg():
             files = _FILES_DEFAULTS | (_LOCAL_FILES if _is_local(start) else {})
-            merged = defaults | files | warehouse | start.conf | own | _ONE_FILE_PER_RANGE
+            merged = defaults | files | warehouse | start.conf | own | _ONE_FILE_PER_TASK
         case ToJdbc():
             merged = defaults | warehouse | start.conf | own | _EACH_TASK_ONCE
         case ToFunction():

@@ -9,7 +9,7 @@ from operator import or_
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
@@ -17,8 +17,7 @@ from kzconsumer import clock
 from kzconsumer.file_names import MOST_BYTES, named_after
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
 from kzconsumer.records.contents import Contents
-from kzconsumer_spark.pipe.messages import SpooledRange
-from kzconsumer_spark.pipe.spark_settings import location
+from kzconsumer_spark.pipe.messages import BatchRange
 
 
 class SparkBatch(NamedTuple):
@@ -30,18 +29,18 @@ class SparkBatch(NamedTuple):
 
     number: int
     frame: DataFrame
-    ranges: Sequence[SpooledRange]
+    ranges: Sequence[BatchRange]
     follows: Sequence[RangeIdentity] = ()
     is_trial: bool = False
     contents: Callable[[], Mapping[TopicPartition, Contents]] | None = None
 
-    def rows(self, wanted: Sequence[SpooledRange]) -> DataFrame:
+    def rows(self, wanted: Sequence[BatchRange]) -> DataFrame:
         """The records of those ranges of the batch."""
         others = {part.range for part in self.ranges if part.records} - {part.range for part in wanted}
         return self.frame.where(reduce(or_, map(_of, wanted))) if others else self.frame
 
 
-def _of(part: SpooledRange) -> Column:
+def _of(part: BatchRange) -> Column:
     partition = (sql.col("topic") == part.topic) & (sql.col("partition") == part.partition)
     return partition & (sql.col("offset") >= part.first) & (sql.col("offset") < part.until)
 
@@ -60,7 +59,7 @@ class Shaped(NamedTuple):
 
 
 class RowShaping(Protocol):
-    """The frame of the spool into the frame to write.
+    """The frame of the records into the frame to write.
 
     Any columns, and with them `TAGS` as they came; rows may be left out or changed, none moves to
     another range.
@@ -76,7 +75,7 @@ class RowShaping(Protocol):
         """Those of the frame to write, if they are known without a record."""
         ...
 
-    def shape(self, frame: DataFrame, ranges: Sequence[SpooledRange]) -> Shaped: ...
+    def shape(self, frame: DataFrame, ranges: Sequence[BatchRange]) -> Shaped: ...
 
     def has_rows(self, shaped: DataFrame) -> bool:
         """Whether any record is left. The records of the batch are read once, by this or by what follows."""
@@ -93,14 +92,14 @@ class AsTheyCame:
     leaves_out_rows = False
     columns = None
 
-    def shape(self, frame: DataFrame, ranges: Sequence[SpooledRange]) -> Shaped:
+    def shape(self, frame: DataFrame, ranges: Sequence[BatchRange]) -> Shaped:
         return Shaped(frame, {})
 
     def has_rows(self, shaped: DataFrame) -> bool:
         return True
 
 
-def tagged(frame: DataFrame, ranges: Sequence[SpooledRange], shaping: RowShaping) -> Shaped:
+def tagged(frame: DataFrame, ranges: Sequence[BatchRange], shaping: RowShaping) -> Shaped:
     """The rows to write of `frame`, the records of `ranges`, each with the columns `TAGS`."""
     topic = sql.col("topic")
     for name in {part.topic for part in ranges if tag_of(part.topic) != part.topic}:
@@ -114,7 +113,7 @@ def tag_of(topic: str) -> str:
     return named_after(topic, lambda name: name, MOST_BYTES - len(f"{RANGE_TOPIC}="))
 
 
-def count_rows(frame: DataFrame, ranges: Sequence[SpooledRange]) -> tuple[DataFrame, Callable[[], list[int]]]:
+def count_rows(frame: DataFrame, ranges: Sequence[BatchRange]) -> tuple[DataFrame, Callable[[], list[int]]]:
     """The frame, and the row counts of its ranges, known once it has been written."""
     observation = Observation()
     here = [
@@ -124,18 +123,23 @@ def count_rows(frame: DataFrame, ranges: Sequence[SpooledRange]) -> tuple[DataFr
     return frame.observe(observation, *counts), lambda: [observation.get[str(n)] for n in range(len(ranges))]
 
 
-def require_all(rows: Mapping[SpooledRange, int], shaping: RowShaping) -> None:
-    """Raises RowsLost where a range has not the rows that it had in the spool, and none was to be left out."""
-    for part, count in rows.items():
-        if part.counted and not shaping.leaves_out_rows and count != part.records:
-            raise RowsLost(f"Spark wrote {count} rows of {part.range}, which has {part.records}")
+def require_all(batch: SparkBatch, rows: Mapping[TopicPartition, int], shaping: RowShaping) -> None:
+    """Raises RowsLost if the rows of a range are not as many as the records that tasks have read, and none was to be
+    left out."""
+    if shaping.leaves_out_rows or batch.contents is None:
+        return
+    contents = batch.contents()
+    for part in batch.ranges:
+        partition = part.range.topic_partition
+        if partition in rows and part.records:
+            read = contents[partition].records - sum(until - first for first, until in part.left_out)
+            if rows[partition] != read:
+                raise RowsLost(f"Spark wrote {rows[partition]} rows of {part.range}, and its tasks read {read}")
 
 
-def counted(part: SpooledRange, rows: int, shaping: RowShaping) -> SpooledRange:
-    """With the number of its records, if it was not known; where rows are left out, that of offsets stays."""
-    if part.counted or shaping.leaves_out_rows:
-        return part
-    return msgspec.structs.replace(part, records=rows)
+def counted(part: BatchRange, rows: int, shaping: RowShaping) -> BatchRange:
+    """With the number of its records; where rows are left out, that of offsets stays."""
+    return part if shaping.leaves_out_rows else msgspec.structs.replace(part, records=rows)
 
 
 RANGE_TOPIC: Final = "_kz_topic"
@@ -149,20 +153,12 @@ TAGS: Final = (*RANGE_COLUMNS, RANGE_OFFSET)
 STAGED_ROW: Final = "_kz_row"
 
 
-# Spool files as a DataFrame with the columns of Spark's own Kafka source.
-#
-# The schema is given, not inferred: a spool file leaves out columns that are null throughout, and Spark need not read
-# a file to learn its schema.
+# The columns of Spark's own Kafka source.
 
 SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int,"
     " headers array<struct<key: string, value: binary>>"
 )
-
-
-def read_spool(session: SparkSession, ranges: Sequence[SpooledRange]) -> DataFrame:
-    """The records of `ranges` (those that have any), in no order across ranges."""
-    return session.read.schema(SCHEMA).parquet(*(location(part.file) for part in ranges if part.file is not None))
 
 
 # The worker's copy of the daemon's lease: until when it may write and publish.

@@ -19,11 +19,10 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType, StructType
 
-from kzconsumer.model import OffsetRange
 from kzconsumer_files.names import data_file
 from kzconsumer_files.publication import StagedRange
-from kzconsumer_spark.pipe.messages import SpooledRange, ToFiles
-from kzconsumer_spark.pipe.spark_settings import is_cluster, location
+from kzconsumer_spark.pipe.messages import BatchRange, ToFiles
+from kzconsumer_spark.pipe.spark_settings import location
 from kzconsumer_spark.ranges.batch import (
     RANGE_COLUMNS,
     RANGE_PARTITION,
@@ -34,7 +33,6 @@ from kzconsumer_spark.ranges.batch import (
     RowsLost,
     count_rows,
     counted,
-    require_all,
     tag_of,
     tagged,
 )
@@ -82,25 +80,10 @@ def read_part(path: Path) -> Part:
     return Part(path, bounds["topic"], bounds["partition"], bounds["offset"], footer.num_rows)
 
 
-def match_parts(parts: Iterable[Part], ranges: Sequence[SpooledRange]) -> list[tuple[SpooledRange, Path]]:
-    """The file of each range, in the order of `ranges`, every part used. Raises PartMismatch for anything else."""
-    files: dict[OffsetRange, Path] = {}
-    for whole, (part, *others) in parts_by_range(parts, ranges).items():
-        if others:
-            raise PartMismatch(f"{whole.range} is in two files")
-        if part.rows != whole.records:
-            raise PartMismatch(f"{_shown(part)} of {whole.range}, which has {whole.records}")
-        files[whole.range] = part.path
-    missing = [part.range for part in ranges if part.range not in files]
-    if missing:
-        raise PartMismatch(f"Spark wrote no file for {', '.join(map(str, missing))}")
-    return [(part, files[part.range]) for part in ranges]
-
-
-def parts_by_range(parts: Iterable[Part], ranges: Sequence[SpooledRange]) -> dict[SpooledRange, list[Part]]:
+def parts_by_range(parts: Iterable[Part], ranges: Sequence[BatchRange]) -> dict[BatchRange, list[Part]]:
     """The files of each range that has any, in offset order. Raises PartMismatch for one that is of no range."""
     by_partition = {(part.topic, part.partition): part for part in ranges}
-    found: dict[SpooledRange, list[Part]] = {}
+    found: dict[BatchRange, list[Part]] = {}
     for part in sorted(parts, key=lambda part: part.offsets):
         whole = by_partition.get((part.topics[0], part.partitions[0]))
         one = part.topics[0] == part.topics[1] and part.partitions[0] == part.partitions[1]
@@ -158,25 +141,17 @@ class RangeFiles:
         """With `keep_columns` files also hold the columns by which they are partitioned."""
         self._to = to
         self._keep_columns = keep_columns
-        self._shaping = shaping or AsTheyCame()
+        self.shaping = shaping or AsTheyCame()
         self._kafka = session.createDataFrame([], SCHEMA).schema
-        # On a cluster files of executors may not be visible here yet: Spark's own count is used.
-        self._elsewhere = is_cluster(session.sparkContext.master)
 
-    def stage(self, frame: DataFrame, ranges: Sequence[SpooledRange], output: Path) -> StagedFiles:
+    def stage(self, frame: DataFrame, ranges: Sequence[BatchRange], output: Path) -> StagedFiles:
         """Write `frame`, the records of `ranges`, into `output`, which is made. All ranges have records."""
-        if self._to.format != "parquet" or self._to.partition_by or self._shaping.leaves_out_rows:
+        if self._to.format != "parquet" or self._to.partition_by or self.shaping.leaves_out_rows:
             return self._stage_by_range(frame, ranges, output)
-        stage = self._stage_plain if all(part.counted for part in ranges) else self._stage_uncounted
-        return StagedFiles(stage(frame, ranges, output), self._kafka)
+        return StagedFiles(self._stage_plain(frame, ranges, output), self._kafka)
 
-    def _stage_plain(self, frame: DataFrame, ranges: Sequence[SpooledRange], output: Path) -> list[StagedRange]:
-        # Each range is in a task of its own, so this is one file for each.
-        files = match_parts(self._written(frame, output), ranges)
-        return [StagedRange(part, part.records, 0, [(file, data_file(part))]) for part, file in files]
-
-    def _stage_uncounted(self, frame: DataFrame, ranges: Sequence[SpooledRange], output: Path) -> list[StagedRange]:
-        """As `_stage_plain`, of ranges that executors fetch: one task may be for a part of a range."""
+    def _stage_plain(self, frame: DataFrame, ranges: Sequence[BatchRange], output: Path) -> list[StagedRange]:
+        """A range has a file of each task that fetched a part of it."""
         observation = Observation()
         parts = parts_by_range(self._written(frame.observe(observation, sql.count("*").alias("rows")), output), ranges)
         staged = []
@@ -194,15 +169,13 @@ class RangeFiles:
         # A task without rows may leave a file, too.
         return [read_part(file) for file in sorted(output.glob("*.parquet")) if has_rows(file)]
 
-    def _stage_by_range(self, records: DataFrame, ranges: Sequence[SpooledRange], output: Path) -> StagedFiles:
-        shaped, quarantined = tagged(records, ranges, self._shaping)
+    def _stage_by_range(self, records: DataFrame, ranges: Sequence[BatchRange], output: Path) -> StagedFiles:
+        shaped, quarantined = tagged(records, ranges, self.shaping)
         screen = Screen(shaped, ranges, self._limits())
         frame = screen.frame
         columns = StructType([each for each in frame.schema if each.name not in RANGE_COLUMNS])
         count = _ROWS_OF.get(self._to.format)
-        observed = self._elsewhere or not all(part.counted for part in ranges)
-        if count is None or observed:
-            frame, counts = count_rows(frame, ranges)
+        frame, counts = count_rows(frame, ranges)
         by = self._to.partition_by
         if self._keep_columns:
             texts = {field.name for field in columns if isinstance(field.dataType, StringType)}
@@ -221,11 +194,10 @@ class RangeFiles:
             rows = dict(zip(ranges, counts(), strict=True))
         else:
             rows = {part: sum(count(file) for file, _ in files) for part, files in found.items()}
-            if observed and list(rows.values()) != counts():
+            if list(rows.values()) != counts():
                 raise RowsLost(f"Spark wrote {counts()} rows, by range; in the files here are {list(rows.values())}")
-        require_all(rows, self._shaping)
         staged = [
-            StagedRange(counted(part, rows[part], self._shaping), rows[part], quarantined.get(part.range, 0), files)
+            StagedRange(counted(part, rows[part], self.shaping), rows[part], quarantined.get(part.range, 0), files)
             for part, files in found.items()
         ]
         return StagedFiles(staged, columns)
@@ -236,7 +208,7 @@ class RangeFiles:
         return Limits(directories=directories, empty=self._keep_columns, orc=self._to.format == "orc")
 
 
-def _files_of(part: SpooledRange, output: Path, kind: str) -> list[tuple[Path, str]]:
+def _files_of(part: BatchRange, output: Path, kind: str) -> list[tuple[Path, str]]:
     """The files that Spark wrote of a range, each with its final name, below the user's partition directories."""
     top = output / f"{RANGE_TOPIC}={tag_of(part.topic)}" / f"{RANGE_PARTITION}={part.partition}"
     numbers: dict[Path, int] = {}

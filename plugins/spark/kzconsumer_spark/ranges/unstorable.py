@@ -18,7 +18,7 @@ from pyspark.sql import functions as sql
 from kzconsumer.file_names import MOST_BYTES
 from kzconsumer.sinks.interface import RecordsRejectedError, Rejected
 from kzconsumer_files.parquet import UNSTORABLE
-from kzconsumer_spark.pipe.messages import SpooledRange
+from kzconsumer_spark.pipe.messages import BatchRange
 from kzconsumer_spark.ranges.batch import RANGE_OFFSET, RANGE_PARTITION, RANGE_TOPIC, tag_of
 
 MOST_REJECTED: Final = 100_000
@@ -59,7 +59,7 @@ class Limits(NamedTuple):
 class Screen:
     """`frame` is to be written within `explaining`: tagged rows, without their offsets."""
 
-    def __init__(self, tagged: DataFrame, ranges: Sequence[SpooledRange], limits: Limits) -> None:
+    def __init__(self, tagged: DataFrame, ranges: Sequence[BatchRange], limits: Limits) -> None:
         self._topics = {tag_of(part.topic): part.topic for part in ranges}
         reasons = [*_reasons(tagged.schema, limits)]
         self._bad = tagged.withColumn(_REASON, sql.coalesce(*reasons)) if reasons else None

@@ -19,7 +19,8 @@ from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import BadRecord, Preview
 from kzconsumer_spark.columns.shaping import BadPosition, Shaping
 from kzconsumer_spark.pipe.messages import Failed, PreviewRequest, encode
-from kzconsumer_spark.ranges.batch import SCHEMA, read_spool
+from kzconsumer_spark.pipe.spark_settings import location
+from kzconsumer_spark.ranges.batch import SCHEMA
 from kzconsumer_spark.worker.spark_session import build_session, start_java, take_pipes
 from kzconsumer_spark.worker.worker_main import reason_of
 
@@ -45,8 +46,9 @@ def shape(request: PreviewRequest) -> Preview:
     session = build_session(request.start, start_java(request.start))
     # Nothing is quarantined, so no directory is needed.
     shaping = Shaping(session, msgspec.structs.replace(request.start.columns, quarantine=None), SCHEMA)
-    spool = read_spool(session, request.ranges).withColumns({name: F.col(of) for name, of in _ORDER.items()})
-    frame, bad = shaping.preview(spool, MOST_BAD)
+    records = session.read.schema(SCHEMA).parquet(*map(location, request.files))
+    ordered = records.withColumns({name: F.col(of) for name, of in _ORDER.items()})
+    frame, bad = shaping.preview(ordered, MOST_BAD)
     return previewed(frame.orderBy(*_ORDER).drop(*_ORDER), bad)
 
 

@@ -1,28 +1,23 @@
 """The streaming query whose foreachBatch writes batches.
 
-Its source is Spark's file source over a `StreamDirectory`, or a `RangeStream` if executors fetch: a batch of ours is
-what the source finds next, so the frame of foreachBatch is the batch, and what Spark counts and shows of the query is
-true of it. The daemon's plans and the destination's ledger decide what is written, never Spark's checkpoint: checkpoint
-and directory are new for each query, and after a failure, or after many batches that came as files, the worker makes a
-new query. So no query reads what an earlier one left.
+Its source is a `RangeStream`: a batch of ours is what the source finds next, so the frame of foreachBatch is the batch,
+and what Spark counts and shows of the query is true of it. The daemon's plans and the destination's ledger decide what
+is written, never Spark's checkpoint: checkpoint and directory are new for each query, and after a failure the worker
+makes a new query. So no query reads what an earlier one left.
 """
 
 from __future__ import annotations
 
-import math
 import queue
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
-from urllib.parse import unquote
+from typing import Any, Final, TypeAlias
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PythonException
@@ -30,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from kzconsumer.display import some
-from kzconsumer.errors import ConfigError, DestinationWentBackError
+from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.records.contents import Contents
 from kzconsumer.sinks.interface import RecordsRejectedError
@@ -44,25 +39,16 @@ from kzconsumer_spark.executors.fetching import (
     rejected_in,
 )
 from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
-from kzconsumer_spark.pipe.messages import Done, Failed, Progress, RunBatch, SpooledRange, StartWorker
-from kzconsumer_spark.pipe.spark_settings import is_cluster, location
+from kzconsumer_spark.pipe.messages import BatchRange, Done, Failed, Progress, RunBatch
+from kzconsumer_spark.pipe.spark_settings import location
 from kzconsumer_spark.ranges.batch import SCHEMA, SparkBatch
-from kzconsumer_spark.worker.range_stream import RangeStream, SpoolStream
+from kzconsumer_spark.worker.range_stream import RangeStream
 from kzconsumer_spark.worker.range_writers import refuses_content
 from kzconsumer_spark.worker.spark_session import Tracebacks
 
 _LOOK_SECONDS: Final = 0.5
-_MOST_BATCHES: Final = 1000  # Spark's list of the files that a query has read only grows
 
 Write: TypeAlias = Callable[[SparkBatch], WriteResult]
-
-
-class _Stream(Protocol):
-    """A source of a query, which finds one batch after the other."""
-
-    def frame(self) -> DataFrame: ...
-
-    def publish(self, ranges: Sequence[SpooledRange]) -> None: ...
 
 
 class RangeQuery:
@@ -74,21 +60,18 @@ class RangeQuery:
         directory: Path,
         next_batch: int,
         tracebacks: Tracebacks,
+        kafka: KafkaRegistry,
         name: str = "kzconsumer",
-        kafka: KafkaRegistry | None = None,
     ) -> None:
-        """`directory` is made. `name` is what Spark shows of the query. With `kafka` executors fetch."""
+        """`directory` is made. `name` is what Spark shows of the query."""
         self.next_batch = next_batch
-        self._left = _MOST_BATCHES if kafka is None else math.inf
         self._session = session
         self._directory = directory
         self._tracebacks = tracebacks
         self._asked: queue.SimpleQueue[tuple[RunBatch, Write]] = queue.SimpleQueue()
         self._outcomes: queue.SimpleQueue[Done | Failed] = queue.SimpleQueue()
         self._nothing = session.createDataFrame([], SCHEMA)
-        place = directory / "stream"
-        self._fetched = RangeStream(session, place, kafka) if kafka is not None else None
-        self._stream: _Stream = self._fetched or SpoolStream(session, place)
+        self._stream = RangeStream(session, directory / "stream", kafka)
         self._query = (
             self._stream.frame()
             .writeStream.queryName(name)
@@ -104,7 +87,7 @@ class RangeQuery:
 
     def takes(self, batch: RunBatch) -> bool:
         """Whether `run` may be called with it; otherwise it needs a new query."""
-        return batch.number == self.next_batch and self._left > 0
+        return batch.number == self.next_batch
 
     def run(self, batch: RunBatch, write: Write) -> Done | Failed:
         """Have Spark run a batch by `write`; returns when that is over, or the query without having begun it.
@@ -113,7 +96,6 @@ class RangeQuery:
         """
         assert self.takes(batch)
         self.next_batch += 1
-        self._left -= 1
         if not any(part.records for part in batch.ranges):
             try:
                 return self._written(batch, write, self._nothing)
@@ -152,14 +134,14 @@ class RangeQuery:
             self._outcomes.put(failure(batch, error))
             raise
 
-    def _contents(self, stream: RangeStream, batch: RunBatch) -> Mapping[TopicPartition, Contents]:
+    def _contents(self, batch: RunBatch) -> Mapping[TopicPartition, Contents]:
         spans = [span for part in batch.ranges for span in part.spans]
-        return whole(spans, stream.accounts(self._query)) if spans else {}
+        return whole(spans, self._stream.accounts(self._query)) if spans else {}
 
     def _written(self, batch: RunBatch, write: Write, frame: DataFrame) -> Done:
         began = time.monotonic()
         try:
-            contents = None if self._fetched is None else partial(self._contents, self._fetched, batch)
+            contents = partial(self._contents, batch)
             written = write(SparkBatch(batch.number, frame, batch.ranges, batch.follows, batch.is_trial, contents))
         except BaseException as error:
             self._tracebacks.report(batch.number, error)
@@ -280,43 +262,13 @@ class _Report(msgspec.Struct, rename="camel"):
 # The first batch of a session: the first use of everything takes Spark seconds, later ones milliseconds.
 
 
-def warm_up(start: StartWorker, session: SparkSession, query: RangeQuery) -> None:
-    """Run a batch of one row; if executors fetch, one without rows, which shows whether they can import what they need.
-
-    Raises ConfigError, RuntimeError.
-    """
-    if start.kafka is not None:
-        _run(query, _nowhere(0, None), _write_nothing)
-        return
-    place = f"{start.spool}/{Path(start.scratch).name}" if is_cluster(start.master) else start.scratch
-    first, second = (f"{place}/{name}" for name in ("warm-1", "warm-2"))
-    if is_cluster(start.master):
-        session.range(0, 1, numPartitions=1).selectExpr("id as offset").write.parquet(location(first))
-        first = unquote(*session.read.schema(SCHEMA).parquet(location(first)).inputFiles())
-    else:  # a job less: a third of the warm-up
-        pq.write_table(pa.table({"offset": [0]}), first)
-
-    def write(batch: SparkBatch) -> WriteResult:
-        batch.frame.write.parquet(location(second))
-        return WriteResult(1, 1, 0)
-
-    _run(query, _nowhere(1, first), write)
-    if is_cluster(start.master) and session.read.schema(SCHEMA).parquet(location(second)).count() != 1:
-        raise ConfigError([f"[sink.options] spool: what executors of {start.master} write to {place} is not there"])
-
-
-def _run(query: RangeQuery, part: SpooledRange, write: Write) -> None:
-    outcome = query.run(RunBatch(number=query.next_batch, ranges=(part,)), write)
+def warm_up(query: RangeQuery) -> None:
+    """Run a batch without rows, which shows whether executors can import what they need. Raises RuntimeError."""
+    spans = (OffsetRange("", 0, 0, 0),)  # of no topic
+    part = BatchRange(topic="", partition=0, first=0, until=0, incarnation=0, epoch=0, records=1, spans=spans)
+    outcome = query.run(RunBatch(number=query.next_batch, ranges=(part,)), _write_nothing)
     if isinstance(outcome, Failed):
         raise RuntimeError(outcome.error)
-
-
-def _nowhere(until: int, file: str | None) -> SpooledRange:
-    """A range of no topic."""
-    spans = (OffsetRange("", 0, 0, until),)
-    return SpooledRange(
-        topic="", partition=0, first=0, until=until, incarnation=0, epoch=0, records=1, file=file, spans=spans
-    )
 
 
 def _write_nothing(batch: SparkBatch) -> WriteResult:

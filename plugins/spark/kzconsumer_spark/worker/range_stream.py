@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
-import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
@@ -20,75 +18,8 @@ from kzconsumer.registry.claim_record import Spans
 from kzconsumer_spark.executors.accounts import COLUMN, NotWholeError, PartAccount, part_accounts
 from kzconsumer_spark.executors.fetching import NAME, PublishedBatch, PublishedBatches, RangeSource, split
 from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
-from kzconsumer_spark.pipe.messages import SpooledRange
-from kzconsumer_spark.pipe.spark_settings import location
-from kzconsumer_spark.ranges.batch import SCHEMA, Permission, SparkBatch
-
-# The batches of a query that reads the spool: a directory without data, only a log that lists the files of each
-# batch.
-#
-# It is the log that Spark's file sink keeps of its output and that Spark's file source reads in place of a listing.
-# An entry appears by one rename, so Spark sees all files of a batch or none, wherever they are; each poll of the
-# query reads one small local file.
-
-#: Files need not be in the directory itself.
-_SOURCE_OPTIONS: Final = {"recursiveFileLookup": "true"}
-_VERSION: Final = "v1"
-_UNRESERVED: Final = "/:+@=,;!$&'()*"
-
-
-class _File(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A file as Spark's log has it. Spark asks the file system for its size when it reads it."""
-
-    path: str
-    modification_time: int
-    size: int = 0
-    is_dir: bool = False
-    block_replication: int = 1
-    block_size: int = 0
-    action: str = "add"
-
-
-class SpoolStream:
-    """For one query. Made at `path`, without a batch."""
-
-    def __init__(self, session: SparkSession, path: Path) -> None:
-        self._session = session
-        self._directory = StreamDirectory(path)
-
-    def frame(self) -> DataFrame:
-        path = location(self._directory.path)
-        return self._session.readStream.schema(SCHEMA).options(**_SOURCE_OPTIONS).parquet(path)
-
-    def publish(self, ranges: Iterable[SpooledRange]) -> None:
-        """Let the query find the files of these ranges."""
-        self._directory.publish([part.file for part in ranges if part.file is not None])
-
-
-class StreamDirectory:
-    """Made at `path`, without a batch. Needs `pipe.spark_settings.STREAM` in the session."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._log = path / "_spark_metadata"
-        self._log.mkdir(parents=True)
-        self._numbers = count()
-        self.publish(())
-
-    def publish(self, files: Sequence[str]) -> None:
-        """Let the query find these files, and no longer those before: paths, or URIs as Spark names them."""
-        number = next(self._numbers)
-        # The source ignores files that are much older than the latest one: what counts here is the order.
-        entries = [msgspec.json.encode(_File(path=_uri(file), modification_time=number)) for file in files]
-        staged = self.path / "next"
-        staged.write_bytes(b"\n".join([_VERSION.encode(), *entries]))
-        staged.rename(self._log / f"{number}.compact")
-        # A poll may have listed the previous one and be about to read it.
-        (self._log / f"{number - 2}.compact").unlink(missing_ok=True)
-
-
-def _uri(file: str) -> str:
-    return Path(file).as_uri() if file.startswith("/") else quote(file, safe=_UNRESERVED)
+from kzconsumer_spark.pipe.messages import BatchRange
+from kzconsumer_spark.ranges.batch import Permission, SparkBatch
 
 
 class TopicsLease:
@@ -101,7 +32,7 @@ class TopicsLease:
         self._lease = lease
         self._registry = registry
         self._record = record
-        self._fetched: list[SpooledRange] = []
+        self._fetched: list[BatchRange] = []
         self._contents: Callable[[], Mapping[TopicPartition, Contents]] = dict
         self._recorded = False
 
@@ -156,7 +87,7 @@ class RangeStream:
         observed = frame.observe(_METRIC, sql.collect_set(COLUMN).alias(COLUMN))
         return observed.where(sql.col("offset").isNotNull()).drop(COLUMN)
 
-    def publish(self, ranges: Sequence[SpooledRange]) -> None:
+    def publish(self, ranges: Sequence[BatchRange]) -> None:
         """Let the query find these ranges."""
         epochs = {part.range.topic_partition: part.leader_epoch for part in ranges}
         spans = [span for part in ranges for span in part.spans]

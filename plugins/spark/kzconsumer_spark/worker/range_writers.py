@@ -23,8 +23,8 @@ from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.target import target_at
 from kzconsumer_files.writer import TargetWriter, WriteResult
 from kzconsumer_spark.destinations.function_batch import FunctionBatch, function_range, require_done, takes_batch
-from kzconsumer_spark.pipe.messages import RangesRead, Recorded, RunBatch, SpooledRange, StepDone, ToFiles
-from kzconsumer_spark.ranges.batch import Permission, RowShaping, SparkBatch
+from kzconsumer_spark.pipe.messages import BatchRange, RangesRead, Recorded, RunBatch, StepDone, ToFiles
+from kzconsumer_spark.ranges.batch import Permission, RowShaping, SparkBatch, require_all
 from kzconsumer_spark.ranges.files import RangeFiles
 
 
@@ -54,8 +54,9 @@ class FilesDestination:
     def close(self) -> None:
         self._writer.close()
 
-    def _stage(self, batch: SparkBatch, ranges: Sequence[SpooledRange], output: Path) -> list[StagedRange]:
+    def _stage(self, batch: SparkBatch, ranges: Sequence[BatchRange], output: Path) -> list[StagedRange]:
         staged, columns = self._files.stage(batch.rows(ranges), ranges, output)
+        _require_all(batch, staged, self._files)
         self._take(columns, whole=False)
         return staged
 
@@ -63,6 +64,11 @@ class FilesDestination:
         if columns != self._columns:
             self._target.take_columns(columns.json(), whole=whole)
             self._columns = columns
+
+
+def _require_all(batch: SparkBatch, staged: Sequence[StagedRange], files: RangeFiles) -> None:
+    rows = {TopicPartition(each.part.topic, each.part.partition): each.rows for each in staged}
+    require_all(batch, rows, files.shaping)
 
 
 # A table as the worker's destination: ranges as Parquet files that Spark writes, committed to the table at once.
@@ -82,7 +88,7 @@ class TableTarget(Protocol[_Table]):
         """The table as it is now."""
         ...
 
-    def missing(self, table: _Table, ranges: Sequence[SpooledRange]) -> list[SpooledRange]:
+    def missing(self, table: _Table, ranges: Sequence[BatchRange]) -> list[BatchRange]:
         """The ranges that the table does not have; the others are durable. Raises KeptAside, Overtaken."""
         ...
 
@@ -127,6 +133,7 @@ class TableDestination(Generic[_Table]):
         columns = None
         if with_rows := [part for part in missing if part.records]:
             files, kinds = self._files.stage(batch.rows(with_rows), with_rows, output)
+            _require_all(batch, files, self._files)
             staged += files
             columns = kinds.json()
         published = self._target.publish(table, staged, attempt, columns, self._lease.require_whole, batch.follows)

@@ -100,8 +100,9 @@ def run(start: StartWorker, commands: BinaryIO, events: BinaryIO, java: Future[J
     say = _speaker(events)
     steps = StepRecorder(say)
     threading.Thread(target=_listen, args=(commands, lease, inbox, steps), daemon=True).start()
-    kafka = KafkaRegistry(start.kafka) if start.kafka is not None else None
-    permission = TopicsLease(lease, kafka, steps.record_read) if kafka is not None else lease
+    assert start.kafka is not None
+    kafka = KafkaRegistry(start.kafka)
+    permission = TopicsLease(lease, kafka, steps.record_read)
     stages = _Stages()
     try:
         gateway = java.result()
@@ -112,8 +113,8 @@ def run(start: StartWorker, commands: BinaryIO, events: BinaryIO, java: Future[J
         destination = _destination(start, session, permission, shaping, steps)
         stages.end("destination")
         tracebacks = Tracebacks()
-        query = RangeQuery(session, _query_directory(start), start.next_batch - 1, tracebacks, start.name, kafka)
-        warm_up(start, session, query)
+        query = RangeQuery(session, _query_directory(start), start.next_batch - 1, tracebacks, kafka, start.name)
+        warm_up(query)
         stages.end("warm_up")
         session.streams.addListener(ProgressReports(say, warm_up=query.run_id))
     except BaseException as error:
@@ -127,8 +128,7 @@ def run(start: StartWorker, commands: BinaryIO, events: BinaryIO, java: Future[J
     failed = False
 
     def write(batch: SparkBatch) -> WriteResult:
-        if isinstance(permission, TopicsLease):
-            permission.begin(batch)
+        permission.begin(batch)
         permission.require()
         try:
             shaping.is_trial = batch.is_trial
@@ -144,7 +144,7 @@ def run(start: StartWorker, commands: BinaryIO, events: BinaryIO, java: Future[J
             if failed or not query.takes(batch):
                 query.stop()
                 try:
-                    query = RangeQuery(session, _query_directory(start), batch.number, tracebacks, start.name, kafka)
+                    query = RangeQuery(session, _query_directory(start), batch.number, tracebacks, kafka, start.name)
                 except KzConsumerError as error:  # of the cluster; Spark is as it was
                     failed = True
                     say(Failed(number=batch.number, error=first_line(error)))
