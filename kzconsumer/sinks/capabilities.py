@@ -22,7 +22,6 @@ from kzconsumer.sinks.interface import (
     Accountable,
     Batch,
     Checkable,
-    Preparing,
     Previewing,
     Pulling,
     RangeData,
@@ -36,7 +35,7 @@ from kzconsumer.sinks.interface import (
 # Why an object cannot be used as a sink, found before it is entered.
 
 _ENTERING: dict[str, tuple[str, ...]] = {"__aenter__": (), "__aexit__": ("kind", "error", "trace")}
-_OPTIONAL = {"has": ("ranges",), "set_aside": ("part", "records"), "prepare": ("batch",), "asked": ()}
+_OPTIONAL = {"has": ("ranges",), "set_aside": ("part", "records"), "asked": ()}
 # Of a replayable sink alone.
 _REPLAYING = ("has", "set_aside", "remembers")
 
@@ -137,7 +136,6 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """The destination's name in errors; may be empty."""
     remembers: Callable[[], bool]
     """See `Destination.remembers`."""
-    prepare: Callable[[Batch], Awaitable[None]] | None
     asked: Callable[[], Awaitable[None]] | None
     set_aside: Callable[[RangeIdentity, int], Awaitable[bool]] | None
     trial: Callable[[Batch], Awaitable[None]] | None
@@ -163,7 +161,6 @@ def capabilities(sink: Sink) -> Capabilities:
         destination=cast(Destination, sink) if replayable else None,
         described=lambda: getattr(sink, "destination", ""),
         remembers=lambda: bool(getattr(sink, "remembers", False)),
-        prepare=sink.prepare if isinstance(sink, Preparing) else None,
         asked=sink.asked if isinstance(sink, Pulling) else None,
         set_aside=sink.set_aside if isinstance(sink, SettingAside) else None,
         trial=sink.trial if replayable and isinstance(sink, Trying) else None,

@@ -279,19 +279,6 @@ class Sink(Protocol):
 
 
 @runtime_checkable
-class Preparing(Protocol):
-    """A sink that does work ahead of `write`, such as spooling.
-
-    `prepare` is called with the next batch while `write` runs with the one before, never with two ahead. `write` then
-    gets that batch, or the rest of it if partitions have been lost, or a later one if all have: at the next `prepare`
-    discard what is still unwritten. Before that, a failed batch may be written again. The ranges are not planned yet:
-    nothing may reach the destination. An exception of `prepare` is logged, and `write` is called nevertheless.
-    """
-
-    async def prepare(self, batch: Batch) -> None: ...
-
-
-@runtime_checkable
 class Pulling(Protocol):
     """A sink that takes a batch only when something else asks it for one.
 

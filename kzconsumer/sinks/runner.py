@@ -1,7 +1,7 @@
-"""Writes the records of all streams of a member to its sink: collect, cut, prepare, plan, write, commit.
+"""Writes the records of all streams of a member to its sink: collect, cut, plan, write, commit.
 
-The next batch is collected (and prepared, if the sink does that) while one is written. When it is full, the queues fill
-and fetching pauses: that is the backpressure of a slow sink. A record is processed once `write` has returned.
+The next batch is collected while one is written. When it is full, the queues fill and fetching pauses: that is the
+backpressure of a slow sink. A record is processed once `write` has returned.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Literal, NamedTuple
 
@@ -19,7 +19,7 @@ from anyio.abc import TaskStatus
 
 from kzconsumer.clock import now
 from kzconsumer.counters import Timing
-from kzconsumer.errors import CoordinatorError, KzConsumerError, SessionExpiredError, ZooKeeperError
+from kzconsumer.errors import CoordinatorError, SessionExpiredError, ZooKeeperError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.offsets.progress import Progress
 from kzconsumer.settings.sections import BatchSettings
@@ -34,7 +34,7 @@ from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream, ManyQueues
 #: How many of the latest batches are kept.
 LAST = 20
 
-Stage = Literal["collect", "prepare", "wait", "plan", "write", "commit", "done"]
+Stage = Literal["collect", "wait", "plan", "write", "commit", "done"]
 
 
 class BatchStatus:
@@ -238,38 +238,28 @@ class SinkRunner:
             self._change.set()
 
     async def _write_batches(self) -> None:
-        following: _Cut | None = None
-
-        async def prepare_next() -> None:
-            nonlocal following
-            following = await self._next()
-
-        while not self._stopping and (cut := following or await self._next()) is not None:
-            following = None
+        while (cut := await self._next()) is not None:
             with anyio.CancelScope() as self._waiting:
                 await self._owned.lease.wait()
             if self._stopping:
                 return
-            async with anyio.create_task_group() as tasks:
-                batch, claims = await self._begin(cut)
-                if self._can.prepare is not None and cut.failed is None:
-                    tasks.start_soon(prepare_next)  # not sooner: `write` has yet to take what was prepared for it
-                if claims:
-                    with cut.status.during("write"):
-                        cut.status.written = await self._writer.write(batch, claims)
-                with cut.status.during("commit"):
-                    await self._commit()
-                if self._plans is not None:
-                    await self._plans.end(cut.batch, cut.owned)
-                cut.status.done()
-                self.batches.add(cut.status)
-                if cut.status.written:
-                    self._log(cut.status)
-                if cut.failed is not None:
-                    raise cut.failed
+            batch, claims = await self._begin(cut)
+            if claims:
+                with cut.status.during("write"):
+                    cut.status.written = await self._writer.write(batch, claims)
+            with cut.status.during("commit"):
+                await self._commit()
+            if self._plans is not None:
+                await self._plans.end(cut.batch, cut.owned)
+            cut.status.done()
+            self.batches.add(cut.status)
+            if cut.status.written:
+                self._log(cut.status)
+            if cut.failed is not None:
+                raise cut.failed
 
     async def _next(self) -> _Cut | None:
-        """The next batch, as soon as it is due; prepared, if the sink does that. None once stopping."""
+        """The next batch, as soon as it is due. None once stopping."""
         if self._stopping:
             return None
         with anyio.CancelScope() as self._waiting:
@@ -283,9 +273,6 @@ class SinkRunner:
             failed = None if self._builder else error  # replays go one by one: all that came before it is written
             self._signal_room()
             status = BatchStatus(batch, now() - began if math.isfinite(began) else 0.0)
-            if self._can.prepare is not None and batch.records:
-                with status.during("prepare"):
-                    await self._prepared(self._can.prepare, _with_records(batch))
         return None if self._stopping else _Cut(batch, owned, status, failed)
 
     async def _until_due(self) -> None:
@@ -294,13 +281,6 @@ class SinkRunner:
             self._change = anyio.Event()
             with anyio.move_on_after(left if math.isfinite(left) else None):
                 await self._change.wait()
-
-    async def _prepared(self, prepare: Callable[[Batch], Awaitable[None]], batch: Batch) -> None:
-        try:
-            with sink_failures(self._name):
-                await prepare(batch)
-        except KzConsumerError as error:
-            log.warning("preparing a batch failed, it is written unprepared", reason=str(error))
 
     async def _begin(self, cut: _Cut) -> tuple[Batch, list[Progress]]:
         """The part of a batch to be written, handed over and planned, and its claims; both empty if none is left."""

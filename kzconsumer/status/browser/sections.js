@@ -224,7 +224,7 @@ function showBatches() {
   say(at("batch"), present && present.stage !== "done"
     ? `${plural(present.records, "record")} of ${plural(present.ranges.length, "range")} at the stage “${present.stage}”.`
     : "No batch is being written.");
-  const stages = ["collect", "prepare", "wait", "plan", "write", "commit"];
+  const stages = ["collect", "wait", "plan", "write", "commit"];
   fill(
     at("batches-table"),
     [...ended].reverse().map((each, place) => ({

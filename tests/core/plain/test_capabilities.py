@@ -45,8 +45,6 @@ class Everything(Plain):
     async def set_aside(self, part: RangeIdentity, records: int) -> bool:
         return True
 
-    async def prepare(self, batch: Batch) -> None: ...
-
     def check(self) -> None: ...
 
 
@@ -60,7 +58,7 @@ def test_a_sink_that_only_writes() -> None:
         None,
     )
     assert (can.batch_bytes, can.due_records) == (sys.maxsize, sys.maxsize)
-    assert (can.prepare, can.set_aside, can.check, can.previews, can.accounts) == (None,) * 5
+    assert (can.set_aside, can.check, can.previews, can.accounts) == (None,) * 4
     assert destination_of("plain", can) is None
 
 
@@ -74,7 +72,7 @@ async def test_a_sink_with_all_capabilities() -> None:
     assert can.last_batch() == {"rows": 3}
     sink.status["page"] = "http://localhost"
     assert can.status() == {"page": "http://localhost"}
-    assert (can.prepare, can.set_aside, can.check) == (sink.prepare, sink.set_aside, sink.check)
+    assert (can.set_aside, can.check) == (sink.set_aside, sink.check)
     destination = destination_of("everything", can)
     assert str(destination) == "sink everything (a table)"
     assert destination is not None

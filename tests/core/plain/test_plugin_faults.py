@@ -103,7 +103,11 @@ SINK_FAULTS = [
     ("class Sink:", "class Sink:\n    batch_bytes = 0", 'Sink has a "batch_bytes" that is not a number of bytes: 0'),
     ("class Sink:", "class Sink:\n    due_records = 0", 'Sink has a "due_records" that is not a number of records: 0'),
     ("class Sink:", "class Sink:\n    async def check(self): ...", 'Sink has an async "check", which would never run'),
-    ("class Sink:", "class Sink:\n    def prepare(self, batch): ...", 'Sink has a "prepare" that is not async'),
+    (
+        "class Sink:",
+        "class Sink:\n    def set_aside(self, part, records): ...",
+        'Sink has a "set_aside" that is not async',
+    ),
 ]
 BUILDER_FAULTS = [
     ("options, context", "options", " cannot be called as (options, context): too many positional arguments"),

@@ -10,7 +10,6 @@ from typing import Self
 
 import anyio
 import pytest
-from structlog.testing import capture_logs
 
 from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, OffsetLostError, SessionExpiredError, SinkError, ZooKeeperError
@@ -284,6 +283,19 @@ async def test_no_batch_begins_without_the_lease() -> None:
         await until(lambda: claim.processed == 3)
 
 
+async def test_ranges_that_are_lost_while_their_batch_waits_for_the_lease_are_not_written() -> None:
+    lost, staying, queue, sink = progress(0), progress(1), ChunkQueue(1 << 20), Memory()
+    lease, released = LeaseInHand(held=False), list[str]()
+    put(queue, chunk(lost, 0, 2), chunk(staying, 0, 2))
+    async with running(runner_of(sink, Owned([lost, staying], lease=lease)), [queue]):
+        await asyncio.sleep(0.05)
+        lost.close(lambda: released.append("at once"))  # nothing was handed over, so the release does not wait
+        assert released == ["at once"]
+        lease.hold()
+        await until(lambda: staying.processed == 2)
+    assert sink.ranges == [(1, 0, 2)]
+
+
 async def test_stop_does_not_wait_for_the_lease() -> None:
     claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory()
     put(queue, chunk(claim, 0, 3))
@@ -529,37 +541,6 @@ async def test_a_replay_that_is_lost_before_its_turn_does_not_block_the_stream()
     assert sink.ranges == [(1, 0, 4), (1, 4, 8)]
 
 
-class Preparing(Memory):
-    """A sink that prepares, and records what it had to prepare and when."""
-
-    def __init__(self, error: BaseException | None = None, *, open_gate: bool = True) -> None:
-        super().__init__(error, open_gate=open_gate)
-        self.prepared: list[Batch] = []
-        self.unready: Exception | None = None
-
-    async def prepare(self, batch: Batch) -> None:
-        if self.unready is not None:
-            raise self.unready
-        self.prepared.append(batch)
-        self.events.append("prepare")
-
-
-async def test_the_next_batch_is_prepared_while_one_is_written_and_no_more() -> None:
-    claim, queue, sink = progress(), ChunkQueue(1 << 20), Preparing(open_gate=False)
-    put(queue, *(chunk(claim, first, first + 5) for first in range(0, 40, 5)))
-    waiting = queue.filled[0]
-    async with running(runner_of(sink, records=10, time=60), [queue]):
-        await until(lambda: len(sink.prepared) == 2)
-        await asyncio.sleep(0.02)
-        # 0..9 are being written, 10..19 prepared, 20..29 collected; the queue holds the rest back, and so the fetchers.
-        assert queue.filled[0] == waiting - 6
-        assert (len(sink.prepared), claim.consumed) == (2, 10), "a prepared batch does not delay a release"
-        sink.gate.set()
-        await until(lambda: claim.processed == 40)
-    assert [part[1:] for part in sink.ranges] == [(0, 10), (10, 20), (20, 30), (30, 40)]
-    assert [batch.ranges for batch in sink.prepared] == [batch.ranges for batch in sink.batches]
-
-
 class Asking(Memory):
     """A sink that takes a batch when a test sets `wants_one`."""
 
@@ -597,43 +578,8 @@ async def test_stop_does_not_wait_until_the_sink_is_asked() -> None:
     assert sink.events == ["enter", "exit"]
 
 
-async def test_ranges_lost_after_being_prepared_are_not_written() -> None:
-    lost, staying, queue, sink = progress(0), progress(1), ChunkQueue(1 << 20), Preparing(open_gate=False)
-    commits = Owned([lost, staying])
-    put(queue, chunk(staying, 0, 4), chunk(lost, 0, 2), chunk(staying, 4, 6))
-    async with running(runner_of(sink, commits, records=4, time=60), [queue]):
-        await until(lambda: len(sink.prepared) == 2)
-        released: list[str] = []
-        lost.close(lambda: released.append("at once"))  # an orderly release does not have to wait for prepared batches
-        assert released == ["at once"]
-        sink.gate.set()
-        await until(lambda: staying.processed == 6)
-    assert sink.ranges == [(1, 0, 4), (1, 4, 6)]
-    assert commits.made[-1] == [0, 6]
-
-
-async def test_a_prepared_batch_that_is_entirely_lost_is_skipped() -> None:
-    lost, staying, queue, sink = progress(0), progress(1), ChunkQueue(1 << 20), Preparing(open_gate=False)
-    put(queue, chunk(staying, 0, 4), chunk(lost, 0, 4), chunk(staying, 4, 8))
-    async with running(runner_of(sink, records=4, time=60), [queue]):
-        await until(lambda: len(sink.prepared) == 2)
-        lost.close()
-        sink.gate.set()
-        await until(lambda: staying.processed == 8)
-    assert sink.ranges == [(1, 0, 4), (1, 4, 8)]
-
-
-async def test_a_batch_that_cannot_be_prepared_is_still_written() -> None:
-    claim, queue, sink = progress(), ChunkQueue(1 << 20), Preparing()
-    sink.unready = OSError("the disk is full")
-    put(queue, *(chunk(claim, first, first + 5) for first in range(0, 20, 5)))
-    async with running(runner_of(sink, records=5, time=60), [queue]):
-        await until(lambda: claim.processed == 20)
-    assert len(sink.batches) == 4
-
-
 async def test_a_replayable_sinks_next_batch_is_planned_only_when_this_one_is_committed() -> None:
-    claim, queue, sink = progress(), ChunkQueue(1 << 20), Preparing(open_gate=False)
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory(open_gate=False)
     steps: list[object] = []
 
     class Planned(Owned):
@@ -644,7 +590,7 @@ async def test_a_replayable_sinks_next_batch_is_planned_only_when_this_one_is_co
     runner = planning(sink, Planned([claim]), records=5)
     put(queue, chunk(claim, 0, 5), chunk(claim, 5, 10))
     async with running(runner, [queue]):
-        await until(lambda: len(sink.prepared) == 2)
+        await until(sink.writing.is_set)
         await asyncio.sleep(0.02)
         assert steps == [([(0, 5)], [])]
         assert runner.status is not None
@@ -652,71 +598,8 @@ async def test_a_replayable_sinks_next_batch_is_planned_only_when_this_one_is_co
         sink.gate.set()
         await until(lambda: claim.processed == 10)
         await until(lambda: runner.status is not None and runner.status.stage == "done")
-        assert list(runner.status.seconds) == ["collect", "wait", "prepare", "plan", "write", "commit"]
+        assert list(runner.status.seconds) == ["collect", "wait", "plan", "write", "commit"]
     assert steps[1] == ([(5, 10)], [[5]])
-
-
-async def test_a_prepared_batch_is_written_before_the_next_one_is_prepared() -> None:
-    """Planning takes a round trip and the next batch is due: a sink prepares at most one batch ahead."""
-    claim, queue, sink = progress(), ChunkQueue(1 << 20), Preparing()
-    prepared: list[int] = []
-
-    class Planned(Owned):
-        async def plan(self, plans: Mapping[Progress, Plan]) -> list[Progress]:
-            await asyncio.sleep(0.01)
-            prepared.append(len(sink.prepared))
-            return list(plans)
-
-    runner = planning(sink, Planned(), records=5)
-    put(queue, *(chunk(claim, first, first + 5) for first in range(0, 20, 5)))
-    async with running(runner, [queue]):
-        await until(lambda: claim.processed == 20)
-    assert prepared == [1, 2, 3, 4]
-
-
-async def test_stop_ends_preparation_and_writes_none_of_it() -> None:
-    claim, queue, sink = progress(), ChunkQueue(1 << 20), Preparing(open_gate=False)
-    put(queue, chunk(claim, 0, 5), chunk(claim, 5, 10))
-    runner = runner_of(sink, records=5, time=60)
-    async with running(runner, [queue]) as task:
-        await until(lambda: len(sink.prepared) == 2)
-        stopping = asyncio.create_task(runner.stop(LIMIT))
-        await asyncio.sleep(0.02)
-        sink.gate.set()
-        async with asyncio.timeout(LIMIT):
-            await stopping
-            await task
-    assert sink.ranges == [(0, 0, 5)]
-
-
-async def test_stop_with_a_prepared_batch_does_not_wait_for_the_lease() -> None:
-    claim, queue, sink, lease = progress(), ChunkQueue(1 << 20), Preparing(open_gate=False), LeaseInHand()
-    put(queue, chunk(claim, 0, 5), chunk(claim, 5, 10))
-    runner = runner_of(sink, Owned(lease=lease), records=5, time=60)
-    async with running(runner, [queue]) as task:
-        await until(lambda: len(sink.prepared) == 2)
-        await asyncio.sleep(0.02)  # and the preparation has ended
-        lease.lose()
-        stopping = asyncio.create_task(runner.stop(60))
-        await asyncio.sleep(0)
-        sink.gate.set()
-        async with asyncio.timeout(LIMIT):
-            await stopping
-            await task
-    assert sink.ranges == [(0, 0, 5)]
-
-
-@pytest.mark.parametrize("unready", [OSError("the disk is full"), OffsetLostError("gone")])
-async def test_an_exception_during_preparation_is_only_reported(unready: Exception) -> None:
-    claim, queue, sink = progress(), ChunkQueue(1 << 20), Preparing()
-    sink.unready = unready
-    put(queue, chunk(claim, 0, 5))
-    with capture_logs() as logs:
-        async with running(runner_of(sink, records=5, time=60), [queue]):
-            await until(lambda: claim.processed == 5)
-    (entry,) = [each for each in logs if each["event"] == "preparing a batch failed, it is written unprepared"]
-    assert entry["log_level"] == "warning"
-    assert str(unready) in entry["reason"]
 
 
 async def test_replays_and_collected_records_are_written_before_a_stream_fails() -> None:
