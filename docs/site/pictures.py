@@ -1,16 +1,26 @@
 """Writes the drawings of the pages, `docs/images/*.svg`: `python docs/site/pictures.py`. A test finds a stale one.
 
 Colours follow the reader's scheme (light or dark). A drawing has its own background, so it is also legible on a page
-whose scheme was chosen by hand.
+whose scheme was chosen by hand. The screen of `kzconsumer top` is made by the product's own code, of what two daemons
+served in a real run (top.json): so it changes when the screen does.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from rich.console import Console
+from rich.segment import Segment
+
+from kzconsumer_tools.tables.top_screen import View, picture
+from kzconsumer_tools.top_feed import Address, DaemonFeed
+
 IMAGES = Path(__file__).parents[1] / "images"
 WIDTH = 800
+COLUMNS, CELL, LINE = 95, 7.8, 20
+"""Of a terminal: characters, and pixels of one."""
 STYLE = """
   text { font: 16px system-ui, -apple-system, "Segoe UI", "Noto Sans", "DejaVu Sans", sans-serif; fill: #1f2328 }
   .title { font-weight: 600 } .heading { font-size: 17px; font-weight: 600 }
@@ -21,6 +31,9 @@ STYLE = """
   .moved { fill: #fff1cc; stroke: #9a6700 } .group { fill: none; stroke: #6e7781; stroke-dasharray: 6 4 }
   .line { fill: none; stroke: #0969da; stroke-width: 2 } .head { fill: #0969da }
   .fault { fill: none; stroke: #9a6700; stroke-width: 2; stroke-dasharray: 6 4 } .faulthead { fill: #9a6700 }
+  .cell { font: 13px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; white-space: pre }
+  .cell.title { font-weight: 700 }
+  .red { fill: #b42318 } .yellow { fill: #805300 } .green { fill: #146c2e } .dim { fill: #57606a }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3 } .note { fill: #a3adb8 } .label { fill: #79c0ff }
     .page { fill: #0d1117; stroke: #30363d } .rule { stroke: #30363d }
@@ -28,6 +41,7 @@ STYLE = """
     .kept { fill: #0c2d6b; stroke: #58a6ff } .done { fill: #033a16; stroke: #3fb950 }
     .moved { fill: #4b2900; stroke: #d29922 } .group { stroke: #8b949e }
     .line { stroke: #58a6ff } .head { fill: #58a6ff } .fault { stroke: #d29922 } .faulthead { fill: #d29922 }
+    .red { fill: #ff8a80 } .yellow { fill: #e3b341 } .green { fill: #56d364 } .dim { fill: #a3adb8 }
   }
 """
 MARKER = (
@@ -65,6 +79,22 @@ class Drawing:
 
     def rule(self, y: float) -> None:
         self._parts.append(f'<path class="rule" d="M24 {y:g}H{WIDTH - 24}"/>')
+
+    def cells(self, line: int, segments: list[Segment]) -> None:
+        """A line of a terminal; each text takes its columns, whatever font the reader has."""
+        column = 0
+        for text, style, _ in segments:
+            if shown := text.strip():
+                place = column + len(text) - len(text.lstrip())
+                kinds = ["cell"]
+                if style is not None:
+                    kinds += [style.color.name] if style.color is not None and not style.color.is_default else []
+                    kinds += ["dim"] if style.dim else ["title"] if style.bold else []
+                self._parts.append(
+                    f'<text class="{" ".join(kinds)}" x="{24 + place * CELL:.1f}" y="{34 + line * LINE}" '
+                    f'textLength="{len(shown) * CELL:.1f}" xml:space="preserve">{escape(shown)}</text>'
+                )
+            column += len(text)
 
     def svg(self) -> str:
         return (
@@ -200,7 +230,27 @@ def range_states() -> str:
     return drawing.svg()
 
 
-PICTURES = {"architecture.svg": architecture, "rebalance.svg": rebalance, "range-states.svg": range_states}
+def top() -> str:
+    daemons = []
+    for each in json.loads((Path(__file__).parent / "top.json").read_text()):
+        feed = DaemonFeed(Address(each["address"]))
+        feed.documents, feed.lost, feed.reason = each["documents"], each["lost"], each["reason"] or ""
+        daemons.append(feed)
+    console = Console(width=COLUMNS, force_terminal=True, color_system="standard", legacy_windows=False)
+    lines = console.render_lines(picture(daemons, 42, COLUMNS, View()), console.options)
+    title = "kzconsumer top: of three daemons one is unhealthy, one not reachable, one healthy"
+    drawing = Drawing(title, 38 + LINE * len(lines))
+    for number, segments in enumerate(lines):
+        drawing.cells(number, segments)
+    return drawing.svg()
+
+
+PICTURES = {
+    "architecture.svg": architecture,
+    "rebalance.svg": rebalance,
+    "range-states.svg": range_states,
+    "top.svg": top,
+}
 
 if __name__ == "__main__":
     for name, draw in PICTURES.items():

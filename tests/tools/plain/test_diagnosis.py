@@ -27,8 +27,8 @@ from kzconsumer_tools.groups.diagnosis import (
     verified,
     verify,
 )
-from kzconsumer_tools.groups.group_lag import LogRange
-from kzconsumer_tools.groups.group_nodes import GroupNodes, members_present
+from kzconsumer_tools.groups.group_lag import LogRange, partitions_of
+from kzconsumer_tools.groups.group_nodes import GroupNodes, KnownTopic, facts, members_present
 from kzconsumer_tools.node_changes import SavedNode
 from kzconsumer_tools.tables.group_tables import verified_table
 from tests.core.plain.test_troubleshooting import PAGE, anchors
@@ -243,3 +243,16 @@ def test_the_nodes_of_a_topic_that_no_broker_reports_are_kept_and_original_membe
     alone = msgspec.structs.replace(known, registrations={})
     assert [each.kind for each in leftovers(alone)] == ["topic_gone"]
     assert leftovers(msgspec.structs.replace(alone, from_brokers=True)) == []
+
+
+def test_owners_of_a_topic_that_may_not_be_described_differ_from_no_assignment() -> None:
+    """Its partitions are those that have an owner or an offset; how many there are is not known."""
+    owners = {"closed/0": node("m-0", OURS), "closed/1": node("m-0", OURS)}
+    nodes = group({"m": ours(closed=1)}, owners, {"closed/2": node("4")})
+    cases: list[tuple[bool, set[str]]] = [(True, set()), (False, {"owner_not_as_computed", "topic_gone"})]
+    for hidden, found in cases:
+        known = msgspec.structs.replace(
+            nodes, topics={"closed": KnownTopic((), None, hidden=hidden)}, from_brokers=True
+        )
+        assert {each.kind for each in examine(known, {}, ASSIGNORS)} == found
+        assert [each.partition for each in partitions_of(facts(known))] == ([0, 1, 2] if hidden else [2])

@@ -165,6 +165,10 @@ async def foreign(cluster: Cluster, groups: list[str]) -> dict[str, Truth]:
                 for topic in there if b"static" in data else ():
                     for number in there[topic] if b'"%s"' % topic.encode() in data else ():
                         rows.setdefault((topic, number), None)
+            for topic in await children(f"/consumers/{group}/owners"):
+                if cluster.kraft and topic not in there and is_hidden(consumer, topic):
+                    for name in await children(f"/consumers/{group}/owners/{topic}"):
+                        rows.setdefault((topic, int(name)), None)
             hidden = {topic for topic, _ in rows if cluster.kraft and topic not in there and is_hidden(consumer, topic)}
             found[group] = await anyio.to_thread.run_sync(truth, rows, there, watermarks, hidden)
         return found
@@ -369,7 +373,7 @@ async def topic_of_two(cluster: Cluster, topic: str, broker: int = 1) -> None:
         await create_topic(cluster.connect, topic, 2)
         return
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    (created,) = admin.create_topics([NewTopic(topic, replica_assignment=[[broker], [broker]])]).values()
+    (created,) = admin.create_topics([NewTopic(topic, 2, replica_assignment=[[broker], [broker]])]).values()
     await anyio.to_thread.run_sync(created.result, 30)
 
 

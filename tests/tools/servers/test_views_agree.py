@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -100,13 +101,21 @@ async def test_the_views_of_a_member_agree_in_every_state(
 ) -> None:
     """Two brokers, each the only one that has its half of the partitions."""
     name = "orders" if IMAGES is not None else unique
-    cluster = servers.cluster(unique, version, brokers=2)
+    zookeeper = servers.own_zookeeper(f"zookeeper-{unique}")
+    cluster = servers.cluster(unique, version, brokers=2, zookeeper=zookeeper)
     await create_topic(cluster.connect, name, PARTITIONS)
     table: list[tuple[str, str, Shown]] = []
 
     async def send(value: bytes, number: int, partitions: int = PARTITIONS) -> None:
         records = [Sent(partition, None, value) for partition in range(partitions) for _ in range(number)]
         await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, name, records)
+
+    async def suspend_zookeeper() -> None:
+        zookeeper.send_signal(signal.SIGSTOP)
+
+    async def resume_and_be_slow() -> None:
+        zookeeper.send_signal(signal.SIGCONT)
+        await send(b"poison", 5)
 
     async def stop_broker(number: int) -> None:
         await anyio.to_thread.run_sync(cluster.brokers[number].kill)
@@ -118,7 +127,8 @@ async def test_the_views_of_a_member_agree_in_every_state(
     states: list[tuple[str, Callable[[], Awaitable[object]], Shown]] = [
         ("empty logs", lambda: anyio.lowlevel.checkpoint(), Shown(0, 0, "healthy")),
         ("caught up", lambda: send(b"harmless", 25), Shown(0, 0, "healthy")),
-        ("slow sink", lambda: send(b"poison", 5), Shown(5 * PARTITIONS, 0, "unhealthy")),
+        ("zookeeper away", suspend_zookeeper, Shown(0, 0, "not examined")),
+        ("slow sink", resume_and_be_slow, Shown(5 * PARTITIONS, 0, "unhealthy")),
         ("no leader", lambda: stop_broker(2), Shown(5 * PARTITIONS, PARTITIONS // 2, "unhealthy")),
         ("cut off", lambda: stop_broker(1), Shown(5 * PARTITIONS, PARTITIONS, "unhealthy")),
     ]
@@ -138,7 +148,9 @@ async def test_the_views_of_a_member_agree_in_every_state(
                 table += [(state, view, shown) for view, shown in found.items()]
                 assert {view: shown for view, shown in found.items() if shown != expected} == {}, (state, expected)
                 if IMAGES is not None:
-                    await desk.page.set_viewport_size({"width": 1280, "height": 800})
+                    narrow = state == "zookeeper away"
+                    await desk.page.set_viewport_size({"width": 768 if narrow else 1280, "height": 800})
+                    await desk.page.emulate_media(color_scheme="dark" if narrow else "light")
                     await desk.page.wait_for_timeout(2500)
                     await desk.page.screenshot(path=IMAGES / f"status-page-{state.replace(' ', '-')}.png")
     print("\n".join(f"{state:<12} {view:<14} {shown}" for state, view, shown in table))

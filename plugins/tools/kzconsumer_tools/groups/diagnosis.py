@@ -226,7 +226,11 @@ def _other_owners(
     """Owners that differ from the assignment: the member has another view of the group, or runs another assignor."""
     if any(owner.whole for owner in known.owners.values()):
         return  # clients without threads assign partitions by rules of their own
-    owners = {partition: owner.thread for partition, owner in known.owners.items() if owner.kind == "member"}
+    owners = {
+        partition: owner.thread
+        for partition, owner in known.owners.items()
+        if owner.kind == "member" and partition.topic not in known.unreadable_topics  # whose partitions are not known
+    }
     claimed = _assignors_of_ours(nodes, known, owners)
     names = sorted(set(claimed.values()))
     if len(names) > 1:
