@@ -195,6 +195,7 @@ class Daemon:
             member=settings.group.id,
             cluster=await cluster_identity(settings),
             safe_until=lambda: self._lease.safe_until,
+            rate_limit=lambda: self.settings.fetch.rate_limit,
         )
         sink = configured_sink(settings, context)
         can = capabilities(sink)

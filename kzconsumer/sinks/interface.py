@@ -221,7 +221,7 @@ class SinkContext(msgspec.Struct, frozen=True, kw_only=True):
 
     `safe_until` gives the time on `kzconsumer.clock` until which no other member can own its partitions; after it a
     sink should not publish. `cluster` is the ZooKeeper connect string's chroot and `/cluster/id`. `settings` are all
-    those of the member, for a sink that fetches for itself.
+    those of the member at its start, for a sink that fetches for itself. `rate_limit` gives that of `[fetch]` now.
     """
 
     group: str
@@ -229,6 +229,7 @@ class SinkContext(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     safe_until: Callable[[], float]
     settings: Settings | None = None
+    rate_limit: Callable[[], int | None] | None = None
 
 
 class Sink(Protocol):

@@ -8,10 +8,13 @@ from __future__ import annotations
 import pickle
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
 import trustme
+from pyspark.sql import SparkSession
 
 from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.brokers.protocol.error_codes import broker_error
@@ -40,7 +43,10 @@ from kzconsumer_spark.executors.fetching import (
     fetched,
     split,
 )
+from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
 from kzconsumer_spark.pipe.messages import BatchRange, Kafka
+from kzconsumer_spark.worker.range_stream import RangeStream
+from tests.support.batch_ranges import batch_range
 from tests.support.range_data import range_data
 
 PASSWORD = "horse battery\n"  # the last newline of a file does not count, others do
@@ -135,6 +141,19 @@ def test_a_task_has_the_leader_epoch_and_the_rejected_records_of_its_range(tmp_p
         (parts[1], -1, ((6, 7),)),
     ]
     assert [each.access.rate_limit for each in tasks if isinstance(each, RangePart)] == [1500.0, 1500.0]
+
+
+def test_tasks_share_the_rate_limit_that_the_member_has_at_the_attempt(tmp_path: Path) -> None:
+    class NoBrokers(KafkaRegistry):
+        def brokers(self) -> tuple[Broker, ...]:
+            return ()
+
+    path, two_tasks = tmp_path / "stream", SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+    stream = RangeStream(cast("SparkSession", two_tasks), path, NoBrokers(Kafka.of(of_brokers())))
+    for number, limit, share in ((0, 3000, 1500.0), (1, None, None)):
+        stream.publish([batch_range(until=2 * FEWEST_OFFSETS)], limit)
+        tasks = RangeStreamReader(path).partitions({"batch": number - 1}, {"batch": number})
+        assert [each.access.rate_limit for each in tasks if isinstance(each, RangePart)] == [share, share]
 
 
 def test_a_task_has_the_token_that_the_driver_was_given(tmp_path: Path) -> None:

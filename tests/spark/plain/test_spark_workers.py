@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self, cast
 
 import anyio
 import msgspec
@@ -15,12 +16,14 @@ from kzconsumer.clock import now
 from kzconsumer.errors import DestinationWentBackError, RangeChangedError, SinkError
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.records.contents import Contents
+from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import Batch, Rejected, StepNotRecordedError
 from kzconsumer.testing.sink_contract import contract_context
 from kzconsumer_spark.daemon.sink import SparkSink, _recorded
 from kzconsumer_spark.daemon.sink_options import read_options
 from kzconsumer_spark.daemon.workers import _MAX_LINE, WorkerProcess, Workers
 from kzconsumer_spark.pipe.messages import (
+    Done,
     Event,
     Failed,
     RangesRead,
@@ -102,6 +105,37 @@ async def test_a_destination_that_went_back_is_not_tried_again(tmp_path: Path) -
     with pytest.raises(DestinationWentBackError, match=r"^parquet files in .*: t-0: offsets 3 to 9 were ") as raised:
         await sink._run(RunBatch(number=1, ranges=()), Batch(()))
     assert (raised.value.lacking, raised.value.ends, len(answers)) == (lost, 3, 1)
+
+
+class Writes:
+    """A worker, and what starts it: it writes whatever it is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[RunBatch] = []
+
+    async def take(self, number: int) -> Self:
+        return self
+
+    async def send(self, batch: RunBatch) -> None:
+        self.sent.append(batch)
+
+    async def receive(self) -> Done:
+        return Done(number=self.sent[-1].number, rows=1, published=1, present=0, seconds=0.0)
+
+
+async def test_the_worker_is_told_the_rate_limit_of_the_moment(tmp_path: Path) -> None:
+    """A reload may have changed it since the member started; a replay by hand has that of its settings."""
+    limits, limited = (
+        [2000, None, 1000],
+        Settings.from_dict({"zookeeper": {"connect": "h:1"}, "group": {"id": "g"}, "fetch": {"rate_limit": 4000}}),
+    )
+    for rate_limit, told in ((limits.pop, [1000, None, 2000]), (None, [4000] * 3)):
+        context = msgspec.structs.replace(contract_context(), settings=limited, rate_limit=rate_limit)
+        sink, writes = SparkSink({"destination": "parquet", "path": str(tmp_path)}, context), Writes()
+        sink._workers = cast("Workers", writes)
+        for first in range(3):
+            await sink.write(Batch((range_data("t", 0, first, first + 1),)))
+        assert [each.rate_limit for each in writes.sent] == told
 
 
 def test_the_longest_answer_of_a_worker_is_read() -> None:

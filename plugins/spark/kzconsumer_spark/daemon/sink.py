@@ -84,6 +84,7 @@ class SparkSink:
         settings = _settings(context)
         self._kafka = Kafka.of(settings, elsewhere=is_cluster(self._options.master))
         self._corrupt = CorruptBatches(settings)
+        self._rate_limit = context.rate_limit or (lambda: settings.fetch.rate_limit)
         self._owner = TargetOwner(cluster=context.cluster, group=context.group)
         self._destination = self._checked()
         # Milliseconds, then counted up: a function never gets the same batch_id twice, also not in a later run.
@@ -266,7 +267,8 @@ class SparkSink:
     async def _written(self, batch: RunBatch, planned: Batch) -> Failed | None:
         """Have the batch written once, by a new worker if the last one died. How it failed, or None."""
         assert self._workers is not None
-        batch = msgspec.structs.replace(batch, ranges=tuple(map(self._corrupt.without, batch.ranges)))
+        ranges = tuple(map(self._corrupt.without, batch.ranges))
+        batch = msgspec.structs.replace(batch, ranges=ranges, rate_limit=self._rate_limit())
         if planned.steps is not None:
             batch = msgspec.structs.replace(batch, steps=planned.steps.done)
         try:

@@ -200,6 +200,7 @@ class RunBatch(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
 
     Of a trial nothing is published, and nothing stays. `steps` are those that are recorded as done, by the member
     that planned the range of a replay or by a failed attempt. `follows`: see `kzconsumer.sinks.interface.Batch`.
+    `rate_limit`: that of `[fetch]`, at this attempt.
     """
 
     number: int
@@ -208,6 +209,7 @@ class RunBatch(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
     is_trial: bool = False
     steps: tuple[str, ...] = ()
     follows: tuple[RangeIdentity, ...] = ()
+    rate_limit: int | None = None
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True, tag="recorded"):

@@ -102,7 +102,7 @@ class RangeQuery:
             except Exception as error:
                 return failure(batch, error)
         self._asked.put((batch, write))
-        self._stream.publish(batch.ranges)
+        self._stream.publish(batch.ranges, batch.rate_limit)
         while True:
             active = self._query.isActive  # asked first: an outcome may come between the two
             try:

@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
@@ -87,8 +88,8 @@ class RangeStream:
         observed = frame.observe(_METRIC, sql.collect_set(COLUMN).alias(COLUMN))
         return observed.where(sql.col("offset").isNotNull()).drop(COLUMN)
 
-    def publish(self, ranges: Sequence[BatchRange]) -> None:
-        """Let the query find these ranges."""
+    def publish(self, ranges: Sequence[BatchRange], rate_limit: int | None) -> None:
+        """Let the query find these ranges. `rate_limit`: bytes per second of all its tasks."""
         epochs = {part.range.topic_partition: part.leader_epoch for part in ranges}
         spans = [span for part in ranges for span in part.spans]
         tasks = self._session.sparkContext.defaultParallelism
@@ -100,7 +101,7 @@ class RangeStream:
             epochs=tuple(epochs[part.topic_partition] for part in parts),
             left_out=tuple(_within(part, rejected[part.topic_partition]) for part in parts),
             brokers=self._brokers,
-            kafka=self._kafka,
+            kafka=replace(self._kafka, fetch=replace(self._kafka.fetch, rate_limit=rate_limit)),
         )
         self._batches.publish(next(self._numbers), batch)
 
