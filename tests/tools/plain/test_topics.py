@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import cast
 
+import anyio
 import msgspec
 import pytest
 
 from kzconsumer.brokers.pool import Brokers
+from kzconsumer.model import Broker
 from kzconsumer.registry import paths
 from kzconsumer.registry.cluster_topics import TopicIdentities
 from kzconsumer.registry.paths import GroupPaths
@@ -15,9 +17,9 @@ from kzconsumer.settings.sections import BrokersSettings
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 from kzconsumer_tools.groups.cluster_access import metadata_of
-from kzconsumer_tools.groups.group_nodes import facts
+from kzconsumer_tools.groups.group_nodes import KnownTopic, facts
 from kzconsumer_tools.groups.group_reader import Topics, topics_now
-from tests.core.plain.test_cluster_topics import UNAUTHORIZED, Cluster
+from tests.core.plain.test_cluster_topics import UNAUTHORIZED, Answering, Cluster
 from tests.support.simulated.clients import Clients
 from tests.tools.plain.test_group_description import group, node
 
@@ -105,5 +107,33 @@ def test_a_topic_that_an_acl_hides_is_not_gone() -> None:
             topics = await look(session, cluster, "g", "kafka1:9092")
             known = facts(msgspec.structs.replace(nodes, topics=await topics.found(["bills", "orders"], "g")))
             assert [each.topic for each in sorted(known.offsets) if known.gone(each)] == gone
+
+    Clients().play(script)
+
+
+class SlowCluster(Cluster):
+    async def connection(self, at: Broker, purpose: str) -> Answering:
+        await anyio.sleep(0.01)
+        return await super().connection(at, purpose)
+
+
+def test_groups_that_are_read_at_once_agree_about_a_hidden_topic() -> None:
+    """One is read while brokers are asked about the topics of another."""
+
+    async def script(session: ZooKeeperSession) -> None:
+        cluster = SlowCluster(orders="A")
+        cluster.error = UNAUTHORIZED
+        for pause in range(10):
+            topics = await look(session, cluster, None, "kafka1:9092")
+            found: list[dict[str, KnownTopic]] = []
+
+            async def one(after: float, topics: Topics = topics, found: list[dict[str, KnownTopic]] = found) -> None:
+                await anyio.sleep(after)
+                found.append(await topics.found(["bills"], None))
+
+            async with anyio.create_task_group() as tasks:
+                for after in (0.0, 0.005 + 0.01 * pause):
+                    tasks.start_soon(one, after)
+            assert [list(each) for each in found] == [["bills"]] * 2
 
     Clients().play(script)

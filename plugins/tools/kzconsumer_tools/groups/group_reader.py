@@ -116,8 +116,8 @@ class BrokerTopicsRead:
         unknown = set(names).difference(self._described, self._missing)
         self._described |= await self._metadata.described(sorted(unknown))
         missing = unknown.difference(self._described)
-        self._missing |= missing
         self._hidden |= await self._metadata.hidden(sorted(missing))
+        self._missing |= missing  # not sooner: many groups are read at once, and what is missing is not asked for again
         there = [name for name in names if name in self._described]
         incarnations: list[int | None] = [None] * len(there)
         if self._identities is not None and group is not None:
