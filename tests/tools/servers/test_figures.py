@@ -296,6 +296,10 @@ async def test_every_view_shows_what_foreign_clients_read(
             shown = (await kzconsumer("groups", "describe", group)).out.splitlines()[-1]
             said = {"Healthy": "healthy", "Not healthy": "unhealthy", "Not examined": "not examined"}
             rows.append((name, "describe as text", said[shown.partition(":")[0]], described["health"]))
+        if "closed" in names and alone:
+            done = await kzconsumer("offsets", "reset", next(iter(groups)), "--topic", names["closed"], "--to-earliest")
+            refused = "an ACL of the brokers hides it" in done.err or "TOPIC_AUTHORIZATION_FAILED" in done.err
+            rows.append(("a topic that may not be described", "offsets reset", (done.status, refused), (1, True)))
         if kraft:  # what there is only brokers know
             await anyio.to_thread.run_sync(cluster.kill)
             for words in (("lag",), ("groups", "describe"), ("groups", "doctor")):

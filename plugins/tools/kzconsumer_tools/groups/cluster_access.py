@@ -130,7 +130,7 @@ class ClusterAccess:
         return await nodes_of(self.session, await self.topics(), group)
 
     async def partitions(self, topics: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """The partition numbers of the topics that exist. Raises NotDoneError for an unreadable topic node."""
+        """The partition numbers of the topics that exist. Raises NotDoneError for a topic that cannot be read."""
         return await _partitions(await self.topics(), topics)
 
     async def required(self, topics: Collection[str]) -> dict[str, tuple[int, ...]]:
@@ -249,6 +249,8 @@ async def _partitions(topics: Topics, names: Collection[str]) -> dict[str, tuple
     for name, topic in found.items():
         if topic.fault:
             raise NotDoneError(f"{paths.topic(name)}: {topic.fault}; nothing was changed")
+        if topic.hidden:
+            raise NotDoneError(f"topic {name}: an ACL of the brokers hides it from this user; nothing was changed")
     return {name: topic.partitions for name, topic in found.items()}
 
 
