@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from kzconsumer.errors import NotDoneError
+from kzconsumer.errors import NotDoneError, NotFoundError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.start_rules import WithBrokers
 from kzconsumer.registry.claim_record import (
@@ -109,6 +109,22 @@ def test_kafkas_own_formats_have_offsets_only() -> None:
         for format in ("csv", "spark"):
             await imported(cluster, await exported(cluster, format), format)
             assert await position(cluster, format) == (6, -1)
+
+    play(script)
+
+
+def test_a_topic_that_is_gone_is_left_out_of_an_import() -> None:
+    """A file of gone topics alone is refused."""
+
+    async def script(cluster: Cluster) -> None:
+        content = await exported(cluster, "csv")
+        saved = [msgspec.structs.replace(each, group="new") for each in read_offsets(content + b"gone,0,5\n").offsets]
+        (changes,) = await import_offsets(saved, "new", False, cluster)
+        assert changes.left_out == ("gone-0",)
+        await changes.apply(cluster)
+        assert await position(cluster, "new") == (6, -1)
+        with pytest.raises(NotFoundError, match="there is no topic gone"):
+            await import_offsets(saved[-1:], "new", False, cluster)
 
     play(script)
 
