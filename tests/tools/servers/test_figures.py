@@ -315,6 +315,10 @@ async def test_every_view_shows_what_foreign_clients_read(
             without = await compared(cluster, kzconsumer, of_groups, unique, monkeypatch, brokers=False)
             assert {true.unknown for _, view, _, true in without if view == "lag" and isinstance(true, Truth)} >= {1, 2}
             rows += without
+            (fine,) = (group for name, group in of_groups.items() if name == "caught up, members, no broker")
+            for words, exit_status in ((("groups", "doctor"), 4), (("groups", "describe"), 0)):
+                found = await kzconsumer.json(*words, fine, status=exit_status)
+                rows.append(("caught up, members, no broker", " ".join(words), found["health"], "not examined"))
         if not kraft:
             await zookeeper.delete(f"/brokers/topics/{names['leaderless']}", -1)
         if open_ended is not None and not alone:
