@@ -23,7 +23,7 @@ import msgspec
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.leaders import local_start
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.error_codes import error_code
+from kzconsumer.brokers.protocol.error_codes import TOPIC_AUTHORIZATION_FAILED, error_code
 from kzconsumer.brokers.protocol.log_reads import (
     ISOLATION_LEVELS,
     FetchedPartition,
@@ -311,12 +311,11 @@ class BrokerFetcher:
             if outcome is FetchOutcome.FIND_LEADER or (
                 outcome is FetchOutcome.UNREADABLE and state.count_attempt(ATTEMPTS[part.error])
             ):
-                log.info(
-                    "fetch refused, looking up leader",
-                    **part.topic_partition._asdict(),
-                    broker=self.broker.id,
-                    reason=error_code(part.error).name,
-                )
+                where = {**part.topic_partition._asdict(), "broker": self.broker.id}
+                if part.error == TOPIC_AUTHORIZATION_FAILED:
+                    log.warning("topic may not be read", **where)
+                else:
+                    log.info("fetch refused, looking up leader", **where, reason=error_code(part.error).name)
                 self._send_back([state])
             elif outcome is FetchOutcome.UNREADABLE:
                 self._fail(state, unreadable(part.topic_partition, position.offset, error_code(part.error).name))

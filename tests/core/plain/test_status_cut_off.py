@@ -94,6 +94,23 @@ def test_a_topic_that_an_acl_hides_is_not_without_leader(leader_known: bool) -> 
         assert degraded(report) == []
 
 
+def test_a_topic_that_may_be_described_and_not_read_is_logged() -> None:
+    """Its lag is known, and grows."""
+    with observed() as at:
+        for broker in at.group.brokers:
+            broker.unreadable.add("t")
+        at.group.logs.burst(50)
+        *_, report = at.reports(90)
+        assert [each.progress.lag for each in report.partitions] == [50, 50]
+        assert {each.state for each in report.partitions} == {"stalled"}
+        logged = [each["topic"] for each in at.group.events if each["event"] == "topic may not be read"]
+        assert set(logged) == {"t"}
+        for broker in at.group.brokers:
+            broker.unreadable.clear()
+        *_, report = at.reports(60)
+        assert (degraded(report), [each.progress.lag for each in report.partitions]) == ([], [0, 0])
+
+
 def test_it_is_known_again_when_the_brokers_are_back() -> None:
     with observed() as at:
         at.group.lose_brokers(at.member)

@@ -62,6 +62,8 @@ class SimulatedBroker:
         """By key."""
         self.hidden: set[str] = set()
         """Topics that an ACL keeps from its clients: they may neither describe nor read them."""
+        self.unreadable: set[str] = set()
+        """Topics that they may describe only."""
         self.answered: list[Callable[[Peer, Fetch, list[Part]], None]] = []
         """Called with every fetch that is answered: all partitions that it reads, and what was read of each."""
         logs.changed.append(self._look)
@@ -288,6 +290,8 @@ class BrokerConnection:
             if asked.offset > known:
                 return Part(partition, frames.OFFSET_OUT_OF_RANGE)
             error = frames.NONE
+        if partition.topic in self.broker.unreadable:
+            error = frames.TOPIC_AUTHORIZATION_FAILED
         if error or log is None:
             return Part(partition, error)
         if rack and (preferred := self.broker.preferred.get(partition)) is not None:
