@@ -144,7 +144,7 @@ audit: $(READY)
 	test -x $(VENV)/audit/bin/pip-audit || { $(BIN)/python -m venv $(VENV)/audit && $(VENV)/audit/bin/pip install --quiet pip-audit; }
 	$(VENV)/audit/bin/pip-audit --strict --disable-pip --no-deps --requirement requirements.lock
 
-# Each process that runs tests imports all of their modules: here they are compiled once, while lint has a processor left.
+# Each process that runs tests imports all of their modules: here they are compiled once, by one of them.
 collect: $(READY)
 	@collected=$$($(BIN)/pytest --collect-only -qq) || { echo "$$collected"; exit 1; }
 

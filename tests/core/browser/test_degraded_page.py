@@ -1,4 +1,4 @@
-"""The page of a member with a fault, in each state, at three widths, light and dark.
+"""The page of a member with a fault, in each state, at four widths, light and dark.
 
 `KZCONSUMER_IMAGES=1 pytest tests/core/browser/test_degraded_page.py` writes the images of docs/monitoring.md,
 in two minutes.
@@ -36,16 +36,17 @@ pytestmark = pytest.mark.needs(CHROMIUM)
 Scheme: TypeAlias = Literal["light", "dark"]
 IMAGES = Path(__file__).parents[3] / "docs" / "images" if os.environ.get("KZCONSUMER_IMAGES") else None
 ALL: list[tuple[int, Scheme]] = [(width, scheme) for width in (360, 768, 1280, 1920) for scheme in ("light", "dark")]
-SEEN = extent(ALL[::2] + ALL[-1:], ALL)
-"""axe takes half a second of a processor for each."""
+EXAMINED = extent([ALL[0], ALL[-1]], ALL)
+"""By axe, which takes half a second of a processor for each: the narrowest and the widest, one light and one dark."""
 
 
 async def assert_accessible(desk: Window) -> None:
-    for width, scheme in SEEN:
+    for width, scheme in ALL:
         await desk.page.set_viewport_size({"width": width, "height": 900})
         await desk.page.emulate_media(color_scheme=scheme)
         assert await desk.overflow() == 0, (width, scheme)
-        assert await desk.barriers() == [], (width, scheme)
+        if (width, scheme) in EXAMINED:
+            assert await desk.barriers() == [], (width, scheme)
 
 
 async def picture(desk: Window, name: str, width: int, height: int, scheme: Scheme) -> None:
