@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kzconsumer.lag.partition import FRESH, Measured, Why
+from kzconsumer.lag.partition import FRESH, Measured, Reason, Why
 from kzconsumer.offsets.progress import Position
 from kzconsumer.status.track import ListedLog, PartitionStatus, Track, hindrance
 
@@ -91,6 +91,14 @@ def test_a_partition_behind_without_progress_is_stalled() -> None:
 )
 def test_the_reason_is_reported(fields: dict[str, Any], lease: bool, reason: str) -> None:
     assert hindrance(changed(**fields), lease) == reason
+
+
+@pytest.mark.parametrize("led", [True, False])
+@pytest.mark.parametrize("said", ["no leader", "brokers unreachable", "not permitted"])
+def test_the_reason_is_that_of_the_unknown_lag(said: Reason, led: bool) -> None:
+    """A member waits for an answer of the former leader for half a minute; others say by then that it is gone."""
+    assert hindrance(changed(consumed=5, fetched=5, led=led), True, Why(said)) == said
+    assert hindrance(changed(), True, Why(said)) == "sink slow", "which does not wait for the broker"
 
 
 def test_a_partition_without_leader_from_the_start_is_stalled() -> None:
