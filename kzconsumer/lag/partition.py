@@ -74,11 +74,14 @@ Reason: TypeAlias = Literal[
     "no timestamps",  # brokers before 0.10, or the old message format
     "timestamp in the future",  # the record's timestamp is no time at which it was written
     "record not read",  # the record's timestamp has not been looked up, or the leader did not answer
+    "kept by another client",  # such as a Storm spout, in nodes of its own
 ]
 
 
 #: The reasons why there was no answer, for which a figure is not examined rather than known to be unknown.
-UNASKED: frozenset[Reason] = frozenset(("not read yet", "reading too old", "brokers unreachable", "not permitted"))
+UNASKED: frozenset[Reason] = frozenset(
+    ("not read yet", "reading too old", "brokers unreachable", "not permitted", "kept by another client")
+)
 
 #: Those for which somebody has to do something before the figure can be known.
 FAULTS: frozenset[Reason] = frozenset(("no leader", "offset unreadable", "offset after the log's end"))

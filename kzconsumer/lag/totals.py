@@ -45,19 +45,20 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.unknown_seconds else self.seconds
 
 
-def total(rows: Iterable[PartitionLag]) -> Total:
+def total(rows: Iterable[PartitionLag], *, elsewhere: int = 0) -> Total:
+    """`elsewhere`: number of partitions of which only another client knows."""
     every = list(rows)
+    others: dict[Reason, int] = {"kept by another client": elsewhere} if elsewhere else {}
     present = [each for each in every if not each.gone]
     seconds = [each.seconds for each in present if each.seconds is not None]
     return Total(
-        partitions=len(present),
+        partitions=len(present) + elsewhere,
         known=sum(each.lag for each in present if each.lag is not None),
         at_least=sum(each.at_least for each in present),
-        unknown=dict(Counter(each.why.reason for each in present if each.why is not None).most_common()),
-        seconds=max(seconds) if seconds else None if present else 0.0,
-        unknown_seconds=dict(
-            Counter(each.why_seconds.reason for each in present if each.why_seconds is not None).most_common()
-        ),
+        unknown=others | dict(Counter(each.why.reason for each in present if each.why is not None).most_common()),
+        seconds=max(seconds) if seconds else None if present or elsewhere else 0.0,
+        unknown_seconds=others
+        | dict(Counter(each.why_seconds.reason for each in present if each.why_seconds is not None).most_common()),
         lost=_lost(present),
         gone=len(every) - len(present),
         age=max((each.age for each in present if each.lag is not None and each.age is not None), default=None),

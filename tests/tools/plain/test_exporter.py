@@ -458,7 +458,8 @@ def test_what_top_shows_of_a_group_with_any_members() -> None:
     unreadable = group({}, {}, {"orders/0": node("x")})
     assert found(unreadable, ends) == ("unhealthy", ["not_readable"], "unknown (offset unreadable)")
     storm = msgspec.structs.replace(group({}, {}, {}), foreign=("partition_0",))
-    assert found(storm, ends)[:2] == ("not examined", [])
+    assert found(storm, ends) == ("not examined", [], "unknown (kept by another client)")
+    assert pictures.status("c", "g", follow((storm, ends)), whole=True)["totallag"] is None
     assert pictures.group_status(follow((storm, ends))) == "UNKNOWN"
 
 

@@ -169,8 +169,9 @@ async def foreign(cluster: Cluster, groups: list[str]) -> dict[str, Truth]:
                 if cluster.kraft and topic not in there and is_hidden(consumer, topic):
                     for name in await children(f"/consumers/{group}/owners/{topic}"):
                         rows.setdefault((topic, int(name)), None)
+            elsewhere = 0 if rows else sum("partition_" in name for name in await children(f"/consumers/{group}"))
             hidden = {topic for topic, _ in rows if cluster.kraft and topic not in there and is_hidden(consumer, topic)}
-            found[group] = await anyio.to_thread.run_sync(truth, rows, there, watermarks, hidden)
+            found[group] = await anyio.to_thread.run_sync(truth, rows, there, watermarks, hidden, elsewhere)
         return found
     finally:
         consumer.close()
@@ -187,8 +188,10 @@ def truth(
     there: dict[str, range],
     watermarks: Callable[[str, int], tuple[int, int] | None],
     hidden: Collection[str],
+    elsewhere: int,
 ) -> Truth:
-    lags: list[int | None] = []
+    """`elsewhere`: number of a Storm spout's nodes."""
+    lags: list[int | None] = [None] * elsewhere
     gone = 0
     for (topic, number), data in rows.items():
         if topic in hidden:

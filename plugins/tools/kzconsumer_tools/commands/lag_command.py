@@ -134,7 +134,7 @@ async def read_lag(at: ClusterOption, group: str, scope: Scope | None) -> GroupL
         read_at, leaders = time.time(), access.leaders()
         written = await access.written(next_offsets(facts, logs))
         lags = partition_lags(facts, partitions, logs, written, read_at)
-        found = group_lag(group, facts, lags, logs, read_at, leaders)
+        found = group_lag(group, facts, lags, logs, read_at, leaders, view.nodes.foreign)
         standing = standing_of(view.nodes, facts, lags, read_at)
         symptoms = sorted(of_progress(view.nodes, facts, logs, standing))
         progress = examined(group, symptoms, not_asked(logs, standing, view.nodes))

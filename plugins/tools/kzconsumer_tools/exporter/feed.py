@@ -83,7 +83,7 @@ def documents(seen: SeenGroup, reading: ExporterReading, found: Mapping[TopicPar
     sums = seen.total
     problems = [*_findings(seen)]
     not_asked = [f"lag of {n} unknown: {why}" for why, n in sums.unknown.items() if why not in FAULTS]
-    if seen.foreign:
+    if seen.foreign and seen.partitions:
         not_asked.append(f"nodes of another client, such as a Storm spout: {some(seen.foreign, 3)}")
     health = examined(problems, not_asked)
     rows = [each for each in seen.partitions if not each.found.gone]

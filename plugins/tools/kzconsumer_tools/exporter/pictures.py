@@ -121,7 +121,8 @@ class SeenGroup(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> Total:
-        return total(each.found for each in self.partitions)
+        elsewhere = 0 if self.partitions else len(self.foreign)
+        return total((each.found for each in self.partitions), elsewhere=elsewhere)
 
     @property
     def committed(self) -> Total:

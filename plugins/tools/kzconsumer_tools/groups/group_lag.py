@@ -191,9 +191,11 @@ def group_lag(
     logs: Logs,
     at: float,
     leaders: Mapping[TopicPartition, Broker] = MappingProxyType({}),
+    foreign: Collection[str] = (),
 ) -> GroupLag:
-    """`found`: what `partition_lags` has of these logs, which were read `at`."""
-    sums = total(found)
+    """`found`: what `partition_lags` has of these logs, which were read `at`. `foreign`: another client's nodes, which
+    are all that is known of a group without partitions."""
+    sums = total(found, elsewhere=0 if found else len(foreign))
     return GroupLag(
         group=group,
         at=datetime.fromtimestamp(at, UTC),
@@ -235,7 +237,7 @@ def _row(
 
 def sums_of(group: GroupLag) -> Total:
     """The figures of the group, for the model's texts."""
-    present = len(group.partitions) - group.gone
+    present = len(group.partitions) - group.gone or sum(group.unknown.values())
     return Total(
         partitions=present,
         known=group.lag if group.lag is not None else group.lag_at_least,

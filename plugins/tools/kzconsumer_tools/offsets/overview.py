@@ -68,7 +68,8 @@ async def read_overview(
     for name, of in known.items():
         times = {each: written[each, offset] for each, offset in nexts[name].items() if (each, offset) in written}
         lags = partition_lags(of, partitions_of(of), logs, times, at)
-        lag, standing = group_lag(name, of, lags, logs, at), standing_of(read[name], of, lags, at)
+        lag = group_lag(name, of, lags, logs, at, foreign=read[name].foreign)
+        standing = standing_of(read[name], of, lags, at)
         found[name] = summary(read[name], of, lag, len(of_progress(read[name], of, {}, standing)))
     return [found[name] for name in names]
 
