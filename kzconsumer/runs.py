@@ -33,8 +33,8 @@ from kzconsumer.errors import (
 )
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.storage import ZooKeeperOffsetStorage
 from kzconsumer.registry import paths as nodes
-from kzconsumer.registry.claim_record import decode_claim_record
 from kzconsumer.registry.cluster import ClusterView, broker_pool, open_session
 from kzconsumer.registry.cluster_topics import other_topics
 from kzconsumer.registry.group_records import (
@@ -293,7 +293,7 @@ class Runs:
                 return await self._shorten(run, ends, node if found.id == run.id else None) if ends else run
             # Nobody fetches what was committed up to its end before: nobody else finds out that the log was cut off.
             if before_run := {each: at for each, at in stored.items() if at and each not in self._read}:
-                epochs = await self._leader_epochs(before_run)
+                epochs = await ZooKeeperOffsetStorage(self._session, self._paths).leader_epochs(before_run)
                 if not await self._losses.hold(run, {p: (at, epochs[p]) for p, at in before_run.items()}):
                     return run
             del self._outstanding[:AT_A_LOOK]
@@ -308,11 +308,6 @@ class Runs:
         paths = [self._paths.offset(partition) for partition, _ in partitions]
         found = await together([self._session.find(path) for path in paths])
         return {partition: _offset(node) or 0 for (partition, _), node in zip(partitions, found, strict=True)}
-
-    async def _leader_epochs(self, stored: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Those of the last records before stored offsets, -1 if unknown."""
-        found = await together([self._session.find(self._paths.claim_record(partition)) for partition in stored])
-        return {partition: _leader_epoch(node, at) for (partition, at), node in zip(stored.items(), found, strict=True)}
 
     async def _shorten(self, run: GroupRun, ends: Mapping[TopicPartition, int], node: Node | None) -> GroupRun:
         """`node` is the run's; None if another run has taken its place."""
@@ -402,13 +397,6 @@ def _offset(node: Node | None) -> int | None:
         return decode_offset(node.data) if node is not None else None
     except ValueError:
         return None
-
-
-def _leader_epoch(node: Node | None, stored: int) -> int:
-    try:
-        return decode_claim_record(node.data).leader_epoch_before(stored) if node is not None else -1
-    except ValueError:
-        return -1
 
 
 def _milliseconds() -> int:

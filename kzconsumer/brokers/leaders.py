@@ -171,7 +171,21 @@ class LogOffsets:
         named. Raises ConnectionLostError, which names them, BrokerError or BrokersUnreachableError if some are missing
         after `timeout`, UnsupportedVersionError for a time and a broker before 0.10.1, which looks up segments only.
         """
-        found: dict[TopicPartition, ListedOffset] = {}
+        return await self._patiently(partitions, self.once, require)
+
+    async def look_up_epochs(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        """Where these leader epochs end, as `epoch_ends` says. Raises as `look_up` if some are missing."""
+        return await self._patiently(epochs, self.epoch_ends)
+
+    async def _patiently(
+        self,
+        partitions: Mapping[TopicPartition, int],
+        ask: Callable[
+            [Mapping[TopicPartition, int]], Awaitable[dict[TopicPartition, A | ConnectionLostError | BrokerError]]
+        ],
+        require: Callable[[Collection[TopicPartition]], Awaitable[None]] | None = None,
+    ) -> dict[TopicPartition, A]:
+        found: dict[TopicPartition, A] = {}
         reason: KzConsumerError = ConnectionLostError("no leader was found in time")
         with anyio.move_on_after(self._timeout):
             if require is not None:
@@ -181,11 +195,11 @@ class LogOffsets:
                 if not missing:
                     return found
                 try:
-                    for partition, answer in (await self.once(missing)).items():
-                        if isinstance(answer, ListedOffset):
-                            found[partition] = answer
-                        else:
+                    for partition, answer in (await ask(missing)).items():
+                        if isinstance(answer, KzConsumerError):
                             reason = answer
+                        else:
+                            found[partition] = answer
                 except (ConnectionLostError, BrokerError) as error:
                     reason = error
                 if isinstance(reason, BrokerError) and not reason.retriable:
@@ -212,7 +226,8 @@ class LogOffsets:
     ) -> dict[TopicPartition, EpochEnd | ConnectionLostError | BrokerError]:
         """Where these leader epochs end in the partitions' logs, asked and answered as in `once`.
 
-        Of a broker before 0.11, which has no epochs, and without permission to ask, `end_offset` is -1.
+        Of a broker before 0.11, of a log without epochs, and without permission to ask, `end_offset` is -1. It is 0 if
+        the log's epochs are all lower: nothing says where it differs.
         """
         return await self._of_leaders(epochs, partial(self._ends_of, epochs), within)
 
@@ -279,9 +294,18 @@ class LogOffsets:
         connection = await self._brokers.connection(leader, "control")
         if OFFSET_FOR_LEADER_EPOCH not in connection.versions.ranges:
             return dict.fromkeys(led, _UNKNOWN_END)
-        asked = {partition: AskedEpoch(epochs[partition], self._leaders.epochs.get(partition, -1)) for partition in led}
-        answers = await connection.call(OffsetForLeaderEpochRequest(asked), timeout=self._timeout)
-        return {partition: _UNKNOWN_END if end.error in NOT_PERMITTED else end for partition, end in answers.items()}
+
+        async def ends(epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+            asked = {each: AskedEpoch(epoch, self._leaders.epochs.get(each, -1)) for each, epoch in epochs.items()}
+            answers = await connection.call(OffsetForLeaderEpochRequest(asked), timeout=self._timeout)
+            return {each: _UNKNOWN_END if end.error in NOT_PERMITTED else end for each, end in answers.items()}
+
+        found = await ends({partition: epochs[partition] for partition in led})
+        # A log without epochs, or one whose epochs are all lower? The latter has one for its first record.
+        without = [each for each, end in found.items() if not end.error and end.end_offset < 0]
+        first = await ends(dict.fromkeys(without, 0)) if without else {}
+        lower = {each: EpochEnd(NONE, -1, 0) for each, end in first.items() if not end.error and end.end_offset >= 0}
+        return {**found, **lower}
 
 
 async def local_start(

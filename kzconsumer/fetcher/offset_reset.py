@@ -28,6 +28,7 @@ from kzconsumer.brokers.protocol.log_reads import (
 from kzconsumer.brokers.protocol.versions import OFFSET_FOR_LEADER_EPOCH
 from kzconsumer.errors import CoordinatorError, OffsetLostError
 from kzconsumer.fetcher.fetch_state import FetchState
+from kzconsumer.fetcher.reading import UNKNOWN_END, differs
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.committer import Committer
@@ -270,16 +271,7 @@ def _truncation(state: FetchState, end: int) -> OffsetLostError:
 
 
 def _divergence(state: FetchState, found: Diverging) -> str:
-    if found.end_offset < 0:
-        differs = "its leader epochs are all lower: nothing says where it differs"
-    else:
-        replaced = state.position - found.end_offset if state.position is not None else 0
-        epoch = f" (epoch {found.epoch})" if found.epoch >= 0 else ""  # brokers before 2.0 do not say
-        differs = f"it has the same records up to {found.end_offset}{epoch}: {replaced} were replaced"
-    return (
-        f"{state.topic_partition}: the log is not the one that was consumed up to {state.position} (leader epoch "
-        f"{state.epoch}); {differs} after a truncation (an unclean leader election, or a broker restored from a copy)"
-    )
+    return differs(state.topic_partition, state.position or 0, state.epoch, found)
 
 
 def _moves_back(state: FetchState, listed: ListedOffset | None) -> bool:
@@ -294,9 +286,6 @@ def _moves_back(state: FetchState, listed: ListedOffset | None) -> bool:
 # A log that was cut off (an unclean election, a broker restored from a copy) and has grown past the position again
 # would be read on without a log line. The leader epoch of the last record before the position shows the
 # difference (KIP-320).
-
-UNKNOWN_END: Final = -1
-"""`Diverging.end_offset` of a log that has no epoch as large as the position's: where it differs is unknown."""
 
 
 async def find_divergence(

@@ -24,7 +24,9 @@ from kzconsumer.brokers.protocol.log_reads import (
     EARLIEST,
     ISOLATION_LEVELS,
     LATEST,
+    READ_UNCOMMITTED,
     AskedEpoch,
+    Diverging,
     EpochEnd,
     FetchedPartition,
     FetchPosition,
@@ -46,7 +48,7 @@ from kzconsumer.errors import (
 from kzconsumer.fetcher.delivery import ATTEMPTS_AT_A_BATCH, CorruptPolicy
 from kzconsumer.fetcher.fetch_state import RateLimit
 from kzconsumer.fetcher.range_account import Question, RangeAccount, questions
-from kzconsumer.fetcher.reading import FetchOutcome, Unusable, judge, reading, without_way
+from kzconsumer.fetcher.reading import FetchOutcome, Unusable, differs, judge, reading, without_way
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.records.forms import Records
 from kzconsumer.registry.cluster import LIMIT, ClusterView, broker_pool, open_session, unreachable
@@ -118,6 +120,26 @@ class RangeReader:
         offsets = LogOffsets(self._leaders, self._brokers, self._fetch.request_timeout, self._isolation)
         found = await offsets.look_up(dict.fromkeys(partitions, LATEST))
         return {partition: at.leader_epoch for partition, at in found.items() if at.leader_epoch >= 0}
+
+    async def require_logs(self, positions: Mapping[TopicPartition, tuple[int, int]], way_out: str) -> None:
+        """Raises OffsetLostError, with the `way_out`, for a stored offset whose log lost what was before it.
+
+        `positions` have the leader epoch of the record before the offset, too; -1 if it is unknown. The log ends before
+        the offset, or has grown past it again and is another one by its leader epochs. Raises as `look_up`.
+        """
+        offsets = LogOffsets(self._leaders, self._brokers, self._fetch.request_timeout, READ_UNCOMMITTED)
+        known = {each: epoch for each, (_, epoch) in positions.items() if epoch >= 0}
+        same = await offsets.look_up_epochs(known)
+        ends = await offsets.look_up(dict.fromkeys(positions, LATEST))
+        for partition, (offset, epoch) in sorted(positions.items()):
+            found = same.get(partition)
+            if found is not None and 0 <= found.end_offset < offset:
+                lost = differs(partition, offset, epoch, Diverging(found.epoch, found.end_offset))
+                raise OffsetLostError(f"{lost}; {way_out}")
+            if (end := ends[partition].offset) < offset:
+                raise OffsetLostError(
+                    f"{partition}: the log ends at {end}, before the stored offset {offset}; {way_out}"
+                )
 
     async def by_leader(self, ranges: Iterable[OffsetRange]) -> list[list[OffsetRange]]:
         """The ranges grouped by leader, for one `read` each; last those without a leader at the moment."""

@@ -10,7 +10,7 @@ import struct
 from typing import Final, NamedTuple, Protocol
 
 from kzconsumer.brokers.protocol import error_codes
-from kzconsumer.brokers.protocol.log_reads import READ_COMMITTED, FetchedPartition
+from kzconsumer.brokers.protocol.log_reads import READ_COMMITTED, Diverging, FetchedPartition
 from kzconsumer.errors import CorruptRecordError, KzConsumerError, UnusableBatchError
 from kzconsumer.model import TopicPartition, Wants
 from kzconsumer.records import compression as L
@@ -336,3 +336,23 @@ def _header(records: memoryview, position: int) -> tuple[int, int, int, int] | N
         return None
     offset, size, _, magic, attributes = _HEADER.unpack_from(records, position)
     return offset, size, magic, attributes
+
+
+# A log that lost what was read before a position, and has grown past it again. Without IO.
+
+UNKNOWN_END: Final = -1
+"""`Diverging.end_offset` of a log that has no epoch as large as the position's: where it differs is unknown."""
+
+
+def differs(partition: TopicPartition, offset: int, leader_epoch: int, found: Diverging) -> str:
+    """What errors say of a log that has other records than those that were consumed up to `offset`."""
+    if found.end_offset < 0:
+        where = "its leader epochs are all lower: nothing says where it differs"
+    else:
+        epoch = f" (epoch {found.epoch})" if found.epoch >= 0 else ""  # brokers before 2.0 do not say
+        replaced = offset - found.end_offset
+        where = f"it has the same records up to {found.end_offset}{epoch}: {replaced} were replaced"
+    return (
+        f"{partition}: the log is not the one that was consumed up to {offset} (leader epoch {leader_epoch}); {where} "
+        "after a truncation (an unclean leader election, or a broker restored from a copy)"
+    )

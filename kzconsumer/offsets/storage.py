@@ -173,6 +173,11 @@ class ZooKeeperOffsetStorage:
                     found[partition] = offset
         return found
 
+    async def leader_epochs(self, stored: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Those of the last records before stored offsets, -1 if unknown."""
+        found = await together([self._session.find(self._paths.claim_record(partition)) for partition in stored])
+        return {partition: _leader_epoch(node, at) for (partition, at), node in zip(stored.items(), found, strict=True)}
+
     async def _write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost]:
         results: dict[TopicPartition, Stored | Lost] = {}
         pending = list(writes)
@@ -234,6 +239,13 @@ class ZooKeeperOffsetStorage:
             if leaves is not None:
                 made[write.topic_partition] = leaves
         return made
+
+
+def _leader_epoch(node: Node | None, stored: int) -> int:
+    try:
+        return decode_claim_record(node.data).leader_epoch_before(stored) if node is not None else -1
+    except ValueError:
+        return -1
 
 
 def by_transaction(writes: Sequence[OffsetWrite]) -> list[Sequence[OffsetWrite]]:

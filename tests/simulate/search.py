@@ -10,6 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.support.simulated.broker_machine import (
     GroupAndBrokersMachine,
     LogsCutOffMachine,
+    ZooKeeperRestoredMachine,
 )
 from tests.support.simulated.machine import GroupMachine
 
@@ -17,6 +18,7 @@ MACHINES: tuple[type[GroupMachine], ...] = (
     GroupMachine,
     GroupAndBrokersMachine,
     LogsCutOffMachine,
+    ZooKeeperRestoredMachine,
 )
 SCHEDULES = 30
 """Of one seed: some seconds, so that a failure is soon repeated. The first ones do little."""

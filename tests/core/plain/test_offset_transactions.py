@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
 from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.watches import repeated
 from tests.support.plans import plan_of
 from tests.support.simulated.clients import Clients
 
@@ -184,3 +186,37 @@ def size(operation: Operation) -> int:
     """Bytes of its path and data."""
     data = operation.data if isinstance(operation, (SetData, Create)) else b""
     return len(operation.path) + len(data)
+
+
+@pytest.mark.parametrize("earlier", [True, False], ids=["the claim of before writes first", "the claim of after"])
+@pytest.mark.parametrize("planned", [True, False])
+def test_of_two_claims_with_the_same_versions_one_writes(earlier: bool, planned: bool) -> None:
+    """ZooKeeper was restored from a copy: it lacks a claim of a session that goes on, and another one follows.
+
+    What the first of them stores is true: it has processed, or plans, what comes before or is in it. The other one has
+    lost the partition: its plan is refused before its range is published. (Without leader epochs and plans, as from
+    brokers before 0.11, the record stays as it is, and both may commit until the first has noticed its owner node.)
+    """
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        async with clients.session() as another:
+            await another.ensure("/")
+            copy = clients.ensemble.tree.zxid
+            before = await write_of(session, PARTITION, "f" if planned else "")
+            clients.ensemble.restore(copy, elected=True)
+            after = await repeated(partial(write_of, another, PARTITION, "f" if planned else ""))
+            assert before.fence == after.fence
+            writers = [(session, before), (another, after)] if earlier else [(another, after), (session, before)]
+            results = []
+            for number, (of, write) in enumerate(writers):
+                plan = plan_of(5, 9 + number) if planned else None
+                storage = ZooKeeperOffsetStorage(of, PATHS)
+                due = msgspec.structs.replace(write, plan=plan, leader_epoch=0)
+                results.append((await repeated(partial(storage.write, [due])))[PARTITION])
+            assert isinstance(results[0], Stored)
+            assert isinstance(results[1], Lost)
+            assert clients.ensemble.tree.data(OFFSET) == b"5"
+            assert decode_claim_record(clients.ensemble.tree.nodes[RECORD].data).plan == results[0].record.plan
+
+    clients.play(script)

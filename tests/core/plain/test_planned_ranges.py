@@ -330,6 +330,38 @@ async def test_who_may_not_ask_about_epochs_does_not_wait_for_an_answer(error: i
     assert await losses.hold(run, {partition: (90, 3)}) is (error != NOT_LEADER_OR_FOLLOWER)
 
 
+class Lower(OneBroker):
+    """Of a log whose leader epochs are 0 to 2, or that has none."""
+
+    ranges = frozenset({OFFSET_FOR_LEADER_EPOCH})
+
+    def __init__(self, *, epochs: bool) -> None:
+        super().__init__()
+        self.has = range(3 if epochs else 0)
+
+    async def call(self, request: Any, *, timeout: float) -> dict[TopicPartition, Any]:
+        if isinstance(request, OffsetForLeaderEpochRequest):
+            unknown = EpochEnd(0, -1, -1)
+            asked = {each: at.epoch for each, at in request.partitions.items()}
+            return {each: EpochEnd(0, at, 10 * at + 10) if at in self.has else unknown for each, at in asked.items()}
+        return await super().call(request, timeout=timeout)
+
+
+@pytest.mark.parametrize("epochs", [True, False])
+async def test_a_log_whose_epochs_are_all_lower_differs(epochs: bool) -> None:
+    """Its cluster was restored from a copy, too. A log of records without epochs says nothing."""
+    broker, partition = Lower(epochs=epochs), TopicPartition("orders", 0)
+    log_offsets = LogOffsets(cast(Leaders, broker), cast(Brokers, broker), 5.0, 0)
+    assert await log_offsets.look_up_epochs({partition: 3}) == {partition: EpochEnd(0, -1, 0 if epochs else -1)}
+    assert (await log_offsets.look_up_epochs({partition: 1})).get(partition) == EpochEnd(
+        0, *((1, 20) if epochs else (-1, -1))
+    )
+    topics = SimpleNamespace(incarnations=_incarnations, deleted=_none)
+    losses = RunLosses(cast(Any, topics), log_offsets, "smallest", None)
+    run: Any = SimpleNamespace(topics={"orders": SimpleNamespace(incarnation="0x1")})
+    assert await losses.hold(run, {partition: (90, 3)}) is not epochs
+
+
 async def _incarnations(topics: Collection[str]) -> dict[str, int]:
     return dict.fromkeys(topics, 1)
 

@@ -142,6 +142,28 @@ def test_a_group_goes_on_without_the_last_transactions(ago: float, elected: bool
         assert len(first.owned | second.owned) == 3
 
 
+def test_a_change_by_another_program_makes_no_shorter_what_a_restored_zookeeper_excuses() -> None:
+    """A member that has been silent since before hands out records for a moment, until it sees whose they are now."""
+    with simulated_group(2, assignor="sticky", lag=(0.0005, 0.01)) as group:
+        group.logs.grow("t", 2)
+        first, second = (group.join(name, {"t": 1}, 0.0, in_batches=True) for name in ("m1", "m2"))
+        group.world.pass_time(SESSION_TIMEOUT)
+        group.silence(first, 6.0)
+        group.world.pass_time(0.25)
+        group.silence(second, 12.0)
+        group.world.pass_time(0.2)
+        third = group.join("m3", {"t": 3}, 0.0, in_batches=False, explicit=True)
+        group.world.pass_time(6.75)
+        group.silence(third, 6.0)
+        group.world.pass_time(0.1)
+        group.restore_zookeeper(5.0, elected=True)
+        group.world.pass_time(1.5)
+        for partition in range(2):
+            group.set_offset(TopicPartition("t", partition), 0)
+        group.world.pass_time(7.0)
+        group.check()
+
+
 def test_a_session_is_kept_while_servers_have_no_quorum_or_are_read_only() -> None:
     """They may come back, and keep it: its nodes, and those of all members, are as they were."""
     clients = Clients()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from kzconsumer.errors import ConfigError, OffsetLostError
 from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.registry.claim_record import ClaimRecord, StoredPosition, encode_claim_record
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
@@ -19,6 +21,8 @@ from tests.spark.servers.test_group_reader import COLUMNS
 from tests.support.producing import Sent, produce
 from tests.support.recreation import recreate_topic
 from tests.support.zookeeper_sessions import session
+
+LOST = r"consumed up to 4 \(leader epoch 7\); it has the same records up to 0: 4 were .* startingOffsets says where"
 
 
 async def test_an_offset_of_an_earlier_topic_does_not_count_in_a_batch_read(cluster: Cluster, unique: str) -> None:
@@ -47,6 +51,15 @@ async def test_an_offset_of_an_earlier_topic_does_not_count_in_a_batch_read(clus
         )
         with pytest.raises(ConfigError, match=f"{unique}-0: the read would begin at offset 5, behind its end 3"):
             await asyncio.to_thread(ranges_between, backwards.settings, backwards.bounds)
+        # With the record before the offset in that leader epoch: of a log that was cut off and has grown past it again.
+        claims = GroupPaths(unique).claim_record(TopicPartition(unique, 0))
+        for epoch, refused in ((0, False), (7, True)):
+            record = ClaimRecord(1, "range", "0x1", position=StoredPosition(4, epoch))
+            await zookeeper.ensure(claims)
+            await zookeeper.set(claims, encode_claim_record(record), -1)
+            with pytest.raises(OffsetLostError, match=LOST) if refused else nullcontext():
+                assert await left() == [OffsetRange(unique, 0, 4, 10)]
+        await zookeeper.delete(claims, -1)
         await recreate_topic(cluster, unique, 1)
         await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
         assert await left() == [OffsetRange(unique, 0, 0, 10)]

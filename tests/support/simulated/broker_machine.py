@@ -121,10 +121,7 @@ class LogsCutOffMachine(GroupAndBrokersMachine):
 
 
 class ZooKeeperRestoredMachine(GroupMachine):
-    """A group that has read something, and whose ZooKeeper often goes back to an earlier state.
-
-    Not yet one of those that `tests.simulate` searches: what a group at rest is, after that, is not settled.
-    """
+    """A group that has read something, and whose ZooKeeper often goes back to an earlier state."""
 
     @initialize(seed=st.integers(0, 2**16), partitions=st.integers(1, 3), scene=SCENES, in_batches=st.booleans())
     def begin(self, seed: int, partitions: int, scene: Scene, in_batches: bool) -> None:

@@ -72,7 +72,8 @@ class Promises:
 
     def disturb(self, partition: TopicPartition) -> None:
         """A foreign program changes the partition: its owner may appear wrong for a moment."""
-        self._disturbed[partition] = self.world.now + GRACE
+        # A ZooKeeper that was restored excuses longer.
+        self._disturbed[partition] = max(self._disturbed.get(partition, 0.0), self.world.now + GRACE)
         if (claim := self._claims.get(partition)) is not None:
             self._unclean.add(claim[0])
 

@@ -1,11 +1,12 @@
 """Partitions take turns: none of a broker's partitions waits while others are delivered. Checked at every fetch.
 
 `Turns` owns, for each connection, how often a partition was passed over and when it was last asked for; and, for each
-member, how many bytes of others a stream has handed out while chunks of a partition were queued.
+stream, how many bytes of each other partition it has handed out while chunks of a partition were queued.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -39,16 +40,6 @@ class Turn:
     """The most partitions of a request since it was served."""
 
 
-@dataclass
-class Passed:
-    """Of one claim, while it has chunks in its stream's queue."""
-
-    bytes: int = 0
-    """Of others, handed out since its last turn."""
-    among: int = 0
-    """The most partitions that were queued with it since."""
-
-
 class Turns:
     """See the module."""
 
@@ -59,12 +50,16 @@ class Turns:
         for broker in self._brokers:
             broker.answered.append(self._answered)
         self._chunks: WeakKeyDictionary[StreamCursor, Chunk] = WeakKeyDictionary()
-        self._passed: WeakKeyDictionary[StreamCursor, dict[Progress, Passed]] = WeakKeyDictionary()
+        # Of each claim that has chunks queued: the bytes of each other that were handed out since its last turn.
+        self._passed: WeakKeyDictionary[StreamCursor, dict[Progress, Counter[Progress]]] = WeakKeyDictionary()
         self._largest = 0
         promises.observers.append(self._handed_out)
 
     def _handed_out(self, member: Member, partition: TopicPartition) -> None:
-        """Between two turns of a claim, each other has no more bytes than that turn's and one chunk of its own."""
+        """Between two turns of a claim, each other has no more bytes than that turn's and one chunk of its own.
+
+        Each is counted for itself: several that have one chunk each, one after the other, are never queued together.
+        """
         assert member.connector is not None
         for cursor in sessions_of(member.connector).cursors.values():
             chunk = cursor._chunk
@@ -73,13 +68,13 @@ class Turns:
             self._chunks[cursor] = chunk
             self._largest = max(self._largest, chunk.size)
             before = self._passed.get(cursor, {})
-            waiting = {claim: before.get(claim) or Passed() for claim in cursor.queue._queued}
+            waiting = {claim: before.get(claim) or Counter[Progress]() for claim in cursor.queue._queued}
             waiting.pop(chunk.progress, None)
             self._passed[cursor] = waiting
             for claim, passed in waiting.items():
-                passed.bytes, passed.among = passed.bytes + chunk.size, max(passed.among, len(waiting))
-                if passed.bytes > 2 * self._largest * passed.among:
-                    had = f"{member.name} had {passed.bytes} bytes of others"
+                passed[chunk.progress] += chunk.size
+                if passed[chunk.progress] > 2 * self._largest:
+                    had = f"{member.name} had {passed[chunk.progress]} bytes of {partition}"
                     self._promises.violated(f"{claim.topic_partition} is queued, and {had}")
 
     def _answered(self, peer: Peer, request: Fetch, parts: list[Part]) -> None:

@@ -11,9 +11,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kzconsumer.cli.main import main
+from kzconsumer.model import TopicPartition
+from kzconsumer.registry.claim_record import StoredPosition, decode_claim_record, encode_claim_record
+from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.producing import Sent, produce
@@ -38,6 +42,20 @@ async def stored(cluster: Cluster, group: str, topic: str) -> dict[int, int]:
     async with session(cluster.connect) as zookeeper:
         at = f"/consumers/{group}/offsets/{topic}"
         return {int(n): int((await zookeeper.get(f"{at}/{n}")).data or b"") for n in await zookeeper.children(at)}
+
+
+async def store(cluster: Cluster, path: str, data: bytes) -> None:
+    async with session(cluster.connect) as zookeeper:
+        await zookeeper.set(path, data, -1)
+
+
+async def read_in_epoch(cluster: Cluster, group: GroupPaths, partition: TopicPartition, epoch: int) -> None:
+    """As if the record before the stored offset had been of this leader epoch."""
+    async with session(cluster.connect) as zookeeper:
+        record = decode_claim_record((await zookeeper.get(group.claim_record(partition))).data)
+    assert record.position == StoredPosition(5, 0)
+    later = msgspec.structs.replace(record, position=StoredPosition(5, epoch))
+    await store(cluster, group.claim_record(partition), encode_claim_record(later))
 
 
 @pytest.mark.parametrize("version", ["0.8.2.2", "3.9.1"])
@@ -95,6 +113,15 @@ def test_records_are_printed_and_committed(
     assert consume(unique, "--group", group, "-e") == []
     output = f"group {group} has stored offsets and continues there; leave out --from"
     consume(unique, "--group", group, "--from", "beginning", "-e", status=1, output=output)
+    # The log that the group has read was cut off, and this one has grown past the stored offset.
+    if new:
+        asyncio.run(read_in_epoch(cluster, GroupPaths(group), TopicPartition(unique, 1), 7))
+        output = "the log is not the one that was consumed up to 5 (leader epoch 7); it has the same records up to 0: 5"
+        assert consume(unique, "--from", f"stored:{group}", "-e", status=1, output=output) == []
+        assert consume(f"{unique}:0", "--from", f"stored:{group}", "-e") == []
+    asyncio.run(store(cluster, GroupPaths(group).offset(TopicPartition(unique, 1)), b"9"))
+    output = f"{unique}-1: the log ends at 5, before the stored offset 9; --from OFFSET, or beginning, says where to"
+    assert consume(unique, "--from", f"stored:{group}", "-e", status=1, output=output) == []
 
 
 async def test_how_it_ends(cluster: Cluster, unique: str) -> None:

@@ -146,12 +146,16 @@ async def _committed(
     async with short_session(settings.zookeeper) as session:
         offsets = ZooKeeperOffsetStorage(session, GroupPaths(settings.group.id))
         written, found = await offsets.last_writes(partitions), await offsets.stored(partitions)
+        epochs = await offsets.leader_epochs(found)
     known = await reader.known_incarnations({each.topic for each in partitions})
     stored = {
         each: at
         for each, at in found.items()
         if not of_earlier_topic(written.get(each, 0), known.get(each.topic, math.inf))
     }
+    await reader.require_logs(
+        {each: (at, epochs[each]) for each, at in stored.items()}, f"{WHERE}: option {START[0]} says where to begin"
+    )
     if settings.offsets.reset == "fail" and (without := [each for each in partitions if each not in stored]):
         raise OffsetLostError(f"{without[0]}: group {settings.group.id} has no offset, and [offsets] reset is fail")
     reset = _EARLIEST if settings.offsets.reset == "smallest" else _LATEST

@@ -182,9 +182,9 @@ async def _as_member(settings: Settings, printer: Printer, wanted: Wanted) -> No
 
 async def _without_group(settings: Settings, printer: Printer, wanted: Wanted, scope: Scope | None) -> None:
     """Nothing is joined or stored."""
-    stored: dict[TopicPartition, int] = {}
+    positions: dict[TopicPartition, tuple[int, int]] = {}
     if wanted.begin.group is not None:
-        stored = _readable(await read_nodes(settings, wanted.begin.group))
+        positions = _readable(await read_nodes(settings, wanted.begin.group))
     if wanted.count is not None and wanted.count <= FEW and wanted.filter == RecordFilter():
         settings = msgspec.structs.replace(settings, fetch=msgspec.structs.replace(settings.fetch, max_bytes=LITTLE))
     async with range_reader(settings) as reader:
@@ -192,7 +192,9 @@ async def _without_group(settings: Settings, printer: Printer, wanted: Wanted, s
         if scope is not None:
             partitions = choose(by_topic(partitions), scope)
         logs = await reader.logs(partitions)
-        begin = await _offsets(reader, wanted.begin, logs, stored)
+        held = {each: at for each, at in positions.items() if each in logs}
+        await reader.require_logs(held, "--from OFFSET, or beginning, says where to read on")
+        begin = await _offsets(reader, wanted.begin, logs, {each: at for each, (at, _) in held.items()})
         until = await _offsets(reader, wanted.until, logs, {}) if wanted.until is not None else None
         send, receive = anyio.create_memory_object_stream[_Part](AHEAD)
         async with anyio.create_task_group() as tasks, receive:
@@ -223,20 +225,23 @@ async def _offsets(
     return {each: offset_at(place, each, log, times, stored) for each, log in logs.items()}
 
 
-def _readable(nodes: GroupNodes) -> dict[TopicPartition, int]:
-    """Raises NotDoneError for an unreadable offset; partitions with the original's "no offset stored" are left out, and
+def _readable(nodes: GroupNodes) -> dict[TopicPartition, tuple[int, int]]:
+    """The offsets, and the leader epochs of the records before them (-1: unknown).
+
+    Raises NotDoneError for an unreadable offset; partitions with the original's "no offset stored" are left out, and
     those whose offset is of an earlier topic of that name."""
-    found: dict[TopicPartition, int] = {}
+    found: dict[TopicPartition, tuple[int, int]] = {}
     for partition, data in stored_offsets(nodes).items():
         topic = nodes.topics.get(partition.topic)
-        if topic is not None and origin_of(nodes, partition).differs(topic):
+        origin = origin_of(nodes, partition)
+        if topic is not None and origin.differs(topic):
             continue
         try:
             offset = decode_offset(data)
         except ValueError as error:
             raise NotDoneError(f"the stored offset of {partition}: {error}") from None
         if offset is not None:
-            found[partition] = offset
+            found[partition] = offset, origin.leader_epoch
     return found
 
 
