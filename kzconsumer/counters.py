@@ -122,7 +122,7 @@ class Counters:
         self.fetches: dict[int, FetchCounters] = {}
         """By the broker's number."""
         self.records: Counter[str] = Counter()
-        """Fetched, by topic; for a sink of raw bytes, offsets."""
+        """Fetched, by topic."""
         self.bytes: Counter[str] = Counter()
         """Fetched, by topic, as the brokers sent them."""
         self.commits = CommitCounters()

@@ -5,7 +5,7 @@ file with its final name is never replaced or deleted. All functions block and r
 
 **A sync that failed is not repeated.** Linux reports a page that the disk has refused once, and counts it as clean from
 then on: the next sync, by any process, finds nothing to write and succeeds, and the content is lost with the page
-cache. So content whose sync failed is written again: under a new name, or in place by `write_again`. A directory needs
+cache. So content whose sync failed is written again: under a new name, or in place by `sync_again`. A directory needs
 no such care: file systems keep names in their journal, and stop if they cannot write that.
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -145,23 +144,20 @@ def sync_again(path: Path) -> None:
     try:
         found = os.fstat(descriptor)
         try:
-            write_again(descriptor)
+            _write_again(descriptor)
         finally:
             os.utime(descriptor, ns=(found.st_atime_ns, found.st_mtime_ns))
     finally:
         os.close(descriptor)
 
 
-def write_again(descriptor: int, since: int = 0, guard: Callable[[], None] = lambda: None) -> None:
-    """Write what a file holds from byte `since` on in place once more, and wait until that is on disk.
-
-    `guard` is called before each piece and may raise. The file is not open for appending.
-    """
-    while piece := os.pread(descriptor, _PIECE, since):
-        guard()
+def _write_again(descriptor: int) -> None:
+    """Write what a file holds in place once more, and wait until that is on disk. It is not open for appending."""
+    at = 0
+    while piece := os.pread(descriptor, _PIECE, at):
         while piece:
-            written = os.pwrite(descriptor, piece, since)
-            since += written
+            written = os.pwrite(descriptor, piece, at)
+            at += written
             piece = piece[written:]
     os.fsync(descriptor)
 

@@ -7,9 +7,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-Wants: TypeAlias = Literal["columns", "raw", "ranges"]
-"""The form in which a member keeps records: decoded, from which messages are made, too; the bytes of whole record
-batches as the broker sent them; or offsets alone."""
+Wants: TypeAlias = Literal["columns", "ranges"]
+"""What a member keeps of records: decoded ones, from which messages are made, too; or offsets alone."""
 
 MOST_STREAMS = 5000
 """Of one member, over all its topics; a registration with more counts as unreadable."""

@@ -28,7 +28,7 @@ COMMANDS = "kzconsumer.commands"
 # Plugins of kzconsumer's own distributions, by the extra that installs them: an error about a missing one names it.
 _EXTRAS = {
     ASSIGNORS: {"sticky": "sticky"},
-    SINKS: {"parquet": "files", "segments": "files", "spark": "spark"},
+    SINKS: {"parquet": "files", "spark": "spark"},
     COMMANDS: {
         **dict.fromkeys(("demo", "sandbox"), "sandbox"),
         **dict.fromkeys(("cluster", "completion", "config", "consume", "context", "groups"), "tools"),

@@ -23,7 +23,7 @@ from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.end_offsets import EndOffsets
 from kzconsumer.errors import ConnectionLostError, KzConsumerError, SessionExpiredError, UnfitError, sole_cause
-from kzconsumer.fetcher.reading import Looking, reading
+from kzconsumer.fetcher.reading import Looking, decoding
 from kzconsumer.group.assignment import assignment
 from kzconsumer.group.claimer import ListenerCalls, RebalanceListener
 from kzconsumer.group.differences import HoldDown
@@ -104,7 +104,7 @@ class Sessions:
         # Shielded: a cancelled application still leaves in order, within the deadline that `leave` sets.
         self._scope = anyio.CancelScope(shield=True)
         looking = Looking(ISOLATION_LEVELS[settings.fetch.isolation], settings.batch.max_records)
-        read = looking if wants == "ranges" else reading(wants, settings.fetch.largest_body)
+        read = looking if wants == "ranges" else decoding(settings.fetch.largest_body)
         name = settings.group.assignor
         assignor = cast(Assignor, load_chosen(ASSIGNORS, name, f"{settings.source}: [group] assignor"))
         self._state = ConnectorState(

@@ -284,7 +284,7 @@ def enqueue(arrival: Arrival, decoded: Decoded) -> None:
     state.queue.reserve(held - size, state.broker)
     state.times.saw(batch_times(part.records), until)
     records = decoded.records
-    if state.end is not None and until > state.end and not records.whole_batches:
+    if state.end is not None and until > state.end:
         records, until = records.below(state.end), max(state.end, start)
         state.position = until  # what was cut off is fetched again if the end moves
     at_end = state.end is not None and until >= state.end

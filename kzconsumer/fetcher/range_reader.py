@@ -48,7 +48,7 @@ from kzconsumer.errors import (
 from kzconsumer.fetcher.delivery import ATTEMPTS_AT_A_BATCH, CorruptPolicy
 from kzconsumer.fetcher.fetch_state import RateLimit
 from kzconsumer.fetcher.range_account import Question, RangeAccount, questions
-from kzconsumer.fetcher.reading import FetchOutcome, Unusable, differs, judge, reading, without_way
+from kzconsumer.fetcher.reading import FetchOutcome, Unusable, decoding, differs, judge, without_way
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.records.forms import Records
 from kzconsumer.registry.cluster import LIMIT, ClusterView, broker_pool, open_session, unreachable
@@ -91,7 +91,7 @@ class RangeReader:
         self._brokers = brokers
         self._leaders = Leaders(known, brokers, settings.request_timeout)
         self._isolation = ISOLATION_LEVELS[settings.isolation]
-        self._decode = reading("columns", settings.largest_body)
+        self._decode = decoding(settings.largest_body)
 
     async def at_time(self, partitions: Collection[TopicPartition], ms: int) -> dict[TopicPartition, int]:
         """The first offset with a record of that time (ms since 1970) or later; the end of the log if there is none.

@@ -1,6 +1,6 @@
 """What a fetcher asks for and makes of an answer, without IO: forms of records, empty answers, error codes, gaps.
 
-How fetched bytes are decoded is chosen once for a member, by the form in which its consumer wants records.
+A member either decodes what it fetches or looks only how far each log can be read: its consumer's `wants` decides.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Final, NamedTuple, Protocol
 from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.brokers.protocol.log_reads import READ_COMMITTED, Diverging, FetchedPartition
 from kzconsumer.errors import CorruptRecordError, KzConsumerError, UnusableBatchError
-from kzconsumer.model import TopicPartition, Wants
+from kzconsumer.model import TopicPartition
 from kzconsumer.records import compression as L
-from kzconsumer.records.decode import Decoded, decode, keep
+from kzconsumer.records.decode import Decoded, decode
 from kzconsumer.records.forms import NO_RECORDS, Unfetched
 from kzconsumer.settings.sections import FetchSettings
 
@@ -27,8 +27,8 @@ class FetchForm(Protocol):
         ...
 
 
-def reading(wants: Wants, largest_body: int) -> FetchForm:
-    """`largest_body`: bytes to which a batch may decompress before it counts as corrupt; raw ones stay compressed."""
+def decoding(largest_body: int) -> FetchForm:
+    """`largest_body`: bytes to which a batch may decompress before it counts as corrupt."""
 
     def decoded(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
         topic, partition = part.topic_partition
@@ -42,10 +42,7 @@ def reading(wants: Wants, largest_body: int) -> FetchForm:
             room=room,
         )
 
-    def raw(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
-        return keep(part.records, start)
-
-    return raw if wants == "raw" else decoded
+    return decoded
 
 
 # What answers without records say of a partition whose log goes on: how to ask again, and what they prove. Without

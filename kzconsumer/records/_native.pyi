@@ -127,14 +127,6 @@ def decode(
     bodies together beyond `limit`.
     """
 
-def frame(
-    records: Buffer, crc32c: _Crc32c | None, /
-) -> tuple[list[tuple[int, int, int, int, int, int, int]], bool, str | None, int]:
-    """(entries, whether the bytes end inside a batch, fault or None, byte where it begins).
-
-    An entry is (first byte, byte behind it, magic, offset in its header, last offset, highest timestamp, leader epoch).
-    """
-
 def join(pieces: Sequence[Columns], /) -> Columns:
     """Copies of their records, in this order. Meant for small pieces: the GIL is held.
 

@@ -21,6 +21,8 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 NO_HEADERS: Headers = ()
 
+_NOT_FETCHED = 'a sink that wants "ranges" fetches their records itself'
+
 # Messages are made of so many records at a time, whose headers are Python values then.
 _ROWS = 1000
 
@@ -30,27 +32,25 @@ class Records(ABC):
 
     __slots__ = ()
 
-    whole_batches: ClassVar[bool] = False
-    """They are record batches as the broker sent them, which must not be cut or joined."""
     fetched: ClassVar[bool] = True
     """False if only their offsets are known."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """Number of records; where they have not been counted (raw bytes, `Unfetched`), number of offsets."""
+        """Number of records; of `Unfetched`, number of offsets."""
 
     @property
     @abstractmethod
     def nbytes(self) -> int:
         """Size of the records alone, in bytes."""
 
+    @abstractmethod
     def slice(self, first: int, until: int | None = None) -> Records:
         """The records from index `first` on, below index `until`."""
-        raise self._not("iterated or cut")
 
+    @abstractmethod
     def rows_below(self, offset: int) -> int:
         """Number of records with lower offsets."""
-        raise self._not("iterated or cut")
 
     def below(self, offset: int) -> Records:
         """The records with lower offsets."""
@@ -77,31 +77,24 @@ class Records(ABC):
 
         return [ColumnRecords(joined([each.columns() for each in kept]))]
 
+    @abstractmethod
     def messages(self) -> Iterator[_native.Message]:
         """Each record as a message, which stands for no range to acknowledge."""
-        raise self._not("iterated or cut")
+
+    @abstractmethod
+    def columns(self) -> pa.RecordBatch:
+        """A batch with the columns of `kzconsumer.records.columns.SCHEMA`."""
 
     @property
     def decoded(self) -> _native.Columns:
-        """The records for messages."""
-        raise self._not("iterated")
-
-    def columns(self) -> pa.RecordBatch:
-        """A batch with the columns of `kzconsumer.records.columns.SCHEMA`."""
-        raise self._not("made into columns")
-
-    @property
-    def raw(self) -> memoryview:
-        raise self._not("had as raw bytes")
-
-    def _not(self, what: str) -> TypeError:
-        form = "raw bytes" if self.whole_batches else "messages or columns" if self.fetched else "ranges"
-        return TypeError(f"records fetched as {form} cannot be {what} (see `wants` of kzconsumer.connect)")
+        """The records in the memory of the decoder. Raises TypeError if they are not there."""
+        raise TypeError(f"{type(self).__name__} are not in the memory of the decoder")
 
 
 class DecodedRecords(Records):
     """Records in the memory of the decoder."""
 
+    # Copies: one view would keep its whole response in memory, and budgets count the bytes that are held.
     __slots__ = ("_columns", "_partition", "_topic")
 
     def __init__(self, columns: _native.Columns, topic: str, partition: int) -> None:
@@ -178,33 +171,6 @@ class ColumnRecords(Records):
         return self._batch
 
 
-class RawRecords(Records):
-    """Whole record batches as the broker sent them; the first may begin below the offset that was asked for."""
-
-    # One view keeps its whole response in memory, and budgets count bytes that are held. So columns and messages are
-    # copies, and raw bytes are if they are less than a fifth of their response (`decode.VIEWED_SHARE`): what is held is
-    # at most five times what is counted. A chunk counts 6 KiB more for itself.
-    __slots__ = ("_data", "_offsets")
-
-    whole_batches = True
-
-    def __init__(self, data: memoryview, offsets: int) -> None:
-        """`offsets`: number of offsets for which the batches stand, from the one that was asked for on."""
-        self._data = data
-        self._offsets = offsets
-
-    def __len__(self) -> int:
-        return self._offsets
-
-    @property
-    def nbytes(self) -> int:
-        return self._data.nbytes
-
-    @property
-    def raw(self) -> memoryview:
-        return self._data
-
-
 class Unfetched(Records):
     """A range of offsets whose records the consumer fetches itself."""
 
@@ -229,6 +195,12 @@ class Unfetched(Records):
 
     def rows_below(self, offset: int) -> int:
         return min(max(offset - self.first, 0), len(self))
+
+    def messages(self) -> Iterator[_native.Message]:
+        raise TypeError(_NOT_FETCHED)
+
+    def columns(self) -> pa.RecordBatch:
+        raise TypeError(_NOT_FETCHED)
 
 
 class _NoRecords(Records):

@@ -10,7 +10,6 @@ import sys
 
 import msgspec
 
-from kzconsumer.model import Wants
 from kzconsumer.offsets.progress import Chunk, Progress
 from kzconsumer.records.forms import DecodedRecords, Records
 from kzconsumer.settings.sections import BatchSettings
@@ -58,12 +57,10 @@ class BatchBuilder:
     def __init__(
         self,
         limits: BatchSettings,
-        wants: Wants = "columns",
         most_bytes: int = sys.maxsize,
         due_records: int = sys.maxsize,
     ) -> None:
         self._limits = limits
-        self._wants = wants
         self._most_bytes = most_bytes
         self._due_records = due_records
         self._ranges: dict[Progress, _Range] = {}
@@ -152,14 +149,12 @@ class BatchBuilder:
         return None
 
     def _data(self, progress: Progress, part: _Range) -> RangeData:
-        raw = self._wants == "raw"
         return RangeData(
             topic=progress.topic_partition.topic,
             partition=progress.topic_partition.partition,
             first=part.first,
             until=part.until,
-            pieces=() if raw else tuple(part.pieces),
+            pieces=tuple(part.pieces),
             incarnation=progress.incarnation,
             epoch=progress.epoch,
-            raw=tuple(piece.raw for piece in part.pieces) if raw else None,
         )

@@ -90,12 +90,8 @@ def _contradictions(sink: object) -> Iterator[str]:
             yield f'has "{declared[0]}" and no "fingerprint"; set that to a text, or to "" if it is not replayable'
     elif not isinstance(fingerprint, str):
         yield f'has a "fingerprint" that is not a text: {fingerprint!r}'
-    elif fingerprint:
-        if getattr(sink, "has", None) is None:
-            yield f'has a "fingerprint" and no "has"; define "{_definition("has", _OPTIONAL["has"])}"'
-        if wants == "raw":
-            # The records of its ranges are not counted, so no plan can identify them.
-            yield 'has a "fingerprint" and wants "raw": only a sink of columns can be replayable'
+    elif fingerprint and getattr(sink, "has", None) is None:
+        yield f'has a "fingerprint" and no "has"; define "{_definition("has", _OPTIONAL["has"])}"'
 
 
 def _fingerprint(sink: Any) -> object:

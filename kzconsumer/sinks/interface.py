@@ -82,11 +82,6 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     have gaps (compaction, control records). `incarnation` is the czxid of `/brokers/topics/<topic>` (it distinguishes a
     recreated topic from its predecessor), `epoch` the partition's reset epoch.
 
-    For a sink that wants "raw", there are no pieces and `raw` has the bytes instead: pieces of one or more whole
-    batches (message sets, in magic 0 and 1) in offset order, framing and checksums good, nothing decoded; control
-    batches and aborted transactions are among them. Batches are never cut: the first may begin below `first`, when its
-    first records were consumed before. The pieces may be views of a whole response: keep them no longer than needed.
-
     For a sink that wants "ranges", `fetched` is False and there are no records: the sink fetches them. No record of the
     range is of a later epoch than `leader_epoch` (KIP-101), -1 if that is unknown, as it is where records are fetched.
     `left_out` are rejected records of the range: the sink fetches them and does not write them. They are among what it
@@ -100,7 +95,6 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     pieces: tuple[Records, ...]
     incarnation: int
     epoch: int
-    raw: tuple[memoryview, ...] | None = None
     leader_epoch: int = -1
     left_out: Spans = ()
 
@@ -118,8 +112,8 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def records(self) -> int:
-        """Number of records; where they are not counted (raw bytes, ranges), the number of offsets."""
-        return self.until - self.first if self.raw is not None else sum(map(len, self.pieces))
+        """Number of records; where they are not counted (a sink that wants "ranges"), of offsets."""
+        return sum(map(len, self.pieces))
 
     @property
     def fetched(self) -> bool:
@@ -241,15 +235,14 @@ class Sink(Protocol):
     partitions of the batch have been lost: other members may be writing the same records then, and the next batch
     follows. A thread goes on, so wait for its end (`anyio.to_thread.run_sync` does, `asyncio.to_thread` does not).
     Records that cannot be used are named by raising RecordsRejectedError, once all the others are durable: `[rejected]`
-    decides about each, and the batch is written after that. A sink of bytes cannot reject single records. A replayable
-    sink raises it before it publishes anything of the ranges with such records. When each of them is a dead letter, or
-    skipped, their offsets are stored in the plans of the ranges, and `write` is called with the rest: so every replay
-    has the same records. A sink with `trial` need not know which records its destination refuses: see `Trying`.
+    decides about each, and the batch is written after that. A replayable sink raises it before it publishes anything of
+    the ranges with such records. When each of them is a dead letter, or skipped, their offsets are stored in the plans
+    of the ranges, and `write` is called with the rest: so every replay has the same records. A sink with `trial` need
+    not know which records its destination refuses: see `Trying`.
 
-    `wants = "raw"` asks for bytes instead of columns ("columns"). A sink of bytes also gets ranges without bytes (`raw`
-    is empty), which the log no longer has. `wants = "ranges"` is for a sink that fetches for itself: the member only
-    looks where the logs end. Its records are not counted, so `[batch] max_records` counts offsets, `max_bytes` nothing.
-    It keeps to `[fetch] on_corrupt` and `rate_limit`.
+    `wants = "ranges"` is for a sink that fetches for itself, instead of "columns", the default: the member only looks
+    where the logs end. Its records are not counted, so `[batch] max_records` counts offsets, `max_bytes` nothing. It
+    keeps to `[fetch] on_corrupt` and `rate_limit`.
     That a log has changed when a range is replayed is noticed if the sink calls `Batch.found`. `start_limit` is how
     many seconds entering the sink may take, if that is more than 15 minutes. `batch_bytes` limits batches like `[batch]
     max_bytes`, of which the smaller counts: a sink that gains nothing from large batches saves memory. With
@@ -341,10 +334,10 @@ class SinkPlugin(Protocol):
 
 
 class QuarantinedRange(NamedTuple):
-    """A range in the sink's quarantine; the records of raw bytes are not counted (None)."""
+    """A range in the sink's quarantine, and its number of records."""
 
     identity: RangeIdentity
-    records: int | None
+    records: int
 
 
 class BadRecord(msgspec.Struct, frozen=True):

@@ -136,7 +136,7 @@ class SinkRunner:
         self._owned = owned
         self._plans = plans
         self._writer = BatchWriter(name, sink, self._can, owned, plans, quarantine, rejected)
-        self._builder = BatchBuilder(limits, self._can.wants, self._can.batch_bytes, self._can.due_records)
+        self._builder = BatchBuilder(limits, self._can.batch_bytes, self._can.due_records)
         self.status: BatchStatus | None = None
         """The batch being planned, written or committed; between two of them the last one."""
         self.batches = BatchCounters()
@@ -322,5 +322,5 @@ class SinkRunner:
 
 
 def _with_records(batch: Batch) -> Batch:
-    """Without ranges that have no records (control records, gaps); a sink of bytes gets those, too."""
+    """Without ranges that have no records (control records, gaps)."""
     return msgspec.structs.replace(batch, ranges=tuple(part for part in batch.ranges if part.records))

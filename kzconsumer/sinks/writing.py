@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import anyio
 import anyio.lowlevel
@@ -43,21 +43,20 @@ from kzconsumer.sinks.rejecting import Policy, Rejecting, Separating
 METADATA = "kzconsumer.quarantine"
 """Key of a Parquet file's metadata: the sink, the range and the reason, as JSON."""
 
-_FILE: Final = re.compile(r"([^+]+)\+(\d+)\+(-?[0-9a-f]+)\.(\d+)\+(\d{20})\+(\d{20})\.(parquet|bin)", re.ASCII)
+_FILE: Final = re.compile(r"([^+]+)\+(\d+)\+(-?[0-9a-f]+)\.(\d+)\+(\d{20})\+(\d{20})\.parquet", re.ASCII)
 
 
 def kept_ranges(directory: Path) -> list[QuarantinedRange]:
     """The ranges in a directory, which need not exist. Raises SinkError if it cannot be read."""
+    # Others are passed over: earlier versions had a sink of raw bytes, whose ranges are files with the ending .bin.
     found = []
     try:
         for file in sorted(directory.iterdir()) if directory.exists() else []:
             if match := _FILE.fullmatch(file.name):
-                topic, partition, incarnation, epoch, first, until, kind = match.groups()
+                named, partition, incarnation, epoch, first, until = match.groups()
                 numbers = int(incarnation, 16), int(epoch), int(first), int(until)
-                if kind == "bin" and is_short(topic):
-                    continue  # a file of raw bytes does not tell its topic; sinks of bytes are not verified
-                held = _read(file, topic) if kind == "parquet" else _Content(topic, None)
-                found.append(QuarantinedRange(RangeIdentity(held.topic, int(partition), *numbers), held.records))
+                topic, records = _read(file, named)
+                found.append(QuarantinedRange(RangeIdentity(topic, int(partition), *numbers), records))
     except OSError as error:
         raise SinkError(f"[sink] quarantine: {error}") from error
     return found
@@ -76,7 +75,7 @@ class RangeQuarantine:
         `decide` is called when the records are on disk and only lack their final name, so a decision that other members
         see may rely on them. Raises SinkError if the range cannot be kept.
         """
-        final = self._directory / _name(part, "parquet" if part.raw is None else "bin")
+        final = self._directory / _name(part)
         staged = staged_name(final)
         try:
             try:
@@ -94,12 +93,8 @@ class RangeQuarantine:
 
     def _stage(self, part: RangeData, reason: str, staged: Path) -> None:
         make_directory(self._directory)
-        if part.raw is None:
-            about = {"sink": self._sink, "reason": reason, "range": part.range._asdict(), "records": part.records}
-            _write_parquet(part, msgspec.json.encode(about), staged)
-        else:
-            with staged.open("xb") as file:
-                file.writelines(part.raw)
+        about = {"sink": self._sink, "reason": reason, "range": part.range._asdict(), "records": part.records}
+        _write_parquet(part, msgspec.json.encode(about), staged)
         sync_file(staged)
 
 
@@ -117,13 +112,8 @@ def _write_parquet(part: RangeData, about: bytes, file: Path) -> None:
         raise OSError(str(error)) from error
 
 
-class _Content(NamedTuple):
-    topic: str
-    records: int | None
-
-
-def _read(file: Path, named: str) -> _Content:
-    """`named` is the topic in the file's name. Raises OSError."""
+def _read(file: Path, named: str) -> tuple[str, int]:
+    """Topic and number of records; `named` is the topic in the file's name. Raises OSError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -135,7 +125,7 @@ def _read(file: Path, named: str) -> _Content:
             topic = str(about["range"]["topic"])
     except (pa.ArrowException, msgspec.DecodeError, LookupError) as error:
         raise OSError(f"{file.name}: {error}") from error
-    return _Content(topic, footer.num_rows)
+    return topic, int(footer.num_rows)
 
 
 def _remove(staged: Path) -> None:
@@ -143,10 +133,10 @@ def _remove(staged: Path) -> None:
         staged.unlink()
 
 
-def _name(part: RangeData, extension: str) -> str:
+def _name(part: RangeData) -> str:
     """The range's identity; topics have no `+`."""
     line = f"{part.partition}+{part.incarnation:x}.{part.epoch}+{part.first:020d}+{part.until:020d}"
-    return named_after(part.topic, lambda topic: f"{topic}+{line}.{extension}")
+    return named_after(part.topic, lambda topic: f"{topic}+{line}.parquet")
 
 
 log = get_logger("kzconsumer.sink")
@@ -338,8 +328,8 @@ class BatchWriter:
         (a member that dies in between lets them be written again), and they are recorded before anything of the rest is
         published, so that every later write of the range leaves out the same records and repeats no letter.
         """
-        if self._rejecting is None or any(part.raw is not None for part in work.batch.ranges):
-            raise SinkError(f"sink {self._name}: {error}, and this sink type cannot reject single records") from error
+        if self._rejecting is None:
+            raise SinkError(f"sink {self._name}: {error}, and single records cannot be rejected here") from error
         offsets = await self._rejecting.carry_out(work.parts, error)
         if self._plans is None:
             return True

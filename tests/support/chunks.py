@@ -8,7 +8,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.progress import Chunk, Message, Progress, load
 from kzconsumer.records._native import Lot
 from kzconsumer.records.decode import decode
-from kzconsumer.records.forms import RawRecords, Records
+from kzconsumer.records.forms import Records
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.zookeeper.session import Lease
 from tests.support.record_sets import Record, record_batch
@@ -33,11 +33,6 @@ def chunk(progress: Progress, first: int, until: int, offsets: Sequence[int] | N
     decoded = decode(memoryview(data), topic=topic, partition=partition, start=first)
     assert (decoded.next_offset, decoded.corrupt) == (until, None)
     return Chunk(progress, first, until, decoded.records, len(data))
-
-
-def raw_chunk(progress: Progress, first: int, until: int, data: memoryview) -> Chunk:
-    """Bytes for these offsets, as a fetcher keeps them for a sink of raw bytes."""
-    return Chunk(progress, first, until, RawRecords(data, until - first), len(data))
 
 
 def hole(progress: Progress, first: int, until: int) -> Chunk:

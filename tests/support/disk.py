@@ -23,16 +23,14 @@ OnPath = Callable[[Path], None]
 class Disk:
     """Everything below `root` counts as synced at first, as does its own name.
 
-    `on_name(file, name)` is called before a file gets a name by a link or a rename, `on_creation(name)` before one is
-    created by `os.open`, `on_removal(name)` before one is removed; they may raise. `on_sync(file)` is called before a
-    file is synced. If it raises, this is how Linux reports an error of the disk: once. The pages count as clean then,
-    and a later sync that succeeds does not write them.
+    `on_name(file, name)` is called before a file gets a name by a link or a rename, `on_removal(name)` before one is
+    removed; they may raise. `on_sync(file)` is called before a file is synced. If it raises, this is how Linux reports
+    an error of the disk: once. The pages count as clean then, and a later sync that succeeds does not write them.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.on_name: OnName = lambda file, name: None
-        self.on_creation: OnPath = lambda name: None
         self.on_removal: OnPath = lambda name: None
         self.on_sync: OnPath = lambda file: None
         self._contents: dict[int, bytes] = {}  # by inode
@@ -151,14 +149,6 @@ def watched_disk(root: Path) -> Iterator[Disk]:
 
         return named
 
-    def create(call: Callable[..., int]) -> Callable[..., int]:
-        def created(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
-            if flags & os.O_CREAT and Path(path).is_relative_to(root) and not Path(path).exists():
-                disk.on_creation(Path(path))
-            return call(path, flags, *arguments, **options)
-
-        return created
-
     def remove(call: Callable[..., None]) -> Callable[..., None]:
         def removed(path: Any, *, dir_fd: int | None = None) -> None:
             whole = Path(path) if dir_fd is None else Path(os.readlink(f"/proc/self/fd/{dir_fd}"), path)
@@ -174,7 +164,6 @@ def watched_disk(root: Path) -> Iterator[Disk]:
         write: ("write", "pwrite"),
         truncate: ("ftruncate",),
         name: ("link", "rename", "replace"),
-        create: ("open",),
         remove: ("unlink", "remove", "rmdir"),
     }
     with pytest.MonkeyPatch.context() as patch:

@@ -171,30 +171,6 @@ PyObject *decode(PyObject *module, PyObject *args) {
     return result;
 }
 
-PyObject *frame(PyObject *module, PyObject *args) {
-    PyObject *records, *crc32c, *result = NULL;
-    if (!PyArg_ParseTuple(args, "OO:frame", &records, &crc32c))
-        return NULL;
-    struct response response;
-    const struct batches *batches = &response.batches;
-    PyObject *entries = open_response(&response, module, records, crc32c) ? PyList_New(batches->count) : NULL;
-    for (ptrdiff_t row = 0; entries != NULL && row < batches->count; row++) {
-        const struct batch *batch = &batches->at[row];
-        PyObject *entry = Py_BuildValue("LLiLLLL", (long long)batch->position, (long long)batch->end, batch->magic,
-                                        (long long)load_i64(batches->data + batch->position), (long long)batch->last,
-                                        (long long)batch->max_timestamp, (long long)leader_epoch(batches, batch));
-        if (entry == NULL)
-            Py_CLEAR(entries);
-        else
-            PyList_SetItem(entries, row, entry);
-    }
-    if (entries != NULL)
-        result = Py_BuildValue("NNNL", entries, PyBool_FromLong(batches->partial), fault_of(&response),
-                               (long long)batches->fault_at);
-    close_response(&response);
-    return result;
-}
-
 PyObject *scan_next_offset(PyObject *module, PyObject *args) {
     PyObject *records, *result = NULL;
     long long start;

@@ -16,7 +16,6 @@ static PyObject *allocated(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(igno
 
 static PyMethodDef functions[] = {
     {"decode", decode, METH_VARARGS, "Decode the whole batches of record bytes."},
-    {"frame", frame, METH_VARARGS, "Where the whole batches of record bytes begin and end."},
     {"join", join, METH_O, "The records of several `Columns` as one."},
     {"range_of", range_of, METH_O, "The range that is acknowledged with a message."},
     {"scan_next_offset", scan_next_offset, METH_VARARGS, "The offset behind the whole batches, from the framing alone."},

@@ -49,7 +49,6 @@ bool has_keywords(PyObject *keywords);
 
 /* Functions of the module. */
 PyObject *decode(PyObject *module, PyObject *args);
-PyObject *frame(PyObject *module, PyObject *args);
 PyObject *join(PyObject *module, PyObject *pieces);
 PyObject *range_of(PyObject *module, PyObject *message);
 PyObject *scan_next_offset(PyObject *module, PyObject *args);

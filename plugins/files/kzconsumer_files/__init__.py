@@ -1,4 +1,4 @@
-"""Ranges of records as files, published exactly once; the sinks `parquet` and `segments`.
+"""Ranges of records as files, published exactly once; the sink `parquet`.
 
 Read `publication`, then `ledger`.
 """

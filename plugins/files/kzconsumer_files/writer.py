@@ -170,28 +170,18 @@ def read_place(value: object) -> object:
     return str(Path(value).absolute())
 
 
-def read_directory(value: object) -> object:
-    """A directory."""
-    if isinstance(value, str) and is_object_store(value):
-        raise ValueError("is in an object store, whose objects cannot be appended to, as segment files are")
-    return value
-
-
 def require_usable(path: str) -> None:
-    """Check a directory, without changing anything; of a URI nothing is known before it is used. Raises ConfigError."""
+    """Check that a directory is writable or could be made, without changing anything. Raises ConfigError.
+
+    Of a URI nothing is known before it is used.
+    """
     if is_object_store(path):
         return
     try:
-        require_writable(Path(path))
+        there = next(each for each in (Path(path), *Path(path).absolute().parents) if each.exists())
+        if not there.is_dir():
+            raise unusable(f"{path} cannot be used: {there} is not a directory")
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise unusable(f"{path} cannot be used: {there} is not writable for this user")
     except OSError as error:
         raise unusable(f"{path} cannot be used: {error.strerror}") from error
-
-
-def require_writable(path: Path) -> bool:
-    """Check that `path` is a writable directory or could be made; whether it exists. Raises ConfigError, OSError."""
-    there = next(each for each in (path, *path.absolute().parents) if each.exists())
-    if not there.is_dir():
-        raise unusable(f"{path} cannot be used: {there} is not a directory")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise unusable(f"{path} cannot be used: {there} is not writable for this user")
-    return there == path

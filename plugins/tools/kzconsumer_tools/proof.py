@@ -261,7 +261,7 @@ def _partition_proof(line: _Line, held: _Held, progress: GroupProgress | None) -
         records_quarantined=sum(each.records_quarantined for each in held.ranges),
         rows=None if None in rows else sum(each for each in rows if each is not None),
         aside_ranges=len(held.aside),
-        aside_records=sum(each.records or 0 for each in held.aside),
+        aside_records=sum(each.records for each in held.aside),
     )
 
 

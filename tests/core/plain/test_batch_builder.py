@@ -15,7 +15,7 @@ from kzconsumer.records.columns import SCHEMA
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.interface import Batch, RangeData
-from tests.support.chunks import TOPIC, chunk, hole, progress, raw_chunk
+from tests.support.chunks import TOPIC, chunk, hole, progress
 from tests.support.plans import plan_of
 
 
@@ -124,28 +124,6 @@ def test_a_hole_between_chunks_is_reported_as_a_bug() -> None:
     collecting.add(chunk(claim, 0, 3), now=0)
     with pytest.raises(AssertionError):
         collecting.add(chunk(claim, 5, 8), now=0)
-
-
-def test_bytes_are_collected_for_a_sink_that_wants_them() -> None:
-    claim = progress(start=5)
-    collecting = BatchBuilder(BatchSettings(max_records=1000, max_bytes=10), "raw")
-    pieces = [memoryview(b"abc"), memoryview(b"defghi")]
-    for one in (raw_chunk(claim, 5, 8, pieces[0]), hole(claim, 8, 10), raw_chunk(claim, 10, 14, pieces[1])):
-        collecting.add(one, now=0)
-    assert not collecting.full
-    collecting.add(raw_chunk(claim, 14, 15, memoryview(b"j")), now=0)
-    assert collecting.full
-    (part,) = collecting.cut(now=0)[0].ranges
-    assert (part.raw, part.batches) == ((*pieces, b"j"), ())
-    assert part.records == 10, "not counted: as many as there are offsets"
-
-
-def test_a_sink_of_bytes_is_given_holes_too() -> None:
-    claim = progress(start=5)
-    collecting = BatchBuilder(BatchSettings(max_records=1000, max_bytes=10), "raw")
-    collecting.add(hole(claim, 5, 9), now=0)
-    (part,) = collecting.cut(now=0)[0].ranges
-    assert (part.raw, part.records, part.range) == ((), 4, OffsetRange(TOPIC, 0, 5, 9))
 
 
 def replayed(first: int, until: int, partition: int = 0) -> Progress:

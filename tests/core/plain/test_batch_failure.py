@@ -415,10 +415,6 @@ async def test_a_quarantined_range_is_recognized_when_it_is_delivered_again(tmp_
     before = first.read_bytes()
     assert await quarantine.keep(part, "another", yes) == first
     assert (first.read_bytes(), list(tmp_path.iterdir())) == (before, [first])
-    raw = msgspec.structs.replace(part, pieces=(), raw=(memoryview(b"ab"), memoryview(b"c")))
-    kept = await quarantine.keep(raw, "bytes", yes)
-    assert kept is not None
-    assert kept.read_bytes() == b"abc"
 
 
 async def test_a_step_recorded_for_a_range_that_is_tried_alone_does_not_count_for_the_others(tmp_path: Path) -> None:

@@ -7,9 +7,6 @@ from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Self
 
-import pytest
-
-from kzconsumer.errors import PluginError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch
@@ -78,10 +75,3 @@ async def test_a_sink_with_all_capabilities() -> None:
     assert destination is not None
     assert destination.remembers
     assert await destination.set_aside(RangeIdentity("t", 0, 1, 0, 0, 5), 5)
-
-
-def test_a_sink_of_bytes_cannot_be_replayable() -> None:
-    sink = Everything()
-    sink.wants = "raw"  # type: ignore[attr-defined]
-    with pytest.raises(PluginError, match="only a sink of columns can be replayable"):
-        capabilities(sink)

@@ -115,7 +115,7 @@ def test_check_config_checks_plugin_options(file: Path) -> None:
 def test_check_config_checks_the_path_of_the_sink(file: Path) -> None:
     there = file.with_name("there")
     there.touch()
-    file.write_text(GOOD.replace('"jsonlines"', f'"segments"\noptions = {{ path = "{there}" }}'))
+    file.write_text(GOOD.replace('"jsonlines"', f'"parquet"\noptions = {{ path = "{there}" }}'))
     done = kzconsumer("check-config", str(file))
     assert done.returncode == 78
     output = f"[sink.options] path: {there} cannot be used: {there} is not a directory"

@@ -52,7 +52,7 @@ async def fetching(
     async with Brokers(client_id="test", timeout=LIMIT) as brokers:
         fetcher = BrokerFetcher(
             broker, brokers, SETTINGS, cast(OffsetReset, type("Reset", (), {"refuses": False})),
-            Looking(READ_COMMITTED, 1000) if wants == "ranges" else reading.reading(wants, SETTINGS.largest_body),
+            Looking(READ_COMMITTED, 1000) if wants == "ranges" else reading.decoding(SETTINGS.largest_body),
             RateLimit(None), lambda states: None, Counters(),
         )  # fmt: skip
         fetcher.add(
@@ -188,34 +188,19 @@ QUIET = record_batch([Record(None, b"quiet")], base_offset=0)
 BUSY = record_batch([Record(None, bytes(MIB // 8))] * 8, base_offset=0)
 
 
-@pytest.mark.parametrize("wants", ["columns", "raw"])
-async def test_a_small_chunk_does_not_keep_its_response_in_memory(wants: Wants) -> None:
+async def test_a_small_chunk_does_not_keep_its_response_in_memory() -> None:
     stalled, consumed = ChunkQueue(8 * MIB), ChunkQueue(8 * MIB)
     before = allocated_bytes()
 
     def log(partition: int, offset: int) -> bytes:
         return at(offset, BUSY if partition else QUIET)
 
-    async with log_broker(log) as broker, fetching(broker, [(0, stalled), (1, consumed)], wants):
+    async with log_broker(log) as broker, fetching(broker, [(0, stalled), (1, consumed)]):
         await take(consumed, lambda chunk: chunk.first >= 8 * 100)
         chunks, counted, _ = stalled.filled
         held = allocated_bytes() - before
     assert chunks > 90
     assert held < 2 * counted + 10 * MIB, "and the chunk in flight to the other stream"
-
-
-async def test_raw_bytes_that_fill_their_response_are_not_copied() -> None:
-    """One large partition does, and so do a few equal ones together."""
-    queue = ChunkQueue(8 * MIB)
-    log = {0: BUSY}
-    async with (
-        log_broker(lambda partition, offset: log.get(offset, b"")) as broker,
-        fetching(broker, [(n, queue) for n in range(4)], "raw"),
-    ):
-        chunks = [await queue.get() for _ in range(4)]
-    views = [chunk.records.raw for chunk in chunks]
-    assert [len(view) for view in views] == 4 * [len(BUSY)]
-    assert len({id(view.obj) for view in views}) == 1
 
 
 async def test_a_fetcher_with_a_full_queue_does_not_keep_the_last_response() -> None:
@@ -231,12 +216,11 @@ async def test_a_fetcher_with_a_full_queue_does_not_keep_the_last_response() -> 
 
 
 _HELD = """
-import sys
 from pathlib import Path
 
 from kzconsumer.fetcher.delivery import Arrival, enqueue
 from kzconsumer.fetcher.fetch_state import FetchState
-from kzconsumer.fetcher.reading import reading
+from kzconsumer.fetcher.reading import decoding
 from kzconsumer.model import TopicPartition
 from kzconsumer.brokers.protocol.log_reads import FetchedPartition
 from kzconsumer.streams.chunk_queue import ChunkQueue
@@ -245,7 +229,7 @@ from tests.support.chunks import progress
 
 queue = ChunkQueue(16 << 20)
 state = FetchState(progress(), queue, 0, 1 << 20)
-read = reading(sys.argv[1], 1 << 28)
+read = decoding(1 << 28)
 data = record_batch([Record(b"key", b"value")], base_offset=0)
 
 def fetch():
@@ -267,10 +251,9 @@ print(resident() - before, queue.filled[1] - counted)
 """
 
 
-@pytest.mark.parametrize("wants", ["columns", "raw"])
-async def test_small_chunks_are_counted_with_their_overhead(wants: Wants) -> None:
+async def test_small_chunks_are_counted_with_their_overhead() -> None:
     """A chunk of one record of ten bytes takes kilobytes: a queue of those must not hold many times its limit."""
-    done = await anyio.run_process([sys.executable, "-c", _HELD, wants], stderr=None)
+    done = await anyio.run_process([sys.executable, "-c", _HELD], stderr=None)
     held, counted = map(int, done.stdout.split())
     assert held < 2 * counted + MIB
 
@@ -355,7 +338,7 @@ async def test_a_replica_is_given_up_after_what_it_has_sent_was_queued() -> None
         state.prefer(broker.id, clock.now() + LIMIT)
         fetcher = BrokerFetcher(
             broker, brokers, SETTINGS, cast(OffsetReset, type("Reset", (), {"refuses": False})),
-            reading.reading("columns", SETTINGS.largest_body), RateLimit(None), find_leader, Counters(),
+            reading.decoding(SETTINGS.largest_body), RateLimit(None), find_leader, Counters(),
         )  # fmt: skip
         fetcher.add([state])
         task = asyncio.create_task(fetcher.run())

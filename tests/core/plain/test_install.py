@@ -64,7 +64,7 @@ SHARED = {
 }
 PLUGINS = {
     "kzconsumer": {"range", "roundrobin", "roundrobin-legacy", "callable", "jsonlines"},
-    "kzconsumer-files": {"parquet", "segments"},
+    "kzconsumer-files": {"parquet"},
     "kzconsumer-sandbox": {"demo", "sandbox"},
     "kzconsumer-spark": {"spark"},
     "kzconsumer-sticky": {"sticky"},

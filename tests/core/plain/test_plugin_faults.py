@@ -89,12 +89,7 @@ SINK_FAULTS = [
         "class Sink:\n    remembers = True",
         'Sink has "remembers" and no "fingerprint"; set that to a text',
     ),
-    (
-        "class Sink:",
-        'class Sink:\n    fingerprint, wants = "f", "raw"\n    async def has(self, ranges): ...',
-        'Sink has a "fingerprint" and wants "raw": only a sink of columns can be replayable',
-    ),
-    ("class Sink:", 'class Sink:\n    wants = "rows"', 'Sink wants "rows"; there is columns, raw, ranges'),
+    ("class Sink:", 'class Sink:\n    wants = "raw"', 'Sink wants "raw"; there is columns, ranges'),
     (
         "class Sink:",
         'class Sink:\n    batch_bytes = "1MiB"',

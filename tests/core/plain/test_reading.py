@@ -1,4 +1,4 @@
-"""How a fetcher reads bytes, as its caller chose: columns within bounds, or the bytes."""
+"""How a fetcher decodes what it has fetched: within bounds, and for which sinks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from kzconsumer.brokers.protocol.log_reads import FetchedPartition
 from kzconsumer.errors import PluginError
-from kzconsumer.fetcher.reading import reading
+from kzconsumer.fetcher.reading import decoding
 from kzconsumer.model import TopicPartition
 from kzconsumer.sinks.builtin import JsonLinesSink
 from kzconsumer.sinks.capabilities import capabilities
@@ -23,18 +23,11 @@ def fetched(data: bytes) -> FetchedPartition:
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_a_batch_that_decompresses_beyond_the_limit_is_corrupt(codec: Codec) -> None:
     bomb = record_batch([Record(None, bytes(50_000))], base_offset=0, codec=codec)
-    allowed = reading("columns", 60_000)(fetched(bomb), 0)
+    allowed = decoding(60_000)(fetched(bomb), 0)
     assert (allowed.next_offset, allowed.corrupt) == (1, None)
-    refused = reading("columns", 40_000)(fetched(bomb), 0)
+    refused = decoding(40_000)(fetched(bomb), 0)
     assert refused.corrupt is not None
     assert "it decompresses to more than 40000 bytes" in refused.corrupt.reason
-
-
-def test_bytes_are_not_decompressed() -> None:
-    bomb = record_batch([Record(None, bytes(50_000))], base_offset=0, codec="zstd")
-    found = reading("raw", 40_000)(fetched(bomb), 0)
-    assert (found.corrupt, found.size) == (None, len(bomb))
-    assert bytes(found.records.raw) == bomb
 
 
 def test_a_sink_gets_columns_by_default() -> None:
@@ -42,5 +35,5 @@ def test_a_sink_gets_columns_by_default() -> None:
     sink: Sink = JsonLinesSink({}, context)
     assert capabilities(sink).wants == "columns"
     sink.wants = "rows"  # type: ignore[attr-defined]
-    with pytest.raises(PluginError, match='wants "rows"; there is columns, raw, ranges'):
+    with pytest.raises(PluginError, match='wants "rows"; there is columns, ranges'):
         capabilities(sink)

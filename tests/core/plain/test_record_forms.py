@@ -11,7 +11,7 @@ from kzconsumer.offsets.progress import handed_out
 from kzconsumer.records._native import allocated_bytes, join
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer.records.decode import decode
-from kzconsumer.records.forms import NO_RECORDS, ColumnRecords, DecodedRecords, RawRecords, Records
+from kzconsumer.records.forms import NO_RECORDS, ColumnRecords, DecodedRecords, Records, Unfetched
 from tests.support.chunks import messages
 from tests.support.record_sets import Record, record_batch
 
@@ -169,11 +169,11 @@ def test_a_range_without_records() -> None:
     assert len(NO_RECORDS.slice(0, 5)) == len(NO_RECORDS.below(7)) == 0
 
 
-def test_raw_bytes_are_neither_iterated_nor_cut() -> None:
-    raw = RawRecords(DATA, 10)
-    assert (len(raw), raw.nbytes, bytes(raw.raw)) == (10, len(DATA), bytes(DATA))
-    for refused in (lambda: raw.slice(0), lambda: raw.below(45), lambda: raw.decoded, raw.messages):
-        with pytest.raises(TypeError, match="records fetched as raw bytes cannot be iterated"):
+def test_records_that_a_sink_fetches_itself_are_not_at_hand() -> None:
+    ranges = Unfetched(40, 50)
+    assert (len(ranges), ranges.nbytes, len(ranges.below(45))) == (10, 0, 5)
+    for refused in (ranges.messages, ranges.columns):
+        with pytest.raises(TypeError, match='a sink that wants "ranges" fetches their records itself'):
             refused()
-    with pytest.raises(TypeError, match="records fetched as messages or columns cannot be had as raw bytes"):
-        _ = decoded().raw
+    with pytest.raises(TypeError, match="Unfetched are not in the memory of the decoder"):
+        _ = ranges.decoded

@@ -14,7 +14,7 @@ import pytest
 
 from kzconsumer.records._native import allocated_bytes
 from kzconsumer.records.columns import SCHEMA
-from kzconsumer.records.decode import Decoded, decode, keep, scan_next_offset
+from kzconsumer.records.decode import Decoded, decode, scan_next_offset
 from kzconsumer.records.forms import NO_RECORDS
 from tests.support.record_sets import (
     CODECS,
@@ -279,7 +279,6 @@ def test_leader_epochs_are_those_of_the_batches() -> None:
         32: (),
     }
     assert {start: run(data, start).epochs for start in wanted} == wanted
-    assert {start: keep(memoryview(data), start).epochs for start in wanted} == wanted
     assert run(data[:-1], 20).epochs == ((20, 0), (21, -1))
 
 
@@ -288,4 +287,3 @@ def test_leader_epochs_end_where_decoding_ends() -> None:
     bad = bytearray(record_batch(RECORDS[:1], base_offset=1, leader_epoch=2))
     bad[-1] ^= 1
     assert run(good + bad).epochs == ((0, 1),)
-    assert keep(memoryview(good + bytes(bad)), 0).epochs == ((0, 1),)

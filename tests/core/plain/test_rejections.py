@@ -97,7 +97,7 @@ async def test_a_rejection_without_a_policy_is_a_failure_that_names_the_record(
 ) -> None:
     claim = progress()
     async with running(runner_of(rejecting(*offsets), None), [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:
-        why = f"{TOPIC}-0 offset 1: of no use{others}, and this sink type cannot reject single records"
+        why = f"{TOPIC}-0 offset 1: of no use{others}, and single records cannot be rejected here"
         await fails(task, why)
 
 

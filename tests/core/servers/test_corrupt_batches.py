@@ -15,10 +15,10 @@ from kzconsumer.zookeeper.operations import Create
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import start_server, stop_server
+from tests.support.broker_logs import log_directory, segments
 from tests.support.extent import extent
 from tests.support.members import Daemon, daemon, stored_offsets
 from tests.support.producing import Sent, produce
-from tests.support.raw_ranges import content, log_directory, segments
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session, until
 
@@ -97,26 +97,13 @@ async def test_damage_on_the_brokers_disk(servers: Servers, unique: str, tmp_pat
         f"{unique}-{p}-{lost[p][0]}.bin": bad[p] for p in lost
     }
 
-    # A batch that cannot be kept is not skipped. An archive holds the rest, and continues after a restart.
+    # A batch that cannot be kept is not skipped.
     (tmp_path / "full").touch()
     settings = fetch("quarantine", tmp_path / "full" / "impossible")
     with daemon(tmp_path / "full-group", cluster.connect, f"{unique}-f", {unique: 1}, settings) as member:
         assert await member.ended(60) == 1
         (stopped,) = member.events("stopped by a failure")
         assert "cannot be set aside" in stopped["reason"]
-    archive = tmp_path / "archive"
-    settings = fetch("skip") + f'[sink]\nplugin = "segments"\noptions = {{ path = "{archive}" }}\n'
-    for number in (1, 2):
-        with daemon(tmp_path / f"raw-{number}", cluster.connect, f"{unique}-r", {unique: 1}, settings) as member:
-            expected = {p: segment_of(cluster, unique, p).read_bytes().replace(bad[p], b"") for p in lost}
-            await until(lambda: all(content(archive / f"{unique}-{p}") == each for p, each in expected.items()), 60)  # noqa: B023
-            if number == 2:
-                records = [Sent(p, None, b"more") for p in range(PARTITIONS)]
-                await asyncio.to_thread(produce, cluster.bootstrap, version, unique, records)
-                expected |= {p: segment_of(cluster, unique, p).read_bytes().replace(bad[p], b"") for p in lost}
-                await until(lambda: all(content(archive / f"{unique}-{p}") == each for p, each in expected.items()), 60)  # noqa: B023
-            member.signal(signal.SIGTERM)
-            assert await member.ended() == 0
 
 
 async def test_a_message_larger_than_the_largest_fetch(

@@ -15,10 +15,10 @@ from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import start_server, stop_server
+from tests.support.broker_logs import log_directory, segments
 from tests.support.members import daemon, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
-from tests.support.raw_ranges import log_directory, segments
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session, until
 

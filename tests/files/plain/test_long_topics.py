@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
@@ -132,9 +131,6 @@ async def test_a_range_in_quarantine_is_found_with_its_topic(tmp_path: Path, top
     assert kept is not None
     assert pq.read_metadata(kept).num_rows == 4
     assert kept_ranges(tmp_path / "aside") == [(part.identity, 4)]
-    raw = await aside.keep(msgspec.structs.replace(part, pieces=(), raw=(memoryview(b"bytes"),)), "broken", decide)
-    assert raw is not None
-    assert raw.read_bytes() == b"bytes"
 
 
 async def test_a_corrupt_batch_of_a_long_topic_is_set_aside(tmp_path: Path) -> None:

@@ -33,7 +33,6 @@ from kzconsumer_files.object_target import ObjectTarget
 from kzconsumer_files.parquet import ParquetSink
 from kzconsumer_files.private_directory import PrivateDirectory, local_attempts
 from kzconsumer_files.publication import NotPublished, SetAside, StagedRange
-from kzconsumer_files.segments import SegmentsSink
 from kzconsumer_sandbox.servers.configuration import HOST, free_port
 from kzconsumer_spark.pipe.messages import BatchRange
 from tests.support.batch_ranges import batch_range
@@ -458,11 +457,6 @@ def test_options_that_no_store_has_are_refused(monkeypatch: pytest.MonkeyPatch) 
         PluginError, match=re.escape(f"needs obstore: {pip_install('object-store', 'kzconsumer-files')}")
     ):
         ParquetSink({"path": "s3://bucket/lake"}, contract_context())
-
-
-def test_segment_files_are_not_for_stores() -> None:
-    with pytest.raises(ConfigError, match='path: "s3://bucket/x" is in an object store, whose objects cannot be app'):
-        SegmentsSink({"path": "s3://bucket/x"}, contract_context())
 
 
 def test_other_schemes_are_refused() -> None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Self
 
-from kzconsumer.model import TopicPartition, Wants
+from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.progress import Chunk, Progress
-from kzconsumer.records.forms import RawRecords
+from kzconsumer.records.forms import Unfetched
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.runner import SinkRunner
@@ -26,6 +26,14 @@ RECORD = KB
 """Bytes of each."""
 LASTS = 60.0
 """Seconds of a schedule."""
+
+
+class Sized(Unfetched):
+    """Records of which only number and size count."""
+
+    @property
+    def nbytes(self) -> int:
+        return len(self) * RECORD
 
 
 @dataclass(eq=False)
@@ -130,7 +138,7 @@ class Feed:
                     continue
                 left -= until - first
                 size = (until - first) * RECORD
-                records = RawRecords(memoryview(bytes(size)), until - first)
+                records = Sized(first, until)
                 source.queue.reserve(size, broker)
                 source.queue.put(Chunk(source.progress, first, until, records, size, broker=broker))
                 source.fetched = until
@@ -142,8 +150,6 @@ class Feed:
 
 class SlowSink:
     """Writes `rate` bytes a second."""
-
-    wants: Wants = "raw"
 
     def __init__(self, rate: int) -> None:
         self.rate = rate
