@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -62,7 +63,17 @@ def rows_below(batch: pa.RecordBatch, offset: int) -> int:
     return bisect_left(offsets, offset, column.offset, column.offset + len(column)) - column.offset
 
 
-NO_ROWS = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in SCHEMA], schema=SCHEMA)
+def one_number(value: int, kind: pa.DataType) -> pa.Scalar[Any]:
+    """Of a signed type of 32 or 64 bits.
+
+    The first `pa.scalar` or `pa.array` of a process loads pandas if it is installed: half of the time in which Spark's
+    Python processes are ready, of which each start has several.
+    """
+    data = pa.py_buffer(value.to_bytes(kind.bit_width // 8, sys.byteorder, signed=True))
+    return cast("pa.Scalar[Any]", pa.Array.from_buffers(kind, 1, [None, data])[0])
+
+
+NO_ROWS = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in SCHEMA], schema=SCHEMA)
 
 
 def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -46,7 +46,10 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
 
     def then(self, batch: pa.RecordBatch) -> Contents:
         """With the records of the batch behind these. Columns: `kzconsumer.records.columns.SCHEMA`."""
+        import pyarrow as pa
         import pyarrow.compute as pc
+
+        from kzconsumer.records.columns import one_number
 
         if not batch.num_rows:
             return self
@@ -58,9 +61,8 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
             _, ends_buffer, data = column.buffers()
             if ends_buffer is None:
                 continue
-            lengths[name] = crc32c(
-                _numbers(pc.binary_length(cast("pa.BinaryArray", column)).fill_null(_NULL), 4), lengths[name]
-            )
+            each = pc.coalesce(pc.binary_length(cast("pa.BinaryArray", column)), one_number(_NULL, pa.int32()))
+            lengths[name] = crc32c(_numbers(cast("pa.Int32Array", each), 4), lengths[name])
             if data is not None:
                 ends = memoryview(ends_buffer).cast("B").cast("i")
                 begin, end = ends[column.offset], ends[column.offset + len(column)]

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from kzconsumer.clock import now
 from kzconsumer.errors import SinkError
 from kzconsumer.model import RangeIdentity
+from kzconsumer.records.columns import one_number
 from kzconsumer.settings.tables import read_table, reader
 from kzconsumer.sinks.interface import Batch, Holdings, RangeData, RecordsRejectedError, Rejected, SinkContext
 from kzconsumer_files.holdings import Held, files
@@ -76,7 +77,8 @@ def without_time(records: pa.RecordBatch) -> list[int]:
     least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
     if least is None or (least >= FIRST_MS and greatest <= LAST_MS):
         return []
-    outside = pc.or_(pc.less(times, pa.scalar(FIRST_MS)), pc.greater(times, pa.scalar(LAST_MS)))
+    first, last = (one_number(each, pa.int64()) for each in (FIRST_MS, LAST_MS))
+    outside = pc.or_(pc.less(times, first), pc.greater(times, last))
     places = cast("pa.Array[Any]", pc.indices_nonzero(outside))  # null is none of them
     return cast("list[int]", records.column("offset").take(places).to_pylist())
 
@@ -110,9 +112,9 @@ def _columns(table: pa.Table) -> pa.Table:
         "timestampType": table.column("timestamp_type").cast(pa.int32()),
     }
     headers = table.column("headers")
-    present = pc.greater(pc.list_value_length(headers), pa.scalar(0, pa.int32()))
+    present = pc.greater(pc.list_value_length(headers), one_number(0, pa.int32()))
     if pc.any(present).as_py():
-        columns["headers"] = pc.if_else(present, headers, pa.scalar(None, headers.type)).cast(_HEADERS)
+        columns["headers"] = pc.if_else(present, headers, pa.nulls(1, headers.type)[0]).cast(_HEADERS)
     return pa.table({name: column for name, column in columns.items() if column.null_count < table.num_rows})
 
 

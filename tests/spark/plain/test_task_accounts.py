@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 
 import msgspec
@@ -18,6 +21,7 @@ from kzconsumer_files.parquet import spark_columns
 from kzconsumer_spark.executors.accounts import COLUMN, NotWholeError, PartAccount, PartReading, part_accounts, whole
 from tests.support.range_data import range_data
 
+ROOT = Path(__file__).parents[3]
 ALL = range_data("t", 0, 0, 30, batches=7)
 OTHER = range_data("t", 1, 5, 9)
 
@@ -117,3 +121,38 @@ def test_a_part_that_changed_while_tasks_read_it_twice() -> None:
         whole([ALL.range], [first, changed])
     assert whole([], []) == {}
     assert TopicPartition("t", 0) in whole([ALL.range], [first, first])
+
+
+WITHOUT_PANDAS = """
+import importlib.abc, sys
+from kzconsumer.model import OffsetRange
+from kzconsumer.records.decode import decode
+from tests.support.record_sets import Record, record_batch
+
+class Noted(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "pandas":
+            print("pandas is wanted", flush=True)
+
+sys.meta_path.insert(0, Noted())
+from kzconsumer_spark.executors.accounts import COLUMN, PartReading
+from kzconsumer_spark.executors.fetching import spark_columns, without_time
+sent = Record(b"k", None, ((b"h", b"1"),)), Record(None, b"v"), Record(None, b"v", (), 10**18)
+body = memoryview(record_batch(sent, base_offset=0))
+decoded = decode(body, topic="t", partition=0, start=0, aborted=(), largest_body=1 << 20)
+reading = PartReading(OffsetRange("t", 0, 0, 3))
+records = reading.take(decoded.records.columns())
+print(without_time(records))
+for rows in reading.with_account([spark_columns(records[:2])]):
+    print([text is None for text in rows[COLUMN].to_pylist()], rows["headers"].to_pylist()[1])
+import pyarrow
+pyarrow.scalar(1)  # the control
+"""
+
+
+def test_a_task_does_not_load_pandas() -> None:
+    """Each start of Spark has several Python processes, which would take twice as long to be ready."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PANDAS], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.splitlines()[:3] == ["[2]", "[True, False] None", "pandas is wanted"], done

@@ -8,6 +8,7 @@ between.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -69,7 +70,11 @@ class PartReading:
 
 
 def _with(batch: pa.RecordBatch, account: str | None) -> pa.RecordBatch:
-    accounts = pa.array([None] * (batch.num_rows - 1) + [account], pa.string())
+    accounts = pa.nulls(batch.num_rows, pa.string())
+    if account is not None:
+        text = account.encode()
+        ends = pa.py_buffer(struct.pack("=ii", 0, len(text)))
+        accounts = pa.concat_arrays([accounts[1:], pa.StringArray.from_buffers(1, ends, pa.py_buffer(text))])
     return pa.RecordBatch.from_arrays([*batch.columns, accounts], [*batch.schema.names, COLUMN])
 
 
