@@ -131,7 +131,10 @@ class Counters:
         """Records, by class of error and policy ("fail", "skip", "dead-letter")."""
 
     def of_broker(self, number: int) -> FetchCounters:
-        return self.fetches.setdefault(number, FetchCounters())
+        found = self.fetches.get(number)
+        if found is None:
+            found = self.fetches[number] = FetchCounters()
+        return found
 
 
 def kind_of(reason: str) -> str:

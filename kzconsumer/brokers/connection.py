@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-from collections.abc import Awaitable
 from typing import Final, Self, TypeVar
 
 import anyio
@@ -25,7 +24,7 @@ from kzconsumer.brokers.protocol.versions import (
     SaslHandshakeRequest,
     Versions,
 )
-from kzconsumer.brokers.transport import BrokerTransport, Security
+from kzconsumer.brokers.transport import BrokerTransport, Response, Security
 from kzconsumer.clock import now
 from kzconsumer.connecting import NO_ANSWER, Attempts, connect, server_name
 from kzconsumer.errors import ConnectionLostError, ProtocolError, SecurityError
@@ -263,7 +262,7 @@ class BrokerConnection:
         """
         return await self.send(request, timeout=timeout)
 
-    def send(self, request: Request[R], *, timeout: float) -> Awaitable[R]:
+    def send(self, request: Request[R], *, timeout: float) -> Response[R]:
         """`call` in two steps: the request is sent now, awaiting the result waits for the response."""
         return self._transport.send(request, self.versions.choose(request.api_key), timeout)
 

@@ -6,8 +6,8 @@ import asyncio
 import os
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Generator
-from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Final, Generic, TypeVar, cast
 
 from kzconsumer.brokers.protocol.primitives import (
     INT32,
@@ -78,6 +78,7 @@ def _sasl(settings: SaslSettings, where: str, faults: list[str]) -> Sasl:
 
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 MAX_FIRST_RESPONSE: Final = 1 << 20
 """Bytes. Another protocol's first bytes, read as a size, are more: they are refused before we wait for so much."""
@@ -89,12 +90,30 @@ _READS_AHEAD: Final = 16
 """Such reads in a row, at most: they hold up the event loop for a millisecond or two."""
 
 
-class _InFlight(NamedTuple):
-    correlation: int | None
-    """None for a bare SASL token, which has no header."""
-    flexible: bool
-    response: asyncio.Future[memoryview | ConnectionLostError | ProtocolError]
-    timer: asyncio.TimerHandle
+class _InFlight:
+    """A request, or a bare SASL token, that is not answered yet."""
+
+    __slots__ = ("_arrived", "correlation", "deadline", "flexible", "name", "outcome", "patience")
+
+    def __init__(self, correlation: int | None, name: str, patience: float, *, flexible: bool) -> None:
+        """`correlation`: None for a token, which has no header. `patience`: in seconds, from now on."""
+        self.correlation = correlation
+        self.name = name
+        self.patience = patience
+        self.flexible = flexible
+        self.outcome: memoryview | ConnectionLostError | ProtocolError | None = None
+        self.deadline = 0.0  # of the loop's clock
+        self._arrived: Callable[[], None] | None = None
+
+    def end(self, outcome: memoryview | ConnectionLostError | ProtocolError) -> None:
+        """The body of the answer, or why there will be none."""
+        self.outcome = outcome
+        if self._arrived is not None:
+            self._arrived()
+
+    def when_ended(self, arrived: Callable[[], None] | None) -> None:
+        """Call this, from the callback that reads the socket, once there is an outcome."""
+        self._arrived = arrived
 
 
 class BrokerTransport(asyncio.BufferedProtocol):
@@ -117,6 +136,9 @@ class BrokerTransport(asyncio.BufferedProtocol):
         self._reader = FrameReader(MAX_FIRST_RESPONSE)
         self._correlation = 0
         self._responses = 0
+        # One for all requests, as to make and cancel one for each costs more than all else that a request needs. It is
+        # never moved, but made again when it ends before the next deadline.
+        self._timer: asyncio.TimerHandle | None = None
         self._lost: type[ConnectionLostError] = ConnectionLostError
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -130,7 +152,7 @@ class BrokerTransport(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             self._received(nbytes)
-            if self._socket >= 0:
+            if self._socket >= 0 and self._reader.missing:
                 self._read_ahead()
         except ProtocolError as error:
             self.end(str(error), ProtocolError(f"{self.broker}: {error}"))
@@ -173,9 +195,7 @@ class BrokerTransport(asyncio.BufferedProtocol):
         self._responses += 1
         self._reader.limit = MAX_RESPONSE
         self.in_flight.popleft()
-        request.timer.cancel()
-        if not request.response.done():
-            request.response.set_result(body)
+        request.end(body)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.ended is not None:
@@ -190,7 +210,7 @@ class BrokerTransport(asyncio.BufferedProtocol):
             reason += " after ApiVersions: does this listener want SASL? ([brokers] security_protocol, listener)"
         self.end(reason)
 
-    def send(self, request: Request[R], version: int, timeout: float) -> Awaitable[R]:
+    def send(self, request: Request[R], version: int, timeout: float) -> Response[R]:
         """Send now; awaiting the result waits for the response, which is also received if no caller awaits it.
 
         Without a response after `timeout` seconds the connection is aborted. Raises ConnectionLostError, here or when
@@ -202,16 +222,16 @@ class BrokerTransport(asyncio.BufferedProtocol):
         flexible = is_flexible(request.api_key, version)
         body = request.encode(version)
         frame = request_frame(request.api_key, version, correlation, self._client_id, body, flexible=flexible)
-        response = self._write(frame, correlation, flexible, SPOKEN[request.api_key].name, timeout)
-        return _Response(self, request, version, response)
+        sent = _InFlight(correlation, SPOKEN[request.api_key].name, timeout, flexible=flexible)
+        self._write(frame, sent)
+        return Response(self, request, version, sent)
 
     async def exchange_bare(self, token: bytes, timeout: float) -> bytes:
         """Send a SASL token without header, as before Kafka 1.0, and return the broker's. Raises as `send`."""
         self._raise_if_ended()
-        body = await self._write(bare_frame(token), None, False, "a SASL token", timeout)
-        if isinstance(body, Exception):
-            raise body
-        return bytes(body)
+        sent = _InFlight(None, "a SASL token", timeout, flexible=False)
+        self._write(bare_frame(token), sent)
+        return await _Arrival(sent, lambda: bytes(_body(sent)))
 
     def send_bare(self, token: bytes) -> None:
         """Send a last SASL token without header, which is not answered. Raises ConnectionLostError."""
@@ -223,20 +243,29 @@ class BrokerTransport(asyncio.BufferedProtocol):
         if self.ended is not None or self._transport is None:
             raise self._lost(f"{self.broker}: {self.ended}")
 
-    def _write(
-        self, frame: bytes, correlation: int | None, flexible: bool, what: str, timeout: float
-    ) -> asyncio.Future[memoryview | ConnectionLostError | ProtocolError]:
-        """Errors are results of the future, not exceptions: a cancelled caller leaves no unretrieved exception."""
+    def _write(self, frame: bytes, request: _InFlight) -> None:
         assert self._transport is not None
-        response: asyncio.Future[memoryview | ConnectionLostError | ProtocolError] = self._loop.create_future()
-        timer = self._loop.call_later(timeout, self._time_out, f"no answer to {what} within {timeout:g} s")
-        self.in_flight.append(_InFlight(correlation, flexible, response, timer))
+        request.deadline = self._loop.time() + request.patience
+        self.in_flight.append(request)
+        if self._timer is None or self._timer.when() > request.deadline:
+            self._wait_until(request.deadline)
         self._transport.write(frame)
-        return response
 
-    def _time_out(self, reason: str) -> None:
+    def _wait_until(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._look_at_deadlines)
+
+    def _look_at_deadlines(self) -> None:
+        self._timer = None
+        if not self.in_flight:
+            return
+        first = min(self.in_flight, key=lambda request: request.deadline)
+        if self._loop.time() < first.deadline:
+            self._wait_until(first.deadline)
+            return
         self.timed_out = self.ended is None
-        self.end(reason)
+        self.end(f"no answer to {first.name} within {first.patience:g} s")
 
     def end(self, reason: str, first: ProtocolError | None = None) -> None:
         """Close the socket at once; requests in flight are lost. The oldest of them fails with `first` if given."""
@@ -245,36 +274,79 @@ class BrokerTransport(asyncio.BufferedProtocol):
         self.ended = reason
         if self._transport is not None:
             self._transport.abort()
+        if self._timer is not None:
+            self._timer.cancel()
         outcome: ConnectionLostError | ProtocolError | None = first
         while self.in_flight:
-            request = self.in_flight.popleft()
-            request.timer.cancel()
-            if not request.response.done():
-                request.response.set_result(outcome or self._lost(f"{self.broker}: {reason}"))
+            self.in_flight.popleft().end(outcome or self._lost(f"{self.broker}: {reason}"))
             outcome = None
 
 
-class _Response(Generic[R]):
+class Response(Generic[R]):
     """A response to come, decoded when it is awaited."""
 
-    def __init__(
-        self,
-        transport: BrokerTransport,
-        request: Request[R],
-        version: int,
-        body: asyncio.Future[memoryview | ConnectionLostError | ProtocolError],
-    ) -> None:
+    def __init__(self, transport: BrokerTransport, request: Request[R], version: int, sent: _InFlight) -> None:
         self._transport = transport
         self._request = request
         self._version = version
-        self._body = body
+        self._sent = sent
 
     def __await__(self) -> Generator[Any, None, R]:
-        body = yield from self._body.__await__()
-        if isinstance(body, Exception):
-            raise body
+        return _Arrival(self._sent, self._decoded).__await__()
+
+    def taken_by(self, take: Callable[[R], T]) -> Awaitable[T]:
+        """`await` what `take` returns of the response, or raise what it raises.
+
+        If the response comes while this is awaited, `take` runs in the callback that reads the socket, so that nothing
+        waits for another turn of the event loop. It must not block. What it has done stays if the caller is cancelled
+        in that turn: nobody gets what it has returned.
+        """
+        return _Arrival(self._sent, lambda: take(self._decoded()))
+
+    def _decoded(self) -> R:
+        body = _body(self._sent)
         try:
             return self._request.decode(self._version, body)
         except ProtocolError as error:
             self._transport.end(str(error))
             raise ProtocolError(f"{self._transport.broker}: {error}") from error
+
+
+def _body(sent: _InFlight) -> memoryview:
+    assert sent.outcome is not None
+    if isinstance(sent.outcome, Exception):
+        raise sent.outcome
+    return sent.outcome
+
+
+class _Arrival(Generic[T]):
+    """Awaits the outcome of a request; `take` makes of it what this returns or raises, at the moment it is there."""
+
+    def __init__(self, sent: _InFlight, take: Callable[[], T]) -> None:
+        self._sent = sent
+        self._take = take
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if self._sent.outcome is not None:
+            return self._take()
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        taken: list[T] = []
+        failure: BaseException | None = None
+
+        def arrived() -> None:
+            nonlocal failure
+            try:
+                taken.append(self._take())
+            except BaseException as error:  # the caller's, who is in another stack
+                failure = error
+            if not woken.done():
+                woken.set_result(None)
+
+        self._sent.when_ended(arrived)
+        try:
+            yield from woken
+        finally:
+            self._sent.when_ended(None)  # a caller that has given up takes nothing
+        if failure is not None:
+            raise failure
+        return taken[0]

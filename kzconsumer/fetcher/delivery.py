@@ -140,6 +140,31 @@ class Delivery:
         self._read = read
         self._corrupt = CorruptPolicy(settings)
         self._counters = counters
+        self._decoding = counters.of_broker(broker.id).decoding
+
+    def deliver_small(self, arrived: list[Arrival]) -> None:
+        """Deliver a small response in this turn of the event loop, up to what is not intact or needs a thread.
+
+        That is left in `arrived`, for `deliver`.
+        """
+        if size_of(arrived) >= SMALL_RESPONSE:
+            return
+        room, began = ROOM_AT_ONCE, now()
+        while arrived:
+            arrival = arrived[0]
+            decoded = self._read(arrival.part, arrival.start, room)
+            if decoded.no_room or decoded.corrupt is not None or decoded.incomplete:
+                break
+            room -= decoded.decompressed
+            del arrived[0]
+            self._queue(arrival, decoded)
+        self._decoding.add(now() - began)
+
+    def _queue(self, arrival: Arrival, decoded: Decoded) -> None:
+        enqueue(arrival, decoded)
+        topic = arrival.state.topic_partition.topic
+        self._counters.records[topic] += len(decoded.records)
+        self._counters.bytes[topic] += len(arrival.part.records)
 
     async def deliver(self, arrived: list[Arrival]) -> Delivered:
         """Decode and queue all of `arrived`, and empty the list: what an exception leaves there was not queued.
@@ -171,9 +196,7 @@ class Delivery:
             seconds += now() - began
             del arrived[0]  # before it is queued: what is queued must not be taken back
             served.append(state)
-            enqueue(arrival, decoded)
-            self._counters.records[state.topic_partition.topic] += len(decoded.records)
-            self._counters.bytes[state.topic_partition.topic] += len(part.records)
+            self._queue(arrival, decoded)
             if (found := self._unusable(arrival, decoded)) is not None:
                 if found.cut_off or not state.count_attempt(ATTEMPTS_AT_A_BATCH):
                     unusable.append((arrival, found))
@@ -191,7 +214,7 @@ class Delivery:
         if deferred:
             done.move_back.extend(served)
         if seconds:
-            self._counters.of_broker(self._broker.id).decoding.add(seconds)
+            self._decoding.add(seconds)
         for arrival, found in unusable:
             if not await self._skip(arrival, found):
                 done.forget.append(arrival.state)
@@ -302,7 +325,7 @@ def take_back(arrived: Iterable[Arrival]) -> None:
 
 
 def size_of(arrived: Iterable[Arrival]) -> int:
-    return sum(len(part.records) for _, part, _ in arrived)
+    return sum([len(part.records) for _, part, _ in arrived])
 
 
 def _quick(arrived: Sequence[Arrival]) -> bool:

@@ -92,7 +92,8 @@ class FetchSet:
 
     def touch(self, states: Iterable[FetchState]) -> None:
         """These may have changed."""
-        self._touched.update(dict.fromkeys(states))
+        for state in states:
+            self._touched[state] = None
 
     def touch_all(self) -> None:
         """Something outside of the fetch loop has changed."""
@@ -100,6 +101,8 @@ class FetchSet:
 
     def unresolved(self, time: float) -> list[FetchState]:
         """Those whose position has to be found now, for which `touch` or the end of a pause has made a look due."""
+        if not self._unresolved:
+            return []
         self._unresolved = {state: None for state in self._unresolved if state in self and state.reset_due}
         return [state for state in self._unresolved if state.open and time >= state.retry_at]
 

@@ -76,9 +76,12 @@ def decode(
     Reads what `org.apache.kafka.clients.consumer.internals.CompletedFetch` (3.9) reads with `check.crcs`, but for what
     brokers refuse: `tests/core/servers/test_records_java.py` lists it.
     """
-    scratch = Scratch(largest_body, room)
+    scratch: Scratch | None = None
 
     def open_body(codec: int, magic: int, body: memoryview) -> memoryview | str:
+        nonlocal scratch
+        if scratch is None:  # most batches of a few records are not compressed
+            scratch = Scratch(largest_body, room)
         try:
             return decompress(codec, magic, body, scratch)
         except BadCompression as error:

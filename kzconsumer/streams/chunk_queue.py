@@ -6,12 +6,11 @@ its own stream's partitions and of no others. Partitions take turns by bytes.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-
-import anyio
 
 from kzconsumer.offsets.progress import Chunk, Progress
 from kzconsumer.streams.turns import Turns
@@ -70,7 +69,7 @@ class ChunkQueue:
         self._bytes = 0
         self._bytes_of = Counter[int]()  # by broker
         self._closed = False
-        self._arrival = anyio.Event()
+        self._arrival = asyncio.Event()
         self._on_arrival: Callable[[], None] | None = None
         self._on_room: dict[Callable[[], None], None] = {}
         self._total.subscribe(self._notify_room)
@@ -142,8 +141,7 @@ class ChunkQueue:
                 return chunk
             if self._closed:
                 raise EndOfStream
-            if self._arrival.is_set():
-                self._arrival = anyio.Event()
+            self._arrival.clear()
             await self._arrival.wait()
 
     def get_nowait(self) -> Chunk | None:
@@ -231,7 +229,7 @@ class ManyQueues:
     def __init__(self, queues: Sequence[ChunkQueue]) -> None:
         self._queues = queues
         self._turns = Turns[ChunkQueue]()
-        self._arrival = anyio.Event()
+        self._arrival = asyncio.Event()
         for queue in queues:
             queue.listen(partial(self._arrived, queue))
             self._arrived(queue)
@@ -247,7 +245,7 @@ class ManyQueues:
                     return chunk
             if all(queue.closed for queue in self._queues):
                 raise EndOfStream
-            self._arrival = anyio.Event()
+            self._arrival.clear()
             await self._arrival.wait()
 
     def _arrived(self, queue: ChunkQueue) -> None:

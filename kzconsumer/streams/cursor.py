@@ -125,7 +125,7 @@ class StreamCursor:
         self._row = 0  # rows of the chunk that went into lots or batches
         self._lot = _native.Lot()
         self._looking = False  # a task is looking for what is next
-        self._looked = anyio.Event()  # waited for by those that want to do so after it
+        self._looked: anyio.Event | None = None  # waited for by those that want to do so after it, if there are any
         self._cut = False  # the chunk's remaining rows were dropped
         self._passed = 0  # the chunk is processed, or handed out for explicit acknowledgement, below this offset
         self._message: HandedOut | None = None  # what was in hand when the rest of its lot was given back
@@ -190,14 +190,16 @@ class StreamCursor:
     async def _begin_looking(self) -> None:
         """Several tasks may iterate one stream: they look for what is next one after the other."""
         while self._looking:
+            if self._looked is None:
+                self._looked = anyio.Event()
             await self._looked.wait()
         self._looking = True
 
     def _end_looking(self) -> None:
         self._looking = False
-        if self._looked.statistics().tasks_waiting:
+        if self._looked is not None:
             self._looked.set()
-            self._looked = anyio.Event()
+            self._looked = None
 
     def ack(self, taken: Message | pa.RecordBatch | None = None) -> bool:
         """See `KafkaStream.ack`."""
@@ -307,7 +309,8 @@ class StreamCursor:
         """The chunk that has rows from `_row` on. What was in hand before is in hand no longer."""
         self._give_back_rows()
         self._pass_on()
-        await anyio.lowlevel.checkpoint()  # a loop over what is queued must not delay the heartbeats
+        if (self._chunk is not None and self._row < len(self._chunk.records)) or self.queue:  # else it waits anyhow
+            await anyio.lowlevel.checkpoint()  # a loop over what is queued must not delay the heartbeats
         while True:
             chunk = self._chunk
             if chunk is not None and not self._cut and self._row < len(chunk.records):

@@ -18,11 +18,12 @@ from kzconsumer.brokers.protocol.primitives import (
     INT16,
     INT32,
     INT64,
+    MALFORMED,
     NO_TAGS,
     Reader,
     compact_string,
+    malformed,
     read_unsigned_varint,
-    reading,
     skip_tags,
     string,
     unsigned_varint,
@@ -120,13 +121,13 @@ class FetchRequest(msgspec.Struct, frozen=True):
     api_key: ClassVar[int] = FETCH
 
     def encode(self, version: int) -> bytes:
-        head = [struct.pack(">iii", -1, self.max_wait_ms, self.min_bytes)]  # replica_id -1: a consumer
-        if version >= 3:
-            head.append(INT32.pack(self.max_bytes))
-        if version >= 4:
-            head.append(bytes((self.isolation,)))
+        # replica_id -1: a consumer
+        values = -1, self.max_wait_ms, self.min_bytes, self.max_bytes, self.isolation
         if version >= 7:
-            head.append(_SESSION.pack(self.session_id, self.session_epoch))
+            head = [_REQUEST_V7.pack(*values, self.session_id, self.session_epoch)]
+        else:
+            layout = _REQUEST_V4 if version >= 4 else _REQUEST_V3 if version >= 3 else _REQUEST_V0
+            head = [layout.pack(*values[: len(layout.format) - 1])]
         topics = _packed(self.partitions, version)
         if is_flexible(FETCH, version):
             head.append(unsigned_varint(len(topics) + 1))
@@ -151,8 +152,8 @@ class FetchRequest(msgspec.Struct, frozen=True):
         return b"".join(head)
 
     def decode(self, version: int, body: memoryview) -> FetchResponse:
-        with reading("Fetch", version):
-            throttle_ms = error = session_id = at = 0
+        throttle_ms = error = session_id = at = 0
+        try:
             if version >= 7:
                 throttle_ms, error, session_id = _RESPONSE_V7.unpack_from(body)
                 at = _RESPONSE_V7.size
@@ -161,9 +162,14 @@ class FetchRequest(msgspec.Struct, frozen=True):
                 at = 4
             read = _read_flexible if is_flexible(FETCH, version) else _read_plain
             return FetchResponse(error, throttle_ms, read(version, body, at), session_id)
+        except MALFORMED as why:
+            raise malformed("Fetch", version, why) from why
 
 
-_SESSION: Final = struct.Struct(">ii")
+_REQUEST_V0: Final = struct.Struct(">iii")
+_REQUEST_V3: Final = struct.Struct(">iiii")
+_REQUEST_V4: Final = struct.Struct(">iiiib")
+_REQUEST_V7: Final = struct.Struct(">iiiibii")
 _RESPONSE_V7: Final = struct.Struct(">ihi")
 _PARTITION_V0: Final = struct.Struct(">iqi")
 _PARTITION_V5: Final = struct.Struct(">iqqi")

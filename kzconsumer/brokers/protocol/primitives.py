@@ -6,6 +6,7 @@ import base64
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import ClassVar, Final, NamedTuple, Protocol, TypeVar
 
 from kzconsumer.errors import ProtocolError
@@ -27,6 +28,7 @@ def string(text: str) -> bytes:
     return INT16.pack(len(data)) + data
 
 
+@lru_cache
 def unsigned_varint(value: int) -> bytes:
     """UNSIGNED_VARINT (KIP-482): seven bits a byte, the lowest first."""
     out = bytearray()
@@ -37,6 +39,7 @@ def unsigned_varint(value: int) -> bytes:
     return bytes(out)
 
 
+@lru_cache
 def compact_string(text: str) -> bytes:
     """COMPACT_STRING: length + 1 as UNSIGNED_VARINT, then UTF-8."""
     data = text.encode()
@@ -74,13 +77,22 @@ def skip_tags(body: memoryview, at: int) -> int:
     return at
 
 
+MALFORMED: Final = (struct.error, IndexError, UnicodeDecodeError, ProtocolError)
+"""What malformed bytes cause: too short, not UTF-8."""
+
+
+def malformed(what: str, version: int, error: Exception) -> ProtocolError:
+    """Names the response in which one of MALFORMED was met."""
+    return ProtocolError(f"malformed {what} v{version} response: {error}")
+
+
 @contextmanager
 def reading(what: str, version: int) -> Iterator[None]:
-    """Turns what malformed bytes cause (too short, not UTF-8) into a ProtocolError that names the response."""
+    """Turns what malformed bytes cause into a ProtocolError that names the response."""
     try:
         yield
-    except (struct.error, IndexError, UnicodeDecodeError, ProtocolError) as error:
-        raise ProtocolError(f"malformed {what} v{version} response: {error}") from error
+    except MALFORMED as error:
+        raise malformed(what, version, error) from error
 
 
 class Reader:
@@ -317,7 +329,7 @@ class FrameReader:
 
     def _cut(self, held: int) -> list[memoryview]:
         staging = self._staging
-        frames = []
+        frames: list[memoryview] = []
         start = 0
         while held - start >= 4:
             (size,) = INT32.unpack_from(staging, start)
@@ -337,7 +349,8 @@ class FrameReader:
             start += there
             break
         self._held = held - start
-        staging[: self._held] = bytes(staging[start:held])
+        if self._held:
+            staging[: self._held] = bytes(staging[start:held])
         return frames
 
 

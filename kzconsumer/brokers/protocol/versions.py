@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import ClassVar, Final, NamedTuple
 
 import msgspec
@@ -64,6 +65,7 @@ SPOKEN: Final[Mapping[int, Api]] = {
 _PRODUCE_WITH_HEADERS: Final = 3
 
 
+@cache
 def is_flexible(api_key: int, version: int) -> bool:
     """Whether header and body of this version are in the compact encoding of KIP-482."""
     first = SPOKEN[api_key].first_flexible

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
+import anyio
 import pytest
 
 from kzconsumer.brokers import connection as connection_module
@@ -148,11 +149,74 @@ async def test_a_call_that_times_out_ends_the_connection_and_all_calls() -> None
     async with listening(serve) as broker:
         connection = await open_to(broker)
         other = asyncio.ensure_future(connection.call(REQUEST, timeout=60))
-        with pytest.raises(ConnectionLostError, match=r"no answer to ListOffsets within 0\.1 s"):
+        await asyncio.sleep(0)  # it has been sent
+        with pytest.raises(ConnectionLostError, match=r"no answer to ListOffsets within 0\.1 s"), anyio.fail_after(10):
             await connection.call(REQUEST, timeout=0.1)
         with pytest.raises(ConnectionLostError, match=r"within 0\.1 s"):
             await other
         assert connection.closed
+
+
+async def test_each_call_has_its_own_deadline() -> None:
+    """Also one that is made before the deadline of another, or after that has been answered."""
+
+    async def serve(peer: Peer) -> None:
+        await peer.greet()
+        _, correlation = await peer.request()
+        peer.answer(correlation, listed(1))
+        await peer.reader.read()
+
+    async with listening(serve) as broker:
+        connection = await open_to(broker)
+        assert await connection.call(REQUEST, timeout=0.1)
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(ConnectionLostError, match=r"within 0\.3 s"):
+            await connection.call(REQUEST, timeout=0.3)
+        assert 0.3 <= asyncio.get_running_loop().time() - began < 10
+
+
+async def test_a_response_is_taken_in_the_turn_of_the_event_loop_that_reads_it() -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.greet()
+        for _ in range(2):
+            _, correlation = await peer.request()
+            peer.answer(correlation, listed(1))
+        await peer.reader.read()
+
+    async with listening(serve) as broker:
+        connection = await open_to(broker)
+        taken: list[object] = []
+        wait = asyncio.ensure_future(connection.send(REQUEST, timeout=10).taken_by(taken.append))
+        async with asyncio.timeout(10):
+            while not taken:
+                assert not wait.done()
+                await asyncio.sleep(0)
+        assert not wait.done(), "taken before the caller runs"
+        await wait
+        given_up = asyncio.ensure_future(connection.send(REQUEST, timeout=10).taken_by(taken.append))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        with pytest.raises(ConnectionLostError, match="no answer"):
+            await connection.call(REQUEST, timeout=0.3)
+        assert taken == [{T0: ListedOffset(0, 1, -1)}], "a caller that has given up takes nothing"
+
+
+async def test_what_the_taking_of_a_response_raises_is_the_callers() -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.greet()
+        for _ in range(2):
+            _, correlation = await peer.request()
+            peer.answer(correlation, listed(1))
+        await peer.reader.read()
+
+    def fail(answer: object) -> None:
+        raise ValueError(answer)
+
+    async with listening(serve) as broker:
+        connection = await open_to(broker)
+        with pytest.raises(ValueError, match="ListedOffset"):
+            await connection.send(REQUEST, timeout=10).taken_by(fail)
+        assert await connection.call(REQUEST, timeout=10) == {T0: ListedOffset(0, 1, -1)}
 
 
 async def test_a_closing_peer_ends_all_calls() -> None:

@@ -17,6 +17,7 @@ import pytest
 from kzconsumer import clock
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.log_reads import READ_COMMITTED
+from kzconsumer.brokers.transport import BrokerTransport
 from kzconsumer.counters import Counters
 from kzconsumer.fetcher import delivery, reading
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
@@ -160,6 +161,38 @@ async def test_a_response_that_expands_does_not_take_memory_for_all_its_partitio
         assert allocated_bytes() - before < 3 * size
         await take(queue, enough)
     assert sorted(taken) == list(range(PARTITIONS))
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+async def test_a_record_that_comes_alone_is_handed_out_one_turn_after_its_bytes(
+    monkeypatch: pytest.MonkeyPatch, codec: Codec
+) -> None:
+    """The event loop does nothing between the callback that reads the socket and the task that waits for the record."""
+    turn, read_in, waited = 0, 0, list[int]()
+    loop = asyncio.get_running_loop()
+
+    def count() -> None:
+        nonlocal turn
+        turn += 1
+        ticking[0] = loop.call_soon(count)
+
+    def noted(transport: BrokerTransport, nbytes: int) -> None:
+        nonlocal read_in
+        read_in = turn
+        buffer_updated(transport, nbytes)
+
+    buffer_updated = BrokerTransport.buffer_updated
+    monkeypatch.setattr(BrokerTransport, "buffer_updated", noted)
+    alone = record_batch([Record(None, b"alone")], base_offset=0, codec=codec)
+    queue = ChunkQueue(1 << 20)
+    async with log_broker(lambda _, offset: at(offset, alone)) as broker, fetching(broker, [(0, queue)]):
+        ticking = [loop.call_soon(count)]
+        async with asyncio.timeout(LIMIT):
+            for _ in range(20):
+                await queue.get()
+                waited.append(turn - read_in)
+        ticking[0].cancel()
+    assert set(waited[1:]) == {1}
 
 
 async def test_partitions_that_expand_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:

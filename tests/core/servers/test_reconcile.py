@@ -53,7 +53,7 @@ async def test_a_claim_that_is_not_fetched_is_fetched_again(cluster: Cluster, un
         await until(lambda: len(member.messages) == 400)
         fetchers = present_member(member.consumer).parts.fetchers
         ((fetcher, _),) = fetchers._fetchers.values()
-        fetcher._forget(list(fetcher._states))
+        fetcher._intake.forget(list(fetcher._states))
         await anyio.sleep(0.5)  # responses to earlier requests may still arrive
         await send(cluster, unique, 400)
         await until(lambda: len(member.messages) == 800, 10)

@@ -1,0 +1,256 @@
+"""Takes the answers of one broker: positions move, records go to the streams, partitions that it does not lead leave.
+
+Of the fetch loop (`broker_fetcher`) and of the task that asks for one partition alone (`silent_partitions`), which
+share the partitions, the broker's quota and the rate limit. Sends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.error_codes import TOPIC_AUTHORIZATION_FAILED, error_code
+from kzconsumer.brokers.protocol.log_reads import ISOLATION_LEVELS, FetchedPartition, FetchPosition, FetchResponse
+from kzconsumer.clock import now
+from kzconsumer.counters import Counters
+from kzconsumer.errors import ProtocolError
+from kzconsumer.fetcher.delivery import SMALL_RESPONSE, Arrival, Delivery
+from kzconsumer.fetcher.fetch_set import FetchSet
+from kzconsumer.fetcher.fetch_state import Answers, FetchState, RateLimit, Throttle
+from kzconsumer.fetcher.reading import (
+    ATTEMPTS,
+    NOTHING,
+    FetchForm,
+    FetchOutcome,
+    Looking,
+    judge,
+    next_look,
+    readable_end,
+    unreadable,
+)
+from kzconsumer.logs.logger import get_logger
+from kzconsumer.model import Broker, TopicPartition
+from kzconsumer.records.decode import scan_next_offset
+from kzconsumer.settings.sections import FetchSettings
+
+log = get_logger("kzconsumer.fetcher")
+
+# Fewest bytes to ask for of a partition whose records expand in decoding.
+FEWEST_BYTES = 64 * 1024
+# Seconds for which the replica that a leader has named is fetched from; then the leader is asked again. As Java's
+# consumer (`metadata.max.age.ms`).
+PREFERRED_FOR = 300.0
+# Seconds of empty answers after which they are logged. A remote read that is merely slow has ended by then.
+SILENCE = 5.0
+
+
+class Intake:
+    """Of one broker."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        brokers: Brokers,
+        settings: FetchSettings,
+        read: FetchForm,
+        limit: RateLimit,
+        find_leader: Callable[[Iterable[FetchState]], None],
+        counters: Counters,
+        wake: Callable[[], None],
+    ) -> None:
+        """`find_leader` gets partitions that are to be read elsewhere; `wake` is called when a queue has room again."""
+        self.broker = broker
+        self.states = FetchSet(broker.id, wake)
+        self.throttle = Throttle(settings.response_bytes)
+        self.isolation = ISOLATION_LEVELS[settings.isolation]
+        self.looking = read if isinstance(read, Looking) else None
+        self.silent: deque[FetchState] = deque()
+        """Those whose last answer was empty though the log goes on."""
+        self.silence = asyncio.Event()
+        """Set when there is one more."""
+        self._settings = settings
+        self._limit = limit
+        self._delivery = Delivery(broker, brokers, settings, read, counters)
+        self._find_leader = find_leader
+        self._counters = counters.of_broker(broker.id)
+
+    def held_back(self, time: float) -> float:
+        """Seconds until the next request may go out, by our rate limit and the broker's quota."""
+        return max(self._limit.wait(time), self.throttle.wait(time))
+
+    def wanted(self, state: FetchState, position: int) -> FetchPosition:
+        size = state.max_bytes
+        if size == self._settings.max_bytes:  # one that was raised is needed: a batch may be that large
+            size = min(size, max(int(size / state.expansion), FEWEST_BYTES))
+            size = min(size, self.throttle.most)
+        small = self.looking is not None or (state.end is not None and position >= state.end)
+        return FetchPosition(position, 1 if small else size, state.leader_epoch)
+
+    def count(
+        self, response: FetchResponse, sent: float, asked: Mapping[TopicPartition, FetchPosition], *, muted: bool
+    ) -> bool:
+        """Count the answer to a request for `asked`. Whether a quota was exceeded."""
+        size = sum([len(part.records) for part in response.partitions])
+        time = now()
+        self._counters.requests.add(time - sent)
+        self._counters.bytes += size
+        self._limit.spend(time, size)
+        throttled, most = response.throttle_ms / 1000, 0
+        if throttled > 0:
+            self._counters.throttled.add(throttled)
+            most = sum(position.max_bytes for position in asked.values())
+        if self.throttle.answered(time, throttled, size, most, muted=muted):
+            log.info("throttled by the broker", broker=self.broker.id, seconds=throttled)
+        return throttled > 0
+
+    def require(self, response: FetchResponse) -> None:
+        """Raises ProtocolError if the broker has refused the request."""
+        if response.error:
+            raise ProtocolError(f"{self.broker}: fetch refused: {error_code(response.error).name}")
+
+    def take(
+        self,
+        asked: Mapping[TopicPartition, FetchPosition],
+        fetched: list[FetchedPartition],
+        throttled: bool,
+        *,
+        answers: Answers | None = None,
+        alone: bool = False,
+    ) -> list[Arrival]:
+        """Advance the positions by the framing of batches, so that the next request can go out before the decoding.
+
+        Not for a small response, which is decoded before the next request anyway, nor for one to a request for a
+        partition `alone`: the other task asks for it again as soon as it has a new position. `answers`: those of the
+        session, if there is one.
+        """
+        arrived: list[Arrival] = []
+        silent: dict[TopicPartition, FetchedPartition] = {}
+        small = alone or sum([len(part.records) for part in fetched]) < SMALL_RESPONSE
+        for part in fetched:
+            state = self.states[part.topic_partition]
+            position = asked.get(part.topic_partition)
+            if state is not None:
+                self.states.touch((state,))
+            if state is None or position is None or not state.open or state.position != position.offset:
+                continue  # the partition or its position changed while the request was on its way
+            outcome = judge(part.error)
+            if part.preferred >= 0 and part.preferred != self.broker.id and outcome is FetchOutcome.RECORDS:
+                state.prefer(part.preferred, now() + PREFERRED_FOR)
+                self.forget([state])
+                self._find_leader([state])
+                continue
+            if outcome is not FetchOutcome.RECORDS and state.preferred == self.broker.id:
+                outcome = FetchOutcome.FIND_LEADER  # a follower may lack what the leader has
+            if outcome is FetchOutcome.FIND_LEADER or (
+                outcome is FetchOutcome.UNREADABLE and state.count_attempt(ATTEMPTS[part.error])
+            ):
+                where = {**part.topic_partition._asdict(), "broker": self.broker.id}
+                if part.error == TOPIC_AUTHORIZATION_FAILED:
+                    log.warning("topic may not be read", **where)
+                else:
+                    log.info("fetch refused, looking up leader", **where, reason=error_code(part.error).name)
+                self.send_back([state])
+            elif outcome is FetchOutcome.UNREADABLE:
+                self.fail(state, unreadable(part.topic_partition, position.offset, error_code(part.error).name))
+            elif outcome is FetchOutcome.OUT_OF_RANGE:
+                self.states.need_reset(state)
+                state.empty.reset()  # if it was asked for alone: the other task looks for its next position
+            elif state.end is not None and position.offset >= state.end and not state.verified:
+                state.saw_end(readable_end(part, self.isolation), now(), answers)  # and what has come is not wanted
+            else:
+                end = readable_end(part, self.isolation)
+                state.saw_end(end, now(), answers)
+                size = len(part.records)
+                if self.looking is not None:
+                    if self.looking.until(part, position.offset) == end:
+                        state.retry_at = next_look(now())  # of those without news, too: all are asked together
+                    if position.offset < end:
+                        state.decoding = True
+                        looked = msgspec.structs.replace(part, records=NOTHING)
+                        arrived.append(Arrival(state, looked, position.offset))
+                elif size:
+                    state.empty.reset()
+                    if not small:
+                        state.position = scan_next_offset(part.records, position.offset)
+                    # No whole batch, or a small response: decoding decides.
+                    state.decoding = state.position == position.offset
+                    state.queue.reserve(size, state.broker)
+                    arrived.append(Arrival(state, part, position.offset))
+                elif position.offset < end:
+                    silent[part.topic_partition] = part
+                else:
+                    state.empty.reset()
+        if silent:
+            served = {part.topic_partition for part in fetched if part.records}
+            self._take_empty(asked, silent, served, throttled)
+        self.states.move_back([state for state, _, _ in arrived])
+        return arrived
+
+    def _take_empty(
+        self,
+        asked: Mapping[TopicPartition, FetchPosition],
+        silent: dict[TopicPartition, FetchedPartition],
+        served: set[TopicPartition],
+        throttled: bool,
+    ) -> None:
+        """Of `silent` the answers have no records, though the logs go on."""
+        for partition, position in asked.items():  # brokers fill responses in this order
+            if partition in served:
+                return  # there may have been no room for the rest
+            if (part := silent.get(partition)) is not None:
+                state, time = self.states[partition], now()
+                assert state is not None
+                end = readable_end(part, self.isolation)
+                if not state.empty.behind:
+                    self.silent.append(state)
+                    self.silence.set()
+                state.empty.take(part, position.offset, state.end, end, self._settings, throttled=throttled, time=time)
+                if not state.empty.logged and time - state.empty.since >= SILENCE:
+                    state.empty.logged = True
+                    log.warning(
+                        "no records though the log goes on",
+                        **partition._asdict(),
+                        broker=self.broker.id,
+                        offset=position.offset,
+                        end=end,
+                        seconds=round(time - state.empty.since, 1),
+                    )
+
+    def deliver_small(self, arrived: list[Arrival]) -> None:
+        """Deliver those of a small response that need no thread and are intact; the others stay in the list."""
+        self._delivery.deliver_small(arrived)
+
+    async def deliver(self, arrived: list[Arrival]) -> None:
+        states = [each.state for each in arrived]
+        try:
+            done = await self._delivery.deliver(arrived)
+        finally:
+            self.states.touch(states)
+        if done.move_back:
+            self.states.move_back(done.move_back)
+            self.states.session.renew()  # the order of a session is the broker's
+        self.forget(done.forget)
+        self.send_back(done.send_back)
+
+    def fail(self, state: FetchState, error: Exception) -> None:
+        state.fail(error)
+        self.forget([state])
+
+    def send_back(self, states: Iterable[FetchState]) -> None:
+        leaving = list(states)
+        if not leaving:
+            return
+        self.forget(leaving)
+        for state in leaving:
+            state.preferred = None  # the leader names it again, if it still wants it
+            state.pause(now())
+        self._find_leader(state for state in leaving if state.open and not state.failed)
+
+    def forget(self, states: Iterable[FetchState]) -> None:
+        for state in states:
+            state.empty.reset()  # the next broker, or the same one again, is asked together with others first
+            self.states.remove(state)
