@@ -5,7 +5,9 @@ The fixtures in conftest provide it. Logs stay in the run's temporary directory.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from kzconsumer_sandbox.servers.configuration import LOG4J, QUICK_START
 from kzconsumer_sandbox.servers.jars import NEWEST, classpath, find_java, kafka_version, resolve_jars
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from tests.support.class_archive import ClassArchive
+from tests.support.ensemble import Ensemble, ensemble
 from tests.support.jars import fetched
 from tests.support.kafka_tools import KafkaTools
 from tests.support.py4j_gateway import SERVER, with_py4j
@@ -38,6 +41,8 @@ class Servers:
         self._shared: dict[str, Cluster] = {}
         self._shares = 0
         self._tools: dict[str, KafkaTools] = {}
+        self._ensemble: Ensemble | None = None
+        self._exits = ExitStack()
 
     @cached_property
     def java(self) -> Path:
@@ -56,6 +61,13 @@ class Servers:
         server.start()
         server.wait_ready()
         return server
+
+    def ensemble(self) -> Ensemble:
+        """Three ZooKeepers, which tests that use them may stop and cut off."""
+        if self._ensemble is None:
+            folder = Path(tempfile.mkdtemp(prefix="ensemble-", dir=self.folder))
+            self._ensemble = self._exits.enter_context(ensemble(folder, self.java, resolve_jars(NEWEST.jars)))
+        return self._ensemble
 
     def cluster_of(self, version: str) -> Cluster:
         """The cluster of that version which all tests share; no test stops its broker."""
@@ -81,7 +93,7 @@ class Servers:
         version: str = NEWEST.number,
         *,
         brokers: int = 1,
-        zookeeper: ZooKeeperServer | None = None,
+        zookeeper: ZooKeeperServer | Ensemble | None = None,
         heap: str = "192m",
         config: Mapping[str, object] | None = None,
         listeners: Mapping[str, str] | None = None,
@@ -155,3 +167,5 @@ class Servers:
                 server.kill()
         self._running = [server for server in self._running if server in kept]
         self._shared = {name: cluster for name, cluster in self._shared.items() if cluster in kept}
+        self._exits.close()
+        self._ensemble = None
