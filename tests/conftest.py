@@ -64,6 +64,7 @@ CHAINS = {
     "shared Sparks": (
         "tests/spark/spark/test_spark_columns.py",
         "tests/spark/spark/test_spark_destinations.py",
+        "tests/spark/spark/test_tasks_write.py",
         "tests/spark/spark/test_spark_query.py",
         "tests/spark/spark/test_spark_cluster.py",
         "tests/spark/spark/test_executors_fetch.py",

@@ -14,6 +14,7 @@ CHAOS = (
     "tests/core/ensemble/test_networks.py",
     "tests/spark/spark/test_chaos_spark.py",
     "tests/spark/spark/test_chaos_source.py",
+    "tests/spark/spark/test_chaos_cluster.py",
     "tests/spark/spark/test_replay_after_kill.py",
     "tests/spark/spark/test_spark_cluster.py",
     "tests/spark/spark/test_spark_contract.py",

@@ -78,8 +78,9 @@ class Marker(TargetOwner, frozen=True, kw_only=True):
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One settled range: `records_in` from Kafka, `records_out` rows that readers see in `files`.
 
-    `attempt` names the directory in which the files were staged. A range that was `kept_aside` has no files: its writer
-    failed, its records are in the sink's quarantine, and it is never published.
+    `attempt` names the directory in which the files were staged; `staged` has their names in it, if they do not follow
+    from those of the range. A range that was `kept_aside` has no files: its writer failed, its records are in the
+    sink's quarantine, and it is never published.
     """
 
     version: int = 1
@@ -94,6 +95,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     records_quarantined: int
     files: tuple[str, ...]
     attempt: str
+    staged: tuple[str, ...] = ()
     kept_aside: bool = False
 
     @property
@@ -106,8 +108,15 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
         return OffsetRange(self.topic, self.partition, self.first, self.until)
 
 
-def ledger_entry(part: RecordRange, rows: int, quarantined: int, files: tuple[str, ...], attempt: str) -> LedgerEntry:
-    return _entry(part, part.records, rows, quarantined, files, attempt)
+def ledger_entry(
+    part: RecordRange,
+    rows: int,
+    quarantined: int,
+    files: tuple[str, ...],
+    attempt: str,
+    staged: tuple[str, ...] = (),
+) -> LedgerEntry:
+    return _entry(part, part.records, rows, quarantined, files, attempt, staged)
 
 
 def aside_entry(part: AnyRange, records: int, attempt: str) -> LedgerEntry:
@@ -121,6 +130,7 @@ def _entry(
     quarantined: int,
     files: tuple[str, ...],
     attempt: str,
+    staged: tuple[str, ...] = (),
     *,
     kept_aside: bool = False,
 ) -> LedgerEntry:
@@ -131,6 +141,7 @@ def _entry(
         records_quarantined=quarantined,
         files=files,
         attempt=attempt,
+        staged=staged,
         kept_aside=kept_aside,
     )
 

@@ -10,13 +10,15 @@ import errno
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from io import SEEK_SET, BufferedIOBase, BufferedReader, RawIOBase
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
+
+import msgspec
 
 from kzconsumer.display import is_secret, redacted_text
 from kzconsumer.durable_files import create_whole, sync_directory
@@ -54,6 +56,20 @@ class StoreUnavailable(OSError):
 class StoredObject(NamedTuple):
     name: str
     size: int
+
+
+Put: TypeAlias = Callable[[Path, str], None]
+"""Puts a file under a name of its own. Blocks, and raises OSError. Can be pickled for another process."""
+
+
+class StorePut(msgspec.Struct, frozen=True):
+    """Into the place `uri` of a store, with what the process that calls it has of credentials."""
+
+    uri: str
+    options: Mapping[str, str]
+
+    def __call__(self, file: Path, name: str) -> None:
+        ObjectStore(self.uri, self.options).upload(file, name)
 
 
 def is_object_store(path: str) -> bool:
@@ -116,6 +132,7 @@ class ObjectStore:
                 f"kzconsumer-files: {uri} needs obstore: {pip_install('object-store', 'kzconsumer-files')}"
             ) from error
         self.uri = store_uri(uri)
+        self.options = options
         self._calls = obstore
         try:
             self._store: Any = obstore.store.from_url(

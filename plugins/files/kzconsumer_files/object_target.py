@@ -46,7 +46,7 @@ from kzconsumer_files.names import (
     require_apart,
     staged_file,
 )
-from kzconsumer_files.object_store import ObjectStore, StateObjects, StoreUnavailable
+from kzconsumer_files.object_store import ObjectStore, StateObjects, StorePut, StoreUnavailable
 from kzconsumer_files.private_directory import local_attempts, make_local_attempts, sweep
 from kzconsumer_files.publication import SetAside, StagedRange, log_blocked, require_none
 
@@ -273,6 +273,12 @@ class ObjectTarget(MarkedPlace):
         require_none(blocked)
         return sum(ours)
 
+    def put(self, attempt: Path) -> StorePut:
+        """How tasks on other machines put files of an attempt. Only what a decision names is ever published."""
+        return StorePut(
+            f"{self._store.uri}/{_STATE}/attempts/{attempt.relative_to(self.attempts)}", self._store.options
+        )
+
     def discard(self, attempt: Path) -> bool:
         """Remove a local directory of files that are put, or will not be."""
         shutil.rmtree(attempt, ignore_errors=True)
@@ -308,11 +314,12 @@ class ObjectTarget(MarkedPlace):
 
     def _upload(self, staged: StagedRange, attempt: str) -> LedgerEntry:
         names = tuple(name for _, name in staged.files)
-        entry = ledger_entry(staged.part, staged.rows, staged.quarantined, names, attempt)
+        entry = ledger_entry(staged.part, staged.rows, staged.quarantined, names, attempt, tuple(staged.stored))
         if names:
             self._put.append(entry)
-        for number, (file, _) in enumerate(staged.files):
-            self._store.upload(file, _staged(entry, number))
+        if not staged.stored:
+            for number, (file, _) in enumerate(staged.files):
+                self._store.upload(file, _staged(entry, number))
         return entry
 
     def _decide(self, entry: LedgerEntry) -> None:
@@ -392,7 +399,8 @@ def _range(part: AnyRange) -> OffsetRange:
 
 
 def _staged(entry: LedgerEntry, number: int) -> str:
-    return f"{_STATE}/attempts/{entry.attempt}/{staged_file(entry.topic, entry.partition, number)}"
+    name = entry.staged[number] if entry.staged else staged_file(entry.topic, entry.partition, number)
+    return f"{_STATE}/attempts/{entry.attempt}/{name}"
 
 
 def _decision(name: str) -> str:

@@ -70,12 +70,17 @@ class NotPublished(OSError):
 
 
 class StagedRange(NamedTuple):
-    """A range ready to be published: rows, records in quarantine, each file with its final name below the target."""
+    """A range ready to be published: rows, records in quarantine, each file with its final name below the target.
+
+    `stored`: where each file is in the destination's store already, if a task on another machine has put it there. Then
+    the file that is here has only its footer, and its size.
+    """
 
     part: RecordRange
     rows: int
     quarantined: int
     files: Sequence[tuple[Path, str]]
+    stored: Sequence[str] = ()
 
 
 class Publication:

@@ -21,7 +21,7 @@ from kzconsumer_spark.columns.decoders import Unsupported
 from kzconsumer_spark.columns.schemas import check_files
 from kzconsumer_spark.daemon.requirements import make_scratch
 from kzconsumer_spark.daemon.sink import SparkSink
-from kzconsumer_spark.daemon.sink_options import FilesOptions, local_path, read_options
+from kzconsumer_spark.daemon.sink_options import FilesOptions, PathOptions, local_path, read_options
 from kzconsumer_spark.daemon.workers import WorkerDied, WorkerProcess, worker_environment
 from kzconsumer_spark.pipe.messages import StartWorker, To, ToDelta, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.pipe.spark_settings import local_address, settings
@@ -85,7 +85,18 @@ FUNCTION = {"destination": "function", "function": "a:b"}
         ({"destination": "function", "function": "a:b", "path": "x"}, "path does not go with"),
         (PARQUET | {"pathh": "x"}, "pathh: unknown key; did you mean path?"),
         (PARQUET | {"path": "hdfs://n/x"}, "is not a directory, nor a URI with s3, s3a, gs, abfss"),
-        (PARQUET | CLUSTER | {"path": "s3a://bucket/x"}, "path s3a://bucket/x goes with a local master only"),
+        (
+            PARQUET | CLUSTER | {"path": "s3a://bucket/x", "destination": "json"},
+            'path s3a://bucket/x: with master "spark://h:7077" only Parquet goes into an object store',
+        ),
+        (
+            PARQUET | CLUSTER | {"path": "s3a://bucket/x", "write_options": {"parquet.bloom.filter.enabled": "true"}},
+            "write_options.parquet.bloom.filter.enabled: into an object store a cluster writes without Spark's writer",
+        ),
+        (
+            PARQUET | CLUSTER | {"path": "s3a://bucket/x", "write_options": {"compression": "lzo"}},
+            'compression "lzo" is not one of none, uncompressed, snappy, gzip, zstd, brotli, lz4_raw',
+        ),
         (PARQUET | {"store_options": {"aws_region": "x"}}, "store_options go with a path such as s3://bucket/orders"),
         (
             PARQUET | {"path": "s3://b/x", "store_options": {"aws_session_token": "my-own"}},
@@ -549,3 +560,11 @@ def test_columns_of_a_schema_are_checked_without_spark(ddl: str, fault: str | No
     with pytest.raises(Unsupported) as caught:
         require_types(ddl)
     assert str(caught.value).removesuffix("; use STRING") == fault
+
+
+@pytest.mark.parametrize("options", [PARQUET, DELTA])
+def test_tasks_of_a_cluster_put_files_into_a_store(options: dict[str, object]) -> None:
+    """And not those of a local Spark, nor into a directory."""
+    stored = options | {"path": "s3a://bucket/x", "write_options": {"compression": "zstd"}}
+    read = [read_options(each) for each in (stored | CLUSTER, stored, options | CLUSTER)]
+    assert [each.by_tasks for each in read if isinstance(each, PathOptions)] == [True, False, False]

@@ -16,7 +16,14 @@ from kzconsumer.settings.tables import PositiveDuration, nearest, read_table, re
 from kzconsumer_files.object_store import is_object_store, require_usable_options, without_store
 from kzconsumer_spark.pipe.column_options import Columns, FieldOptions, RegistryOptions, split_url
 from kzconsumer_spark.pipe.messages import ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc
-from kzconsumer_spark.pipe.spark_settings import RESERVED, is_cluster, require_one_time, require_whole, require_zone
+from kzconsumer_spark.pipe.spark_settings import (
+    RESERVED,
+    codec_of,
+    is_cluster,
+    require_one_time,
+    require_whole,
+    require_zone,
+)
 
 WHERE = "[sink.options]"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -190,8 +197,8 @@ class PartitionedOptions(SparkOptions, frozen=True, kw_only=True):
 class PathOptions(PartitionedOptions, frozen=True, kw_only=True):
     """Files in `path`, a directory on a local file system, or a URI in an object store.
 
-    `store_options` say how the store is reached, with the names of obstore (`aws_endpoint`). Spark writes the files to
-    this machine, and the worker puts them.
+    `store_options` say how the store is reached, with the names of obstore (`aws_endpoint`). A local Spark writes the
+    files to this machine, and the worker puts them; tasks of a cluster put them themselves.
     """
 
     path: Annotated[str, reader(read_target)]
@@ -202,11 +209,13 @@ class PathOptions(PartitionedOptions, frozen=True, kw_only=True):
         if not self.path:
             raise ValueError("path is empty")
         require_usable_options(self.path, self.store_options)
-        if is_object_store(self.path) and is_cluster(self.master):
-            raise ValueError(
-                f'path {self.path} goes with a local master only, not with "{self.master}": the member puts the files'
-                " that Spark writes to its machine"
-            )
+        if self.by_tasks:
+            codec_of(self.write_options, self.conf)
+
+    @property
+    def by_tasks(self) -> bool:
+        """Whether tasks put the files into a store themselves."""
+        return is_object_store(self.path) and is_cluster(self.master)
 
     @property
     def place(self) -> str:
@@ -237,6 +246,11 @@ class FilesOptions(PathOptions, frozen=True, kw_only=True):
                 )
         if "orc" in (self.destination, self.format):
             require_one_time(self.conf)
+        if self.by_tasks and (self.format or self.destination) not in ("parquet", "files"):
+            raise ValueError(
+                f'path {self.path}: with master "{self.master}" only Parquet goes into an object store, where tasks'
+                " write it themselves; other formats go with a local master"
+            )
         if self.destination == "files" and self.format is None:
             raise ValueError(f'format is missing: destination "files" needs it ({", ".join(get_args(Format))})')
         if self.destination != "files" and self.format is not None:

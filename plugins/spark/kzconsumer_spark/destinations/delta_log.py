@@ -27,9 +27,11 @@ from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs
 from kzconsumer_files.object_store import (
     ObjectStore,
+    Put,
     StateDirectory,
     StateFiles,
     StateObjects,
+    StorePut,
     client_options,
     is_object_store,
 )
@@ -155,12 +157,16 @@ _STATE = "_kzconsumer"
 
 
 class DeltaPlace(Protocol):
-    """Methods raise OSError. `attempts` is for files that are not committed yet; `options` are `deltalake`'s."""
+    """Methods raise OSError. `attempts` is for files that are not committed yet; `options` are `deltalake`'s.
+
+    `put` is how tasks on other machines add files; None for a directory.
+    """
 
     uri: str
     options: dict[str, str]
     state: StateFiles
     attempts: Path
+    put: Put | None
 
     def make(self) -> None:
         """Raises NotOurs for a store that cannot hold a table."""
@@ -189,6 +195,7 @@ class DeltaDirectory:
         self.options: dict[str, str] = {}
         self.state: StateFiles = StateDirectory(path / _STATE)
         self.attempts = path / _STATE / "attempts"
+        self.put: Put | None = None
         self._path = path
 
     def make(self) -> None:
@@ -215,6 +222,7 @@ class DeltaStore:
         self.options = {**to.store_options, **client_options(to.store_options)}
         self.state: StateFiles = StateObjects(self._store, _STATE)
         self.attempts = local_attempts()
+        self.put: Put | None = StorePut(self._store.uri, to.store_options)
 
     def make(self) -> None:
         make_local_attempts()

@@ -32,6 +32,7 @@ from kzconsumer_files.names import (
     scoped_files,
     unique_file,
 )
+from kzconsumer_files.object_store import Put
 from kzconsumer_files.private_directory import dead_attempts
 from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_spark.destinations.delta_columns import partition_values
@@ -132,6 +133,10 @@ class DeltaTarget:
         """The table as it is now. Raises OSError."""
         return self._log.open()
 
+    def put(self, table: DeltaTable | None) -> Put | None:
+        """See `kzconsumer_spark.worker.range_writers`."""
+        return self._place.put
+
     def missing(self, table: DeltaTable | None, ranges: Sequence[_Range]) -> list[_Range]:
         """The ranges that the table does not have; the others are durable. Raises KeptAside, Overtaken, OSError."""
         self._require_not_aside(table, ranges)
@@ -210,11 +215,11 @@ class DeltaTarget:
         return self._log.files(table)
 
     def _moved(self, staged: StagedRange, attempt: str) -> _Addition:
-        """Move the files of a range into the table's directory, under unique names."""
+        """Move the files of a range into the table's directory, under unique names, unless tasks have put them."""
         files = []
         for number, (file, name) in enumerate(staged.files):
-            final = unique_file(staged.part, attempt, number)
-            here = self._place.add(file, final)
+            final = staged.stored[number] if staged.stored else unique_file(staged.part, attempt, number)
+            here = file if staged.stored else self._place.add(file, final)
             files.append(AddedFile(final, here, partition_values(name)))
         names = tuple(file.name for file in files)
         entry = ledger_entry(staged.part, staged.rows, staged.quarantined, names, attempt)

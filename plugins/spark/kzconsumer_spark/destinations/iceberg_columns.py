@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -66,8 +65,11 @@ def require_partition_columns(columns: pa.Schema, names: Iterable[str]) -> None:
             raise Misfit(f'partition_by: "{name}" is {found}; it can be text, a whole number, a boolean or a date')
 
 
-def partition_of(file: Path, names: Sequence[str]) -> Record:
-    """The values of a file's partition columns, from its rows: its statistics may lack or mix them. Raises Misfit."""
+def partition_of(file: Any, names: Sequence[str]) -> Record:
+    """The values of a file's partition columns, from its rows: its statistics may lack or mix them. Raises Misfit.
+
+    `file` is a path, or open.
+    """
     values: list[Any] = []
     for name in names:
         column = pq.read_table(file, columns=[name], partitioning=None).column(name)

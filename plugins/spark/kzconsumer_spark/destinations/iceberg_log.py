@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from shutil import copyfileobj
 from typing import Any, Final, NamedTuple
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError, ValidationError
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO, parquet_file_to_data_file
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
@@ -68,10 +69,22 @@ class IcebergHistory(NamedTuple):
 
 
 class TableFile(NamedTuple):
-    """A data file: its name in the table, and where its content is on this machine."""
+    """A data file: its name in the table, and where its content is on this machine; its footer only, if not `whole`."""
 
     name: str
     here: Path
+    whole: bool = True
+
+
+class TablePut(msgspec.Struct, frozen=True):
+    """Puts files into `place`, with the credentials of the catalog. See `kzconsumer_files.object_store.Put`."""
+
+    io: FileIO
+    place: str
+
+    def __call__(self, file: Path, name: str) -> None:
+        with file.open("rb") as content, self.io.new_output(f"{self.place}/{name}").create() as stored:
+            copyfileobj(content, stored, _PIECE)
 
 
 class IcebergLog:
@@ -183,8 +196,9 @@ class IcebergLog:
             sync_file(file)
             file.rename(local(name))
             return TableFile(name, local(name))
-        with self._errors(), file.open("rb") as content, table.io.new_output(name).create() as stored:
-            copyfileobj(content, stored, _PIECE)
+        place, _, last = name.rpartition("/")
+        with self._errors():
+            TablePut(table.io, place)(file, last)
         return TableFile(name, file)
 
     def reader(self, table: Table) -> Callable[[str], Any]:
@@ -245,7 +259,12 @@ class IcebergLog:
 
     def _data_file(self, table: Table, file: TableFile) -> DataFile:
         found = parquet_file_to_data_file(table.io, table.metadata, file.name)
-        found[_PARTITION] = partition_of(file.here, partitioning(table.metadata))
+        names = partitioning(table.metadata)
+        if file.whole or not names:
+            found[_PARTITION] = partition_of(file.here, names)
+            return found
+        with closing(self.reader(table)(file.name)) as stored:
+            found[_PARTITION] = partition_of(stored, names)
         return found
 
     @contextmanager

@@ -30,9 +30,10 @@ from kzconsumer_files.names import (
     scope,
     unique_file,
 )
+from kzconsumer_files.object_store import Put
 from kzconsumer_files.private_directory import dead_attempts, local_attempts, make_local_attempts
 from kzconsumer_files.publication import SetAside, StagedRange
-from kzconsumer_spark.destinations.iceberg_log import IcebergHistory, IcebergLog, TableFile, is_local, local
+from kzconsumer_spark.destinations.iceberg_log import IcebergHistory, IcebergLog, TableFile, TablePut, is_local, local
 from kzconsumer_spark.pipe.messages import ToIceberg
 from kzconsumer_spark.ranges.history import CommitNote, Positions, held_by_commits
 
@@ -116,6 +117,10 @@ class IcebergTarget:
         place = self.open().location()
         return local(place) / "_kzconsumer" / "attempts" if is_local(place) else local_attempts()
 
+    def put(self, table: Table) -> Put | None:
+        """See `kzconsumer_spark.worker.range_writers`."""
+        return None if is_local(table.location()) else TablePut(table.io, _data(table))
+
     def missing(self, table: Table, ranges: Sequence[_Range]) -> list[_Range]:
         """The ranges that the table does not have; the others are durable. Raises KeptAside, Overtaken, OSError."""
         positions = self._positions(table)
@@ -180,14 +185,17 @@ class IcebergTarget:
         return self._log.files(table)
 
     def _moved(self, table: Table, staged: Sequence[StagedRange], attempt: str) -> list[_Addition]:
-        """Move files of ranges to the table's, under unique names."""
-        data = f"{table.location().rstrip('/')}/data"
+        """Move files of ranges to the table's, under unique names, unless tasks have put them there."""
+        data = _data(table)
         if is_local(data):
             make_directory(local(data))
         additions = []
         for each in staged:
             files = []
             for number, (file, _) in enumerate(each.files):
+                if each.stored:
+                    files.append(TableFile(f"{data}/{each.stored[number]}", file, whole=False))
+                    continue
                 final = f"{data}/{unique_file(each.part, attempt, number)}"
                 files.append(self._log.add(table, file, final))
             names = tuple(file.name for file in files)
@@ -205,6 +213,10 @@ class IcebergTarget:
 
     def _positions(self, table: Table) -> Positions:
         return Positions(self._to.scope, self._to.table, lambda application: self._log.version(table, application))
+
+
+def _data(table: Table) -> str:
+    return f"{table.location().rstrip('/')}/data"
 
 
 def _require_not_aside(positions: Positions, ranges: Sequence[AnyRange]) -> None:

@@ -11,7 +11,7 @@ import socket
 import zoneinfo
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from kzconsumer_spark.pipe.messages import StartWorker, ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc
 
@@ -59,6 +59,32 @@ def local_address(master: str) -> str:
     with socket.socket(kind, socket.SOCK_DGRAM) as probe:
         probe.connect(address)
         return str(probe.getsockname()[0])
+
+
+Codec: TypeAlias = Literal["none", "snappy", "gzip", "zstd", "brotli", "lz4"]
+#: What Spark's writer of Parquet calls them, and Arrow's: of files that tasks write into an object store.
+CODECS: Final[Mapping[str, Codec]] = {
+    "none": "none",
+    "uncompressed": "none",
+    "snappy": "snappy",
+    "gzip": "gzip",
+    "zstd": "zstd",
+    "brotli": "brotli",
+    "lz4_raw": "lz4",
+}
+PARQUET_CODEC: Final = "spark.sql.parquet.compression.codec"
+
+
+def codec_of(write_options: Mapping[str, str], conf: Mapping[str, str]) -> str:
+    """The codec of files that tasks write. Raises ValueError for another option of Spark's writer, which they lack."""
+    codec = conf.get(PARQUET_CODEC, "snappy")
+    for key, value in write_options.items():
+        if key.lower() != "compression":
+            raise ValueError(f"write_options.{key}: into an object store a cluster writes without Spark's writer")
+        codec = value
+    if codec.lower() not in CODECS:
+        raise ValueError(f'compression "{codec}" is not one of {", ".join(CODECS)}')
+    return codec.lower()
 
 
 def location(place: Path | str) -> str:

@@ -8,9 +8,9 @@ at 50,000 records a range; one job for each range takes twice.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 import pyarrow.orc as orc
@@ -125,6 +125,25 @@ _PARTITION: Final = "_kz_by_"
 _EXTENSION: Final = re.compile(r"[.-]c\d{3,}((?:\.\w+)+)")
 
 
+class Elsewhere(Protocol):
+    """Where files are made that the driver cannot see."""
+
+    def write(
+        self,
+        frame: DataFrame,
+        by: Sequence[str],
+        ranges: Sequence[BatchRange],
+        output: Path,
+        options: Mapping[str, str],
+    ) -> Mapping[Path, str]:
+        """Write tagged rows as Parquet files, and put them into the destination's store.
+
+        Returns their names in it, by files that stand for them: below `output`, in the directories that Spark would
+        make for `RANGE_COLUMNS` and `by`, and with nothing but their footers. `options` are those of Spark's writer.
+        """
+        ...
+
+
 class StagedFiles(NamedTuple):
     """Files by range, and the columns that are in them or are their directories."""
 
@@ -144,10 +163,20 @@ class RangeFiles:
         self.shaping = shaping or AsTheyCame()
         self._kafka = session.createDataFrame([], SCHEMA).schema
 
-    def stage(self, frame: DataFrame, ranges: Sequence[BatchRange], output: Path) -> StagedFiles:
-        """Write `frame`, the records of `ranges`, into `output`, which is made. All ranges have records."""
-        if self._to.format != "parquet" or self._to.partition_by or self.shaping.leaves_out_rows:
-            return self._stage_by_range(frame, ranges, output)
+    def stage(
+        self, frame: DataFrame, ranges: Sequence[BatchRange], output: Path, elsewhere: Elsewhere | None = None
+    ) -> StagedFiles:
+        """Write `frame`, the records of `ranges`, into `output`, which is made. All ranges have records.
+
+        With `elsewhere` it writes them, and in `output` are files that stand for them.
+        """
+        if (
+            elsewhere is not None
+            or self._to.format != "parquet"
+            or self._to.partition_by
+            or self.shaping.leaves_out_rows
+        ):
+            return self._stage_by_range(frame, ranges, output, elsewhere)
         return StagedFiles(self._stage_plain(frame, ranges, output), self._kafka)
 
     def _stage_plain(self, frame: DataFrame, ranges: Sequence[BatchRange], output: Path) -> list[StagedRange]:
@@ -169,7 +198,9 @@ class RangeFiles:
         # A task without rows may leave a file, too.
         return [read_part(file) for file in sorted(output.glob("*.parquet")) if has_rows(file)]
 
-    def _stage_by_range(self, records: DataFrame, ranges: Sequence[BatchRange], output: Path) -> StagedFiles:
+    def _stage_by_range(
+        self, records: DataFrame, ranges: Sequence[BatchRange], output: Path, elsewhere: Elsewhere | None
+    ) -> StagedFiles:
         shaped, quarantined = tagged(records, ranges, self.shaping)
         screen = Screen(shaped, ranges, self._limits())
         frame = screen.frame
@@ -186,9 +217,13 @@ class RangeFiles:
             }
             frame, by = frame.withColumns(copies), tuple(copies)
         options = {**OPTIONS.get(self._to.format, {}), **self._to.write_options}
-        writer = frame.write.format(self._to.format).options(**options)
+        stored: Mapping[Path, str] = {}
         with screen.explaining():
-            writer.partitionBy(*RANGE_COLUMNS, *by).save(location(output))
+            if elsewhere is not None:
+                stored = elsewhere.write(frame, by, ranges, output, options)
+            else:
+                writer = frame.write.format(self._to.format).options(**options)
+                writer.partitionBy(*RANGE_COLUMNS, *by).save(location(output))
         found = {part: _files_of(part, output, self._to.format) for part in ranges}
         if count is None:
             rows = dict(zip(ranges, counts(), strict=True))
@@ -197,7 +232,13 @@ class RangeFiles:
             if list(rows.values()) != counts():
                 raise RowsLost(f"Spark wrote {counts()} rows, by range; in the files here are {list(rows.values())}")
         staged = [
-            StagedRange(counted(part, rows[part], self.shaping), rows[part], quarantined.get(part.range, 0), files)
+            StagedRange(
+                counted(part, rows[part], self.shaping),
+                rows[part],
+                quarantined.get(part.range, 0),
+                files,
+                [stored[file] for file, _ in files] if elsewhere is not None else (),
+            )
             for part, files in found.items()
         ]
         return StagedFiles(staged, columns)

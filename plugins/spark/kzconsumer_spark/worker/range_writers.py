@@ -18,11 +18,14 @@ from kzconsumer.errors import ConfigError
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.records.contents import Contents
 from kzconsumer_files.layout import Misfit
+from kzconsumer_files.object_store import Put
+from kzconsumer_files.object_target import ObjectTarget
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.target import target_at
 from kzconsumer_files.writer import TargetWriter, WriteResult
 from kzconsumer_spark.destinations.function_batch import FunctionBatch, function_range, require_done, takes_batch
+from kzconsumer_spark.executors.task_files import TaskFiles, nowhere
 from kzconsumer_spark.pipe.messages import BatchRange, RangesRead, Recorded, RunBatch, StepDone, ToFiles
 from kzconsumer_spark.ranges.batch import Permission, RowShaping, SparkBatch, require_all
 from kzconsumer_spark.ranges.files import RangeFiles
@@ -32,11 +35,21 @@ class FilesDestination:
     """Each range as files named after it under the target; the first writer wins, the ledger entry comes last."""
 
     def __init__(
-        self, session: SparkSession, to: ToFiles, lease: Permission, shaping: RowShaping | None = None
+        self,
+        session: SparkSession,
+        to: ToFiles,
+        lease: Permission,
+        shaping: RowShaping | None = None,
+        *,
+        on_cluster: bool = False,
     ) -> None:
-        """`shaping`: see `RangeFiles`. Raises ConfigError for columns that do not fit earlier rows."""
+        """`shaping`: see `RangeFiles`. `on_cluster`: tasks run on other machines, and put files into stores.
+
+        Raises ConfigError for columns that do not fit earlier rows.
+        """
         self._files = RangeFiles(session, to, shaping)
         self._target = target_at(to.path, to.store_options)
+        self._on_cluster = on_cluster
         self._columns: StructType | None = None
         if shaping is not None and shaping.columns is not None:
             try:
@@ -49,16 +62,23 @@ class FilesDestination:
         return self._writer.write(batch.ranges, partial(self._stage, batch), batch.follows)
 
     def trial(self, batch: SparkBatch) -> None:
-        self._writer.trial(lambda output: self._files.stage(batch.frame, batch.ranges, output))
+        elsewhere = TaskFiles(nowhere) if self._elsewhere(self._target.attempts) is not None else None
+        self._writer.trial(lambda output: self._files.stage(batch.frame, batch.ranges, output, elsewhere))
 
     def close(self) -> None:
         self._writer.close()
 
     def _stage(self, batch: SparkBatch, ranges: Sequence[BatchRange], output: Path) -> list[StagedRange]:
-        staged, columns = self._files.stage(batch.rows(ranges), ranges, output)
+        elsewhere = self._elsewhere(output.parent)
+        staged, columns = self._files.stage(batch.rows(ranges), ranges, output, elsewhere)
         _require_all(batch, staged, self._files)
         self._take(columns, whole=False)
         return staged
+
+    def _elsewhere(self, attempt: Path) -> TaskFiles | None:
+        if self._on_cluster and isinstance(self._target, ObjectTarget):
+            return TaskFiles(self._target.put(attempt))
+        return None
 
     def _take(self, columns: StructType, *, whole: bool) -> None:
         if columns != self._columns:
@@ -88,6 +108,10 @@ class TableTarget(Protocol[_Table]):
         """The table as it is now."""
         ...
 
+    def put(self, table: _Table) -> Put | None:
+        """How tasks on other machines put files where those of the table are; None for a directory."""
+        ...
+
     def missing(self, table: _Table, ranges: Sequence[BatchRange]) -> list[BatchRange]:
         """The ranges that the table does not have; the others are durable. Raises KeptAside, Overtaken."""
         ...
@@ -112,7 +136,11 @@ class TableTarget(Protocol[_Table]):
 
 
 class TableDestination(Generic[_Table]):
-    def __init__(self, files: RangeFiles, target: TableTarget[_Table], lease: Permission) -> None:
+    def __init__(
+        self, files: RangeFiles, target: TableTarget[_Table], lease: Permission, *, on_cluster: bool = False
+    ) -> None:
+        """`on_cluster`: see `FilesDestination`."""
+        self._on_cluster = on_cluster
         self._files = files
         self._target = target
         self._lease = lease
@@ -132,7 +160,8 @@ class TableDestination(Generic[_Table]):
         staged = [StagedRange(part, 0, 0, ()) for part in missing if not part.records]
         columns = None
         if with_rows := [part for part in missing if part.records]:
-            files, kinds = self._files.stage(batch.rows(with_rows), with_rows, output)
+            elsewhere = TaskFiles(put) if (put := self._put(table)) is not None else None
+            files, kinds = self._files.stage(batch.rows(with_rows), with_rows, output, elsewhere)
             _require_all(batch, files, self._files)
             staged += files
             columns = kinds.json()
@@ -144,8 +173,12 @@ class TableDestination(Generic[_Table]):
         for failed in self._staging.entries():
             shutil.rmtree(failed)
         output = self._staging.path / uuid.uuid4().hex
-        self._files.stage(batch.frame, batch.ranges, output)
+        elsewhere = TaskFiles(nowhere) if self._put(self._target.open()) is not None else None
+        self._files.stage(batch.frame, batch.ranges, output, elsewhere)
         shutil.rmtree(output, ignore_errors=True)
+
+    def _put(self, table: _Table) -> Put | None:
+        return self._target.put(table) if self._on_cluster else None
 
     def close(self) -> None:
         self._staging.remove()

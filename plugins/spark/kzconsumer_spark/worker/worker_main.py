@@ -26,7 +26,6 @@ from pyspark.sql import SparkSession
 
 from kzconsumer.errors import ConfigError, KzConsumerError
 from kzconsumer.plugins import load_function
-from kzconsumer_files.private_directory import local_attempts
 from kzconsumer_files.writer import WriteResult
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
@@ -48,7 +47,7 @@ from kzconsumer_spark.pipe.messages import (
     decode_command,
     encode,
 )
-from kzconsumer_spark.pipe.spark_settings import is_cluster
+from kzconsumer_spark.pipe.spark_settings import codec_of, is_cluster
 from kzconsumer_spark.ranges.batch import SCHEMA, Permission, SparkBatch, WorkerLease
 from kzconsumer_spark.ranges.files import RangeFiles
 from kzconsumer_spark.worker.query import ProgressReports, RangeQuery, first_line, warm_up
@@ -225,24 +224,26 @@ def _query_directory(start: StartWorker) -> Path:
 def _destination(
     start: StartWorker, session: SparkSession, lease: Permission, shaping: Shaping, steps: StepRecorder
 ) -> RangeWriter:
+    on_cluster = is_cluster(start.master)
     match start.destination:
         case ToFiles() as files:
-            return FilesDestination(session, files, lease, shaping)
+            return FilesDestination(session, files, lease, shaping, on_cluster=on_cluster)
         case ToDelta() as delta:
             from kzconsumer_spark.destinations.delta_table import DeltaTarget  # deltalake is an extra
 
-            return TableDestination(RangeFiles(session, delta.files, shaping), DeltaTarget(delta), lease)
+            as_written = RangeFiles(session, delta.files, shaping)
+            return TableDestination(as_written, DeltaTarget(delta), lease, on_cluster=on_cluster)
         case ToIceberg() as iceberg:
             from kzconsumer_spark.destinations.iceberg_table import IcebergTarget  # pyiceberg is an extra
 
             table = IcebergTarget(iceberg)
-            if is_cluster(start.master) and table.attempts == local_attempts():
-                raise ConfigError(
-                    [f'[sink.options] table: {iceberg.table} is in an object store, which master "{start.master}" does'
-                     " not go with, only a local one: the member puts the files that Spark writes to its machine"]
-                )  # fmt: skip
+            if on_cluster and table.put(table.open()) is not None:
+                try:
+                    codec_of(iceberg.write_options, start.conf)
+                except ValueError as error:
+                    raise ConfigError([f"[sink.options] {error}"]) from error
             with_columns = RangeFiles(session, iceberg.files, shaping, keep_columns=True)
-            return TableDestination(with_columns, table, lease)
+            return TableDestination(with_columns, table, lease, on_cluster=on_cluster)
         case ToJdbc() as jdbc:
             from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination  # psycopg is an extra
 
