@@ -102,6 +102,35 @@ def test_a_release_whose_reply_is_lost_leaves_no_node(executed: bool) -> None:
     clients.play(script)
 
 
+def test_what_a_server_has_not_heard_of_yet_is_no_answer_after_a_lost_reply() -> None:
+    """The next server may lag behind the one that has executed the write."""
+    clients = Clients(lag=(0.4, 0.8))
+
+    async def script(session: ZooKeeperSession) -> None:
+        owners = registry(session)
+        fence = await claim(owners, FIRST)
+        clients.lose_the_next_write(executed=True)
+        fence = await owners.change_thread(fence, SECOND)
+        assert fence.owner.version == clients.ensemble.tree.nodes[OWNER].version
+        clients.lose_the_next_write(executed=True)
+        assert await owners.release(fence), "it is released, and not lost to another member"
+
+    clients.play(script)
+
+
+def test_a_record_that_changes_between_look_and_claim_is_read_again() -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        owners = registry(session)
+        await owners.release(await claim(owners, FIRST))
+        record = clients.ensemble.tree.nodes[RECORD].data
+        before_the_next_write(session, lambda: clients.ensemble.operate(SetData(RECORD, record, -1)))
+        assert holds(clients, await claim(owners, SECOND), SECOND)
+
+    clients.play(script)
+
+
 @EXECUTED
 def test_a_node_that_is_abandoned_while_a_reply_is_lost_goes(executed: bool) -> None:
     clients = Clients()

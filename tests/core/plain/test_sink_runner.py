@@ -348,7 +348,7 @@ async def test_stop_with_a_deadline_of_zero(patience: float) -> None:
         await until(sink.writing.is_set)
         async with asyncio.timeout(LIMIT):
             await runner.stop(patience)
-    assert sink.events == ["enter", "cancelled", "exit"]
+        assert sink.events == ["enter", "cancelled", "exit"], "the sink is closed when `stop` returns"
 
 
 async def test_stop_before_the_first_streams() -> None:

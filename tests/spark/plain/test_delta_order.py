@@ -111,6 +111,18 @@ def test_a_range_kept_aside_is_on_disk(disk: Disk, target: DeltaTarget, writer: 
     disk.require(*log_of(target))
 
 
+def test_a_range_that_cannot_be_kept_aside_since_it_is_written_is_on_disk(
+    disk: Disk, target: DeltaTarget, writer: Writer[DeltaTarget], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer may have died between its commit and the sync; who asks goes on as if the range were written."""
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaLog, "sync", lambda log, table: None)
+        writer.publish(writer.stage(range_data("t", 0, 0, 5)))
+    assert disk.missing(log_of(target)[-1]) is not None
+    assert not claimed(path_of(target)).set_aside(PART, 5)
+    disk.require(*log_of(target))
+
+
 def test_a_range_without_rows_and_without_a_table_is_on_disk(
     disk: Disk, target: DeltaTarget, writer: Writer[DeltaTarget]
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from kzconsumer.registry.paths import CONSUMERS
 from kzconsumer.zookeeper.operations import ConnectString
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from tests.support.simulated.ensemble import Ensemble
+from tests.support.simulated.ensemble import LAG, Ensemble
 from tests.support.simulated.lost_replies import Loss
 from tests.support.simulated.network import SimulatedNetwork
 from tests.support.simulated.virtual_time import World, clock_of
@@ -21,9 +21,10 @@ Script = Callable[[ZooKeeperSession], Coroutine[Any, Any, T]]
 class Clients:
     """One process with as many sessions as the test opens, and the ensemble that it talks to."""
 
-    def __init__(self, seed: int = 1) -> None:
+    def __init__(self, seed: int = 1, lag: tuple[float, float] = LAG) -> None:
+        """`lag`: seconds between which a server is behind the decided transactions."""
         self.world = World(seed)
-        self.ensemble = Ensemble(self.world)
+        self.ensemble = Ensemble(self.world, lag=lag)
         self.network = SimulatedNetwork(self.ensemble)
         self.process = self.world.process("client")
 

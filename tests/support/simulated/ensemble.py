@@ -54,10 +54,14 @@ class Transaction:
     closes: bool = False
 
 
+LAG = (0.0005, 0.01)
+"""Seconds between which a server is behind the decided transactions."""
+
+
 class Ensemble:
     """See the module. `committed` are called with every executed transaction, when it is decided."""
 
-    def __init__(self, world: World, servers: int = 3, lag: tuple[float, float] = (0.0005, 0.01)) -> None:
+    def __init__(self, world: World, servers: int = 3, lag: tuple[float, float] = LAG) -> None:
         self.world = world
         self.tree = Tree()
         self.sessions: dict[int, Session] = {}

@@ -53,7 +53,9 @@ def unsettled(
     for partition in assigned:
         if undone := promises.unfinished(partition, logs.end(partition)):
             return undone
-    return next(filter(None, map(_counted, active.values())), "")
+    return next(filter(None, map(_counted, active.values())), "") or next(
+        filter(None, map(_without, active.values())), ""
+    )
 
 
 def _counted(member: Member) -> str:
@@ -63,6 +65,13 @@ def _counted(member: Member) -> str:
     queues = [cursor.queue for cursor in sessions_of(member.connector).cursors.values()]
     queued, in_all = sum(queue.filled[1] for queue in queues), max((queue._total.used for queue in queues), default=0)
     return f"{member.name} counts {queued} and {in_all} bytes in empty queues" if queued or in_all else ""
+
+
+def _without(member: Member) -> str:
+    """Partitions whose leader is known and answers, but whose page says that they wait for one."""
+    positions = member.connector.positions() if member.connector is not None else ()
+    seeking = [str(at.topic_partition) for at in positions if not at.led]
+    return f"{member.name} seeks the leaders of {', '.join(seeking)}" if seeking else ""
 
 
 def _assigned(tree: Tree, assignor_name: str) -> Mapping[TopicPartition, ConsumerThreadId]:

@@ -69,6 +69,17 @@ def follow(
     return seen["g"]
 
 
+def test_a_group_that_cannot_be_read_for_a_while_keeps_what_is_known_of_its_logs() -> None:
+    """The next record is as old as the last look at a log that did not have it yet."""
+    histories = Histories(INTERVAL)
+    behind = {"g": group_of_nodes(group({}, {}, stored(p0=(5, 0))))}
+    for number, (groups, unread) in enumerate([(behind, ()), ({}, ("g",)), ({}, ("g",)), (behind, ())]):
+        logs = {P[0]: LogRange(0, 5 + number)}
+        seen = looked(histories, groups, logs, {}, INTERVAL * number, unread=unread)
+    (partition,) = seen["g"].partitions
+    assert (partition.lag, partition.seconds) == (3, 3 * INTERVAL)
+
+
 def test_a_stalled_a_rewound_and_a_slow_partition() -> None:
     """Judged as Burrow would; `standing` counts from the first observation, `seconds` by the growth of the log."""
     readings = []
