@@ -16,7 +16,8 @@ import pytest
 
 from kzconsumer import clock
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.log_reads import READ_COMMITTED
+from kzconsumer.brokers.protocol.error_codes import FETCH_SESSION_ID_NOT_FOUND, NONE
+from kzconsumer.brokers.protocol.log_reads import READ_COMMITTED, FetchedPartition, FetchResponse
 from kzconsumer.brokers.transport import BrokerTransport
 from kzconsumer.counters import Counters
 from kzconsumer.fetcher import delivery, reading
@@ -193,6 +194,33 @@ async def test_a_record_that_comes_alone_is_handed_out_one_turn_after_its_bytes(
                 waited.append(turn - read_in)
         ticking[0].cancel()
     assert set(waited[1:]) == {1}
+
+
+def test_a_throttle_counts_in_the_answer_that_ends_a_fetch_session() -> None:
+    """The broker reads nothing more for that time, whatever else the answer says."""
+    counters = Counters()
+    fetcher = BrokerFetcher(
+        Broker(1, "broker", 9092), cast(Brokers, None), SETTINGS, cast(OffsetReset, None),
+        reading.decoding(SETTINGS.largest_body), RateLimit(None), lambda states: None, counters,
+    )  # fmt: skip
+    state = FetchState(progress(0), ChunkQueue(1 << 20), 0, SETTINGS.max_bytes)
+    fetcher.add([state])
+    fetcher._unchecked.clear()
+
+    def receive(error: int, throttle_ms: int, parts: list[FetchedPartition]) -> int:
+        """The epoch of the request that is answered so."""
+        assert fetcher._look(clock.now(), [])
+        epoch = fetcher._next_request(opens=True).session_epoch
+        fetcher._receive([], clock.now(), FetchResponse(error, throttle_ms, parts, session_id=7), muted=True)
+        return epoch
+
+    nothing = FetchedPartition(state.topic_partition, NONE, 0, 0, 0, (), memoryview(b""))
+    assert receive(NONE, 0, [nothing]) == 0
+    assert not fetcher.throttled
+    assert receive(FETCH_SESSION_ID_NOT_FOUND, 60_000, []) == 1
+    assert fetcher.throttled
+    assert fetcher._intake.held_back(clock.now()) > 30
+    assert counters.of_broker(1).throttled.total == 60
 
 
 async def test_partitions_that_expand_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
