@@ -32,17 +32,20 @@ from kzconsumer.logs import setup
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import Sandbox
 from tests.bench import bench_delays
+from tests.bench.bench_rest import REST_CLIENTS, RestRun, measure_rest, rest_section
 from tests.bench.client import CLIENTS
-from tests.bench.delay_client import CLIENTS as DELAY_CLIENTS
+from tests.bench.delay_client import TUNED
 from tests.bench.java_clients import fetch_jars
-from tests.bench.report import DelaySection, Section, lines, report, show
+from tests.bench.report import DelaySection, RestSection, Section, lines, report, show
 from tests.bench.source import Source
 from tests.bench.stopwatch import STARTED, Measurement
 
 BROKER = "3.9.1"
 PARTITIONS = 4
 REFERENCE = "confluent-kafka consume(1000)"
-PARTS = ("rate", "long", "latency", "first")
+PARTS = ("rate", "long", "latency", "first", "rest")
+REST = ((8, 0), (8, 100), (2000, 100))
+"""Partitions of the topic, and records per second, of each table of the part `rest`."""
 LONG = 16_000_000
 LONG_CLIENTS = (*(client for client in CLIENTS if client.startswith("kzconsumer")), REFERENCE)
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -82,9 +85,11 @@ async def _run(args: argparse.Namespace) -> None:
     steps = runs * len(args.size) * sum(len(_able(args.clients, codec)) for codec in args.codec) * ("rate" in args.part)
     long_clients = [client for client in args.clients if client in LONG_CLIENTS]
     steps += runs * len(long_clients) * ("long" in args.part)
-    steps += runs * len(DELAY_CLIENTS) * (("latency" in args.part) + ("first" in args.part))
+    steps += runs * len(TUNED) * (("latency" in args.part) + ("first" in args.part))
+    steps += args.repetitions * len(REST_CLIENTS) * len(REST) * ("rest" in args.part)
     sections: list[Section] = []
     delays: list[DelaySection] = []
+    rests: list[RestSection] = []
     with tempfile.TemporaryDirectory(prefix="kzconsumer-bench-") as folder, _Progress(steps) as output:
         await anyio.to_thread.run_sync(fetch_jars)
         async with Sandbox(Path(folder), BROKER, 1, heap="512m", tuning=TUNING) as sandbox:
@@ -100,7 +105,10 @@ async def _run(args: argparse.Namespace) -> None:
                 delays.append(await _measure_latency(sandbox, args.repetitions, output))
             if "first" in args.part:
                 delays.append(await _measure_first(sandbox, args.repetitions, output))
-    show(report(BROKER, PARTITIONS, sections, delays), as_json=args.json)
+            if "rest" in args.part:
+                for partitions, rate in REST:
+                    rests.append(await _measure_rest(sandbox, args.repetitions, partitions, rate, output))
+    show(report(BROKER, PARTITIONS, sections, delays, rests), as_json=args.json)
 
 
 class _Progress:
@@ -129,7 +137,7 @@ class _Progress:
 
 async def _measure_latency(sandbox: Sandbox, repetitions: int, output: _Progress) -> DelaySection:
     source = Source(sandbox.zookeeper_connect, sandbox.bootstrap, "", 0)
-    runs: dict[str, list[list[float]]] = {client: [] for client in DELAY_CLIENTS}
+    runs: dict[str, list[list[float]]] = {client: [] for client in TUNED}
 
     def make_topic(topic: str) -> None:
         anyio.from_thread.run(create_topic, source.zookeeper, topic, 1)
@@ -147,7 +155,7 @@ async def _measure_first(sandbox: Sandbox, repetitions: int, output: _Progress) 
     source = Source(sandbox.zookeeper_connect, sandbox.bootstrap, "first", 200_000)
     await create_topic(source.zookeeper, source.topic, PARTITIONS)
     await anyio.to_thread.run_sync(partial(fill, source, 100, "none"))
-    runs: dict[str, list[float]] = {client: [] for client in DELAY_CLIENTS}
+    runs: dict[str, list[float]] = {client: [] for client in TUNED}
     for repetition in range(repetitions + 1):
         for client in runs:
             first = await anyio.to_thread.run_sync(bench_delays.measure_first, source, client)
@@ -155,6 +163,23 @@ async def _measure_first(sandbox: Sandbox, repetitions: int, output: _Progress) 
             if repetition > 0:
                 runs[client].append(first)
     return bench_delays.first_section(runs)
+
+
+async def _measure_rest(
+    sandbox: Sandbox, repetitions: int, partitions: int, rate: int, output: _Progress
+) -> RestSection:
+    source = Source(sandbox.zookeeper_connect, sandbox.bootstrap, f"rest-{partitions}-{rate}", 0)
+    await create_topic(source.zookeeper, source.topic, partitions)
+    (broker,) = sandbox.cluster.brokers.values()
+    runs: dict[str, list[RestRun]] = {client: [] for client in REST_CLIENTS}
+    for repetition in range(1, repetitions + 1):
+        for client in runs:
+            run = await anyio.to_thread.run_sync(
+                partial(measure_rest, source, client, partitions=partitions, rate=rate, broker_pid=broker.pid)
+            )
+            output.report_run(f"{repetition}/{repetitions} {client}: {run.cores:.4f} cores", done=1)
+            runs[client].append(run)
+    return rest_section(f"{partitions:,} partitions, {rate} records a second", runs)
 
 
 async def _measure(

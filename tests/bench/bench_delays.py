@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from confluent_kafka import Producer
 
-from tests.bench.delay_client import CLIENTS
+from tests.bench.delay_client import TUNED
 from tests.bench.report import DelayLine, DelaySection, Spread
 from tests.bench.source import Source
 
@@ -66,7 +66,7 @@ def first_section(runs: Mapping[str, Sequence[float]]) -> DelaySection:
 
 
 def _start(what: str, client: str, source: Source, topic: str) -> subprocess.Popen[bytes]:
-    assert client in CLIENTS
+    assert client in TUNED
     arguments = [what, client, source.zookeeper, source.bootstrap, topic, str(MESSAGES)]
     return subprocess.Popen([sys.executable, "-m", "tests.bench.delay_client", *arguments], stdout=subprocess.PIPE)
 

@@ -1,8 +1,9 @@
 """Latency of one client, in a process of its own.
 
-`python -m tests.bench.delay_client WHAT NAME ZOOKEEPER BOOTSTRAP TOPIC N`, started by `bench_delays`. WHAT is `first`:
-writes the time of the first message (CLOCK_MONOTONIC, the same for all processes of a machine); or `latency`: writes
-the seconds from `produce` to delivery of N messages, whose values are the times when they were produced. A client
+`python -m tests.bench.delay_client WHAT NAME ZOOKEEPER BOOTSTRAP TOPIC N`, started by `bench_delays` and `bench_rest`.
+WHAT is `first`: writes the time of the first message (CLOCK_MONOTONIC, the same for all processes of a machine); or
+`latency`: writes the seconds from `produce` to delivery of N messages, whose values are the times when they were
+produced; or `rest`: writes a line after the first message, and the delays of all when a message says `end`. A client
 imports only what it needs: imports delay a process's first message.
 """
 
@@ -24,14 +25,18 @@ class _Taken:
     def __init__(self, what: str, number: int) -> None:
         self._what = what
         self._number = number
-        self._skip = NOT_COUNTED
+        self._skip = 0 if what == "rest" else NOT_COUNTED
         self._delays: list[float] = []
+        self._ready = False
+        self.everything = what != "rest"  # what the topic had before is read, too
 
     def take(self, value: bytes | None) -> bool:
         at = time.monotonic()
         if self._what == "first":
             print(json.dumps(at), flush=True)
             return True
+        if self._what == "rest":
+            return self._take_at_rest(at, value or b"0")
         if self._skip > 0:
             self._skip -= 1
             return False
@@ -41,6 +46,17 @@ class _Taken:
         print(json.dumps(self._delays), flush=True)
         return True
 
+    def _take_at_rest(self, at: float, value: bytes) -> bool:
+        if value == b"end":
+            print(json.dumps(self._delays), flush=True)
+            return True
+        if not self._ready:
+            print("ready", flush=True)
+            self._ready = True
+        if value != b"0":  # those before the measurement
+            self._delays.append(at - float(value))
+        return False
+
 
 def read_kzconsumer(zookeeper: str, bootstrap: str, topic: str, taken: _Taken) -> None:
     """`async for`, as a member of a group."""
@@ -49,7 +65,12 @@ def read_kzconsumer(zookeeper: str, bootstrap: str, topic: str, taken: _Taken) -
     import kzconsumer
 
     settings = kzconsumer.Settings.from_dict(
-        {"zookeeper": {"connect": zookeeper}, "group": {"id": uuid.uuid4().hex}, "log": {"level": "warning"}}
+        {
+            "zookeeper": {"connect": zookeeper},
+            "group": {"id": uuid.uuid4().hex},
+            "offsets": {"reset": "smallest" if taken.everything else "largest"},
+            "log": {"level": "warning"},
+        }
     )
 
     async def read() -> None:
@@ -70,7 +91,7 @@ def read_confluent(zookeeper: str, bootstrap: str, topic: str, taken: _Taken) ->
         {
             "bootstrap.servers": bootstrap,
             "group.id": uuid.uuid4().hex,
-            "auto.offset.reset": "earliest",
+            "auto.offset.reset": "earliest" if taken.everything else "latest",
             "fetch.queue.backoff.ms": 5,
         }
     )
@@ -87,7 +108,37 @@ def read_confluent(zookeeper: str, bootstrap: str, topic: str, taken: _Taken) ->
     consumer.close()
 
 
-CLIENTS = {"kzconsumer async for": read_kzconsumer, "confluent-kafka poll": read_confluent}
+def read_aiokafka(zookeeper: str, bootstrap: str, topic: str, taken: _Taken) -> None:
+    """`async for`."""
+    import asyncio
+
+    from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
+
+    start = "earliest" if taken.everything else "latest"
+
+    async def read() -> None:
+        consumer = AIOKafkaConsumer(
+            topic, bootstrap_servers=bootstrap, group_id=uuid.uuid4().hex, auto_offset_reset=start
+        )
+        await consumer.start()
+        try:
+            async for message in consumer:
+                if taken.take(message.value):
+                    return
+        finally:
+            await consumer.stop()
+
+    asyncio.run(read())
+
+
+CLIENTS = {
+    "kzconsumer async for": read_kzconsumer,
+    "confluent-kafka poll": read_confluent,
+    "aiokafka async for": read_aiokafka,
+}
+
+TUNED = ("kzconsumer async for", "confluent-kafka poll")
+"""Those whose latency is compared at an even pace, and from the start of the process."""
 
 if __name__ == "__main__":
     CLIENTS[sys.argv[2]](sys.argv[3], sys.argv[4], sys.argv[5], _Taken(sys.argv[1], int(sys.argv[6])))

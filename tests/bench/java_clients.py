@@ -56,6 +56,13 @@ def read_java(source: Source) -> Measurement:
     return _measured(run(_FEW), run(source.records), source.records)
 
 
+def console_consumer(source: Source) -> list[str]:
+    """The command of `kafka-console-consumer`, which writes the value of each new record of the topic on a line."""
+    jars = f"{classpath(resolve_jars(NEWEST.jars))}:{classpath(fetched(_TOOLS))}"
+    tool = [str(find_java()), _HEAP, "-cp", jars, "org.apache.kafka.tools.consumer.ConsoleConsumer"]
+    return [*tool, "--bootstrap-server", source.bootstrap, "--topic", source.topic]
+
+
 def read_scala(source: Source) -> Measurement:
     """`kafka.tools.ConsumerPerformance` with one stream of the original consumer."""
     jars = classpath(resolve_jars(kafka_version(SCALA).jars))

@@ -26,6 +26,7 @@ start of the process to the last record, with imports and joining the group: who
 the rate. aiokafka reads a tenth of the records, the original consumer a half.
 """
 DELAY_COLUMNS = ("client", "", "ms", "min", "max")
+REST_COLUMNS = ("client", "cores", "broker's", "peak MiB", "p50 ms", "p99 ms")
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -75,6 +76,27 @@ class DelaySection(msgspec.Struct, frozen=True):
     lines: tuple[DelayLine, ...]
 
 
+class RestLine(msgspec.Struct, frozen=True):
+    """A client that reads a few records per second: medians of its runs."""
+
+    client: str
+    cores: float
+    """Processor seconds per second, of the client's process."""
+    broker_cores: float
+    peak_rss: float
+    """Bytes."""
+    p50: float
+    """Seconds from `produce` to the application; 0.0 without records. As `p99`."""
+    p99: float
+
+
+class RestSection(msgspec.Struct, frozen=True):
+    """One number of partitions at one rate."""
+
+    what: str
+    lines: tuple[RestLine, ...]
+
+
 class Report(msgspec.Struct, frozen=True):
     """All sections of one run, and the machine and versions."""
 
@@ -85,6 +107,7 @@ class Report(msgspec.Struct, frozen=True):
     librdkafka: str
     sections: tuple[Section, ...]
     delays: tuple[DelaySection, ...]
+    rests: tuple[RestSection, ...] = ()
 
 
 def lines(runs: Mapping[str, Sequence[Measurement]], reference: str) -> tuple[Line, ...]:
@@ -104,7 +127,13 @@ def lines(runs: Mapping[str, Sequence[Measurement]], reference: str) -> tuple[Li
     )
 
 
-def report(broker: str, partitions: int, sections: Sequence[Section], delays: Sequence[DelaySection]) -> Report:
+def report(
+    broker: str,
+    partitions: int,
+    sections: Sequence[Section],
+    delays: Sequence[DelaySection],
+    rests: Sequence[RestSection] = (),
+) -> Report:
     return Report(
         broker=broker,
         partitions=partitions,
@@ -113,6 +142,7 @@ def report(broker: str, partitions: int, sections: Sequence[Section], delays: Se
         librdkafka=version("confluent-kafka"),
         sections=tuple(sections),
         delays=tuple(delays),
+        rests=tuple(rests),
     )
 
 
@@ -147,11 +177,24 @@ def show(found: Report, *, as_json: bool) -> None:
         _print_table(title(found, section), [COLUMNS, *(cells(line) for line in section.lines)])
     for delays in found.delays:
         _print_table(delays.what, [DELAY_COLUMNS, *(delay_cells(line) for line in delays.lines)])
+    for rest in found.rests:
+        _print_table(rest.what, [REST_COLUMNS, *(rest_cells(line) for line in rest.lines)])
 
 
 def delay_cells(line: DelayLine) -> tuple[str, ...]:
     seconds = line.seconds
     return (line.client, line.what, *(f"{1000 * each:,.2f}" for each in (seconds.median, seconds.min, seconds.max)))
+
+
+def rest_cells(line: RestLine) -> tuple[str, ...]:
+    return (
+        line.client,
+        f"{line.cores:.4f}",
+        f"{line.broker_cores:.3f}",
+        f"{line.peak_rss / 2**20:.0f}",
+        f"{1000 * line.p50:.2f}",
+        f"{1000 * line.p99:.2f}",
+    )
 
 
 def _print_table(heading: str, rows: Sequence[Sequence[str]]) -> None:
