@@ -100,10 +100,18 @@ CHAINS = {
         "tests/spark/servers/test_kafka_registry.py",
         "tests/spark/servers/test_source_changes.py",
     ),
-    # They wait most of their time, and would begin last.
-    "tools": (
+    # One cluster with TLS and passwords.
+    "secured": (
         "tests/tools/servers/test_mistakes.py",
         "tests/tools/servers/test_groups_move.py",
+        "tests/core/servers/test_broker_security.py",
+        "tests/core/servers/test_oauth_bearer.py",
+        "tests/core/servers/test_docs_keys.py",
+        "tests/spark/servers/test_executor_errors.py",
+        "tests/spark/servers/test_task_rejections.py",
+    ),
+    # They wait most of their time, and would begin last.
+    "tools": (
         "tests/tools/servers/test_alerts_of_servers.py",
         "tests/tools/spark/test_sink_verify.py",
     ),

@@ -184,7 +184,8 @@ async def test_a_rebalance_with_replies_byte_by_byte(
     assert set(records([*slow.delivered, *guest.delivered]).values()) == {1}
 
 
-@pytest.mark.parametrize("block", [False, True])
+# test_networks has one that yields, on three servers.
+@pytest.mark.parametrize("block", [pytest.param(False, marks=only_nightly), True])
 async def test_a_member_suspended_beyond_its_session_delivers_nothing_more(
     stalling_cluster: Cluster, unique: str, tmp_path: Path, block: bool
 ) -> None:
