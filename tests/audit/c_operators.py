@@ -26,6 +26,7 @@ _SLIPS: Final = (
     ("break is continue", re.compile(r"\bbreak;"), "continue;"),
 )
 _NUMBER: Final = re.compile(r"(?<![\w.\"'])\d+(?![\w.\"'])")
+_COMMENT: Final = re.compile(r"//|/\*")
 _STATEMENT: Final = re.compile(
     r"^ {4,}(?!return|break|continue|goto|case|default|const|static|if|for|while|else|\})[^;{}]*;$"
 )
@@ -41,13 +42,11 @@ def _every(file: str, source: str) -> Iterator[Mutation]:
     begin = 0
     commented = False
     for number, line in enumerate(source.splitlines(keepends=True), 1):
-        code = line.split("//")[0]
-        commented = commented or code.lstrip().startswith("/*")
-        if not commented and not code.startswith("#") and code[:1] in " \t":
-            for name, start, before, after in _of_line(code.rstrip("\n")):
+        code = "" if commented else _COMMENT.split(line)[0].rstrip()
+        if not code.startswith("#") and code[:1] in (" ", "\t"):
+            for name, start, before, after in _of_line(code):
                 yield Mutation(file, name, "", number, number, begin + start, before, after)
-        if commented and "*/" in line:
-            commented = False
+        commented = "*/" not in line if commented else line.rfind("/*") > line.rfind("*/")
         begin += len(line)
 
 
