@@ -33,17 +33,16 @@ from kzconsumer.rejected import producer_security
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer_spark.executors.broker_access import BrokerAccess
-from kzconsumer_spark.executors.fetching import (
+from kzconsumer_spark.executors.fetching import BrokersOutageError, fetched
+from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
+from kzconsumer_spark.executors.published_batches import (
     FEWEST_OFFSETS,
-    BrokersOutageError,
     PublishedBatch,
     PublishedBatches,
     RangePart,
-    RangeStreamReader,
-    fetched,
     split,
 )
-from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
+from kzconsumer_spark.executors.range_source import RangeStreamReader
 from kzconsumer_spark.pipe.messages import BatchRange, Kafka
 from kzconsumer_spark.worker.range_stream import RangeStream
 from tests.support.batch_ranges import batch_range

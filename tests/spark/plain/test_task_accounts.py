@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.records.contents import contents_of
 from kzconsumer_files.parquet import spark_columns
-from kzconsumer_spark.executors.accounts import COLUMN, NotWholeError, PartAccount, PartReading, part_accounts, whole
+from kzconsumer_spark.executors.accounts import NotWholeError, PartAccount, PartReading, part_accounts, whole
+from kzconsumer_spark.ranges.batch import ACCOUNT
 from tests.support.range_data import range_data
 
 ROOT = Path(__file__).parents[3]
@@ -38,7 +39,7 @@ def rows_of(part: OffsetRange, left_out: tuple[tuple[int, int], ...] = ()) -> li
 
 
 def told_by(batches: list[pa.RecordBatch]) -> list[PartAccount]:
-    return part_accounts(text for rows in batches for text in rows[COLUMN].to_pylist() if text is not None)
+    return part_accounts(text for rows in batches for text in rows[ACCOUNT].to_pylist() if text is not None)
 
 
 def account(part: OffsetRange) -> PartAccount:
@@ -63,7 +64,7 @@ def test_the_parts_of_a_range_are_the_range(cuts: set[int], chance: Random) -> N
 def test_the_account_is_in_the_last_record_and_adds_no_row() -> None:
     batches = rows_of(span(0, 0, 30))
     assert len(batches) == len(ALL.batches)
-    assert [n for n, text in enumerate(text for rows in batches for text in rows[COLUMN].to_pylist()) if text] == [29]
+    assert [n for n, text in enumerate(text for rows in batches for text in rows[ACCOUNT].to_pylist()) if text] == [29]
     assert [offset for rows in batches for offset in rows["offset"].to_pylist()] == list(range(30))
 
 
@@ -135,7 +136,8 @@ class Noted(importlib.abc.MetaPathFinder):
             print("pandas is wanted", flush=True)
 
 sys.meta_path.insert(0, Noted())
-from kzconsumer_spark.executors.accounts import COLUMN, PartReading
+from kzconsumer_spark.executors.accounts import PartReading
+from kzconsumer_spark.ranges.batch import ACCOUNT
 from kzconsumer_spark.executors.fetching import spark_columns, without_time
 sent = Record(b"k", None, ((b"h", b"1"),)), Record(None, b"v"), Record(None, b"v", (), 10**18)
 body = memoryview(record_batch(sent, base_offset=0))
@@ -144,10 +146,23 @@ reading = PartReading(OffsetRange("t", 0, 0, 3))
 records = reading.take(decoded.records.columns())
 print(without_time(records))
 for rows in reading.with_account([spark_columns(records[:2])]):
-    print([text is None for text in rows[COLUMN].to_pylist()], rows["headers"].to_pylist()[1])
+    print([text is None for text in rows[ACCOUNT].to_pylist()], rows["headers"].to_pylist()[1])
 import pyarrow
 pyarrow.scalar(1)  # the control
 """
+
+
+def test_the_source_of_the_query_loads_little_until_it_reads() -> None:
+    """Half a dozen processes of each start of Spark import it, of which one or two read."""
+    program = (
+        "import sys; from kzconsumer_spark.executors.range_source import RangeSource\n"
+        "print(RangeSource({'path': '/'}).schema(), RangeSource.name())\n"
+        "print(*{'pyarrow', 'kzconsumer_spark.executors.fetching', 'pyspark'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines()[1:] == ["pyspark"], done
 
 
 def test_a_task_does_not_load_pandas() -> None:

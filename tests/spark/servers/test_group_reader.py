@@ -23,7 +23,7 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark import GroupSource
-from kzconsumer_spark.executors.fetching import RangePart
+from kzconsumer_spark.executors.published_batches import RangePart
 from kzconsumer_spark.source import query_member
 from kzconsumer_spark.source.group_source import GroupStreamReader
 from kzconsumer_spark.source.query_member import HandOver

@@ -8,8 +8,9 @@ from kzconsumer.model import OffsetRange
 from kzconsumer.settings.settings import Settings
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_spark.executors.broker_access import BrokerAccess
-from kzconsumer_spark.executors.fetching import fetched, split
+from kzconsumer_spark.executors.fetching import fetched
 from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
+from kzconsumer_spark.executors.published_batches import split
 from kzconsumer_spark.pipe.messages import BatchRange, Kafka
 from tests.core.servers.test_replay import Sink, Target, consume, planned, retained_from, tiled
 

@@ -29,8 +29,8 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark.daemon.marked_destination import claimed_destination
 from kzconsumer_spark.executors.accounts import NotWholeError
-from kzconsumer_spark.executors.fetching import FEWEST_OFFSETS
 from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
+from kzconsumer_spark.executors.published_batches import FEWEST_OFFSETS
 from kzconsumer_spark.pipe.messages import Done, Failed, Kafka, RunBatch, ToFiles
 from kzconsumer_spark.ranges.batch import SparkBatch, WorkerLease
 from kzconsumer_spark.worker.query import RangeQuery

@@ -1,6 +1,6 @@
 """What a task has read of a range: its report to the driver, which adds up the parts.
 
-A task delivers nothing but rows, so its account is one: in column `COLUMN` of the last record, which is null in all
+A task delivers nothing but rows, so its account is one: in column `ACCOUNT` of the last record, which is null in all
 others; a part without records has a row that is null but for it. So of a task that fails, or is cut short, no account
 arrives. Of one that Spark repeats or runs twice it arrives twice, and both say the same, unless the log has changed in
 between.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -20,8 +19,7 @@ from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.records.contents import Contents
 from kzconsumer.registry.claim_record import Spans
 from kzconsumer_files.parquet import row_of_nulls
-
-COLUMN: Final = "_kz_account"
+from kzconsumer_spark.ranges.batch import ACCOUNT
 
 
 class NotWholeError(Exception):
@@ -59,7 +57,7 @@ class PartReading:
         return records.filter(pc.invert(rejected))
 
     def with_account(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches of what was taken, with column `COLUMN`, once they end without an error."""
+        """The batches of what was taken, with column `ACCOUNT`, once they end without an error."""
         last = None
         for batch in batches:
             if last is not None:
@@ -75,7 +73,7 @@ def _with(batch: pa.RecordBatch, account: str | None) -> pa.RecordBatch:
         text = account.encode()
         ends = pa.py_buffer(struct.pack("=ii", 0, len(text)))
         accounts = pa.concat_arrays([accounts[1:], pa.StringArray.from_buffers(1, ends, pa.py_buffer(text))])
-    return pa.RecordBatch.from_arrays([*batch.columns, accounts], [*batch.schema.names, COLUMN])
+    return pa.RecordBatch.from_arrays([*batch.columns, accounts], [*batch.schema.names, ACCOUNT])
 
 
 def part_accounts(texts: Iterable[str]) -> list[PartAccount]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import gc
 import socket
 import sys
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from functools import cache, partial
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import msgspec
@@ -19,8 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from anyio.from_thread import start_blocking_portal
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.types import StructType
 
 from kzconsumer.brokers.protocol.error_codes import may_pass
 from kzconsumer.dead_letter import DeadLetter
@@ -34,19 +30,17 @@ from kzconsumer.errors import (
 )
 from kzconsumer.fetcher.delivery import CorruptPolicy
 from kzconsumer.fetcher.range_reader import RangeReader
-from kzconsumer.model import Broker, OffsetRange, TopicPartition, count_offsets
+from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.plugins import require_extra
 from kzconsumer.records.columns import messages
-from kzconsumer.registry.claim_record import Spans, offset_list, offsets_in, spans_of
+from kzconsumer.registry.claim_record import offset_list, offsets_in, spans_of
 from kzconsumer.registry.cluster import bootstrap
 from kzconsumer.rejected import LetterBox, LetterFiles, LetterTopic
 from kzconsumer.settings.sections import RejectedSettings
 from kzconsumer.sinks.interface import Rejected
 from kzconsumer_files.parquet import NO_TIME, UNSTORABLE, spark_columns, without_time
-from kzconsumer_spark.executors.accounts import COLUMN, PartReading
+from kzconsumer_spark.executors.accounts import PartReading
 from kzconsumer_spark.executors.broker_access import BrokerAccess, PlannedBrokers
-from kzconsumer_spark.pipe.messages import Kafka
-from kzconsumer_spark.ranges.batch import SCHEMA
 
 # Records whose timestamp Spark cannot hold, as tasks meet them.
 #
@@ -245,131 +239,3 @@ async def _following(found: _Found) -> pa.RecordBatch | None:
     async for _, batch in found:
         return batch
     return None
-
-
-# The source of the streaming query whose executors fetch: a Python data source that delivers exactly published
-# ranges.
-#
-# The worker publishes each batch as a small file, which appears by one rename. Spark's driver has a process of its
-# own for `RangeStreamReader`, which waits for the file and makes input partitions of it; `read` runs in the
-# executors.
-
-NAME: Final = "kzconsumer-planned-ranges"
-_WAIT_SECONDS: Final = 0.5  # a query that is stopped waits for `latestOffset`
-_LOOK_SECONDS: Final = 0.01
-
-
-class PublishedBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be fetched, by one task for each part, and how.
-
-    `epochs`: the leader epoch of each part; `left_out`: its records that are rejected. At most `tasks` run at a time.
-    """
-
-    parts: tuple[OffsetRange, ...]
-    tasks: int
-    epochs: tuple[int, ...]
-    left_out: tuple[Spans, ...]
-    brokers: tuple[Broker, ...]
-    kafka: Kafka
-
-
-class PublishedBatches:
-    """The directory with the batches of one query. `publish` makes one visible, and removes the one before the last."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def publish(self, number: int, batch: PublishedBatch) -> None:
-        staged = self._path / "next"
-        staged.write_bytes(msgspec.json.encode(batch))
-        staged.rename(self._file(number))
-        self._file(number - 2).unlink(missing_ok=True)
-
-    def has(self, number: int) -> bool:
-        return self._file(number).exists()
-
-    def read(self, number: int) -> PublishedBatch:
-        return msgspec.json.decode(self._file(number).read_bytes(), type=PublishedBatch)
-
-    def _file(self, number: int) -> Path:
-        return self._path / f"{number}.json"
-
-
-class RangePart(InputPartition):
-    """What one task fetches. Pickled for it; its text is without secrets."""
-
-    def __init__(
-        self,
-        part: OffsetRange,
-        access: BrokerAccess,
-        epoch: int = -1,
-        policy: TaskPolicy | None = None,
-        left_out: Spans = (),
-    ) -> None:
-        """`epoch`, `policy`: see `fetched`; `left_out`: see `PartReading`."""
-        super().__init__(None)
-        self.part = part
-        self.access = access
-        self.epoch = epoch
-        self.policy = policy
-        self.left_out = left_out
-
-    def __repr__(self) -> str:
-        return f"RangePart({self.part})"
-
-
-class RangeStreamReader(DataSourceStreamReader):
-    """An offset is the number of a batch; those of a query go up by one, from 0 on."""
-
-    def __init__(self, path: Path) -> None:
-        self._batches = PublishedBatches(path)
-        self._latest = -1
-
-    def initialOffset(self) -> dict[str, Any]:
-        return {"batch": self._latest}
-
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # without a limit
-        until = time.monotonic() + _WAIT_SECONDS
-        while not self._batches.has(self._latest + 1) and time.monotonic() < until:
-            time.sleep(_LOOK_SECONDS)
-        self._latest += self._batches.has(self._latest + 1)
-        return {"batch": self._latest}
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        batch = self._batches.read(end["batch"])
-        access = BrokerAccess(batch.kafka, batch.brokers, tasks=batch.tasks)
-        parts = zip(batch.parts, batch.epochs, batch.left_out, strict=True)
-        return [RangePart(part, access, epoch, left_out=left_out) for part, epoch, left_out in parts]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, RangePart)
-        reading = PartReading(partition.part, partition.left_out)
-        return reading.with_account(fetched(partition.part, partition.access, partition.epoch, reading=reading))
-
-
-class RangeSource(DataSource):
-    """Its only option is shown on Spark's pages: `path`, the directory of the published batches."""
-
-    @classmethod
-    def name(cls) -> str:
-        return NAME
-
-    def schema(self) -> str:
-        return f"{SCHEMA}, {COLUMN} string"
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return RangeStreamReader(Path(self.options["path"]))
-
-
-FEWEST_OFFSETS: Final = 10_000
-"""Of a part: a task costs some milliseconds."""
-
-
-def split(ranges: list[OffsetRange], tasks: int) -> Iterator[OffsetRange]:
-    """Parts of about the same size, as many as there are tasks at a time if the ranges are large enough."""
-    size = max(-(-count_offsets(ranges) // tasks), FEWEST_OFFSETS)
-    for each in ranges:
-        pieces = max(-(-(each.until - each.first) // size), 1)
-        bounds = [each.first + (each.until - each.first) * n // pieces for n in range(pieces + 1)]
-        for first, until in pairwise(bounds):
-            yield each._replace(first=first, until=until)

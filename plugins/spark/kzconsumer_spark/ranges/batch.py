@@ -159,6 +159,8 @@ SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int,"
     " headers array<struct<key: string, value: binary>>"
 )
+ACCOUNT: Final = "_kz_account"
+"""One more column, of what a task reports of the range that it has read (`executors.accounts`)."""
 
 
 # The worker's copy of the daemon's lease: until when it may write and publish.

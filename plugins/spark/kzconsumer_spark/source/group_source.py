@@ -24,15 +24,9 @@ from kzconsumer.errors import ConfigError, KzConsumerError, OffsetLostError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
 from kzconsumer_spark.executors.broker_access import BrokerAccess
-from kzconsumer_spark.executors.fetching import (
-    BrokersOutageError,
-    RangePart,
-    fetched,
-    log_starts,
-    require_admission,
-    split,
-)
+from kzconsumer_spark.executors.fetching import BrokersOutageError, fetched, log_starts, require_admission
 from kzconsumer_spark.executors.kafka_registry import KafkaRegistry, PlannedTopics
+from kzconsumer_spark.executors.published_batches import RangePart, split
 from kzconsumer_spark.pipe.messages import Kafka
 from kzconsumer_spark.ranges.batch import SCHEMA
 from kzconsumer_spark.source.query_member import DriverReaders

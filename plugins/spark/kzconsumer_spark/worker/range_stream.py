@@ -16,11 +16,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.records.contents import Contents
 from kzconsumer.registry.claim_record import Spans
-from kzconsumer_spark.executors.accounts import COLUMN, NotWholeError, PartAccount, part_accounts
-from kzconsumer_spark.executors.fetching import NAME, PublishedBatch, PublishedBatches, RangeSource, split
+from kzconsumer_spark.executors.accounts import NotWholeError, PartAccount, part_accounts
 from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
+from kzconsumer_spark.executors.published_batches import PublishedBatch, PublishedBatches, split
+from kzconsumer_spark.executors.range_source import NAME, RangeSource
 from kzconsumer_spark.pipe.messages import BatchRange
-from kzconsumer_spark.ranges.batch import Permission, SparkBatch
+from kzconsumer_spark.ranges.batch import ACCOUNT, Permission, SparkBatch
 
 
 class TopicsLease:
@@ -85,8 +86,8 @@ class RangeStream:
         frame = self._session.readStream.format(NAME).option("path", str(self._path)).load()
         # Below the frame that destinations and functions get: however they evaluate it, and how often, the accounts of
         # the parts that were read to their ends are in the metric, once each.
-        observed = frame.observe(_METRIC, sql.collect_set(COLUMN).alias(COLUMN))
-        return observed.where(sql.col("offset").isNotNull()).drop(COLUMN)
+        observed = frame.observe(_METRIC, sql.collect_set(ACCOUNT).alias(ACCOUNT))
+        return observed.where(sql.col("offset").isNotNull()).drop(ACCOUNT)
 
     def publish(self, ranges: Sequence[BatchRange], rate_limit: int | None) -> None:
         """Let the query find these ranges. `rate_limit`: bytes per second of all its tasks."""

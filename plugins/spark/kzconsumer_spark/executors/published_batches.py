@@ -1,0 +1,100 @@
+"""What the tasks of the sink's query fetch: planned ranges in parts, published batch by batch.
+
+The worker publishes each batch as a small file, which appears by one rename, and `range_source` finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from pyspark.sql.datasource import InputPartition
+
+from kzconsumer.model import Broker, OffsetRange, count_offsets
+from kzconsumer.registry.claim_record import Spans
+from kzconsumer_spark.executors.broker_access import BrokerAccess
+from kzconsumer_spark.pipe.messages import Kafka
+
+if TYPE_CHECKING:
+    from kzconsumer_spark.executors.fetching import TaskPolicy
+
+
+class PublishedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be fetched, by one task for each part, and how.
+
+    `epochs`: the leader epoch of each part; `left_out`: its records that are rejected. At most `tasks` run at a time.
+    """
+
+    parts: tuple[OffsetRange, ...]
+    tasks: int
+    epochs: tuple[int, ...]
+    left_out: tuple[Spans, ...]
+    brokers: tuple[Broker, ...]
+    kafka: Kafka
+
+    def range_parts(self) -> list[RangePart]:
+        access = BrokerAccess(self.kafka, self.brokers, tasks=self.tasks)
+        parts = zip(self.parts, self.epochs, self.left_out, strict=True)
+        return [RangePart(part, access, epoch, left_out=left_out) for part, epoch, left_out in parts]
+
+
+class PublishedBatches:
+    """The directory with the batches of one query. `publish` makes one visible, and removes the one before the last."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def publish(self, number: int, batch: PublishedBatch) -> None:
+        staged = self._path / "next"
+        staged.write_bytes(msgspec.json.encode(batch))
+        staged.rename(self._file(number))
+        self._file(number - 2).unlink(missing_ok=True)
+
+    def has(self, number: int) -> bool:
+        return self._file(number).exists()
+
+    def read(self, number: int) -> PublishedBatch:
+        return msgspec.json.decode(self._file(number).read_bytes(), type=PublishedBatch)
+
+    def _file(self, number: int) -> Path:
+        return self._path / f"{number}.json"
+
+
+class RangePart(InputPartition):
+    """What one task fetches. Pickled for it; its text is without secrets."""
+
+    def __init__(
+        self,
+        part: OffsetRange,
+        access: BrokerAccess,
+        epoch: int = -1,
+        policy: TaskPolicy | None = None,
+        left_out: Spans = (),
+    ) -> None:
+        """`epoch`, `policy`: see `fetched`; `left_out`: see `PartReading`."""
+        super().__init__(None)
+        self.part = part
+        self.access = access
+        self.epoch = epoch
+        self.policy = policy
+        self.left_out = left_out
+
+    def __repr__(self) -> str:
+        return f"RangePart({self.part})"
+
+
+FEWEST_OFFSETS: Final = 10_000
+"""Of a part: a task costs some milliseconds."""
+
+
+def split(ranges: list[OffsetRange], tasks: int) -> Iterator[OffsetRange]:
+    """Parts of about the same size, as many as there are tasks at a time if the ranges are large enough."""
+    size = max(-(-count_offsets(ranges) // tasks), FEWEST_OFFSETS)
+    for each in ranges:
+        pieces = max(-(-(each.until - each.first) // size), 1)
+        bounds = [each.first + (each.until - each.first) * n // pieces for n in range(pieces + 1)]
+        for first, until in pairwise(bounds):
+            yield each._replace(first=first, until=until)

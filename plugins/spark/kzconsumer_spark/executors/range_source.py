@@ -1,0 +1,76 @@
+"""The source of the sink's streaming query: a Python data source that delivers exactly published ranges.
+
+Spark's driver has a process of its own for `RangeStreamReader`, which waits for the next published batch and makes
+input partitions of it; `read` runs in the executors.
+
+A start of Spark has half a dozen Python processes that import this module, to learn the source's name and schema, or to
+pass its reader on. So whatever takes long to import is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NAME: Final = "kzconsumer-planned-ranges"
+_WAIT_SECONDS: Final = 0.5  # a query that is stopped waits for `latestOffset`
+_LOOK_SECONDS: Final = 0.01
+
+
+class RangeStreamReader(DataSourceStreamReader):
+    """An offset is the number of a batch; those of a query go up by one, from 0 on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._latest = -1
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"batch": self._latest}
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # without a limit
+        from kzconsumer_spark.executors.published_batches import PublishedBatches
+
+        batches = PublishedBatches(self._path)
+        until = time.monotonic() + _WAIT_SECONDS
+        while not batches.has(self._latest + 1) and time.monotonic() < until:
+            time.sleep(_LOOK_SECONDS)
+        self._latest += batches.has(self._latest + 1)
+        return {"batch": self._latest}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        from kzconsumer_spark.executors.published_batches import PublishedBatches
+
+        return PublishedBatches(self._path).read(end["batch"]).range_parts()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from kzconsumer_spark.executors.accounts import PartReading
+        from kzconsumer_spark.executors.fetching import fetched
+        from kzconsumer_spark.executors.published_batches import RangePart
+
+        assert isinstance(partition, RangePart)
+        reading = PartReading(partition.part, partition.left_out)
+        return reading.with_account(fetched(partition.part, partition.access, partition.epoch, reading=reading))
+
+
+class RangeSource(DataSource):
+    """Its only option is shown on Spark's pages: `path`, the directory of the published batches."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        from kzconsumer_spark.ranges.batch import ACCOUNT, SCHEMA
+
+        return f"{SCHEMA}, {ACCOUNT} string"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return RangeStreamReader(Path(self.options["path"]))
