@@ -213,8 +213,8 @@ class Claimer:
 
     async def move(self, moves: Mapping[TopicPartition, ConsumerThreadId]) -> None:
         """Continue partitions on other streams of this member: drained and committed, but never without an owner."""
-        async for drained in drained_claims(self._owned.open(moves), anyio.current_time() + self.revoke_deadline):
-            await self._move(drained, moves)
+        until = anyio.current_time() + self.revoke_deadline
+        await self._as_drained(self._owned.open(moves), until, partial(self._move, moves=moves))
 
     async def _move(self, drained: list[OwnedPartition], moves: Mapping[TopicPartition, ConsumerThreadId]) -> None:
         begun = []
@@ -242,8 +242,24 @@ class Claimer:
     async def release(self, partitions: Collection[TopicPartition]) -> None:
         """Release partitions for another member, each as soon as the work on it has ended."""
         until = anyio.current_time() + self.revoke_deadline
-        async for drained in drained_claims(self._owned.open(partitions), until):
-            await self._release(drained, until)
+        await self._as_drained(self._owned.open(partitions), until, partial(self._release, until=until))
+
+    async def _as_drained(
+        self, claims: Collection[OwnedPartition], until: float, end: Callable[[list[OwnedPartition]], Awaitable[None]]
+    ) -> None:
+        """`end` each as soon as the work on it has ended. Raises what the first raised that did, when all are ended."""
+        # ZooKeeper may refuse the end of one while the work on another is in hand. The next rebalance sweeps what is
+        # closed and not released, without waiting for work. So the other one is waited for, and ended, here.
+        failed: KzConsumerError | None = None
+        async for drained in drained_claims(claims, until):
+            try:
+                await end(drained)
+            except SessionExpiredError:
+                raise
+            except KzConsumerError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     async def _release(self, drained: list[OwnedPartition], until: float) -> None:
         # The end of an ownership, in this order:
@@ -284,7 +300,9 @@ class Claimer:
 
     async def settle(self, patience: float) -> None:
         """Hand out nothing more, and wait up to `patience` seconds until what is handed out is acknowledged."""
-        async for _ in drained_claims(self._owned.open(self._owned.claims), anyio.current_time() + patience):
+        # Also of those whose release was under way when the member began to leave.
+        ours = [claim for claim in self._owned.claims.values() if not claim.progress.lost]
+        async for _ in drained_claims(ours, anyio.current_time() + patience):
             pass
 
     async def report_leaving(self) -> None:

@@ -11,6 +11,7 @@ from kzconsumer.member import Member as Membership
 from kzconsumer.model import TopicPartition
 from kzconsumer.zookeeper.operations import SetData
 from tests.support.members import sessions_of
+from tests.support.simulated.broker_machine import LogsCutOffMachine
 from tests.support.simulated.group import SimulatedGroup, joined, simulated_group
 from tests.support.simulated.lost_replies import KINDS, SYSTEM_ERROR, Kind, Loss
 from tests.support.simulated.machine import GroupMachine
@@ -331,6 +332,32 @@ def test_pauses_among_messages_that_are_acknowledged_later_and_out_of_order() ->
         group.check()
         group.leave(other)
         group.come_to_rest(30, 3)
+
+
+def test_work_in_hand_is_waited_for_though_the_release_of_another_partition_is_refused() -> None:
+    """Its records are acknowledged a second later; the next attempt of the rebalance must not give them up."""
+    steps = LogsCutOffMachine()
+    steps.begin(
+        328, 3, Scene(assignor="roundrobin", ownership="eager", reset="smallest", lag=(0.0005, 0.01), looks="1h"), False
+    )
+    steps.slow_down_broker(by=1.5, lasts=12.0, request=1, wait=7.0, which=6)
+    steps.produce_a_burst(records=600, wait=1.5)
+    steps.stop_broker(lasts=0.05, wait=0.0, which=1)
+    steps.cut_off(read=1, wait=0.6, which=11)
+    steps.delete_owner(wait=0.0, which=6)
+    steps.join(listed=True, pace=1.0, streams=2, taking="acknowledged messages", wait=0.6)
+    steps.delete_owner(wait=0.01, which=10)
+    steps.lose_a_reply(loss=Loss(True, "claim", 3), wait=1.5, which=1)
+    steps.kill(wait=4.0, which=10)
+    steps.add_partitions(partitions=2, wait=0.2, which=5)
+    steps.expire(wait=0.05, which=11)
+    steps.lose_a_reply(loss=failure("refused", "release", 1), wait=0.2, which=10)
+    steps.join(listed=False, pace=0.0, streams=1, taking="messages", wait=0.05)
+    steps.join(listed=False, pace=0.005, streams=2, taking="batches", wait=0.6)
+    steps.delete_owner(wait=0.2, which=11)
+    steps.produce_a_burst(records=200, wait=4.0)
+    steps.nothing_wrong()
+    steps.teardown()
 
 
 def failure(fate: str, kind: Kind, nth: int) -> Loss:
