@@ -43,6 +43,8 @@ KNOWN = {
         "TemporaryDirectory",
         "create_unix_listener",
     },
+    # In an executor's own directory, for the files of one task.
+    "plugins/spark/kzconsumer_spark/executors/task_files.py": {"TemporaryDirectory"},
     "plugins/sandbox/kzconsumer_sandbox/demo/scenario.py": {"mkdtemp"},
     "plugins/sandbox/kzconsumer_sandbox/servers/supervisor.py": {"mkdtemp"},
     # Looks for free ports; nothing listens.
