@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self, cast
 
 import anyio
 import msgspec
+import pyspark
 import pytest
 from structlog.testing import capture_logs
 
@@ -21,7 +24,7 @@ from kzconsumer.sinks.interface import Batch, Rejected, StepNotRecordedError
 from kzconsumer.testing.sink_contract import contract_context
 from kzconsumer_spark.daemon.sink import SparkSink, _recorded
 from kzconsumer_spark.daemon.sink_options import read_options
-from kzconsumer_spark.daemon.workers import _MAX_LINE, WorkerProcess, Workers
+from kzconsumer_spark.daemon.workers import _MAX_LINE, WorkerProcess, Workers, worker_environment
 from kzconsumer_spark.pipe.messages import (
     Done,
     Event,
@@ -169,3 +172,22 @@ async def test_what_executors_have_read_is_stored_before_the_worker_may_publish(
     errors = [RangeChangedError("changed")]
     with pytest.raises(RangeChangedError):
         await _recorded(read, Batch(ranges, found=found))
+
+
+def test_spark_processes_of_this_machine_import_the_compiled_pyspark() -> None:
+    """Spark puts its pyspark.zip first, from which each process would compile PySpark again."""
+    environment = worker_environment({})
+    archive = next(Path(pyspark.__file__).parent.glob("python/lib/pyspark.zip"))
+    program = "import pyspark, sys; print(pyspark.__file__, sys.executable)"
+    for name, expected in (("PYSPARK_PYTHON", pyspark.__file__), ("PYSPARK_DRIVER_PYTHON", pyspark.__file__)):
+        done = subprocess.run(
+            [environment[name], "-c", program],
+            env=environment | {"PYTHONPATH": str(archive)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.split() == [expected, sys.executable]
+    on_a_cluster = worker_environment({}, "spark://host:7077")
+    assert on_a_cluster["PYSPARK_PYTHON"] == sys.executable, "executors are on other machines"
+    assert worker_environment({"spark.pyspark.python": "/opt/python"})["PYSPARK_PYTHON"] == "/opt/python"

@@ -119,7 +119,7 @@ class SparkSink:
         return f"SparkSink({self._options.destination}, {self._workers}, next batch {self._next_batch})"
 
     async def __aenter__(self) -> Self:
-        environment = worker_environment(self._options.conf)
+        environment = worker_environment(self._options.conf, self._options.master)
         async with AsyncExitStack() as stack:
             scratch = await anyio.to_thread.run_sync(self._prepare)
             stack.push_async_callback(_remove, scratch)

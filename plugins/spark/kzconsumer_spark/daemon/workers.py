@@ -38,7 +38,7 @@ from kzconsumer_spark.pipe.messages import (
     decode_event,
     encode,
 )
-from kzconsumer_spark.pipe.spark_settings import environment_zone
+from kzconsumer_spark.pipe.spark_settings import environment_zone, is_cluster
 
 # One Spark worker process as the daemon sees it: its environment, its start, its messages, its end.
 #
@@ -182,20 +182,24 @@ def _kill_session(session: int) -> int:
 
 
 _WITHOUT_VECTOR = Path(__file__).parents[1] / "java_without_vector"
+_SPARK_PYTHON = str(Path(__file__).parents[1] / "spark_python")
 
 
-def worker_environment(conf: Mapping[str, str]) -> dict[str, str]:
+def worker_environment(conf: Mapping[str, str], master: str = "local") -> dict[str, str]:
     """The worker's environment: Spark's Python processes are this Python and import what this process can import.
 
     On a cluster the executors' Python may be at another path. Raises PluginError without a Java or a PySpark that
     works.
     """
     require_pyspark()
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     return java_environment(os.environ) | {
-        "PYSPARK_PYTHON": conf.get("spark.pyspark.python", sys.executable),
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": conf.get("spark.pyspark.python", sys.executable if is_cluster(master) else _SPARK_PYTHON),
+        "PYSPARK_DRIVER_PYTHON": _SPARK_PYTHON,
+        "KZCONSUMER_PYTHON": sys.executable,
+        "KZCONSUMER_PYTHONPATH": path,
         "TZ": environment_zone(conf),
-        "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
+        "PYTHONPATH": path,
     }
 
 
