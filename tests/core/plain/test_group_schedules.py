@@ -11,7 +11,7 @@ from kzconsumer.member import Member as Membership
 from kzconsumer.model import TopicPartition
 from kzconsumer.zookeeper.operations import SetData
 from tests.support.members import sessions_of
-from tests.support.simulated.broker_machine import LogsCutOffMachine
+from tests.support.simulated.broker_machine import LogsCutOffMachine, ZooKeeperRestoredMachine
 from tests.support.simulated.group import SimulatedGroup, joined, simulated_group
 from tests.support.simulated.lost_replies import KINDS, SYSTEM_ERROR, Kind, Loss
 from tests.support.simulated.machine import GroupMachine
@@ -403,3 +403,31 @@ def test_a_group_is_not_at_rest_while_an_application_works() -> None:
         slow = group.join("b", {"t": 1}, 7.0, in_batches=False, explicit=True)
         assert group.world.pass_time(30, lambda: bool(slow.in_hand))
         group.come_to_rest(45, 8)
+
+
+def test_a_group_is_not_at_rest_before_its_members_know_that_zookeeper_has_lost_transactions() -> None:
+    """Its nodes may be as members left them; the sessions that have seen what is gone end all the same."""
+    steps = ZooKeeperRestoredMachine()
+    scene = Scene(assignor="sticky", ownership="eager", reset="largest", lag=(0.0005, 0.01), looks="3s")
+    steps.begin(49704, 1, scene, False)
+    steps.take_brokers(lasts=4.0, wait=0.6)
+    steps.restore_zookeeper(ago=0.1, elected=True, wait=0.01)
+    steps.produce_a_burst(records=200, wait=0.01)
+    steps.cut_off_server(lasts=12.0, wait=0.6, which=7)
+    steps.lose_transactions(ago=5.0, wait=0.2)
+    steps.change_line(slow=False, which=3)
+    steps.change_pace(pace=1.0, which=1)
+    steps.restore_zookeeper(ago=0.1, elected=False, wait=0.6)
+    steps.restore_zookeeper(ago=3.0, elected=True, wait=4.0)
+    steps.seek(part=3, partition=3, wait=0.0, which=9)
+    steps.poison(lasts=0.05, wait=0.2)
+    steps.take_brokers(lasts=6.0, wait=0.6)
+    steps.produce_a_burst(records=200, wait=0.01)
+    steps.cut_off_server(lasts=4.0, wait=7.0, which=2)
+    steps.restore_zookeeper(ago=10.0, elected=False, wait=0.0)
+    steps.cut_off_server(lasts=0.5, wait=0.6, which=10)
+    steps.change_line(slow=False, which=8)
+    steps.cut_off_server(lasts=4.0, wait=0.05, which=11)
+    steps.lose_transactions(ago=2.0, wait=0.0)
+    steps.nothing_wrong()
+    steps.teardown()

@@ -219,6 +219,7 @@ class SimulatedGroup:
                 self.network.set_silent(member.process, False)
                 member.unfreeze()
                 self.resume(member)
+        self.world.pass_time(1.0)  # members notice the last fault
         rested = self.world.pass_time(within, lambda: not self.settled(), every=0.5)
         self.check()
         if not rested:

@@ -35,6 +35,8 @@ def unsettled(
     for consumer, member in active.items():
         if tree.nodes[PATHS.member(consumer)].owner != member.session:
             return f"{member.name} is still registered by an earlier session"
+        if member.connector is None or not sessions_of(member.connector).lease.held:
+            return f"{member.name} has yet to find a server, and out what became of its session"
     assigned = _assigned(tree, assignor_name) if active else {}
     for partition, thread in assigned.items():
         if (owner := tree.data(PATHS.owner(partition))) != str(thread).encode():
