@@ -219,7 +219,8 @@ class SimulatedGroup:
                 self.network.set_silent(member.process, False)
                 member.unfreeze()
                 self.resume(member)
-        self.world.pass_time(1.0)  # members notice the last fault
+        # Members notice the last fault: of a restored ZooKeeper each when it next needs an answer.
+        self.world.pass_time(max(self.promises.disturbed_until - self.world.now, 1.0))
         rested = self.world.pass_time(within, lambda: not self.settled(), every=0.5)
         self.check()
         if not rested:

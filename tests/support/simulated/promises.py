@@ -174,6 +174,11 @@ class Promises:
             self.note(f"VIOLATION {what}")
             self.violations.append(f"at {self.world.now:.3f}: {what}")
 
+    @property
+    def disturbed_until(self) -> float:
+        """When the last of the disturbances is over that excuse what members do."""
+        return max(self._disturbed.values(), default=0.0)
+
     def note(self, what: str) -> None:
         self.trace.append(f"{self.world.now:9.3f} {what}")
 
@@ -244,6 +249,8 @@ class Promises:
         waits_to_leave = member.explicit and member.left_at is not None
         waited = min(REVOKE_DEADLINE, STOP_DEADLINE / 3) if waits_to_leave else REVOKE_DEADLINE
         began = self.world.now - waited
+        # What was acknowledged behind them comes again, also if retention takes the late ones themselves.
+        self._held_back.update(handed.claim for handed in member.in_hand if handed.at <= began)
         if self.world.now > member.troubled and all(handed.at > began for handed in member.in_hand):
             self.violated(f"{member.name} waited {waited:.1f} s for work that had ended before")
 
