@@ -175,15 +175,16 @@ async def test_each_call_has_its_own_deadline() -> None:
         assert 0.3 <= asyncio.get_running_loop().time() - began < 10
 
 
-async def test_a_response_is_taken_in_the_turn_of_the_event_loop_that_reads_it() -> None:
-    async def serve(peer: Peer) -> None:
-        await peer.greet()
-        for _ in range(2):
-            _, correlation = await peer.request()
-            peer.answer(correlation, listed(1))
-        await peer.reader.read()
+async def answers_twice(peer: Peer) -> None:
+    await peer.greet()
+    for _ in range(2):
+        _, correlation = await peer.request()
+        peer.answer(correlation, listed(1))
+    await peer.reader.read()
 
-    async with listening(serve) as broker:
+
+async def test_a_response_is_taken_in_the_turn_of_the_event_loop_that_reads_it() -> None:
+    async with listening(answers_twice) as broker:
         connection = await open_to(broker)
         taken: list[object] = []
         wait = asyncio.ensure_future(connection.send(REQUEST, timeout=10).taken_by(taken.append))
@@ -202,17 +203,10 @@ async def test_a_response_is_taken_in_the_turn_of_the_event_loop_that_reads_it()
 
 
 async def test_what_the_taking_of_a_response_raises_is_the_callers() -> None:
-    async def serve(peer: Peer) -> None:
-        await peer.greet()
-        for _ in range(2):
-            _, correlation = await peer.request()
-            peer.answer(correlation, listed(1))
-        await peer.reader.read()
-
     def fail(answer: object) -> None:
         raise ValueError(answer)
 
-    async with listening(serve) as broker:
+    async with listening(answers_twice) as broker:
         connection = await open_to(broker)
         with pytest.raises(ValueError, match="ListedOffset"):
             await connection.send(REQUEST, timeout=10).taken_by(fail)
