@@ -13,6 +13,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
 
 from kzconsumer.cli.main import main
 from kzconsumer.model import TopicPartition
@@ -119,6 +121,14 @@ def test_records_are_printed_and_committed(
         output = "the log is not the one that was consumed up to 5 (leader epoch 7); it has the same records up to 0: 5"
         assert consume(unique, "--from", f"stored:{group}", "-e", status=1, output=output) == []
         assert consume(f"{unique}:0", "--from", f"stored:{group}", "-e") == []
+        # Retention has passed the stored offset of the other one.
+        asyncio.run(store(cluster, GroupPaths(group).offset(TopicPartition(unique, 0)), b"2"))
+        assert consume(f"{unique}:0", "--from", f"stored:{group}", "-e") == ["v4", "v6", "v8"]
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        (deleted,) = admin.delete_records([KafkaPartition(unique, 0, 4)]).values()
+        deleted.result(60)
+        output = f"records are gone from the log: topic {unique}, partition 0, first 2, until 4"
+        assert consume(f"{unique}:0", "--from", f"stored:{group}", "-e", output=output) == ["v8"]
     asyncio.run(store(cluster, GroupPaths(group).offset(TopicPartition(unique, 1)), b"9"))
     output = f"{unique}-1: the log ends at 5, before the stored offset 9; --from OFFSET, or beginning, says where to"
     assert consume(unique, "--from", f"stored:{group}", "-e", status=1, output=output) == []

@@ -20,6 +20,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 from kzconsumer.consumer import connect
 from kzconsumer.errors import NotDoneError
 from kzconsumer.fetcher.range_reader import RangeReader, range_reader
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.registry.nodes import decode_offset
@@ -31,6 +32,8 @@ from kzconsumer_tools.groups.cluster_access import read_nodes
 from kzconsumer_tools.groups.group_nodes import GroupNodes
 from kzconsumer_tools.offsets.prepare import Scope, by_topic, choose
 from kzconsumer_tools.offsets.stored import origin_of, stored_offsets
+
+log = get_logger("kzconsumer")
 
 # For at most this many records fetches are small: most of a large one would not be printed.
 FEW = 1000
@@ -194,7 +197,11 @@ async def _without_group(settings: Settings, printer: Printer, wanted: Wanted, s
         logs = await reader.logs(partitions)
         held = {each: at for each, at in positions.items() if each in logs}
         await reader.require_logs(held, "--from OFFSET, or beginning, says where to read on")
-        begin = await _offsets(reader, wanted.begin, logs, {each: at for each, (at, _) in held.items()})
+        stored = {each: at for each, (at, _) in held.items()}
+        for each, at in sorted(stored.items()):
+            if at < logs[each][0]:
+                log.warning("records are gone from the log", **each._asdict(), first=at, until=logs[each][0])
+        begin = await _offsets(reader, wanted.begin, logs, stored)
         until = await _offsets(reader, wanted.until, logs, {}) if wanted.until is not None else None
         send, receive = anyio.create_memory_object_stream[_Part](AHEAD)
         async with anyio.create_task_group() as tasks, receive:
