@@ -135,6 +135,32 @@ def test_a_release_and_a_move_wait_for_the_work_in_hand(in_batches: bool) -> Non
         group.check()  # nothing is handed out twice
 
 
+def test_a_member_that_stops_during_a_release_waits_for_the_work_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing more is delivered of a partition that it releases, but its records are still being processed."""
+    handed: list[tuple[TopicPartition, int]] = []
+    with simulated_group(1) as group:
+        handed_out = group.promises.handed_out
+
+        def note(member: Member, partition: TopicPartition, offsets: range, key: bytes) -> Handed:
+            handed.extend((partition, offset) for offset in offsets)
+            return handed_out(member, partition, offsets, key)
+
+        monkeypatch.setattr(group.promises, "handed_out", note)
+        group.logs.grow("t", 2)
+        group.logs.burst(12)
+        member = group.join("b", {"t": 2}, 0.9, in_batches=False, explicit=True)
+        assert group.world.pass_time(10, lambda: len(member.in_hand) > 1)
+        other = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        assert member.connector is not None
+        claims = present_member(member.connector).owned.claims
+        assert group.world.pass_time(5, lambda: any(not claim.progress.open for claim in claims.values()))
+        assert member.in_hand
+        group.leave(member)
+        assert group.world.pass_time(30, lambda: len(other.owned) == 2)
+        group.come_to_rest(20, 3)
+        assert sorted(set(handed)) == sorted(handed)
+
+
 @pytest.mark.parametrize("call", ["on_assigned", "on_revoked"])
 def test_a_listener_may_leave_the_group(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The member cannot leave before that call has ended, so `leave` does not wait for it there."""
