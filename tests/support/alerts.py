@@ -43,8 +43,8 @@ class Recording:
 def firing(rules: str, series: Mapping[str, list[str]], interval: int, place: Path) -> set[tuple[str, str]]:
     """Alert and group of those that fire at the end of any minute; the group is empty for an alert without one.
 
-    `interval`: seconds between two scrapes. promtool compares: it is told that there are none, and objects. It is given
-    the series that the rules name.
+    `interval`: seconds between two scrapes. promtool compares what fires with an empty list, and its complaint is
+    read. It gets the series that the rules name.
     """
     named = set(re.findall(r"\w+", (MONITORING / rules).read_text()))
     minutes = max(map(len, series.values())) * interval // 60

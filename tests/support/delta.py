@@ -54,7 +54,7 @@ def spark_columns(**types: object) -> str:
 
 def claimed(path: Path, owner: TargetOwner = OWNER, partition_by: tuple[str, ...] = ()) -> DeltaTarget:
     target = DeltaTarget(ToDelta(path=str(path), partition_by=partition_by))
-    target.claim(owner)
+    target.mark(owner)
     return target
 
 

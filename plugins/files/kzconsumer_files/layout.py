@@ -83,7 +83,7 @@ class Layouts:
         ours = tuple(msgspec.json.decode(schema)["fields"])
         while True:
             number, found = self._newest()
-            assert found is not None, "a target is claimed before it is written"
+            assert found is not None, "a target is marked before it is written"
             if found.columns is None:
                 merged = Merged(ours, ())
             elif found.format == _BY_POSITION:

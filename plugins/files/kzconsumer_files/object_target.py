@@ -173,7 +173,7 @@ class ObjectTarget(MarkedPlace):
         self._ledger = ObjectLedger(store, f"{_STATE}/ledger")
         self._put: list[LedgerEntry] = []  # with objects that this process has staged, and not removed
 
-    def claim(self, owner: TargetOwner) -> str:
+    def mark(self, owner: TargetOwner) -> str:
         """Mark the place as `owner`'s and return its permanent id. Raises NotOurs, also for an unsuitable store."""
         make_local_attempts()
         self._store.require_conditional_puts(_STATE)

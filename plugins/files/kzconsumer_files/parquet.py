@@ -251,7 +251,7 @@ class ParquetSink:
             raise SinkError(f"{self.destination}: {error}") from error
 
     def _open(self) -> TargetWriter:
-        self._destination.claim(self._owner)
+        self._destination.mark(self._owner)
         return TargetWriter(self._destination.target, self._require_lease)
 
     def _write(self, batch: Batch) -> WriteResult:

@@ -39,7 +39,7 @@ class Target(MarkedPlace):
         self._folder = Folder(items)
         self._publication = Publication(path, self._state, self.attempts, self._ledger)
 
-    def claim(self, owner: TargetOwner) -> str:
+    def mark(self, owner: TargetOwner) -> str:
         """Make the directory, mark it as `owner`'s and return its permanent id. Raises NotOurs, OSError."""
         make_directory(self.attempts)
         self._publication.prepare()

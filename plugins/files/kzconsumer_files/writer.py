@@ -37,7 +37,7 @@ class WriteResult(NamedTuple):
 
 
 class TargetWriter:
-    """One writer of a target that is claimed, with a directory of its own for staged files. Blocks."""
+    """One writer of a target that is marked, with a directory of its own for staged files. Blocks."""
 
     def __init__(self, target: AnyTarget, require_lease: Callable[[], None]) -> None:
         """`require_lease` returns while the partitions are certainly ours, and raises or waits if they may not be."""
@@ -114,7 +114,7 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 class TargetDestination:
     """Files of one format in one layout.
 
-    The fingerprint is valid once `claim` or `find` has returned. It contains the id of the directory instead of its
+    The fingerprint is valid once `mark` or `find` has returned. It contains the id of the directory instead of its
     path: members may mount one directory under different names, and two machines may have directories of one name.
     """
 
@@ -132,13 +132,13 @@ class TargetDestination:
     def fingerprint(self) -> str:
         return fingerprint("files", self._id, self._kind, self._partition_by)
 
-    def claim(self, owner: TargetOwner) -> None:
+    def mark(self, owner: TargetOwner) -> None:
         """Make the directory if need be, and mark it as `owner`'s. Raises NotOurs, OSError."""
-        self._id = self.target.claim(owner)
+        self._id = self.target.mark(owner)
         self.target.settle_layout(self._kind, self._partition_by)
 
     def find(self, owner: TargetOwner) -> None:
-        """As `claim`, but nothing is made or marked. Raises NotOurs, also if there is no target; OSError."""
+        """As `mark`, but nothing is made. Raises NotOurs, also if there is no target; OSError."""
         self._id = self.target.find(owner)
         self.target.require_layout(self._kind, self._partition_by)
 

@@ -1,8 +1,8 @@
 """Each alert rule with the series of a run in which a member stops in that way, and of runs in which it does not.
 
 The member is the product in a simulated world, scraped every 15 seconds of its time, for ten minutes or, at night, the
-better part of an hour; promtool evaluates the rules over what it told. So a rule is tested by what is told, not by what
-its author expects. `tools/servers/test_alerts_of_servers.py` records real members and exporters.
+better part of an hour; promtool evaluates the rules over these samples. So a rule is tested by what members report, not
+by what its author expects. `tools/servers/test_alerts_of_servers.py` records real members and exporters.
 """
 
 from __future__ import annotations

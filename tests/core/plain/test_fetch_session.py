@@ -37,7 +37,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.wanted: dict[TopicPartition, FetchPosition] = {}
         self.ends = dict.fromkeys(PARTITIONS, 5)
         self.failing: set[TopicPartition] = set()
-        self.told: dict[TopicPartition, int] = {}
+        self.reported: dict[TopicPartition, int] = {}
         self.in_flight: dict[TopicPartition, FetchPosition] | None = None
         """What was wanted when the request was made."""
 
@@ -125,10 +125,10 @@ class SessionMachine(RuleBasedStateMachine):
         if self.session.speaks_for_all:
             named = {part.topic_partition for part in response.partitions}
             for partition in wanted.keys() - named:
-                assert self.ends[partition] == self.told[partition], "it has news"
+                assert self.ends[partition] == self.reported[partition], "it has news"
                 assert partition not in served | self.failing
         for part in response.partitions:
-            self.told[part.topic_partition] = part.high_watermark
+            self.reported[part.topic_partition] = part.high_watermark
 
     @rule(opens=OPENS, rounds=st.lists(st.tuples(st.dictionaries(WHICH, POSITIONS), SOME), min_size=1, max_size=4))
     def exchange(

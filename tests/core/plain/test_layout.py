@@ -1,12 +1,17 @@
-"""The core has no module that neither the library nor the daemon imports."""
+"""The core has no module that neither the library nor the daemon imports; a name of a module or class occurs once."""
 
 from __future__ import annotations
 
+import ast
+from collections import defaultdict
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import grimp
 
 import kzconsumer
+
+ROOT = Path(__file__).parents[3]
 
 #: Interfaces of the core that only other distributions use.
 FOR_OTHERS = {
@@ -27,3 +32,16 @@ def test_library_and_daemon_reach_the_whole_core() -> None:
     packages = {module for module in graph.modules if graph.find_children(module)}
     unreached = graph.modules - reached - packages
     assert {module for module in unreached if not module.startswith("kzconsumer.testing.")} <= FOR_OTHERS
+
+
+def test_names_of_modules_and_classes_are_unique() -> None:
+    """In all distributions: whoever searches for one finds one thing."""
+    places = defaultdict[str, set[Path]](set)
+    for file in (*ROOT.glob("kzconsumer/**/*.py"), *ROOT.glob("plugins/*/kzconsumer_*/**/*.py")):
+        if not file.stem.startswith("__"):
+            places[file.stem].add(file)
+        for each in ast.parse(file.read_bytes()).body:
+            if isinstance(each, ast.ClassDef):
+                places[f"class {each.name}"].add(file)
+    assert len(places) > 500
+    assert {name: sorted(files) for name, files in places.items() if len(files) > 1} == {}

@@ -92,7 +92,7 @@ class Asked:
         await ask(3, {0: end, 2: end})
         await ask(4, {}, 1)  # nothing new
         await ask(5, {1: behind})
-        await ask(6, {})  # errors are always told
+        await ask(6, {})  # errors are always reported
         await ask(7, {1: end})
         await ask(8, {0: begin})
         await ask(8, {})  # the epoch is over

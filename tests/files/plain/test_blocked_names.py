@@ -36,7 +36,7 @@ LONG = f"day={'x' * 300}"
 @pytest.fixture
 def target(tmp_path: Path) -> Target:
     made = Target(tmp_path / "out")
-    made.claim(OWNER)
+    made.mark(OWNER)
     return made
 
 
@@ -168,7 +168,7 @@ def test_a_decided_range_that_cannot_be_finished_affects_no_other(target: Target
         target.publish([staged(attempt, 1, "second", "day=3"), staged(attempt, 0, "good", "day=1")], attempt, free)
     assert texts(target) == ["good"]
     side = Files(ToFiles(path=str(target.path)))
-    side.claim(OWNER)
+    side.mark(OWNER)
     assert side.has([identity(0), identity(1)]) == [identity(0)]
     # Its files are decided for: neither the writer that staged them nor setting the range aside removes them.
     assert not target.discard(writer.path)

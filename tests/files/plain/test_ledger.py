@@ -41,7 +41,7 @@ def target(tmp_path: Path) -> Iterator[Target]:
     memory = Path("/dev/shm")  # hundreds of ranges are published, each with several syncs
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as place:
         made = Target(Path(place, "out"))
-        made.claim(TargetOwner(cluster="c", group="g"))
+        made.mark(TargetOwner(cluster="c", group="g"))
         yield made
 
 

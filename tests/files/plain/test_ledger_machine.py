@@ -60,7 +60,7 @@ class World:
 
     def __init__(self, path: Path) -> None:
         self.target = Target(path)
-        self.target.claim(TargetOwner(cluster="c", group="g"))
+        self.target.mark(TargetOwner(cluster="c", group="g"))
         self.published: set[BatchRange] = set()
         self.aside: set[BatchRange] = set()
         self.writers = 0

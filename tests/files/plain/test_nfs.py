@@ -15,7 +15,7 @@ from tests.support.nfs import NfsClient
 def test_a_client_remembers_that_an_entry_was_missing(tmp_path: Path) -> None:
     """It was late with its decision, which is a second one and void: its files must not be seen."""
     ours, theirs = Target(tmp_path / "out"), Target(tmp_path / "out")
-    theirs.claim(OWNER)
+    theirs.mark(OWNER)
     client = NfsClient(tmp_path)
     with client.mounted():
         assert ours.missing([identity(0)]) == [identity(0)]
@@ -34,7 +34,7 @@ def test_a_client_remembers_that_an_entry_was_missing(tmp_path: Path) -> None:
 
 def test_a_range_that_the_client_has_missed_is_found_before_it_counts_as_lost(tmp_path: Path) -> None:
     ours, theirs = Target(tmp_path / "out"), Target(tmp_path / "out")
-    theirs.claim(OWNER)
+    theirs.mark(OWNER)
     client = NfsClient(tmp_path)
     with client.mounted():
         assert ours.missing([identity(0)]) == [identity(0)]

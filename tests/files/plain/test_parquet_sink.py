@@ -185,7 +185,7 @@ async def test_a_directory_of_another_group_sink_or_format(tmp_path: Path) -> No
         await made(foreign).__aenter__()
     other = Target(tmp_path / "orc")
     sink = made(tmp_path / "orc")
-    other.claim(sink._owner)
+    other.mark(sink._owner)
     other.settle_layout("orc", ())
     with pytest.raises(ConfigError, match="format is orc, these settings say parquet"):
         await sink.__aenter__()

@@ -72,7 +72,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 @pytest.fixture
 def order(disk: Disk) -> Order:
     target = Target(disk.root / "deep" / "out")
-    target.claim(OWNER)
+    target.mark(OWNER)
     made = Order(target, disk)
     disk.on_name, disk.on_removal = made.named, made.removed
     return made
@@ -147,19 +147,19 @@ def test_entries_are_removed_after_the_folded_item_is_on_disk(disk: Disk, order:
 
 
 def test_a_claim_and_a_layout_are_written_again_after_a_sync_that_failed(tmp_path: Path) -> None:
-    def claim(directory: Path) -> list[Path]:
+    def mark(directory: Path) -> list[Path]:
         target = Target(directory / "out")
-        target.claim(OWNER)
+        target.mark(OWNER)
         target.settle_layout("parquet", ["day"])
         return [file for file in (directory / "out" / "_kzconsumer").iterdir() if file.suffix == ".json"]
 
-    require_written_again(tmp_path, claim)
+    require_written_again(tmp_path, mark)
 
 
 def test_a_range_is_written_again_after_a_sync_that_failed(tmp_path: Path) -> None:
     def publish(directory: Path) -> list[Path]:
         target = Target(directory / "out")
-        target.claim(OWNER)
+        target.mark(OWNER)
         if target.missing([identity(0)]):
             attempt = attempt_of(target, uuid.uuid4().hex)
             target.publish([staged(attempt, 0, "x", "day=1", "day=2")], attempt, free)
@@ -175,7 +175,7 @@ def test_a_range_is_written_again_after_a_sync_that_failed(tmp_path: Path) -> No
 def test_a_range_is_set_aside_again_after_a_sync_that_failed(tmp_path: Path) -> None:
     def aside(directory: Path) -> list[Path]:
         target = Target(directory / "out")
-        target.claim(OWNER)
+        target.mark(OWNER)
         assert target.set_aside(identity(0), 1)
         return [each for each in (directory / "out" / "_kzconsumer").iterdir() if parsed(each.name) is not None]
 

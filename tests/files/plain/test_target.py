@@ -57,7 +57,7 @@ def free() -> None:
 @pytest.fixture
 def target(tmp_path: Path) -> Target:
     made = Target(tmp_path / "deep" / "out")
-    made.claim(OWNER)
+    made.mark(OWNER)
     return made
 
 
@@ -88,7 +88,7 @@ async def test_the_sink_has_what_the_ledger_has(tmp_path: Path) -> None:
     def sink(**options: object) -> SparkSink:
         output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
         made = SparkSink(options, output)
-        made._destination.claim(OWNER)
+        made._destination.mark(OWNER)
         return made
 
     path = tmp_path / "out"
@@ -114,18 +114,18 @@ async def test_the_sink_has_what_the_ledger_has(tmp_path: Path) -> None:
 
 
 def test_a_target_is_claimed_again_only_by_its_owner(target: Target) -> None:
-    target.claim(OWNER)
+    target.mark(OWNER)
     with pytest.raises(NotOurs, match="belongs to group g of cluster c, sink spark; this is group other of"):
-        target.claim(TargetOwner(cluster="c", group="other"))
+        target.mark(TargetOwner(cluster="c", group="other"))
 
 
 def test_a_directory_with_files_and_no_marker_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".hidden").touch()
     (tmp_path / "data.csv").touch()
     with pytest.raises(NotOurs, match=r"is not empty \(data.csv\)"):
-        Target(tmp_path).claim(OWNER)
+        Target(tmp_path).mark(OWNER)
     (tmp_path / "data.csv").unlink()
-    Target(tmp_path).claim(OWNER)
+    Target(tmp_path).mark(OWNER)
 
 
 def test_the_first_publication_of_a_range_stays(target: Target) -> None:
@@ -197,7 +197,7 @@ def test_writing_and_setting_aside_race(target: Target) -> None:
 async def test_the_sink_does_not_have_ranges_set_aside(tmp_path: Path) -> None:
     output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
     sink = SparkSink({"destination": "parquet", "path": str(tmp_path)}, output)
-    sink._destination.claim(OWNER)
+    sink._destination.mark(OWNER)
     assert await sink.set_aside(identity(0), 9)
     assert await sink.has([identity(0)]) == []
     assert list((tmp_path / "_kzconsumer" / "attempts").iterdir()) == []
@@ -209,7 +209,7 @@ async def test_a_ledger_that_cannot_be_read_for_a_moment(tmp_path: Path, comes_b
     path = tmp_path / "out"
     options = {"destination": "parquet", "path": str(path), "attempts": 3, "retry_backoff": "200ms"}
     sink = SparkSink(options, output)
-    sink._destination.claim(OWNER)
+    sink._destination.mark(OWNER)
     made = Target(path)
     attempt = attempt_of(made)
     made.publish([staged(attempt, 0, "x")], attempt, free)
@@ -276,7 +276,7 @@ def test_an_overlap_fails_its_own_range_and_names_the_remedy(target: Target) -> 
 async def test_an_overlapping_range_is_not_set_aside_and_is_looked_up_once(tmp_path: Path) -> None:
     output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
     sink = SparkSink({"destination": "parquet", "path": str(tmp_path), "attempts": 3, "retry_backoff": "100s"}, output)
-    sink._destination.claim(OWNER)
+    sink._destination.mark(OWNER)
     assert await sink.set_aside(identity(0), 9)
     with pytest.raises(SinkError, match=r"overlaps \[0, 9\).* --to-offset 9 --topic t:0"):
         await sink.set_aside(identity(0)._replace(first=4, until=20), 16)
@@ -453,7 +453,7 @@ def quick(tmp_path: Path) -> Iterator[Path]:
 def test_readers_see_the_files_of_one_of_two_writers(quick: Path) -> None:
     ranges = int(os.environ.get("KZCONSUMER_RACES", "150"))
     target = Target(quick / "out")
-    target.claim(OWNER)
+    target.mark(OWNER)
     (quick / "arrived").write_bytes(bytes(8))
     commands = [
         [sys.executable, "-c", RACER, str(target.path), name, str(ranges), str(quick / "arrived")] for name in "ab"

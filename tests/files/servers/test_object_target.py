@@ -115,7 +115,7 @@ def target_in(store: ObjectStore, monkeypatch: pytest.MonkeyPatch, scratch: Path
     """That of a member with a temporary directory of its own."""
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     target = ObjectTarget(Place(store.uri("lake"), store.options))
-    target.claim(OWNER)
+    target.mark(OWNER)
     return target
 
 

@@ -500,19 +500,19 @@ def test_a_table_of_the_users_with_columns_of_its_own(out: Path, tmp_path: Path)
 
 def test_invalid_locations(out: Path, tmp_path: Path) -> None:
     files = tmp_path / "files"
-    Target(files).claim(OWNER)
+    Target(files).mark(OWNER)
     with pytest.raises(NotOurs, match="is a target of files: give another path"):
         claimed(files)
     table = tmp_path / "made"
     writer = Writer(claimed(table), tmp_path / "scratch")
     writer.publish(writer.stage(range_data("t", 0, 0, 2)))
     with pytest.raises(NotOurs, match="is not empty"):
-        Target(table).claim(OWNER)
+        Target(table).mark(OWNER)
     shutil.rmtree(table / "_kzconsumer")
     for file in table.glob("*.parquet"):
         file.unlink()
     with pytest.raises(NotOurs, match=r"is not empty \(_delta_log\)"):
-        Target(table).claim(OWNER)
+        Target(table).mark(OWNER)
     assert claimed(table).open() is not None
     with pytest.raises(NotOurs, match=r"partition_by is \['day'\], and the table at .* is partitioned by \[\]"):
         claimed(table, partition_by=("day",))

@@ -28,7 +28,7 @@ from kzconsumer.sinks.interface import RangeData, Sink
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs, TargetOwner, range_names
 from kzconsumer_files.publication import SetAside, StagedRange
-from kzconsumer_spark.daemon.marked_destination import claim, claimed_destination
+from kzconsumer_spark.daemon.marked_destination import destination_of, mark
 from kzconsumer_spark.destinations.iceberg_log import IcebergLog, _first_line, local
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget, held
 from kzconsumer_spark.pipe.messages import ToIceberg
@@ -55,7 +55,7 @@ def options(directory: Path) -> dict[str, str]:
 
 def claimed(directory: Path, owner: TargetOwner = OWNER, partition_by: tuple[str, ...] = ()) -> IcebergTarget:
     target = IcebergTarget(ToIceberg(table=TABLE, catalog_options=options(directory), partition_by=partition_by))
-    target.claim(owner)
+    target.mark(owner)
     return target
 
 
@@ -314,7 +314,7 @@ def test_a_warehouse_may_have_any_path(tmp_path: Path) -> None:
         place.mkdir()
         given = options(tmp_path) | {"uri": f"sqlite:///{place}/catalog.db", "warehouse": f"{place}/lake"}
         target = IcebergTarget(ToIceberg(table=TABLE, catalog_options=given))
-        target.claim(OWNER)
+        target.mark(OWNER)
         writer = Writer(target, place / "scratch")
         assert writer.publish(writer.stage(range_data("t", 0, 0, 2))) == 1
         assert load_catalog("default", **given).load_table(TABLE).scan().to_arrow().num_rows == 2
@@ -336,10 +336,10 @@ def test_a_table_that_is_partitioned_otherwise_or_elsewhere_is_refused(
         IcebergTarget(ToIceberg(table="lake.more", catalog_options=options(tmp_path))).find(OWNER)
     wrong = ToIceberg(table=TABLE, catalog_options=options(tmp_path / "missing"))
     with pytest.raises(OSError, match=r"^Iceberg table lake.orders: .*unable to open database file"):
-        IcebergTarget(wrong).claim(OWNER)
+        IcebergTarget(wrong).mark(OWNER)
     memory = ToIceberg(table=TABLE, catalog_options={"type": "in-memory", "warehouse": "s3://bucket"})
     with pytest.raises(NotOurs, match="the catalog default is a InMemoryCatalog: supported are those of type sql"):
-        IcebergTarget(memory).claim(OWNER)
+        IcebergTarget(memory).mark(OWNER)
 
 
 def test_hive_without_its_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +347,7 @@ def test_hive_without_its_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -
     to = ToIceberg(table=TABLE, catalog_options={"type": "hive", "uri": "thrift://127.0.0.1:1"})
     said = "Iceberg table lake.orders: Apache Hive support not installed: pip install 'pyiceberg[hive]'"
     with pytest.raises(ConfigError, match=f"^{re.escape(f'[sink.options]: {said}')}$"):
-        claim(claimed_destination(to), OWNER)
+        mark(destination_of(to), OWNER)
 
 
 def test_maintenance_forgets_no_range(writer: Writer[IcebergTarget], tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from kzconsumer.records.contents import Contents
+from kzconsumer.sinks.interface import StepNotRecordedError
 from kzconsumer_files.names import scope
 from kzconsumer_spark.destinations.function_batch import FunctionBatch, function_range, require_done, takes_batch
 from kzconsumer_spark.pipe.messages import BatchRange, RangesRead, Recorded, RunBatch, StepDone
-from kzconsumer_spark.worker.range_writers import StepNotRecordedError, StepRecorder
+from kzconsumer_spark.worker.range_writers import StepRecorder
 
 PART = BatchRange(topic="t", partition=3, first=7, until=12, incarnation=0x2A, epoch=1, records=4)
 SCOPE = scope("c", "g", "spark")

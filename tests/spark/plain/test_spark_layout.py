@@ -58,9 +58,9 @@ def test_another_layout_is_refused(
     tmp_path: Path, first: Mapping[str, object], then: Mapping[str, object], output: str
 ) -> None:
     out = tmp_path / "out"
-    side(out, **first).claim(OWNER)
-    side(out, **first).claim(OWNER)
-    for ask in (side(out, **then).claim, side(out, **then).find):
+    side(out, **first).mark(OWNER)
+    side(out, **first).mark(OWNER)
+    for ask in (side(out, **then).mark, side(out, **then).find):
         with pytest.raises(NotOurs, match=output) as raised:
             ask(OWNER)
         assert "give another path" in str(raised.value)
@@ -68,7 +68,7 @@ def test_another_layout_is_refused(
 
 
 async def test_another_layout_is_a_fault_of_the_settings_that_verify_reports(tmp_path: Path) -> None:
-    side(tmp_path).claim(OWNER)
+    side(tmp_path).mark(OWNER)
     output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
     sink = SparkSink({"destination": "parquet", "path": str(tmp_path), "partition_by": ["day"]}, output)
     with pytest.raises(ConfigError, match=r"^\[sink.options\]: .* partition_by is none"):
@@ -78,9 +78,9 @@ async def test_another_layout_is_a_fault_of_the_settings_that_verify_reports(tmp
 
 
 def test_an_earlier_target_gets_the_layout_of_the_next_writer(tmp_path: Path) -> None:
-    Target(tmp_path).claim(OWNER)  # the marker alone, as in earlier versions
+    Target(tmp_path).mark(OWNER)  # the marker alone, as in earlier versions
     side(tmp_path).find(OWNER)
-    side(tmp_path, partition_by=["day"]).claim(OWNER)
+    side(tmp_path, partition_by=["day"]).mark(OWNER)
     with pytest.raises(NotOurs):
         side(tmp_path).find(OWNER)
 
@@ -88,10 +88,10 @@ def test_an_earlier_target_gets_the_layout_of_the_next_writer(tmp_path: Path) ->
 def test_one_of_two_layouts_claimed_concurrently_is_refused(tmp_path: Path) -> None:
     both = Barrier(2)
 
-    def claim(out: Path, kind: str) -> str:
+    def mark(out: Path, kind: str) -> str:
         both.wait(30)
         try:
-            side(out, format=kind).claim(OWNER)
+            side(out, format=kind).mark(OWNER)
         except NotOurs:
             return ""
         return kind
@@ -99,13 +99,13 @@ def test_one_of_two_layouts_claimed_concurrently_is_refused(tmp_path: Path) -> N
     with ThreadPoolExecutor(2) as racers:
         for number in range(40):
             out = tmp_path / str(number)
-            won = [racers.submit(claim, out, kind) for kind in ("orc", "json")]
+            won = [racers.submit(mark, out, kind) for kind in ("orc", "json")]
             (kind,) = filter(None, (each.result(60) for each in won))
             side(out, format=kind).find(OWNER)
 
 
 def layout(path: Path, kind: str = "parquet") -> Target:
-    side(path, format=kind).claim(OWNER)
+    side(path, format=kind).mark(OWNER)
     return Target(path)
 
 

@@ -50,11 +50,11 @@ def account(part: OffsetRange) -> PartAccount:
 @given(st.sets(st.integers(1, 29), max_size=6), st.randoms())
 def test_the_parts_of_a_range_are_the_range(cuts: set[int], chance: Random) -> None:
     """In whatever order they arrive, and if tasks run twice. Its contents are what a member plans that reads it."""
-    told = [account(span(0, first, until)) for first, until in pairwise(sorted({0, 30, *cuts}))]
-    told += [account(OTHER.range), *chance.sample(told, chance.randint(0, len(told)))]
-    chance.shuffle(told)
+    reported = [account(span(0, first, until)) for first, until in pairwise(sorted({0, 30, *cuts}))]
+    reported += [account(OTHER.range), *chance.sample(reported, chance.randint(0, len(reported)))]
+    chance.shuffle(reported)
     expected = {part.topic_partition: contents_of(part.batches) for part in (ALL, OTHER)}
-    assert whole([ALL.range, OTHER.range], told) == expected
+    assert whole([ALL.range, OTHER.range], reported) == expected
     # The log has lost what is between the spans.
     lost = [account(span(0, 3, 7)), account(span(0, 9, 12))]
     gaps = contents_of([*ALL.between(3, 7).batches, *ALL.between(9, 12).batches])
@@ -71,8 +71,8 @@ def test_the_account_is_in_the_last_record_and_adds_no_row() -> None:
 def test_a_part_without_records_has_a_row_of_its_own() -> None:
     empty, reading = span(0, 40, 50), PartReading(span(0, 40, 50))
     (rows,) = reading.with_account([])
-    (told,) = told_by([rows])
-    assert (told.range, told.contents.records, rows["offset"].to_pylist()) == (empty, 0, [None])
+    (reported,) = told_by([rows])
+    assert (reported.range, reported.contents.records, rows["offset"].to_pylist()) == (empty, 0, [None])
     assert rows.schema == rows_of(span(0, 0, 1))[0].schema
 
 
@@ -98,7 +98,7 @@ def test_a_task_that_fails_tells_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("reported", "why"),
     [
         ([], "t-0[0..30): no task has accounted for the offsets from 0 on"),
         ([span(0, 0, 10)], "t-0[0..30): no task has accounted for the offsets from 10 on"),
@@ -108,9 +108,9 @@ def test_a_task_that_fails_tells_nothing() -> None:
         ([span(0, 0, 30), span(1, 5, 9)], "t-1[5..9) was read, and is no part of the batch"),
     ],
 )
-def test_what_is_not_the_whole(told: list[OffsetRange], why: str) -> None:
+def test_what_is_not_the_whole(reported: list[OffsetRange], why: str) -> None:
     with pytest.raises(NotWholeError) as raised:
-        whole([ALL.range], map(account, told))
+        whole([ALL.range], map(account, reported))
     assert str(raised.value).endswith(why)
     assert whole([ALL.range], [account(ALL.range)])
 

@@ -40,7 +40,7 @@ def table(unique: str) -> str:
 
 def claimed(options: dict[str, str], table: str) -> IcebergTarget:
     target = IcebergTarget(ToIceberg(table=table, catalog_options=options))
-    target.claim(OWNER)
+    target.mark(OWNER)
     return target
 
 

@@ -28,7 +28,7 @@ def to(database: Postgres, monkeypatch: pytest.MonkeyPatch, unique: str) -> ToJd
 def publish(to: ToJdbc, first: int, partition: int = 0, epoch: int = 0, owner: TargetOwner = OWNER) -> None:
     """Three records, published like a worker does."""
     table = JdbcTable(to)
-    table.claim(owner)
+    table.mark(owner)
     part = batch_range("t", partition, first, first + 3, incarnation=-5, epoch=epoch)
     with table.connect() as connection:
         stage = table.stages.own(connection)

@@ -33,7 +33,7 @@ def to(database: Postgres, monkeypatch: pytest.MonkeyPatch, unique: str) -> ToJd
     monkeypatch.setenv("DATABASE_PASSWORD", database.password)
     database.query(f'CREATE TABLE "{unique}" (n int, writer text)')
     table = JdbcTable(ToJdbc(url=database.url, table=unique, user=database.user, password_env="DATABASE_PASSWORD"))
-    table.claim(OWNER)
+    table.mark(OWNER)
     return table.to
 
 
@@ -48,7 +48,7 @@ def stages(database: Postgres) -> int:
 def test_an_id_belongs_to_one_group_per_table(to: ToJdbc) -> None:
     def claimed(output: ToJdbc, owner: TargetOwner) -> str:
         table = JdbcTable(output)
-        table.claim(owner)
+        table.mark(owner)
         return table.fingerprint
 
     same = claimed(to, OWNER)
@@ -81,7 +81,7 @@ def test_a_commit_survives_a_crash_whatever_the_default_of_the_role(monkeypatch:
         server.query("CREATE TABLE ours (n int, writer text)")
         server.query("CHECKPOINT")
         table = JdbcTable(ToJdbc(url=server.url, table="ours", user=server.user, password_env="DATABASE_PASSWORD"))
-        table.claim(OWNER)
+        table.mark(OWNER)
         parts = [planned(0), planned(3), planned(6)]
         assert [put(table.to, part) for part in parts] == [1, 1, 1]
         assert table.set_aside(identity_of(planned(9)), 3)
@@ -106,10 +106,10 @@ def test_a_stricter_setting_is_kept(to: ToJdbc, database: Postgres) -> None:
             database.query("ALTER ROLE tester RESET synchronous_commit")
 
 
-@pytest.mark.parametrize("claims", [True, False], ids=["start", "batch"])
+@pytest.mark.parametrize("marks", [True, False], ids=["start", "batch"])
 @pytest.mark.parametrize("partitioned", [True, False])
 def test_a_table_that_a_crash_empties_is_refused(
-    to: ToJdbc, database: Postgres, unique: str, partitioned: bool, claims: bool
+    to: ToJdbc, database: Postgres, unique: str, partitioned: bool, marks: bool
 ) -> None:
     """The ledger would still have its ranges."""
     table = JdbcTable(to)
@@ -118,12 +118,12 @@ def test_a_table_that_a_crash_empties_is_refused(
         database.query(f'CREATE TABLE "{unique}" (n int, writer text) PARTITION BY LIST (writer)')
         database.query(f'CREATE TABLE "{unique}-w" PARTITION OF "{unique}" FOR VALUES IN (\'w\')')
     logged = f"{unique}-w" if partitioned else unique
-    table.claim(OWNER)
+    table.mark(OWNER)
     database.query(f'ALTER TABLE "{logged}" SET UNLOGGED')
     with pytest.raises(NotOurs, match=f'table "{logged}" is not logged'), table.connect() as connection:
-        table.claim(OWNER) if claims else table.create(connection, {"n": "int"})
+        table.mark(OWNER) if marks else table.create(connection, {"n": "int"})
     database.query(f'ALTER TABLE "{logged}" SET LOGGED')
-    table.claim(OWNER)
+    table.mark(OWNER)
 
 
 def test_a_database_that_was_restored_takes_nothing_more(to: ToJdbc, database: Postgres, unique: str) -> None:
@@ -152,11 +152,11 @@ def test_an_unreachable_database_is_reported_in_one_line_without_the_password(
 ) -> None:
     monkeypatch.setenv("DATABASE_PASSWORD", "not-the-secret")
     with pytest.raises(OSError, match=r"^PostgreSQL: .*password authentication failed for user \"tester\"$") as caught:
-        JdbcTable(to).claim(OWNER)
+        JdbcTable(to).mark(OWNER)
     assert "not-the-secret" not in str(caught.value)
     missing = msgspec.structs.replace(to, password_env="NO_SUCH_VARIABLE")
     with pytest.raises(Exception, match="password_env: the environment has no such variable"):
-        JdbcTable(missing).claim(OWNER)
+        JdbcTable(missing).mark(OWNER)
 
 
 WRITER = """

@@ -77,7 +77,7 @@ async def test_what_was_fetched_while_a_topic_was_created_again_is_not_published
 ) -> None:
     connect = f"{zookeeper.connect}/{unique}"
     target = Target(tmp_path / "out")
-    target.claim(TargetOwner(cluster="c", group="g"))
+    target.mark(TargetOwner(cluster="c", group="g"))
     lease = TopicsLease(held(), registry(connect), lambda _: None)
     path = "/brokers/topics/t"
     async with session(connect) as connected:

@@ -41,7 +41,7 @@ EACH_BY_NIGHT = pytest.mark.parametrize(
 
 def delta(reach: Reach | ObjectStore) -> DeltaTarget:
     target = DeltaTarget(ToDelta(path=table_place(reach), store_options=reach.options))
-    target.claim(OWNER)
+    target.mark(OWNER)
     return target
 
 
@@ -63,7 +63,7 @@ def catalog_options(directory: Path, reach: Reach | ObjectStore) -> dict[str, st
 
 def iceberg(directory: Path, reach: Reach | ObjectStore) -> IcebergTarget:
     target = IcebergTarget(ToIceberg(table=TABLE, catalog_options=catalog_options(directory, reach)))
-    target.claim(OWNER)
+    target.mark(OWNER)
     return target
 
 

@@ -85,7 +85,7 @@ def put_by_a_task(data: RangeData, put: Put, driver: Path, by: str | None = None
 
 def target_in(store: ObjectStore) -> ObjectTarget:
     target = ObjectTarget(Place(store.uri("lake"), store.options))
-    target.claim(OWNER)
+    target.mark(OWNER)
     target.settle_layout("parquet", ())
     return target
 
@@ -148,7 +148,7 @@ def table_of(store: ObjectStore, tmp_path: Path, kind: str, by: str) -> DeltaTar
             **store.properties,
         }
         target = IcebergTarget(ToIceberg(table=TABLE, catalog_options=options, partition_by=(by,)))
-    target.claim(OWNER)
+    target.mark(OWNER)
     return target
 
 

@@ -27,7 +27,7 @@ from kzconsumer_files.target import Target
 from kzconsumer_files.writer import WriteResult
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
-from kzconsumer_spark.daemon.marked_destination import claimed_destination
+from kzconsumer_spark.daemon.marked_destination import destination_of
 from kzconsumer_spark.executors.accounts import NotWholeError
 from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
 from kzconsumer_spark.executors.published_batches import FEWEST_OFFSETS
@@ -125,7 +125,7 @@ async def test_nothing_is_published_before_all_is_accounted_for_and_recorded(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not if a task of two has not told what it read, nor if the plan cannot be stored, as after the partition is lost.
+    """Not if one of two tasks has not reported what it read, nor if the plan cannot be stored, as after a loss.
 
     The last attempt is the control: neither is in its way.
     """
@@ -138,7 +138,7 @@ async def test_nothing_is_published_before_all_is_accounted_for_and_recorded(
     of_both = batch_range(unique, 0, 0, 3), batch_range(unique, 1, 0, 2)
     parts = [msgspec.structs.replace(part, incarnation=incarnation) for part in of_both]
     to = ToFiles(path=str(tmp_path / "out"))
-    claimed_destination(to).claim(TargetOwner(cluster="c", group="g"))
+    destination_of(to).mark(TargetOwner(cluster="c", group="g"))
     target = Target(tmp_path / "out")
     known = KafkaRegistry(kafka(cluster))
     recorded: list[list[int]] = []

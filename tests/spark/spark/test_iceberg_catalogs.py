@@ -39,7 +39,7 @@ SERVERS: dict[str, Callable[[Path], AbstractContextManager[Options]]] = {"rest":
 
 def claimed(options: Options, table: str) -> IcebergTarget:
     target = IcebergTarget(ToIceberg(table=table, catalog_options=options))
-    target.claim(OWNER)
+    target.mark(OWNER)
     return target
 
 

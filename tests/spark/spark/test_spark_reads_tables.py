@@ -87,7 +87,7 @@ def test_rows_before_and_after_its_maintenance(
         options = metastore if kind == "hive" else in_file
         to = ToIceberg(catalog=kind, table="shop.evens", catalog_options=options, partition_by=by)
     target: Any = DeltaTarget(to) if isinstance(to, ToDelta) else IcebergTarget(to)
-    target.claim(OWNER)
+    target.mark(OWNER)
     ranges = batch(tmp_path / "records")
 
     def write(number: int) -> WriteResult:

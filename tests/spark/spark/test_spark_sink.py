@@ -409,7 +409,7 @@ async def test_a_function_is_called_as_by_foreach_batch(
 
 def _publish_without_spark(path: Path, texts: list[str]) -> None:
     target = Target(path)
-    target.claim(TargetOwner(cluster="c", group="g"))
+    target.mark(TargetOwner(cluster="c", group="g"))
     scratch = target.attempts / "dead" / "1"
     scratch.mkdir(parents=True)
     pq.write_table(pa.table({"text": ["never published"]}), scratch / "left-behind.parquet")

@@ -25,7 +25,7 @@ from kzconsumer_files.parquet import ParquetSink
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark import GroupSource
-from kzconsumer_spark.daemon.marked_destination import claimed_destination
+from kzconsumer_spark.daemon.marked_destination import destination_of
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
@@ -87,8 +87,8 @@ def batch(session: SparkSession, directory: Path, records: int) -> SparkBatch:
 
 
 def destination(session: SparkSession, to: To, shaping: Rows) -> Any:
-    side = claimed_destination(to)
-    side.claim(TargetOwner(cluster="c", group="g"))
+    side = destination_of(to)
+    side.mark(TargetOwner(cluster="c", group="g"))
     match side.to:
         case ToFiles() as files:
             return FilesDestination(session, files, LEASE, shaping)
@@ -315,8 +315,8 @@ def test_raw_records_with_huge_headers_and_tombstones(spark: SparkSession, tmp_p
     records = [record(0, value=None), record(1, key=None, value=b"", headers=headers), record(2, headers=one)]
     frame, ranges = placed_frame(spark, tmp_path / "records", range_data("t", 0, 0, 3, records))
     out = tmp_path / "out"
-    to = claimed_destination(ToFiles(path=str(out)))
-    to.claim(TargetOwner(cluster="c", group="g"))
+    to = destination_of(ToFiles(path=str(out)))
+    to.mark(TargetOwner(cluster="c", group="g"))
     assert FilesDestination(spark, to.to, LEASE).write(SparkBatch(1, frame, ranges))[0] == 3  # type: ignore[arg-type]
     rows = sorted(ds.dataset(out).to_table().to_pylist(), key=lambda row: row["offset"])
     assert [(row["key"], row["value"]) for row in rows] == [(b"k0", None), (None, b""), (b"k2", b"v2")]

@@ -23,7 +23,7 @@ LARGEST_EPOCH: Final = 2**31 - 1
 
 @dataclass
 class Cached:
-    """A partition of a session, and what the client was told last: it hears of it again if that changes."""
+    """A partition of a session, and what the last answer that had it said: it is in the next answer if that changes."""
 
     asked: FetchedFrom
     high_watermark: int = -1

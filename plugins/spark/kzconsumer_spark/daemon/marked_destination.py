@@ -52,7 +52,7 @@ _log = get_logger("kzconsumer.spark")
 
 
 class MarkedDestination(Protocol):
-    """All calls block. `to`, which goes to the worker, and `fingerprint` are valid once `claim` has returned."""
+    """All calls block. `to`, which goes to the worker, and `fingerprint` are valid once `mark` has returned."""
 
     @property
     def to(self) -> To: ...
@@ -67,12 +67,12 @@ class MarkedDestination(Protocol):
         """Whether it has a ledger of all published ranges."""
         ...
 
-    def claim(self, owner: TargetOwner) -> None:
+    def mark(self, owner: TargetOwner) -> None:
         """Make the destination if need be, and record its owner. Raises NotOurs, OSError."""
         ...
 
     def find(self, owner: TargetOwner) -> None:
-        """As `claim`, but nothing is made. Raises NotOurs, also if there is no destination; OSError."""
+        """As `mark`, but nothing is made. Raises NotOurs, also if there is no destination; OSError."""
         ...
 
     def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
@@ -104,7 +104,7 @@ def require_usable(to: To, conf: Mapping[str, str]) -> None:
             require_driver(conf)
 
 
-def claimed_destination(to: To) -> MarkedDestination:
+def destination_of(to: To) -> MarkedDestination:
     match to:
         case ToFiles():
             return Files(to)
@@ -124,10 +124,10 @@ def claimed_destination(to: To) -> MarkedDestination:
             return Functions(to)
 
 
-def claim(destination: MarkedDestination, owner: TargetOwner) -> None:
+def mark(destination: MarkedDestination, owner: TargetOwner) -> None:
     """Raises ConfigError if that is not possible, SinkError if a store does not answer."""
     try:
-        destination.claim(owner)
+        destination.mark(owner)
     except NotOurs as error:
         raise ConfigError([f"{WHERE}: {error}"]) from error
     except StoreUnavailable as error:
@@ -180,7 +180,7 @@ class Functions:
     def fingerprint(self) -> str:
         return fingerprint("function", self.to.function) if self._planned else ""
 
-    def claim(self, owner: TargetOwner) -> None:
+    def mark(self, owner: TargetOwner) -> None:
         return None
 
     def find(self, owner: TargetOwner) -> None:

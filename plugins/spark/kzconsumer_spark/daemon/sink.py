@@ -41,9 +41,9 @@ from kzconsumer_spark.daemon.corrupt_batches import CorruptBatches
 from kzconsumer_spark.daemon.marked_destination import (
     MarkedDestination,
     answer,
-    claim,
-    claimed_destination,
     described,
+    destination_of,
+    mark,
     require_usable,
 )
 from kzconsumer_spark.daemon.requirements import make_scratch, require_conf
@@ -102,7 +102,7 @@ class SparkSink:
         except ValueError as error:
             faults.append(f"{WHERE} {error}")
         try:
-            destination = claimed_destination(self._options.to)
+            destination = destination_of(self._options.to)
         except ConfigError as error:
             raise ConfigError([*faults, *error.faults]) from error
         if faults:
@@ -309,7 +309,7 @@ class SparkSink:
         )
 
     def _prepare(self) -> PrivateDirectory:
-        claim(self._destination, self._owner)
+        mark(self._destination, self._owner)
         return make_scratch(self._options)
 
 

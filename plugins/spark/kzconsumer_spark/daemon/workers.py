@@ -31,7 +31,7 @@ from kzconsumer_spark.pipe.messages import (
     Event,
     Failed,
     LeaseRenewal,
-    Progress,
+    QueryProgress,
     Ready,
     StartWorker,
     StopWorker,
@@ -68,7 +68,7 @@ class WorkerProcess:
         self._events = BufferedByteReceiveStream(process.stdout)
         self._arrived, self._answers = anyio.create_memory_object_stream[Event](math.inf)
         self.ready = Ready(application="")
-        self.progress: Progress | None = None
+        self.progress: QueryProgress | None = None
         """Spark's report of its last batch."""
 
     @property
@@ -117,18 +117,18 @@ class WorkerProcess:
         await self.send(LeaseRenewal(finite(safe_until)))
 
     async def receive(self) -> Event:
-        """The next event but Progress. Raises WorkerDied when there will be none."""
+        """The next event but QueryProgress. Raises WorkerDied when there will be none."""
         try:
             return await self._answers.receive()
         except anyio.EndOfStream as error:
             raise WorkerDied("the Spark worker process died") from error
 
     async def _read_events(self) -> None:
-        """Until the worker ends; Progress comes at any time, also if no caller waits for an event."""
+        """Until the worker ends; QueryProgress comes at any time, also if no caller waits for an event."""
         with self._arrived, contextlib.suppress(*_NO_MORE):
             while True:
                 event = decode_event(await self._events.receive_until(b"\n", _MAX_LINE))
-                if isinstance(event, Progress):
+                if isinstance(event, QueryProgress):
                     self.progress = event
                 else:
                     self._arrived.send_nowait(event)

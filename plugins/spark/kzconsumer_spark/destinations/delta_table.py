@@ -48,7 +48,7 @@ _EMPTY: Final = "empty"
 _Range = TypeVar("_Range", bound=AnyRange)
 
 
-class _Addition(NamedTuple):
+class _DeltaAddition(NamedTuple):
     part: RecordRange
     entry: LedgerEntry
     files: tuple[AddedFile, ...]
@@ -69,7 +69,7 @@ class DeltaTarget:
 
     @property
     def to(self) -> ToDelta:
-        """With the scope once `claim` or `find` has returned."""
+        """With the scope once `mark` or `find` has returned."""
         return self._to
 
     @property
@@ -77,7 +77,7 @@ class DeltaTarget:
         """Contains the id in the directory, not its path: members may mount it under different names."""
         return fingerprint("delta", self._id, self._to.partition_by)
 
-    def claim(self, owner: TargetOwner) -> None:
+    def mark(self, owner: TargetOwner) -> None:
         """Make the directory, if need be, and mark it. The table is made with the first rows, whose columns it has.
 
         Raises NotOurs for a directory with other content, or a table that requires more of writers than we do.
@@ -214,7 +214,7 @@ class DeltaTarget:
         """Those that the table consists of now. Raises OSError."""
         return self._log.files(table)
 
-    def _moved(self, staged: StagedRange, attempt: str) -> _Addition:
+    def _moved(self, staged: StagedRange, attempt: str) -> _DeltaAddition:
         """Move the files of a range into the table's directory, under unique names, unless tasks have put them."""
         files = []
         for number, (file, name) in enumerate(staged.files):
@@ -223,7 +223,7 @@ class DeltaTarget:
             files.append(AddedFile(final, here, partition_values(name)))
         names = tuple(file.name for file in files)
         entry = ledger_entry(staged.part, staged.rows, staged.quarantined, names, attempt)
-        return _Addition(staged.part, entry, tuple(files))
+        return _DeltaAddition(staged.part, entry, tuple(files))
 
     def _positions(self, table: DeltaTable | None) -> Positions:
         """Of the table, as it is whenever it is asked."""

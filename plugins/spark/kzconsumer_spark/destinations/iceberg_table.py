@@ -41,7 +41,7 @@ _TRIES: Final = 100
 _Range = TypeVar("_Range", bound=AnyRange)
 
 
-class _Addition(NamedTuple):
+class _IcebergAddition(NamedTuple):
     part: RecordRange
     entry: LedgerEntry
     files: tuple[TableFile, ...]
@@ -59,7 +59,7 @@ class IcebergTarget:
 
     @property
     def to(self) -> ToIceberg:
-        """With the scope once `claim` or `find` has returned."""
+        """With the scope once `mark` or `find` has returned."""
         return self._to
 
     @property
@@ -67,7 +67,7 @@ class IcebergTarget:
         """Contains the table's UUID, not its name: members may name catalogs differently."""
         return fingerprint("iceberg", self._id, self._to.partition_by)
 
-    def claim(self, owner: TargetOwner) -> None:
+    def mark(self, owner: TargetOwner) -> None:
         """Make the namespace and the table, if need be. Raises NotOurs for a table that cannot be written to."""
         table = self._log.make()
         if not is_local(table.location()):
@@ -184,7 +184,7 @@ class IcebergTarget:
         """Those that the table consists of now. Raises OSError."""
         return self._log.files(table)
 
-    def _moved(self, table: Table, staged: Sequence[StagedRange], attempt: str) -> list[_Addition]:
+    def _moved(self, table: Table, staged: Sequence[StagedRange], attempt: str) -> list[_IcebergAddition]:
         """Move files of ranges to the table's, under unique names, unless tasks have put them there."""
         data = _data(table)
         if is_local(data):
@@ -200,7 +200,7 @@ class IcebergTarget:
                 files.append(self._log.add(table, file, final))
             names = tuple(file.name for file in files)
             entry = ledger_entry(each.part, each.rows, each.quarantined, names, attempt)
-            additions.append(_Addition(each.part, entry, tuple(files)))
+            additions.append(_IcebergAddition(each.part, entry, tuple(files)))
         if is_local(data):
             sync_directory(local(data))
         return additions

@@ -76,7 +76,7 @@ class JdbcTable:
 
     @property
     def to(self) -> ToJdbc:
-        """With the id that `claim` has found."""
+        """With the id that `mark` has found."""
         return self._to
 
     @property
@@ -88,7 +88,7 @@ class JdbcTable:
         """Raises OSError, ConfigError."""
         return connect(self._to)
 
-    def claim(self, owner: TargetOwner) -> None:
+    def mark(self, owner: TargetOwner) -> None:
         """Make the ledger if there is none, and find or make the id of this group's ranges in it."""
         ours = owner.cluster, owner.group, owner.sink
         with self.connect() as connection, database_errors(), connection.transaction():

@@ -150,7 +150,7 @@ class ToIceberg(msgspec.Struct, frozen=True, kw_only=True, tag="iceberg"):
 class ToJdbc(msgspec.Struct, frozen=True, kw_only=True, tag="jdbc"):
     """Insert ranges into a table. It says where the password is, never the password itself.
 
-    `owner_id` is the group's in the table's ledger, once the daemon has claimed it.
+    `owner_id` is the group's in the table's ledger, once the daemon has marked it.
     """
 
     url: str
@@ -236,7 +236,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     stages: Mapping[str, float] = {}
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
+class QueryProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
     """What Spark reports of the last batch of its query, as `StreamingQuery.lastProgress`. Needs no answer."""
 
     query: str | None
@@ -298,7 +298,7 @@ class RangesRead(msgspec.Struct, frozen=True, kw_only=True, tag="read"):
     contents: tuple[Contents | None, ...]
 
 
-Event: TypeAlias = Ready | Progress | Done | Failed | StepDone | RangesRead
+Event: TypeAlias = Ready | QueryProgress | Done | Failed | StepDone | RangesRead
 
 _commands: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 _events: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

@@ -39,7 +39,7 @@ from kzconsumer_spark.executors.fetching import (
     rejected_in,
 )
 from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
-from kzconsumer_spark.pipe.messages import BatchRange, Done, Failed, Progress, RunBatch
+from kzconsumer_spark.pipe.messages import BatchRange, Done, Failed, QueryProgress, RunBatch
 from kzconsumer_spark.pipe.spark_settings import location
 from kzconsumer_spark.ranges.batch import SCHEMA, SparkBatch
 from kzconsumer_spark.worker.range_stream import RangeStream
@@ -206,7 +206,7 @@ class ProgressReports(StreamingQueryListener):
     time, since at the end of each map Java looks for classes that it does not have.
     """
 
-    def __init__(self, report: Callable[[Progress], None], warm_up: str) -> None:
+    def __init__(self, report: Callable[[QueryProgress], None], warm_up: str) -> None:
         """`warm_up`: the run whose first batch has no records of ours."""
         self._report = report
         self._warm_up = warm_up
@@ -246,8 +246,8 @@ class _Report(msgspec.Struct, rename="camel"):
     input_rows_per_second: float = 0.0
     processed_rows_per_second: float = 0.0
 
-    def as_message(self) -> Progress:
-        return Progress(
+    def as_message(self) -> QueryProgress:
+        return QueryProgress(
             query=self.name,
             run=self.run_id,
             batch_id=self.batch_id,

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from kzconsumer.errors import ConfigError
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.records.contents import Contents
+from kzconsumer.sinks.interface import StepNotRecordedError
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.object_store import Put
 from kzconsumer_files.object_target import ObjectTarget
@@ -186,11 +187,8 @@ class TableDestination(Generic[_Table]):
 
 # The steps of the current batch in the worker, and what executors have read of it, which the daemon records.
 #
-# The daemon answers each request. If it ends, the worker ends with it.
-
-
-class StepNotRecordedError(RuntimeError):
-    """The batch must fail: its next attempt, or a replay, does it again."""
+# The daemon answers each request. If it ends, the worker ends with it. If a step is not recorded, the batch must fail:
+# its next attempt, or a replay, does the step again.
 
 
 class StepRecorder:
