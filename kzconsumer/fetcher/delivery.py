@@ -24,7 +24,7 @@ from kzconsumer.counters import Counters
 from kzconsumer.durable_files import create_same
 from kzconsumer.errors import ConnectionLostError, KzConsumerError, ProtocolError
 from kzconsumer.fetcher.fetch_state import FetchState
-from kzconsumer.fetcher.reading import FetchForm, Jump, NoJump, Unusable, jump, without_way
+from kzconsumer.fetcher.reading import FetchForm, Jump, NoJump, Unusable, jump, larger, unusable_batch, without_way
 from kzconsumer.file_names import named_after
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker
@@ -197,7 +197,10 @@ class Delivery:
             del arrived[0]  # before it is queued: what is queued must not be taken back
             served.append(state)
             self._queue(arrival, decoded)
-            if (found := self._unusable(arrival, decoded)) is not None:
+            found = unusable_batch(state.topic_partition, start, state.max_bytes, decoded, self._settings)
+            if found is None and decoded.incomplete:
+                self._grow(state)
+            elif found is not None:
                 if found.cut_off or not state.count_attempt(ATTEMPTS_AT_A_BATCH):
                     unusable.append((arrival, found))
                 else:
@@ -236,26 +239,11 @@ class Delivery:
                 break
         return decoded
 
-    def _unusable(self, arrival: Arrival, decoded: Decoded) -> Unusable | None:
-        """The batch at which decoding stopped, unless it was cut short and may be fetched with more bytes."""
-        partition, corrupt = arrival.state.topic_partition, decoded.corrupt
-        if corrupt is not None:
-            return Unusable(partition, corrupt.offset, corrupt.position, corrupt.reason)
-        if decoded.incomplete and not self._grow(arrival.state):
-            reason = f"is larger than largest_batch = {self._settings.largest_batch} bytes of the table [fetch]"
-            return Unusable(partition, arrival.start, 0, reason, cut_off=True)
-        return None
-
     def _grow(self, state: FetchState) -> bool:
-        """Brokers before 0.10.1 cut a batch larger than the fetch size short: ask for more, up to a limit.
-
-        A batch that is cut off behind others is normal. A response without a whole one means that the size is too
-        small.
-        """
-        if state.max_bytes >= self._settings.largest_batch:
-            return False
-        state.max_bytes = min(state.max_bytes * 2, self._settings.largest_batch)
-        return True
+        """Ask for more from now on; False if that is not allowed."""
+        size = larger(state.max_bytes, self._settings)
+        state.max_bytes = size or state.max_bytes
+        return size is not None
 
     async def _skip(self, arrival: Arrival, found: Unusable) -> bool:
         """Go on behind a batch that cannot be used, if the policy and its framing allow it; else the stream fails."""

@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 
 from kzconsumer.brokers.protocol.error_codes import broker_error
 from kzconsumer.brokers.protocol.log_reads import EpochEnd, FetchedPartition, FetchPosition
-from kzconsumer.errors import ConnectionLostError, CorruptRecordError, KzConsumerError, OffsetLostError
-from kzconsumer.fetcher.reading import EmptyAnswers, FetchOutcome, Unusable, judge, readable_end
+from kzconsumer.errors import ConnectionLostError, KzConsumerError, OffsetLostError
+from kzconsumer.fetcher.reading import EmptyAnswers, FetchOutcome, judge, larger, readable_end, unusable_batch
 from kzconsumer.model import OffsetRange
 from kzconsumer.records.decode import Decoded
 from kzconsumer.records.forms import NO_RECORDS, Records
@@ -102,10 +102,12 @@ class RangeAccount:
         self._empty.reset()
         self._wait_for(Waiting.RECORDS, time)
         self._say("the answers end before them", time)
-        if decoded.corrupt is not None and decoded.corrupt.offset < self.until and not decoded.records:
-            raise CorruptRecordError(self.topic_partition, decoded.corrupt.offset, decoded.corrupt.reason)
+        found = unusable_batch(self.topic_partition, self.first, self._size, decoded, self._settings)
+        if found is not None and found.offset < self.until and not decoded.records:
+            raise found.error
         if decoded.incomplete:
-            self._grow()
+            self._cut = True
+            self._size = larger(self._size, self._settings) or self._size
         if decoded.next_offset <= self.first:
             return NO_RECORDS
         records = decoded.records.below(self.until)
@@ -191,15 +193,6 @@ class RangeAccount:
         self._reason = ConnectionLostError(
             f"{self.topic_partition}: offsets {self.first} to {self.until}: {what}; {waited}"
         )
-
-    def _grow(self) -> None:
-        """Brokers before 0.10.1 cut a batch larger than the fetch size short: ask for more, up to a limit."""
-        most = self._settings.largest_batch
-        if self._size >= most:
-            reason = f"is larger than largest_batch = {most} bytes of the table [fetch]"
-            raise Unusable(self.topic_partition, self.first, 0, reason, cut_off=True).error
-        self._cut = True
-        self._size = min(self._size * 2, most)
 
     def _size_of_rest(self, received: int, next_offset: int) -> int:
         """How many bytes to ask for next: what the rest is likely to take, within limits; each request costs 1 ms."""

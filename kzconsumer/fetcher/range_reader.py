@@ -48,7 +48,7 @@ from kzconsumer.errors import (
 from kzconsumer.fetcher.delivery import ATTEMPTS_AT_A_BATCH, CorruptPolicy
 from kzconsumer.fetcher.fetch_state import RateLimit
 from kzconsumer.fetcher.range_account import Question, RangeAccount, questions
-from kzconsumer.fetcher.reading import FetchOutcome, Unusable, decoding, differs, judge, without_way
+from kzconsumer.fetcher.reading import FetchOutcome, decoding, differs, judge, larger, unusable_batch, without_way
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.records.forms import Records
 from kzconsumer.registry.cluster import LIMIT, ClusterView, broker_pool, open_session, unreachable
@@ -270,27 +270,19 @@ class RangeReader:
             decoded = await to_thread.run_sync(self._decode, part, at) if part.records else None
             if decoded is None or decoded.records or (decoded.corrupt is None and not decoded.incomplete):
                 break
-            largest = size >= self._fetch.largest_batch
-            if (corrupt := decoded.corrupt) is not None:
-                found = Unusable(partition, corrupt.offset, corrupt.position, corrupt.reason)
-                attempts += 1
-                if attempts < ATTEMPTS_AT_A_BATCH:
-                    await anyio.sleep(PAUSE)
-                    continue
-            elif largest:
-                reason = f"is larger than largest_batch = {self._fetch.largest_batch} bytes of the table [fetch]"
-                found = Unusable(partition, at, 0, reason, cut_off=True)
-            else:
-                size = min(size * 2, self._fetch.largest_batch)
+            if decoded.corrupt is not None and (attempts := attempts + 1) < ATTEMPTS_AT_A_BATCH:
+                await anyio.sleep(PAUSE)
                 continue
-            leads_on = partial(self._leads_on, partition, part.high_watermark)
-            way = await policy.way_over(found, part.records, part.high_watermark, leads_on)
-            if way is not None:
-                at, size, attempts = way, self._fetch.max_bytes, 0
-            elif largest:
-                raise without_way(found)
-            else:
-                size = min(size * 2, self._fetch.largest_batch)
+            found = unusable_batch(partition, at, size, decoded, self._fetch)
+            if found is not None:
+                leads_on = partial(self._leads_on, partition, part.high_watermark)
+                way = await policy.way_over(found, part.records, part.high_watermark, leads_on)
+                if way is not None:
+                    at, size, attempts = way, self._fetch.max_bytes, 0
+                    continue
+                if larger(size, self._fetch) is None:
+                    raise without_way(found)
+            size = larger(size, self._fetch) or size
         return min(at, span.until)
 
     async def _leads_on(self, partition: TopicPartition, end: int, offset: int) -> bool:

@@ -255,6 +255,26 @@ class Unusable(NamedTuple):
         return CorruptRecordError(self.topic_partition, self.offset, self.reason)
 
 
+def unusable_batch(
+    partition: TopicPartition, asked: int, size: int, decoded: Decoded, settings: FetchSettings
+) -> Unusable | None:
+    """The batch at which decoding stopped, if more bytes than `size` would not help. `asked`: the offset."""
+    if (corrupt := decoded.corrupt) is not None:
+        return Unusable(partition, corrupt.offset, corrupt.position, corrupt.reason)
+    if decoded.incomplete and larger(size, settings) is None:
+        reason = f"is larger than largest_batch = {settings.largest_batch} bytes of the table [fetch]"
+        return Unusable(partition, asked, 0, reason, cut_off=True)
+    return None
+
+
+def larger(size: int, settings: FetchSettings) -> int | None:
+    """How many bytes to ask for instead of `size`, which hold no whole batch; None if that is the most.
+
+    Brokers before 0.10.1 cut a batch larger than the fetch size short. One that is cut off behind others is normal.
+    """
+    return min(size * 2, settings.largest_batch) if size < settings.largest_batch else None
+
+
 class Jump(NamedTuple):
     """The way over the batch: the next offset to ask for, and the batch's first byte and that after its last."""
 
