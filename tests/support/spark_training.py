@@ -12,7 +12,7 @@ from pathlib import Path
 from kzconsumer.model import Broker
 from kzconsumer.settings.settings import Settings
 from kzconsumer_files.names import TargetOwner
-from kzconsumer_spark.daemon.marked_destination import destination_of
+from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
 from kzconsumer_spark.pipe.messages import Kafka, ToFiles
 from kzconsumer_spark.ranges.batch import SparkBatch, WorkerLease
@@ -41,7 +41,7 @@ def train(scratch: Path) -> None:
         warm_up(query)
         query.stop()
         assert isinstance(start.destination, ToFiles)
-        destination_of(start.destination).mark(owner)
+        destination_for(start.destination).mark(owner)
         files = FilesDestination(session, start.destination, WorkerLease(math.inf))
         files.write(SparkBatch(1, *placed_frame(session, scratch / "records", range_data("t", 0, 0, 100))))
         files.close()

@@ -32,7 +32,7 @@ from kzconsumer_files.names import NotOurs, TargetOwner, range_names
 from kzconsumer_files.publication import SetAside
 from kzconsumer_files.target import Target
 from kzconsumer_spark.destinations.delta_log import statistics
-from kzconsumer_spark.destinations.delta_table import DeltaTarget, held
+from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.pipe.messages import ToDelta
 from kzconsumer_spark.ranges.history import Overtaken
 from tests.support.copied import copied
@@ -190,7 +190,7 @@ def test_a_range_set_aside_is_not_published_by_a_late_writer(writer: Writer[Delt
     assert claimed(out).set_aside(aside.identity, 10)
     assert not claimed(out).set_aside(other.identity, 2)
     assert writer.publish(writer.stage(range_data("t", 0, 10, 12))) == 1
-    found = held(writer.target.to, True)
+    found = writer.target.held(True)
     assert [each.identity[1::4] for each in found.ranges] == [(1, 3), (1, 5), (0, 12)]
     assert found.leftovers == ("t-0[0..10) was set aside by a member that could not write it: it is never written",)
 
@@ -255,7 +255,7 @@ def test_ranges_without_records_are_known_too(writer: Writer[DeltaTarget], out: 
     assert writer.publish(writer.stage(empty, range_data("t", 1, 0, 2))) == 2
     assert writer.target.has([empty.identity]) == [empty.identity]
     assert rows(out) == offsets(1, 0, 2) + offsets(2, 0, 2)
-    counted = [(each.identity.partition, each.records_in, each.rows) for each in held(writer.target.to, True).ranges]
+    counted = [(each.identity.partition, each.records_in, each.rows) for each in writer.target.held(True).ranges]
     assert sorted(counted) == [(0, 0, 0), (1, 2, 2), (2, 2, 2)]
 
 
@@ -263,7 +263,7 @@ def test_table_maintenance_forgets_no_range(writer: Writer[DeltaTarget], out: Pa
     """OPTIMIZE, VACUUM, a checkpoint, and the removal of earlier log entries."""
     for first in range(0, 50, 10):
         writer.publish(writer.stage(range_data("t", 0, first, first + 10)))
-    found = held(writer.target.to, True)
+    found = writer.target.held(True)
     assert [(each.identity[4:], each.records_out, each.rows) for each in found.ranges] == [
         ((first, first + 10), 10, 10) for first in range(0, 50, 10)
     ]
@@ -271,8 +271,8 @@ def test_table_maintenance_forgets_no_range(writer: Writer[DeltaTarget], out: Pa
     table.optimize.compact()
     table.vacuum(0, dry_run=False, enforce_retention_duration=False)
     assert len(list(out.glob("*.parquet"))) == 1
-    assert {each.rows for each in held(writer.target.to, True).ranges} == {None}
-    assert held(writer.target.to, True).leftovers == (
+    assert {each.rows for each in writer.target.held(True).ranges} == {None}
+    assert writer.target.held(True).leftovers == (
         "files of 5 ranges are no longer the table's (compaction, say): their rows are not counted",
     )
     table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 seconds"})
@@ -280,10 +280,10 @@ def test_table_maintenance_forgets_no_range(writer: Writer[DeltaTarget], out: Pa
     table.cleanup_metadata()
     ours = [RangeIdentity("t", 0, 0x2A, 0, first, first + 10) for first in range(0, 60, 10)]
     assert claimed(out).has(ours) == ours[:-1]
-    assert "the table's log begins at version" in held(writer.target.to, True).leftovers[0]
+    assert "the table's log begins at version" in writer.target.held(True).leftovers[0]
     assert writer.publish(writer.stage(range_data("t", 0, 50, 60), range_data("t", 1, 0, 5))) == 2
     assert rows(out) == offsets(0, 0, 60) + offsets(1, 0, 5)
-    assert len(held(writer.target.to, True).ranges) == 2
+    assert len(writer.target.held(True).ranges) == 2
 
 
 def test_a_missing_file_is_reported(writer: Writer[DeltaTarget], out: Path) -> None:
@@ -291,10 +291,10 @@ def test_a_missing_file_is_reported(writer: Writer[DeltaTarget], out: Path) -> N
     lost, cut = sorted(out.glob("*.parquet"))
     lost.unlink()
     cut.write_bytes(cut.read_bytes()[:-1])
-    (gone, damaged) = held(writer.target.to, True).ranges
+    (gone, damaged) = writer.target.held(True).ranges
     assert (gone.faults, gone.rows) == ((f"{lost.name} is gone",), None)
     assert damaged.faults[0].startswith(f"{cut.name} cannot be read: ")
-    assert not any(each.faults for each in held(writer.target.to, False).ranges)
+    assert not any(each.faults for each in writer.target.held(False).ranges)
 
 
 def test_groups_share_a_table_with_separate_offsets(writer: Writer[DeltaTarget], out: Path, tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_groups_share_a_table_with_separate_offsets(writer: Writer[DeltaTarget],
     for each in (writer, other):
         assert each.publish(each.stage(range_data("t", 0, 0, 5))) == 1
     assert rows(out) == sorted(offsets(0, 0, 5) * 2)
-    assert len(held(writer.target.to, True).ranges) == 1
+    assert len(writer.target.held(True).ranges) == 1
     assert other.target.fingerprint == writer.target.fingerprint != claimed(tmp_path / "elsewhere").fingerprint
 
 

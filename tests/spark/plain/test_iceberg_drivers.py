@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.errors import ConfigError
-from kzconsumer_spark.daemon.marked_destination import require_usable
 from kzconsumer_spark.destinations import iceberg_log
-from kzconsumer_spark.destinations.iceberg_log import SUPPORTED
+from kzconsumer_spark.destinations.iceberg_log import SUPPORTED, require_drivers
 from kzconsumer_spark.pipe.messages import ToIceberg
 
 SQLITE = {"type": "sql", "uri": "sqlite:////lake.db"}
@@ -37,10 +36,10 @@ def test_a_missing_package_is_a_fault_of_the_settings(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else object())
     to = ToIceberg(table="lake.orders", catalog="lake", catalog_options=options)
     if fault is None:
-        require_usable(to, {})
+        require_drivers(to)
         return
     with pytest.raises(ConfigError) as caught:
-        require_usable(to, {})
+        require_drivers(to)
     assert str(caught.value).startswith("[sink.options] catalog: lake, of type ")
     assert str(caught.value).endswith(fault)
 
@@ -63,7 +62,7 @@ def test_a_catalog_that_is_not_configured_or_not_supported(
 ) -> None:
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     with pytest.raises(ConfigError) as caught:
-        require_usable(ToIceberg(table="lake.orders", catalog="a-b", catalog_options=options), {})
+        require_drivers(ToIceberg(table="lake.orders", catalog="a-b", catalog_options=options))
     assert str(caught.value).startswith(f"[sink.options] catalog: {fault}")
 
 

@@ -28,9 +28,9 @@ from kzconsumer.sinks.interface import RangeData, Sink
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs, TargetOwner, range_names
 from kzconsumer_files.publication import SetAside, StagedRange
-from kzconsumer_spark.daemon.marked_destination import destination_of, mark
+from kzconsumer_spark.daemon.marked_destination import destination_for, mark
 from kzconsumer_spark.destinations.iceberg_log import IcebergLog, _first_line, local
-from kzconsumer_spark.destinations.iceberg_table import IcebergTarget, held
+from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.pipe.messages import ToIceberg
 from kzconsumer_spark.ranges.history import Overtaken
 from tests.support.batch_ranges import batch_range
@@ -172,7 +172,7 @@ def test_a_range_set_aside_is_not_published_by_a_late_writer(writer: Writer[Iceb
     assert claimed(tmp_path).set_aside(aside.identity, 10)
     assert not claimed(tmp_path).set_aside(other.identity, 2)
     assert writer.publish(writer.stage(range_data("t", 0, 10, 12))) == 1
-    found = held(writer.target.to, True)
+    found = writer.target.held(True)
     assert sorted(each.identity[1::4] for each in found.ranges) == [(0, 12), (1, 5)]
     assert found.leftovers == ("t-0[0..10) was set aside by a member that could not write it: it is never written",)
 
@@ -197,7 +197,7 @@ def test_ranges_without_records_are_known_too(writer: Writer[IcebergTarget], tmp
     assert writer.target.has([empty.identity]) == [empty.identity]
     assert writer.publish(writer.stage(empty, range_data("t", 1, 0, 2))) == 1
     assert rows(tmp_path) == offsets(1, 0, 2)
-    counted = [(each.identity.partition, each.records_in, each.rows) for each in held(writer.target.to, True).ranges]
+    counted = [(each.identity.partition, each.records_in, each.rows) for each in writer.target.held(True).ranges]
     assert sorted(counted) == [(0, 0, 0), (1, 2, 2)]
 
 
@@ -318,7 +318,7 @@ def test_a_warehouse_may_have_any_path(tmp_path: Path) -> None:
         writer = Writer(target, place / "scratch")
         assert writer.publish(writer.stage(range_data("t", 0, 0, 2))) == 1
         assert load_catalog("default", **given).load_table(TABLE).scan().to_arrow().num_rows == 2
-        assert [each.rows for each in held(target.to, True).ranges] == [2]
+        assert [each.rows for each in target.held(True).ranges] == [2]
 
 
 def test_a_table_that_is_partitioned_otherwise_or_elsewhere_is_refused(
@@ -347,7 +347,7 @@ def test_hive_without_its_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -
     to = ToIceberg(table=TABLE, catalog_options={"type": "hive", "uri": "thrift://127.0.0.1:1"})
     said = "Iceberg table lake.orders: Apache Hive support not installed: pip install 'pyiceberg[hive]'"
     with pytest.raises(ConfigError, match=f"^{re.escape(f'[sink.options]: {said}')}$"):
-        mark(destination_of(to), OWNER)
+        mark(destination_for(to), OWNER)
 
 
 def test_maintenance_forgets_no_range(writer: Writer[IcebergTarget], tmp_path: Path) -> None:
@@ -364,7 +364,7 @@ def test_maintenance_forgets_no_range(writer: Writer[IcebergTarget], tmp_path: P
     assert writer.publish(writer.stage(range_data("t", 0, 20, 30))) == 0
     assert writer.publish(writer.stage(range_data("t", 0, 30, 40))) == 1
     assert rows(tmp_path) == offsets(0, 0, 40)
-    found = held(writer.target.to, True)
+    found = writer.target.held(True)
     assert [(each.identity.until, each.rows) for each in found.ranges] == [(40, 10)]
     assert found.leftovers == (
         "the table's first snapshots may have expired: ranges that were committed in them are not looked at",
@@ -376,7 +376,7 @@ def test_groups_share_a_table_with_separate_offsets(writer: Writer[IcebergTarget
     for each in (writer, other):
         assert each.publish(each.stage(range_data("t", 0, 0, 10))) == 1
     assert rows(tmp_path) == sorted(offsets(0, 0, 10) * 2)
-    assert len(held(writer.target.to, False).ranges) == 1
+    assert len(writer.target.held(False).ranges) == 1
 
 
 def metadata_of(target: IcebergTarget) -> list[Path]:

@@ -15,9 +15,7 @@ from kzconsumer.sinks.interface import Sink
 from kzconsumer_files.names import NotOurs
 from kzconsumer_files.publication import SetAside
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
-from kzconsumer_spark.destinations.delta_table import held as held_by_delta
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
-from kzconsumer_spark.destinations.iceberg_table import held as held_by_iceberg
 from kzconsumer_spark.pipe.messages import ToDelta, ToIceberg
 from tests.support.copied import copied
 from tests.support.delta import OWNER, Writer, race
@@ -156,7 +154,7 @@ def test_a_table_in_a_store_is_verified(store: ObjectStore, tmp_path: Path, kind
         else:
             table = iceberg_by_duckdb(target.open(), store)
         assert Counter(table["value"].to_pylist()) == Counter(values)
-    found = held_by_delta(target.to, True) if isinstance(target, DeltaTarget) else held_by_iceberg(target.to, True)
+    found = target.held(True)
     assert [each.rows for each in found.ranges if each.records_in] == [3, 2]
     assert not [each for each in found.ranges if each.faults]
 

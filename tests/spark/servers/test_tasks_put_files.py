@@ -28,9 +28,7 @@ from kzconsumer_files.parquet import record_table
 from kzconsumer_files.private_directory import PrivateDirectory
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
-from kzconsumer_spark.destinations.delta_table import held as held_by_delta
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
-from kzconsumer_spark.destinations.iceberg_table import held as held_by_iceberg
 from kzconsumer_spark.executors.task_files import TaskWriter, stand_in
 from kzconsumer_spark.pipe.messages import BatchRange, ToDelta, ToIceberg
 from kzconsumer_spark.ranges.batch import RANGE_COLUMNS
@@ -181,7 +179,7 @@ def test_a_table_has_the_files_that_its_commit_names(store: ObjectStore, tmp_pat
     assert publish(target.open(), for_nothing, "c" * 32, spark_columns(), lambda: None) == 0
     expected = {(part.partition, offset): 1 for part in parts for offset in range(part.first, part.until)}
     assert rows_of(target, store) == expected
-    found = held_by_delta(target.to, True) if isinstance(target, DeltaTarget) else held_by_iceberg(target.to, True)
+    found = target.held(True)
     assert [(each.rows, each.faults) for each in found.ranges] == [(100, ()), (50, ())]
     names = {name.rpartition("/")[2] for each in staged for name in each.stored}
     assert {name.rpartition("/")[2] for name in target.files(target.open())} == names  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ from kzconsumer_files.target import Target
 from kzconsumer_files.writer import WriteResult
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
-from kzconsumer_spark.daemon.marked_destination import destination_of
+from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.executors.accounts import NotWholeError
 from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
 from kzconsumer_spark.executors.published_batches import FEWEST_OFFSETS
@@ -138,7 +138,7 @@ async def test_nothing_is_published_before_all_is_accounted_for_and_recorded(
     of_both = batch_range(unique, 0, 0, 3), batch_range(unique, 1, 0, 2)
     parts = [msgspec.structs.replace(part, incarnation=incarnation) for part in of_both]
     to = ToFiles(path=str(tmp_path / "out"))
-    destination_of(to).mark(TargetOwner(cluster="c", group="g"))
+    destination_for(to).mark(TargetOwner(cluster="c", group="g"))
     target = Target(tmp_path / "out")
     known = KafkaRegistry(kafka(cluster))
     recorded: list[list[int]] = []

@@ -16,7 +16,7 @@ from kzconsumer.errors import ContentRefusedError, SinkError
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError
 from kzconsumer.sinks.rejecting import Separating
 from kzconsumer_spark.columns.shaping import Shaping
-from kzconsumer_spark.daemon.marked_destination import destination_of
+from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
@@ -63,7 +63,7 @@ class Places:
         by = tuple(partition_by)
         if kind in FILES:
             to = msgspec.convert({"path": out, "format": kind, "partition_by": by, "type": "files"}, ToFiles)
-            destination_of(to).mark(OWNER)
+            destination_for(to).mark(OWNER)
             schema = None if kind != "csv" else "n bigint"
             return Place(
                 FilesDestination(self.session, to, LEASE, shaping),
@@ -102,7 +102,7 @@ class Places:
         )
 
     def _claimed(self, to: Any) -> Any:
-        side = destination_of(to)
+        side = destination_for(to)
         side.mark(OWNER)
         return side.to
 

@@ -32,7 +32,7 @@ from kzconsumer_files.parquet import Codec, ParquetSink
 from kzconsumer_files.publication import SetAside
 from kzconsumer_files.target import Target
 from kzconsumer_spark.columns.shaping import Shaping as ColumnShaping
-from kzconsumer_spark.daemon.marked_destination import destination_of, held_by
+from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
@@ -127,7 +127,7 @@ async def test_the_same_files_as_those_of_the_sink_parquet(session: SparkSession
         await sink.write(Batch(data))
     ranges = placed(tmp_path / "records", *data)
     to = ToFiles(path=str(tmp_path / "spark"), write_options={"compression": codec})
-    destination_of(to).mark(OWNER)
+    destination_for(to).mark(OWNER)
     assert FilesDestination(session, to, LEASE).write(frame_of(session, tmp_path / "records", 1, ranges)) == (
         2003,
         2,
@@ -158,7 +158,7 @@ def test_of_a_batch_that_is_published_in_part_the_rest_is_written(session: Spark
     data = [range_data("t", n, 0, 2000 - n) for n in range(3)]
     ranges = placed(tmp_path / "records", *data)
     to = ToFiles(path=str(tmp_path / "out"))
-    destination_of(to).mark(OWNER)
+    destination_for(to).mark(OWNER)
     destination = FilesDestination(session, to, LEASE)
     assert destination.write(frame_of(session, tmp_path / "records", 1, ranges[:1])) == (2000, 1, 0)
     assert destination.write(frame_of(session, tmp_path / "records", 2, ranges)) == (1999 + 1998, 2, 1)
@@ -172,7 +172,7 @@ def test_a_range_that_was_set_aside_does_not_count_as_written(session: SparkSess
     part = range_data("t", 0, 0, 5)
     ranges = placed(tmp_path / "records", part)
     to = ToFiles(path=str(tmp_path / "out"))
-    side = destination_of(to)
+    side = destination_for(to)
     side.mark(OWNER)
     assert side.set_aside(part.identity, 5)
     with pytest.raises(SetAside):
@@ -187,7 +187,7 @@ def test_shaped_rows_in_any_format_below_the_users_directories(
     out = tmp_path / "out"
     gzip = {"compression": "gzip"} if kind in ("json", "csv") else {}
     to = ToFiles(path=str(out), format=kind, partition_by=("day",), write_options=gzip)
-    destination_of(to).mark(OWNER)
+    destination_for(to).mark(OWNER)
     destination = FilesDestination(session, to, LEASE, Shaping(evens, 1))
     ranges = batch(tmp_path / "records")
     assert destination.write(frame_of(session, tmp_path / "records", 1, ranges)) == (1000, 3, 0)
@@ -218,7 +218,7 @@ def test_shaped_rows_in_any_format_below_the_users_directories(
 
 def test_unshaped_records_below_the_users_directories(session: SparkSession, tmp_path: Path) -> None:
     to = ToFiles(path=str(tmp_path / "out"), partition_by=("partition",))
-    destination_of(to).mark(OWNER)
+    destination_for(to).mark(OWNER)
     destination = FilesDestination(session, to, LEASE)
     assert destination.write(frame_of(session, tmp_path / "records", 1, batch(tmp_path / "records"))) == (2003, 3, 0)
     rows = session.read.parquet(to.path).select("topic", "partition", "offset", "value").collect()
@@ -241,16 +241,16 @@ def test_topics_of_249_characters_that_differ_in_the_last_one(
     out = str(tmp_path / "out")
     if kind in ("parquet", "csv"):
         to = ToFiles(path=out, format=kind, partition_by=("topic",) if kind == "parquet" else ())
-        destination_of(to).mark(OWNER)
+        destination_for(to).mark(OWNER)
         destination: FilesDestination | TableDestination[Any] = FilesDestination(session, to, LEASE, shaping)
     elif kind == "delta":
-        table = destination_of(ToDelta(path=out))
+        table = destination_for(ToDelta(path=out))
         table.mark(OWNER)
         assert isinstance(table.to, ToDelta)
         destination = delta(session, table.to, shaping)
     else:
         catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/house"}
-        there = destination_of(ToIceberg(table="lake.orders", catalog_options=catalog))
+        there = destination_for(ToIceberg(table="lake.orders", catalog_options=catalog))
         there.mark(OWNER)
         assert isinstance(there.to, ToIceberg)
         files = RangeFiles(session, there.to.files, shaping, keep_columns=True)
@@ -269,7 +269,7 @@ def test_topics_of_249_characters_that_differ_in_the_last_one(
 
 def test_a_batch_that_spark_cannot_write_leaves_nothing(session: SparkSession, tmp_path: Path) -> None:
     to = ToFiles(path=str(tmp_path / "out"))
-    destination_of(to).mark(OWNER)
+    destination_for(to).mark(OWNER)
     ranges = batch(tmp_path / "records")
     failing = FilesDestination(session, to, LEASE, Shaping(lambda frame: frame.where("raise_error('no') is null")))
     with pytest.raises(Exception, match="no"):
@@ -287,7 +287,7 @@ def test_delta_tables_of_unshaped_and_shaped_records(session: SparkSession, tmp_
     """The same ranges again; failed batches leave nothing in the table."""
     ranges = batch(tmp_path / "records")
     out = tmp_path / "out"
-    side = destination_of(ToDelta(path=str(out)))
+    side = destination_for(ToDelta(path=str(out)))
     side.mark(OWNER)
     assert isinstance(side.to, ToDelta)
     destination = delta(session, side.to)
@@ -316,7 +316,7 @@ def test_columns_that_earlier_rows_do_not_fit_are_refused_before_a_range_is_plan
 
     ranges = batch(tmp_path / "records")
     to = ToFiles(path=str(tmp_path / "out"))
-    destination_of(to).mark(OWNER)
+    destination_for(to).mark(OWNER)
     first = FilesDestination(session, to, LEASE, columns("offset AS n, cast(value AS string) AS text"))
     first.write(frame_of(session, tmp_path / "records", 1, ranges[:1]))
     for select, output in (
@@ -345,7 +345,7 @@ def test_a_worker_folds_the_ledger_when_it_starts_and_while_it_publishes(
 ) -> None:
     monkeypatch.setattr(writer, "_FOLD_EVERY", 3)
     to = ToFiles(path=str(tmp_path / "out"))
-    destination_of(to).mark(OWNER)
+    destination_for(to).mark(OWNER)
     target = Target(tmp_path / "out")
     publish_ranges(target, *range(50))
     destination = FilesDestination(session, to, LEASE)
@@ -357,7 +357,7 @@ def test_a_worker_folds_the_ledger_when_it_starts_and_while_it_publishes(
     destination.write(frame_of(session, tmp_path / "records", 1, batch(tmp_path / "records")))
     destination.close()
     assert len(target.entries()) < 45
-    assert sum(each.ranges for each in held_by(to, None, True).ranges) == 103
+    assert sum(each.ranges for each in destination_for(to).held(True).ranges) == 103
     assert not any((tmp_path / "out" / "_kzconsumer" / "attempts").iterdir())
 
 
@@ -373,7 +373,7 @@ def test_an_iceberg_table_of_shaped_rows_by_partitions(session: SparkSession, tm
         return evens(frame).selectExpr("n", structure, *times, *kinds, kind, "day", *TAGS)
 
     to = ToIceberg(table="lake.evens", catalog_options=place, partition_by=("day", "kind"))
-    side = destination_of(to)
+    side = destination_for(to)
     side.mark(OWNER)
     assert isinstance(side.to, ToIceberg)
     ranges = batch(tmp_path / "records")
@@ -382,7 +382,7 @@ def test_an_iceberg_table_of_shaped_rows_by_partitions(session: SparkSession, tm
     destination = TableDestination(files, target, LEASE)
     assert destination.write(frame_of(session, tmp_path / "records", 1, ranges)) == (1000, 3, 0)
     assert destination.write(frame_of(session, tmp_path / "records", 1, ranges)) == (0, 0, 3)
-    found = held_by(side.to, None, True).ranges
+    found = side.held(True).ranges
     assert sorted((each.records_in, each.records_out, each.records_quarantined, each.rows) for each in found) == [
         (0, 0, 0, 0),
         (3, 0, 1, 0),
@@ -434,7 +434,7 @@ def test_a_delta_table_of_shaped_rows_by_partitions(session: SparkSession, tmp_p
         kind = "if(n < 2, null, concat('ä/', n % 4)) AS kind"
         return evens(frame).selectExpr("n", structure, *times, *kinds, kind, "day", *TAGS)
 
-    side = destination_of(ToDelta(path=str(tmp_path / "out"), partition_by=("day", "kind")))
+    side = destination_for(ToDelta(path=str(tmp_path / "out"), partition_by=("day", "kind")))
     side.mark(OWNER)
     assert isinstance(side.to, ToDelta)
     ranges = batch(tmp_path / "records")
@@ -442,7 +442,7 @@ def test_a_delta_table_of_shaped_rows_by_partitions(session: SparkSession, tmp_p
     assert destination.write(frame_of(session, tmp_path / "records", 1, ranges)) == (1000, 3, 0)
     assert destination.write(frame_of(session, tmp_path / "records", 1, ranges)) == (0, 0, 3)
     destination.close()
-    found = held_by(side.to, None, True).ranges
+    found = side.held(True).ranges
     assert sorted((each.records_in, each.records_out, each.records_quarantined, each.rows) for each in found) == [
         (0, 0, 0, 0),
         (3, 0, 1, 0),
@@ -473,7 +473,7 @@ def jdbc(database: Postgres, monkeypatch: pytest.MonkeyPatch, unique: str) -> To
 
 
 def claimed(to: ToJdbc) -> ToJdbc:
-    side = destination_of(to)
+    side = destination_for(to)
     side.mark(OWNER)
     assert isinstance(side.to, ToJdbc)
     return side.to
@@ -578,7 +578,7 @@ def test_a_batch_that_follows_what_is_missing_is_refused(
         "iceberg": lambda: ToIceberg(table="lake.orders", catalog_options=catalog),
         "jdbc": lambda: request.getfixturevalue("jdbc"),
     }
-    side = destination_of(to[kind]())
+    side = destination_for(to[kind]())
     side.mark(OWNER)
     start = StartWorker(scratch="", master="local[2]", conf={}, destination=side.to, next_batch=1, safe_until=0.0)
     destination = worker_destination(
@@ -604,7 +604,7 @@ def test_rows_that_spark_loses_are_noticed(
 ) -> None:
     """Their number is compared with that of the records that tasks have read; those that were left out do not count."""
     to = ToFiles(path=str(tmp_path / "out"), format=kind)
-    destination_of(to).mark(OWNER)
+    destination_for(to).mark(OWNER)
     destination = FilesDestination(session, to, LEASE)
     (part,) = placed(tmp_path / "records", range_data("t", 0, 0, 2000))
     whole = frame_of(session, tmp_path / "records", 1, [msgspec.structs.replace(part, left_out=((2000, 2003),))])

@@ -25,7 +25,7 @@ from kzconsumer_files.parquet import ParquetSink
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark import GroupSource
-from kzconsumer_spark.daemon.marked_destination import destination_of
+from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
@@ -87,7 +87,7 @@ def batch(session: SparkSession, directory: Path, records: int) -> SparkBatch:
 
 
 def destination(session: SparkSession, to: To, shaping: Rows) -> Any:
-    side = destination_of(to)
+    side = destination_for(to)
     side.mark(TargetOwner(cluster="c", group="g"))
     match side.to:
         case ToFiles() as files:
@@ -315,7 +315,7 @@ def test_raw_records_with_huge_headers_and_tombstones(spark: SparkSession, tmp_p
     records = [record(0, value=None), record(1, key=None, value=b"", headers=headers), record(2, headers=one)]
     frame, ranges = placed_frame(spark, tmp_path / "records", range_data("t", 0, 0, 3, records))
     out = tmp_path / "out"
-    to = destination_of(ToFiles(path=str(out)))
+    to = destination_for(ToFiles(path=str(out)))
     to.mark(TargetOwner(cluster="c", group="g"))
     assert FilesDestination(spark, to.to, LEASE).write(SparkBatch(1, frame, ranges))[0] == 3  # type: ignore[arg-type]
     rows = sorted(ds.dataset(out).to_table().to_pylist(), key=lambda row: row["offset"])

@@ -83,28 +83,21 @@ class MarkedDestination(Protocol):
         """Keep the range from ever being published; False if it is published. Raises OSError."""
         ...
 
+    def require_usable(self, conf: Mapping[str, str]) -> None:
+        """Raises ConfigError for what can be found wrong without it: a directory that cannot be written, a catalog that
+        is not known, a package, password or driver that is missing. Makes nothing."""
+        ...
 
-def require_usable(to: To, conf: Mapping[str, str]) -> None:
-    """Raises ConfigError if the directory of files or of a Delta table cannot be written, if a catalog is not known or
-    its packages are missing, or if the password or the driver of a database is missing. Makes nothing."""
-    match to:
-        case ToFiles() | ToDelta():
-            require_place(to.path)
-        case ToIceberg():
-            from kzconsumer_spark.destinations.iceberg_log import require_drivers  # pyiceberg is an extra
+    def held(self, count_rows: bool) -> Held:
+        """What it holds once `find` has returned, with each range's rows if `count_rows`. Raises OSError, NotOurs."""
+        ...
 
-            require_drivers(to)
-        case ToJdbc():
-            from kzconsumer_spark.destinations.jdbc_database import (
-                require_driver,
-                require_secrets,  # psycopg is an extra
-            )
-
-            require_secrets(to)
-            require_driver(conf)
+    def finish(self) -> None:
+        """Carry out the decisions of writers that may be dead. Raises OSError if that fails."""
+        ...
 
 
-def destination_of(to: To) -> MarkedDestination:
+def destination_for(to: To) -> MarkedDestination:
     match to:
         case ToFiles():
             return Files(to)
@@ -118,8 +111,8 @@ def destination_of(to: To) -> MarkedDestination:
             return IcebergTarget(to)
         case ToJdbc():
             with _needing("jdbc", "psycopg"):
-                from kzconsumer_spark.destinations.jdbc_table import JdbcTable
-            return JdbcTable(to)
+                from kzconsumer_spark.destinations.jdbc_table import JdbcHoldings
+            return JdbcHoldings(to)
         case ToFunction():
             return Functions(to)
 
@@ -161,6 +154,15 @@ class Files(TargetDestination):
         super().__init__(to.path, to.format, to.partition_by, to.store_options)
         self.to = to
 
+    def require_usable(self, conf: Mapping[str, str]) -> None:
+        require_place(self.to.path)
+
+    def held(self, count_rows: bool) -> Held:
+        return files(target_at(self.to.path, self.to.store_options), self.to.format, count_rows)
+
+    def finish(self) -> None:
+        target_at(self.to.path, self.to.store_options).finish()
+
 
 class Functions:
     """A function of the user. With three parameters, its ranges are planned and replayed if they were not committed.
@@ -193,6 +195,15 @@ class Functions:
         """Always True. A member that has lost the partition may still call the function."""
         return True
 
+    def require_usable(self, conf: Mapping[str, str]) -> None:
+        return None
+
+    def held(self, count_rows: bool) -> Held:
+        raise NotOurs("a function cannot be asked what it has done")
+
+    def finish(self) -> None:
+        return None
+
 
 @contextmanager
 def _needing(destination: str, package: str) -> Iterator[None]:
@@ -204,53 +215,6 @@ def _needing(destination: str, package: str) -> Iterator[None]:
             f'kzconsumer-spark: destination "{destination}" needs {package}:'
             f" {pip_install(destination, 'kzconsumer-spark')}"
         ) from error
-
-
-# What the destination of a Spark sink holds, by the kind of destination; with the records in its quarantine.
-
-
-def described(to: To) -> str:
-    match to:
-        case ToFiles():
-            return f"{to.format} files in {to.path}"
-        case ToDelta():
-            return f"Delta table {to.path}"
-        case ToIceberg():
-            return f"Iceberg table {to.table} of catalog {to.catalog}"
-        case ToJdbc():
-            return f"table {to.table} at {to.url.removeprefix('jdbc:')}"
-        case ToFunction():
-            return f"function {to.function}"
-
-
-def held_by(to: To, quarantine: str | None, count_rows: bool) -> Held:
-    """What the destination holds. `quarantine` is where the records that could not be decoded are. Raises OSError."""
-    match to:
-        case ToFiles():
-            found = files(target_at(to.path, to.store_options), to.format, count_rows)
-        case ToDelta():
-            from kzconsumer_spark.destinations.delta_table import held
-
-            found = held(to, count_rows)
-        case ToIceberg():
-            from kzconsumer_spark.destinations.iceberg_table import held as held_by_iceberg
-
-            found = held_by_iceberg(to, count_rows)
-        case ToJdbc():
-            from kzconsumer_spark.destinations.jdbc_table import JdbcHoldings
-
-            found = JdbcHoldings(to).held(count_rows)
-        case ToFunction():
-            raise NotOurs("a function cannot be asked what it has done")
-    if not count_rows or quarantine is None:
-        return found
-    return found._replace(ranges=tuple(_with_bad(each, Path(quarantine)) for each in found.ranges))
-
-
-def finish_decided(to: To) -> None:
-    """Carry out the decisions of writers that may be dead. Raises OSError if that fails."""
-    if isinstance(to, ToFiles):
-        target_at(to.path, to.store_options).finish()
 
 
 def _with_bad(held: HeldRange, quarantine: Path) -> HeldRange:
@@ -291,10 +255,13 @@ def held(
     try:
         find()
         if finish:
-            finish_decided(destination.to)
-        return held_by(destination.to, options.columns.quarantine, count_rows)
+            destination.finish()
+        found = destination.held(count_rows)
+        if count_rows and (quarantine := options.columns.quarantine) is not None:
+            found = found._replace(ranges=tuple(_with_bad(each, Path(quarantine)) for each in found.ranges))
     except (NotOurs, OSError) as error:
         raise SinkError(f"{WHERE}: {error}") from error
+    return found
 
 
 async def preview(batch: Batch, options: SparkOptions, start: Callable[[str, int], StartWorker]) -> Preview:

@@ -41,10 +41,8 @@ from kzconsumer_spark.daemon.corrupt_batches import CorruptBatches
 from kzconsumer_spark.daemon.marked_destination import (
     MarkedDestination,
     answer,
-    described,
-    destination_of,
+    destination_for,
     mark,
-    require_usable,
 )
 from kzconsumer_spark.daemon.requirements import make_scratch, require_conf
 from kzconsumer_spark.daemon.sink_options import WHERE, read_options, redirected
@@ -102,7 +100,7 @@ class SparkSink:
         except ValueError as error:
             faults.append(f"{WHERE} {error}")
         try:
-            destination = destination_of(self._options.to)
+            destination = destination_for(self._options.to)
         except ConfigError as error:
             raise ConfigError([*faults, *error.faults]) from error
         if faults:
@@ -113,7 +111,7 @@ class SparkSink:
         """See `kzconsumer.sinks.interface.Checkable`. Raises PluginError without Java or PySpark, ConfigError."""
         worker_environment(self._options.conf)
         require_conf(self._options.master, self._options.conf)
-        require_usable(self._options.to, self._options.conf)
+        self._destination.require_usable(self._options.conf)
 
     def __repr__(self) -> str:
         return f"SparkSink({self._options.destination}, {self._workers}, next batch {self._next_batch})"
@@ -153,7 +151,7 @@ class SparkSink:
     @property
     def destination(self) -> str:
         """As errors name it."""
-        return described(self._destination.to)
+        return self._destination.to.described
 
     @property
     def fingerprint(self) -> str:

@@ -7,7 +7,7 @@ State is in `<path>/_kzconsumer/`: readers and VACUUM of Delta skip names that b
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import BufferedIOBase
 from typing import Final, NamedTuple, TypeVar
 
@@ -35,6 +35,7 @@ from kzconsumer_files.names import (
 from kzconsumer_files.object_store import Put
 from kzconsumer_files.private_directory import dead_attempts
 from kzconsumer_files.publication import SetAside, StagedRange
+from kzconsumer_files.writer import require_usable as require_place
 from kzconsumer_spark.destinations.delta_columns import partition_values
 from kzconsumer_spark.destinations.delta_log import AddedFile, DeltaHistory, DeltaLog, place_of
 from kzconsumer_spark.pipe.messages import ToDelta
@@ -128,6 +129,29 @@ class DeltaTarget:
             self._log.refresh(table)
         self._log.sync(table)
         return True
+
+    def require_usable(self, conf: Mapping[str, str]) -> None:
+        require_place(self._to.path)
+
+    def held(self, count_rows: bool) -> Held:
+        """The ranges that the table holds, from our commits in its log, and the rows in its current files.
+
+        A log keeps entries for 30 days unless the table says otherwise; OPTIMIZE, DELETE and MERGE replace our files.
+        Earlier ranges, and rows in replaced files, are not counted. Raises OSError.
+        """
+        notes = list(dead_attempts(self.attempts))
+        table = self.open()
+        if table is None:
+            return Held((), (), tuple(notes))
+        begins, commits = self.history(table)
+        if begins > 0:
+            notes.append(
+                f"the table's log begins at version {begins}: ranges that were committed before are not looked at"
+            )
+        return held_by_commits(commits, self.read, self.files(table) if count_rows else None, notes)
+
+    def finish(self) -> None:
+        return None
 
     def open(self) -> DeltaTable | None:
         """The table as it is now. Raises OSError."""
@@ -262,20 +286,3 @@ class DeltaTarget:
         foreign = next((each for each in self._place.names() if each[0] not in "._"), None)
         if foreign is not None and self.open() is None:
             raise NotOurs(f"{self._place.uri} is not empty ({foreign}) and no Delta table")
-
-
-def held(to: ToDelta, count_rows: bool) -> Held:
-    """The ranges that a Delta table holds, from our commits in its log, and the rows in its current files.
-
-    A log keeps entries for 30 days unless the table says otherwise; OPTIMIZE, DELETE and MERGE replace our files.
-    Earlier ranges, and rows in replaced files, are not counted. Raises OSError.
-    """
-    target = DeltaTarget(to)
-    notes = list(dead_attempts(target.attempts))
-    table = target.open()
-    if table is None:
-        return Held((), (), tuple(notes))
-    begins, commits = target.history(table)
-    if begins > 0:
-        notes.append(f"the table's log begins at version {begins}: ranges that were committed before are not looked at")
-    return held_by_commits(commits, target.read, target.files(table) if count_rows else None, notes)

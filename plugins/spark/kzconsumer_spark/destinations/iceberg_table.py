@@ -7,7 +7,7 @@ writer that was overtaken reads the properties again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -33,7 +33,15 @@ from kzconsumer_files.names import (
 from kzconsumer_files.object_store import Put
 from kzconsumer_files.private_directory import dead_attempts, local_attempts, make_local_attempts
 from kzconsumer_files.publication import SetAside, StagedRange
-from kzconsumer_spark.destinations.iceberg_log import IcebergHistory, IcebergLog, TableFile, TablePut, is_local, local
+from kzconsumer_spark.destinations.iceberg_log import (
+    IcebergHistory,
+    IcebergLog,
+    TableFile,
+    TablePut,
+    is_local,
+    local,
+    require_drivers,
+)
 from kzconsumer_spark.pipe.messages import ToIceberg
 from kzconsumer_spark.ranges.history import CommitNote, Positions, held_by_commits
 
@@ -98,6 +106,23 @@ class IcebergTarget:
             table = self.open()
         self._log.sync(table)
         return True
+
+    def require_usable(self, conf: Mapping[str, str]) -> None:
+        require_drivers(self._to)
+
+    def held(self, count_rows: bool) -> Held:
+        """The ranges that the table holds, by the snapshots it keeps, and the rows in its files. Raises OSError."""
+        table = self.open()
+        complete, commits = self.history(table)
+        notes = list(dead_attempts(self.attempts))
+        if not complete:
+            notes.append(
+                "the table's first snapshots may have expired: ranges that were committed in them are not looked at"
+            )
+        return held_by_commits(commits, self.reader(table), self.files(table) if count_rows else None, notes)
+
+    def finish(self) -> None:
+        return None
 
     def open(self) -> Table:
         """The table as it is now. Raises OSError, also if it is gone, or another one."""
@@ -223,16 +248,3 @@ def _require_not_aside(positions: Positions, ranges: Sequence[AnyRange]) -> None
     for part in ranges:
         if positions.is_aside(part):
             raise SetAside(range_name(part))
-
-
-def held(to: ToIceberg, count_rows: bool) -> Held:
-    """The ranges that an Iceberg table holds, by the snapshots it keeps, and the rows in its files. Raises OSError."""
-    target = IcebergTarget(to)
-    table = target.open()
-    complete, commits = target.history(table)
-    notes = list(dead_attempts(target.attempts))
-    if not complete:
-        notes.append(
-            "the table's first snapshots may have expired: ranges that were committed in them are not looked at"
-        )
-    return held_by_commits(commits, target.reader(table), target.files(table) if count_rows else None, notes)

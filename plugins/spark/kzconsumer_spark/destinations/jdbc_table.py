@@ -43,6 +43,8 @@ from kzconsumer_spark.destinations.jdbc_database import (
     database_errors,
     fetch,
     in_schema,
+    require_driver,
+    require_secrets,
 )
 from kzconsumer_spark.pipe.messages import ToJdbc
 from kzconsumer_spark.ranges.batch import RANGE_PARTITION, RANGE_TOPIC, tag_of
@@ -318,10 +320,16 @@ _Partition = tuple[str, int]
 
 
 class JdbcHoldings(JdbcTable):
-    """Looks at a table whose `owner_id` has been found."""
+    """The table as the daemon has it: it can also say what it holds."""
+
+    def require_usable(self, conf: Mapping[str, str]) -> None:
+        require_secrets(self.to)
+        require_driver(conf)
+
+    def finish(self) -> None:
+        return None
 
     def held(self, count_rows: bool) -> Held:
-        """Raises OSError."""
         with self.connect() as connection, database_errors(), connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             ours, shared = self._ledger(connection)

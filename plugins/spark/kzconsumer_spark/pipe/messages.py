@@ -108,6 +108,11 @@ class ToFiles(msgspec.Struct, frozen=True, kw_only=True, tag="files"):
     partition_by: tuple[str, ...] = ()
     write_options: Mapping[str, str] = {}
 
+    @property
+    def described(self) -> str:
+        """For errors and reports, here and below."""
+        return f"{self.format} files in {self.path}"
+
 
 class ToDelta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
     """Commit ranges to the Delta table at `path`. `scope` stands for the group, once the daemon has found it.
@@ -120,6 +125,10 @@ class ToDelta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
     partition_by: tuple[str, ...] = ()
     write_options: Mapping[str, str] = {}
     scope: str = ""
+
+    @property
+    def described(self) -> str:
+        return f"Delta table {self.path}"
 
     @property
     def files(self) -> ToFiles:
@@ -142,6 +151,10 @@ class ToIceberg(msgspec.Struct, frozen=True, kw_only=True, tag="iceberg"):
     uuid: str = ""
 
     @property
+    def described(self) -> str:
+        return f"Iceberg table {self.table} of catalog {self.catalog}"
+
+    @property
     def files(self) -> ToFiles:
         """The files that the table consists of."""
         return ToFiles(path="", partition_by=self.partition_by, write_options=self.write_options)
@@ -162,11 +175,19 @@ class ToJdbc(msgspec.Struct, frozen=True, kw_only=True, tag="jdbc"):
     write_options: Mapping[str, str] = {}
     owner_id: str = ""
 
+    @property
+    def described(self) -> str:
+        return f"table {self.table} at {self.url.removeprefix('jdbc:')}"
+
 
 class ToFunction(msgspec.Struct, frozen=True, kw_only=True, tag="function"):
     """Call the function that `function` ("module:function") names."""
 
     function: str
+
+    @property
+    def described(self) -> str:
+        return f"function {self.function}"
 
 
 To: TypeAlias = ToFiles | ToDelta | ToIceberg | ToJdbc | ToFunction
