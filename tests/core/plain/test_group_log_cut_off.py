@@ -36,6 +36,25 @@ def test_records_that_replaced_others_are_read(grown: int, gap: float) -> None:
         assert (line["first"], line["replaced"], line["leader_epoch"]) == (end - 20, 20, 0)
 
 
+def test_records_of_the_former_log_that_are_fetched_are_handed_out_and_those_of_the_new_one_too() -> None:
+    """What a member gets at once may begin before the place where its log was cut off meanwhile."""
+    with simulated_group(1, brokers=2) as group:
+        group.logs.grow("t", 1)
+        group.join("a", {"t": 1}, 1.0, in_batches=True)
+        group.world.pass_time(10)
+        (partition,) = group.logs.partitions
+        for _ in range(2):
+            group.logs.burst(15)
+        group.world.pass_time(0.2)
+        begin = group.logs.end(partition) - 15
+        group.broker_faults.elect_uncleanly(partition, 15, 40, 0.0)
+        group.world.pass_time(2.0)  # they are processed, and the new ones are not read
+        assert group.promises.unfinished(partition, begin + 15).startswith(f"t-0 is not read at [{begin}, ")
+        group.come_to_rest(60, 5)
+        (line,) = lines(group)
+        assert (line["first"], line["replaced"]) == (begin, 15)
+
+
 def test_an_election_that_the_same_broker_wins() -> None:
     """Its connection holds: only the epoch in the next fetch tells."""
     with simulated_group(1) as group:

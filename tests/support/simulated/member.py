@@ -187,7 +187,7 @@ class Member(RebalanceListener):
             partition = chunk.progress.topic_partition
             offsets = cast("list[int]", batch.column(2).to_pylist())
             read = range(offsets[0], offsets[-1] + 1)
-            await self._work_on(*self._take(partition, read, batch.column("key")[0].as_py()))
+            await self._work_on(*self._take(partition, read, batch.column("key")[-1].as_py()))
 
     def _take_one(self, message: Message) -> Taken:
         partition = TopicPartition(message.topic, message.partition)

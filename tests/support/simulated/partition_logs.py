@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -32,13 +33,13 @@ class PartitionLog:
     One that was cut off goes on with another key, and in another leader epoch.
     """
 
-    def __init__(self, key: bytes | None) -> None:
-        self.key = key
+    def __init__(self, key: bytes) -> None:
+        self.key: bytes | None = key
         self.start = self.end = 0
         self.epoch = 0
         """The present leader's."""
         self._epochs: list[tuple[int, int]] = [(0, 0)]  # each that has begun, and where
-        self._keys: list[tuple[int, bytes | None]] = [(0, key)]  # from which offset on
+        self._keys: list[tuple[int, bytes]] = [(0, key)]  # from which offset on
         self._first: list[int] = []  # the first offset of each batch
         self._batches: list[bytes] = []
         self.hole = (0, 0)
@@ -92,8 +93,13 @@ class PartitionLog:
             return -1, -1
         return (self._epochs[above - 1][0] if above else epoch), max(self._epochs[above][1], self.start)
 
-    def key_at(self, offset: int) -> bytes | None:
-        return next(key for first, key in reversed(self._keys) if first <= offset)
+    def differs_at(self, key: bytes) -> int:
+        """The first offset whose record is another one than in the log in which a record had this key.
+
+        It is `sys.maxsize` if it is the same log, and 0 for a key of another partition.
+        """
+        others = (first for first, own in self._keys if key != own and not key.startswith(b"%s cut at " % own))
+        return next(others, sys.maxsize)
 
     def delete_before(self, offset: int) -> None:
         """Retention: as with `DeleteRecords`, a batch may be there of which the first records are not."""

@@ -183,7 +183,7 @@ class Promises:
         self.trace.append(f"{self.world.now:9.3f} {what}")
 
     def handed_out(self, member: Member, partition: TopicPartition, offsets: range, key: bytes) -> Handed:
-        """An application has received these records."""
+        """An application has received these records; `key` is that of the last one."""
         now = self.world.now
         for observe in self.observers:
             observe(member, partition)
@@ -207,7 +207,8 @@ class Promises:
                     self.violated(f"{member.name} got {partition}[{offsets}], which {other.name} could hand out too")
         if self._outdated(partition, claim) if claim else self._of_former_log(partition, key):
             return Handed(member, claim, now, counts=False)
-        if partition in self._cut and self._was_lost(partition, offsets[0], key):
+        offsets = self._still_there(partition, offsets, key)
+        if not offsets:
             return Handed(member, claim, now, counts=False, key=key)
         self._compare_with_the_log(member, partition, offsets, key)
         records = self._handed.setdefault(partition, {})
@@ -229,10 +230,11 @@ class Promises:
     def done(self, partition: TopicPartition, offsets: range, handed: Handed) -> None:
         """It has processed them."""
         handed.done = self.world.now
-        if partition in self._cut and self._was_lost(partition, offsets[0], handed.key):
-            self._former.setdefault(partition, set()).update(offsets)
-        elif handed.counts:
-            self._finished.setdefault(partition, set()).update(offsets)
+        there = self._still_there(partition, offsets, handed.key)
+        if len(there) < len(offsets):
+            self._former.setdefault(partition, set()).update(range(max(there.stop, offsets.start), offsets.stop))
+        if handed.counts:
+            self._finished.setdefault(partition, set()).update(there)
 
     def logged(self, name: str, event: str) -> None:
         """A member of this name has logged an event. By some it excuses itself, which must have a reason."""
@@ -266,7 +268,7 @@ class Promises:
         log = self.logs.logs.get(partition)
         if log is None:
             return
-        if key != log.key_at(offsets[0]):
+        if log.differs_at(key) <= offsets[0]:
             self.violated(f"{member.name} got records of {key!r} as {partition}[{offsets}]")
         first, wanted = offsets[0], member.sought.pop(partition, offsets[0])
         if partition in self._cut:
@@ -281,12 +283,17 @@ class Promises:
 
     def _of_former_log(self, partition: TopicPartition, key: bytes) -> bool:
         log = self.logs.logs.get(partition)
-        return log is None or log.key_at(0) != key
+        return log is None or log.differs_at(key) == 0
 
-    def _was_lost(self, partition: TopicPartition, offset: int, key: bytes) -> bool:
-        """Whether such a record is no longer in the log, which was cut off."""
+    def _still_there(self, partition: TopicPartition, offsets: range, key: bytes) -> range:
+        """Those of an application's records that are still in the log, which may have been cut off since.
+
+        `key` is that of the last one.
+        """
         log = self.logs.logs.get(partition)
-        return log is not None and log.key_at(offset) != key
+        if log is None or partition not in self._cut:
+            return offsets
+        return range(offsets.start, min(offsets.stop, log.differs_at(key)))
 
     def _may_be_redelivered(self, earlier: Handed) -> bool:
         """At-least-once: the claim was not released in order, or work on it no longer had to be waited for."""
