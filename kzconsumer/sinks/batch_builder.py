@@ -44,6 +44,28 @@ class _Range(msgspec.Struct):
             self.small = int(joined.nbytes < SMALL)
 
 
+class OwnedBatch:
+    """A batch with the progress of each of its ranges, `parts`. What is lost, rejected or empty leaves it."""
+
+    def __init__(self, parts: dict[Progress, RangeData], like: Batch | None = None) -> None:
+        """`like` has all but the ranges."""
+        self.batch = like if like is not None else Batch(())
+        self.keep(parts)
+
+    def keep(self, parts: dict[Progress, RangeData]) -> None:
+        self.parts = parts
+        self.batch = msgspec.structs.replace(self.batch, ranges=tuple(parts.values()))
+
+    @property
+    def lost(self) -> bool:
+        """Whether every partition is."""
+        return all(progress.lost for progress in self.parts)
+
+    @property
+    def shown(self) -> list[str]:
+        return [str(part.range) for part in self.parts.values()]
+
+
 class BatchBuilder:
     """Times are seconds of one clock, the caller's.
 
@@ -114,8 +136,8 @@ class BatchBuilder:
             self._records += len(chunk.records)
             self._bytes += size
 
-    def cut(self, now: float) -> tuple[Batch, list[Progress]]:
-        """The next batch, with the progress of each, in the same order. Closed claims are dropped.
+    def cut(self, now: float) -> OwnedBatch:
+        """The next batch. Closed claims are dropped.
 
         With a `now` of infinity everything collected goes into it.
         """
@@ -125,13 +147,13 @@ class BatchBuilder:
         # partitions share batches.
         self._replays = {progress: part for progress, part in self._replays.items() if progress.open}
         if (replay := self._whole_replay()) is not None:
-            return Batch((self._data(replay, self._replays.pop(replay)),), is_replay=True), [replay]
+            return OwnedBatch({replay: self._data(replay, self._replays.pop(replay))}, Batch((), is_replay=True))
         collected = {progress: part for progress, part in self._ranges.items() if progress.open}
         going = {progress: part for progress, part in collected.items() if self._goes(part, now)} or collected
         self._ranges = {progress: part for progress, part in collected.items() if progress not in going}
         self._records = sum(part.records for part in self._ranges.values())
         self._bytes = sum(part.bytes for part in self._ranges.values())
-        return Batch(tuple(self._data(progress, part) for progress, part in going.items())), list(going)
+        return OwnedBatch({progress: self._data(progress, part) for progress, part in going.items()})
 
     def _goes(self, part: _Range, now: float) -> bool:
         limits = self._limits

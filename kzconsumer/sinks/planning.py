@@ -18,6 +18,7 @@ from kzconsumer.offsets.progress import Message, Progress
 from kzconsumer.offsets.start_rules import Destination
 from kzconsumer.records.contents import Contents, contents_of
 from kzconsumer.registry.claim_record import Plan, Spans
+from kzconsumer.sinks.batch_builder import OwnedBatch
 from kzconsumer.sinks.capabilities import Capabilities
 from kzconsumer.sinks.interface import Batch, Found, RangeData, StepNotRecordedError, Steps
 from kzconsumer.zookeeper.session import Lease
@@ -173,28 +174,21 @@ class RangePlans:
         self._isolation = isolation
         self._refuses_loss = refuses_loss
 
-    async def begin(self, batch: Batch, owned: list[Progress]) -> tuple[Batch, list[Progress]]:
+    async def begin(self, cut: OwnedBatch) -> OwnedBatch:
         """Returns the part of the batch that may be written: of claims still owned, and planned.
 
         A replay whose records differ from those planned is logged, or raises RangeChangedError. Raises ZooKeeperError
         when it is unknown whether the plans are stored.
         """
+        batch, parts = cut.batch, cut.parts
         if batch.is_replay:
-            plan = owned[0].replay
+            ((progress, part),) = parts.items()
+            plan = progress.replay
             assert plan is not None
-            part = batch.ranges[0]
             assert (part.first, part.until) == (plan.first, plan.until), f"{part.range} is not what was planned"
             self._compare(part.range, _Figures(plan.records, plan.checksum), _figures(part))
-            ranges = tuple(_led(part.without(plan.left_out), owned[0]) for part in batch.ranges)
-            again = msgspec.structs.replace(
-                batch,
-                ranges=ranges,
-                steps=self.steps(owned, plan.done),
-                follows=follows(owned),
-                found=self._found(dict(zip(owned, ranges, strict=True))),
-            )
-            return again, owned
-        parts = dict(zip(owned, batch.ranges, strict=True))
+            again = {progress: _led(part.without(plan.left_out), progress)}
+            return self._planned(again, plan.done, is_replay=True)
         try:
             ours = await self._owned.plan(
                 {progress: self._plan(progress, part) for progress, part in parts.items() if part.records}
@@ -203,14 +197,17 @@ class RangePlans:
             ours = ()  # reported by `sessions`; the claims are gone
         parts = {progress: part for progress, part in parts.items() if progress in ours or not part.records}
         kept = {progress: _led(part, progress) for progress, part in parts.items()}
-        steps, found = self.steps(kept, ()), self._found(kept)
-        return Batch(tuple(kept.values()), steps=steps, follows=follows(kept), found=found), list(kept)
+        return self._planned(kept, (), is_replay=False)
 
-    async def end(self, batch: Batch, owned: list[Progress]) -> None:
+    def _planned(self, parts: dict[Progress, RangeData], done: Iterable[str], *, is_replay: bool) -> OwnedBatch:
+        like = Batch((), is_replay, self.steps(parts, done), follows(parts), self._found(parts))
+        return OwnedBatch(parts, like)
+
+    async def end(self, batch: OwnedBatch) -> None:
         """The batch is written, and committed unless the session expired."""
-        if batch.is_replay:
+        if batch.batch.is_replay:
             with contextlib.suppress(SessionExpiredError):  # as above
-                await self._owned.resume_after_replay(owned[0])
+                await self._owned.resume_after_replay(*batch.parts)
 
     def require_room(self, offsets: Mapping[Progress, Spans]) -> None:
         """Raises SinkError if `reject` would find these records too many."""

@@ -14,16 +14,14 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Literal, NamedTuple
 
 import anyio
-import msgspec
 from anyio.abc import TaskStatus
 
 from kzconsumer.clock import now
 from kzconsumer.counters import Timing
 from kzconsumer.errors import CoordinatorError, SessionExpiredError, ZooKeeperError
 from kzconsumer.logs.logger import get_logger
-from kzconsumer.offsets.progress import Progress
 from kzconsumer.settings.sections import BatchSettings
-from kzconsumer.sinks.batch_builder import BatchBuilder
+from kzconsumer.sinks.batch_builder import BatchBuilder, OwnedBatch
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch, Sink
 from kzconsumer.sinks.planning import OwnedRanges, RangePlans, sink_failures
@@ -109,8 +107,7 @@ log = get_logger("kzconsumer.sink")
 class _Cut(NamedTuple):
     """A batch to be written; `failed` is the error with which its streams end after it."""
 
-    batch: Batch
-    owned: list[Progress]
+    batch: OwnedBatch
     status: BatchStatus
     failed: Exception | None
 
@@ -243,14 +240,14 @@ class SinkRunner:
                 await self._owned.lease.wait()
             if self._stopping:
                 return
-            batch, claims = await self._begin(cut)
-            if claims:
+            ours = await self._begin(cut)
+            if ours.parts:
                 with cut.status.during("write"):
-                    cut.status.written = await self._writer.write(batch, claims)
+                    cut.status.written = await self._writer.write(ours)
             with cut.status.during("commit"):
                 await self._commit()
             if self._plans is not None:
-                await self._plans.end(cut.batch, cut.owned)
+                await self._plans.end(cut.batch)
             cut.status.done()
             self.batches.add(cut.status)
             if cut.status.written:
@@ -269,11 +266,11 @@ class SinkRunner:
                     await self._can.asked()
             error = self._stream_error
             began = self._builder.begun
-            batch, owned = self._builder.cut(now() if error is None else math.inf)
+            batch = self._builder.cut(now() if error is None else math.inf)
             failed = None if self._builder else error  # replays go one by one: all that came before it is written
             self._signal_room()
-            status = BatchStatus(batch, now() - began if math.isfinite(began) else 0.0)
-        return None if self._stopping else _Cut(batch, owned, status, failed)
+            status = BatchStatus(batch.batch, now() - began if math.isfinite(began) else 0.0)
+        return None if self._stopping else _Cut(batch, status, failed)
 
     async def _until_due(self) -> None:
         """Until a limit is reached or a stream has failed."""
@@ -282,29 +279,24 @@ class SinkRunner:
             with anyio.move_on_after(left if math.isfinite(left) else None):
                 await self._change.wait()
 
-    async def _begin(self, cut: _Cut) -> tuple[Batch, list[Progress]]:
-        """The part of a batch to be written, handed over and planned, and its claims; both empty if none is left."""
+    async def _begin(self, cut: _Cut) -> OwnedBatch:
+        """What is to be written of a batch, handed over and planned. Ranges without records are done."""
         self.status = cut.status
         # Claims may have ended since the cut; nothing of theirs was handed over, so their release did not wait.
-        ours = {progress: part for progress, part in zip(cut.owned, cut.batch.ranges, strict=True) if progress.open}
-        if not ours:
-            return Batch(()), []
-        batch, owned = Batch(tuple(ours.values()), cut.batch.is_replay), list(ours)
-        for progress, part in ours.items():
+        whole = cut.batch
+        ours = OwnedBatch({progress: part for progress, part in whole.parts.items() if progress.open}, whole.batch)
+        for progress, part in ours.parts.items():
             progress.hand_over(part.until)
-        if self._plans is not None:
+        if self._plans is not None and ours.parts:
             with cut.status.during("plan"):
-                batch, owned = await self._plans.begin(batch, owned)
-        claims = []
-        for progress, part in zip(owned, batch.ranges, strict=True):
-            if part.records:
-                claims.append(progress)
-            else:
+                ours = await self._plans.begin(ours)
+        for progress, part in ours.parts.items():
+            if not part.records:  # control records, gaps
                 progress.mark(part.first, part.until)
-        batch = _with_records(batch)
-        if claims:
-            cut.status.reduce_to(batch)
-        return batch, claims
+        ours.keep({progress: part for progress, part in ours.parts.items() if part.records})
+        if ours.parts:
+            cut.status.reduce_to(ours.batch)
+        return ours
 
     def _log(self, status: BatchStatus) -> None:
         # Planned ranges are logged at info: plans, offsets and the destination are compared by these lines.
@@ -319,8 +311,3 @@ class SinkRunner:
             pass  # reported by `sessions`; the claims are gone
         except (CoordinatorError, ZooKeeperError) as error:
             log.error("commit failed, the next one retries", reason=str(error), again=True)
-
-
-def _with_records(batch: Batch) -> Batch:
-    """Without ranges that have no records (control records, gaps)."""
-    return msgspec.structs.replace(batch, ranges=tuple(part for part in batch.ranges if part.records))

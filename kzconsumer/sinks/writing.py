@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -32,6 +32,7 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity
 from kzconsumer.offsets.progress import Progress
 from kzconsumer.registry.claim_record import spans_of
+from kzconsumer.sinks.batch_builder import OwnedBatch
 from kzconsumer.sinks.capabilities import Capabilities
 from kzconsumer.sinks.interface import Batch, QuarantinedRange, RangeData, RecordsRejectedError, Rejected, Sink, Steps
 from kzconsumer.sinks.planning import OwnedRanges, RangePlans, sink_failures
@@ -145,27 +146,6 @@ log = get_logger("kzconsumer.sink")
 _NOT_QUARANTINED = RecordNotWrittenError, DestinationWentBackError
 
 
-class _Work:
-    """A batch to be written, by claim. Records that are rejected leave it."""
-
-    def __init__(self, batch: Batch, owned: Collection[Progress]) -> None:
-        self.batch = batch
-        self.parts = dict(zip(owned, batch.ranges, strict=True))
-
-    @property
-    def lost(self) -> bool:
-        """Whether every claim is."""
-        return all(progress.lost for progress in self.parts)
-
-    def keep(self, parts: dict[Progress, RangeData]) -> None:
-        self.parts = parts
-        self.batch = msgspec.structs.replace(self.batch, ranges=tuple(parts.values()))
-
-    @property
-    def shown(self) -> list[str]:
-        return [str(part.range) for part in self.parts.values()]
-
-
 class BatchWriter:
     """A failure while the lease is in doubt does not count: the loss of the lease may be its reason."""
 
@@ -188,9 +168,8 @@ class BatchWriter:
         require_room = plans.require_room if plans is not None else None
         self._rejecting = Rejecting(owned, rejected, require_room) if rejected is not None else None
 
-    async def write(self, batch: Batch, owned: list[Progress]) -> bool:
+    async def write(self, work: OwnedBatch) -> bool:
         """Whether the batch was written as a whole. Ranges written or quarantined are marked. Raises SinkError."""
-        work = _Work(batch, owned)
         try:
             return await self._write_in_lease(work)
         except SinkError as error:
@@ -198,10 +177,11 @@ class BatchWriter:
                 log.error("batch failed, nothing of it is committed", ranges=work.shown)
                 raise
             log.warning("batch failed, writing its ranges one by one", reason=str(error))
+            batch = work.batch
             for progress, part in work.parts.items():
                 follows = tuple(each for each in batch.follows if each.topic_partition == part.topic_partition)
-                alone = Batch((part,), batch.is_replay, self._steps_of(progress, batch), follows, batch.found)
-                await self._write_alone(alone, progress, self._quarantine)
+                like = Batch((), batch.is_replay, self._steps_of(progress, batch), follows, batch.found)
+                await self._write_alone(OwnedBatch({progress: part}, like), self._quarantine)
             return False
 
     def _steps_of(self, progress: Progress, batch: Batch) -> Steps | None:
@@ -210,12 +190,12 @@ class BatchWriter:
             return None
         return self._plans.steps([progress], batch.steps.done)
 
-    async def _write_alone(self, batch: Batch, progress: Progress, quarantine: RangeQuarantine) -> None:
+    async def _write_alone(self, work: OwnedBatch, quarantine: RangeQuarantine) -> None:
         """Write one range of a batch that failed, or keep it in the quarantine."""
+        (progress,) = work.parts
         if progress.lost:
             return  # the next owner finds its plan, or the stored offset
         await self._owned.lease.wait()
-        work = _Work(batch, [progress])
         try:
             await self._write_in_lease(work)
         except _NOT_QUARANTINED:
@@ -261,7 +241,7 @@ class BatchWriter:
             log.warning("range was published, though its write failed", **part.identity._asdict(), reason=str(failure))
         return aside
 
-    async def _write_in_lease(self, work: _Work) -> bool:
+    async def _write_in_lease(self, work: OwnedBatch) -> bool:
         """Write a batch, and mark it. False if all its partitions were lost meanwhile."""
         written = False
         searched = False
@@ -287,7 +267,7 @@ class BatchWriter:
                 progress.wrote(part.first, part.until)
         return written
 
-    async def _attempt(self, work: _Work) -> bool:
+    async def _attempt(self, work: OwnedBatch) -> bool:
         """Call the sink until it has written the batch, or the rest of it; False if every partition was lost."""
         scope = anyio.CancelScope()
         watched = list(work.parts)
@@ -321,7 +301,7 @@ class BatchWriter:
             log.warning("batch dropped, its partitions are lost", ranges=work.shown)
         return not scope.cancelled_caught
 
-    async def _reject(self, work: _Work, error: RecordsRejectedError) -> bool:
+    async def _reject(self, work: OwnedBatch, error: RecordsRejectedError) -> bool:
         """Carry out `[rejected]`. Whether the batch is written then; otherwise it is to be written without them.
 
         The order is what keeps a replay the same: dead letters are durable before the offsets are recorded in the plans
@@ -349,7 +329,7 @@ class BatchWriter:
         work.keep(left)
         return False
 
-    async def _separate(self, work: _Work, refusal: ContentRefusedError) -> None:
+    async def _separate(self, work: OwnedBatch, refusal: ContentRefusedError) -> None:
         """Find the records that the destination refuses, and reject them. Raises `refusal` if there are none.
 
         Of a claim that is lost meanwhile nothing is known: they may be its next owner's.

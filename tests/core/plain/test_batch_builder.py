@@ -27,6 +27,11 @@ def ranges(batch: Batch) -> list[OffsetRange]:
     return [part.range for part in batch.ranges]
 
 
+def cut(collecting: BatchBuilder) -> tuple[Batch, list[Progress]]:
+    found = collecting.cut(now=0)
+    return found.batch, list(found.parts)
+
+
 def rows(part: RangeData) -> list[int | None]:
     return pa.Table.from_batches(part.batches).column("offset").to_pylist()
 
@@ -34,7 +39,7 @@ def rows(part: RangeData) -> list[int | None]:
 def test_empty() -> None:
     empty = builder()
     assert (bool(empty), empty.full) == (False, False)
-    assert empty.cut(now=0) == (Batch(()), [])
+    assert cut(empty) == (Batch(()), [])
 
 
 def test_chunks_of_a_partition_become_one_range() -> None:
@@ -42,7 +47,7 @@ def test_chunks_of_a_partition_become_one_range() -> None:
     for one in (chunk(claim, 5, 8), hole(claim, 8, 10), chunk(claim, 10, 14, offsets=[12])):
         collecting.add(one, now=0)
     assert bool(collecting)
-    batch, owned = collecting.cut(now=0)
+    batch, owned = cut(collecting)
     assert ranges(batch) == [OffsetRange(TOPIC, 0, 5, 14)]
     assert rows(batch.ranges[0]) == [5, 6, 7, 12]
     assert (batch.records, batch.ranges[0].records, owned) == (4, 4, [claim])
@@ -52,7 +57,7 @@ def test_each_partition_is_a_range() -> None:
     collecting, one, two = builder(), progress(0), progress(1, start=100)
     for part in (chunk(one, 0, 2), chunk(two, 100, 101), chunk(one, 2, 3)):
         collecting.add(part, now=0)
-    batch, owned = collecting.cut(now=0)
+    batch, owned = cut(collecting)
     assert ranges(batch) == [OffsetRange(TOPIC, 0, 0, 3), OffsetRange(TOPIC, 1, 100, 101)]
     assert owned == [one, two]
 
@@ -62,7 +67,7 @@ def test_a_batch_begins_where_the_previous_one_ended() -> None:
     found = []
     for first in range(0, 9, 3):
         collecting.add(chunk(claim, first, first + 3), now=0)
-        found += ranges(collecting.cut(now=0)[0])
+        found += ranges(cut(collecting)[0])
     assert [(part.first, part.until) for part in found] == [(0, 3), (3, 6), (6, 9)]
 
 
@@ -88,7 +93,7 @@ def test_a_range_without_records_makes_a_batch() -> None:
     collecting, claim = builder(), progress()
     collecting.add(hole(claim, 0, 7), now=0)
     assert bool(collecting)
-    batch, owned = collecting.cut(now=0)
+    batch, owned = cut(collecting)
     assert (ranges(batch), batch.records, owned) == ([OffsetRange(TOPIC, 0, 0, 7)], 0, [claim])
 
 
@@ -97,7 +102,7 @@ def test_claims_that_were_closed_meanwhile_are_left_out() -> None:
     collecting.add(chunk(going, 0, 3), now=0)
     collecting.add(chunk(staying, 0, 2), now=0)
     going.close()
-    batch, owned = collecting.cut(now=0)
+    batch, owned = cut(collecting)
     assert (ranges(batch), owned) == ([OffsetRange(TOPIC, 1, 0, 2)], [staying])
 
 
@@ -107,14 +112,14 @@ def test_a_partition_that_was_lost_and_claimed_again_is_one_range() -> None:
     collecting.add(chunk(before, 0, 5), now=0)
     before.close()
     collecting.add(chunk(after, 2, 4), now=0)
-    batch, owned = collecting.cut(now=0)
+    batch, owned = cut(collecting)
     assert (ranges(batch), owned) == ([OffsetRange(TOPIC, 0, 2, 4)], [after])
 
 
 def test_a_range_names_the_topics_incarnation_and_the_reset_epoch() -> None:
     collecting = builder()
     collecting.add(chunk(Progress(TopicPartition(TOPIC, 3), 0, incarnation=0x2A, epoch=7), 0, 1), now=0)
-    (part,) = collecting.cut(now=0)[0].ranges
+    (part,) = cut(collecting)[0].ranges
     assert (part.topic_partition, part.incarnation, part.epoch) == (TopicPartition(TOPIC, 3), 0x2A, 7)
 
 
@@ -135,15 +140,15 @@ def test_a_replay_is_a_whole_batch_of_its_own() -> None:
     collecting.add(chunk(replay, 5, 8), now=0)
     assert (bool(collecting), collecting.full) == (False, False)  # nothing is written until the whole range is here
     collecting.add(chunk(other, 0, 2), now=0)
-    assert ranges(collecting.cut(now=0)[0]) == [OffsetRange(TOPIC, 1, 0, 2)]
+    assert ranges(cut(collecting)[0]) == [OffsetRange(TOPIC, 1, 0, 2)]
     collecting.add(chunk(other, 2, 4), now=0)
     collecting.add(chunk(replay, 8, 11), now=0)
     assert collecting.full
-    batch, owned = collecting.cut(now=0)
+    batch, owned = cut(collecting)
     assert (ranges(batch), batch.is_replay, owned) == ([OffsetRange(TOPIC, 0, 5, 11)], True, [replay])
     assert rows(batch.ranges[0]) == list(range(5, 11))
     assert not collecting.full
-    batch, owned = collecting.cut(now=0)
+    batch, owned = cut(collecting)
     assert (ranges(batch), batch.is_replay, owned) == ([OffsetRange(TOPIC, 1, 2, 4)], False, [other])
 
 
@@ -152,14 +157,14 @@ def test_a_replay_larger_than_the_current_limits() -> None:
     collecting.add(chunk(replay, 0, 6), now=0)
     assert not collecting.full
     collecting.add(chunk(replay, 6, 9), now=0)
-    assert ranges(collecting.cut(now=0)[0]) == [OffsetRange(TOPIC, 0, 0, 9)]
+    assert ranges(cut(collecting)[0]) == [OffsetRange(TOPIC, 0, 0, 9)]
 
 
 def test_two_replays_are_two_batches() -> None:
     collecting, one, two = builder(), replayed(0, 2), replayed(7, 9, partition=1)
     collecting.add(chunk(one, 0, 2), now=0)
     collecting.add(chunk(two, 7, 9), now=0)
-    assert [ranges(collecting.cut(now=0)[0]) for _ in range(3)] == [
+    assert [ranges(cut(collecting)[0]) for _ in range(3)] == [
         [OffsetRange(TOPIC, 0, 0, 2)],
         [OffsetRange(TOPIC, 1, 7, 9)],
         [],
@@ -171,7 +176,7 @@ def test_a_lost_replay_is_left_out() -> None:
     collecting.add(chunk(replay, 0, 2), now=0)
     replay.close()
     # The batch is due at once, so that a producer that waits to add more can continue.
-    assert (collecting.full, collecting.due_at, collecting.cut(now=0)) == (True, -math.inf, (Batch(()), []))
+    assert (collecting.full, collecting.due_at, cut(collecting)) == (True, -math.inf, (Batch(()), []))
     assert (bool(collecting), collecting.full, collecting.due_at) == (False, False, math.inf)
 
 
@@ -204,7 +209,7 @@ def test_small_batches_are_joined_in_order() -> None:
     collecting, claim = builder(), progress()
     for first in range(0, 600, 3):
         collecting.add(chunk(claim, first, first + 3, offsets=[first, first + 2]), now=0)
-    batch, _ = collecting.cut(now=0)
+    batch, _ = cut(collecting)
     assert rows(batch.ranges[0]) == [offset for offset in range(600) if offset % 3 != 1]
     assert [message.offset for message in batch.ranges[0].messages()] == rows(batch.ranges[0])
     assert (batch.records, len(batch.ranges[0].pieces)) == (400, len(batch.ranges[0].batches))

@@ -97,11 +97,11 @@ class Model:
 
     def cut(self) -> None:
         full = self.builder.full
-        batch, owned = self.builder.cut(self.now)
-        assert batch.ranges, "a batch that is due has something in it"
-        going = {part.partition for part in batch.ranges}
-        assert len(going) == len(batch.ranges)
-        for part, progress in zip(batch.ranges, owned, strict=True):
+        parts = self.builder.cut(self.now).parts
+        assert parts, "a batch that is due has something in it"
+        going = {part.partition for part in parts.values()}
+        assert len(going) == len(parts)
+        for progress, part in parts.items():
             assert progress is self.owned[part.partition]
             assert part.first == self.done[part.partition], "ranges tile"
             self.done[part.partition] = part.until
@@ -153,5 +153,5 @@ def test_a_batch_does_not_wait_when_every_partition_is_at_its_end() -> None:
     assert builder.due_at == 600
     builder.add(Chunk(owned[1], 5, 7, at_end=True), 1.0)
     assert builder.due_at < 0
-    assert builder.cut(1.0)[0].records == 8
-    assert builder.cut(1.0) == (Batch(()), [])
+    assert builder.cut(1.0).batch.records == 8
+    assert builder.cut(1.0).batch == Batch(())

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kzconsumer.offsets.progress import Progress
+from kzconsumer.sinks.batch_builder import OwnedBatch
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.writing import BatchWriter, RangeQuarantine
@@ -18,12 +19,12 @@ from tests.support.owned_ranges import Owned
 from tests.support.range_data import range_data
 
 
-def handed_over(number: int) -> tuple[list[Progress], Batch]:
+def handed_over(number: int) -> tuple[list[Progress], OwnedBatch]:
     """Claims of `number` partitions, and a batch with five records of each."""
     claims = [progress(partition) for partition in range(number)]
     for claim in claims:
         claim.hand_over(5)
-    return claims, Batch(tuple(range_data(TOPIC, partition, 0, 5) for partition in range(number)))
+    return claims, OwnedBatch({claim: range_data(TOPIC, n, 0, 5) for n, claim in enumerate(claims)})
 
 
 class Alone(Memory):
@@ -49,7 +50,7 @@ def writer_of(sink: Memory, owned: Owned, tmp_path: Path) -> BatchWriter:
 async def test_a_lost_range_is_not_written_alone(tmp_path: Path) -> None:
     claims, batch = handed_over(2)
     sink = Alone(claims[1].close)
-    assert not await writer_of(sink, Owned(claims), tmp_path).write(batch, claims)
+    assert not await writer_of(sink, Owned(claims), tmp_path).write(batch)
     assert sink.ranges == [(0, 0, 5)]
     assert [claim.written for claim in claims] == [(0, 5), None]
 
@@ -64,14 +65,15 @@ async def test_a_lost_range_does_not_wait_for_the_lease(tmp_path: Path) -> None:
         lease.lose()
 
     async with asyncio.timeout(5):
-        assert not await writer_of(Alone(lose), Owned(claims, lease=lease), tmp_path).write(batch, claims)
+        assert not await writer_of(Alone(lose), Owned(claims, lease=lease), tmp_path).write(batch)
 
 
 async def test_an_ended_claim_is_not_retained_by_the_other_claims_of_its_batch(tmp_path: Path) -> None:
     claims, batch = handed_over(2)
-    assert await writer_of(Memory(), Owned(), tmp_path).write(batch, list(claims))
+    assert await writer_of(Memory(), Owned(), tmp_path).write(batch)
     ended, staying = weakref.ref(claims[0]), claims[1]
     claims.clear()
+    del batch
     gc.collect()
     assert ended() is None
     assert staying.processed == 5

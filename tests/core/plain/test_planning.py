@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import pytest
@@ -15,6 +15,7 @@ from kzconsumer.offsets.progress import Progress
 from kzconsumer.records.contents import contents_of
 from kzconsumer.records.forms import Unfetched
 from kzconsumer.registry.claim_record import Plan
+from kzconsumer.sinks.batch_builder import OwnedBatch
 from kzconsumer.sinks.interface import MOST_STEPS, Batch, RangeData, StepNotRecordedError, check_step
 from kzconsumer.sinks.planning import RangePlans
 from tests.support.owned_ranges import Nothing, Owned
@@ -40,6 +41,13 @@ class Member(Owned):
         self.lost = lost
         self.planning = RangePlans(self, Destination(), "read_committed", refuses_loss=refuses_loss)
 
+    async def begin(self, batch: Batch, owned: Sequence[Progress]) -> tuple[Batch, list[Progress]]:
+        planned = await self.planning.begin(owned_batch(batch, owned))
+        return planned.batch, list(planned.parts)
+
+    async def end(self, batch: Batch, owned: Sequence[Progress]) -> None:
+        await self.planning.end(owned_batch(batch, owned))
+
     async def plan(self, plans: Mapping[Progress, Plan]) -> Collection[Progress]:
         if self.error is not None:
             raise self.error
@@ -64,6 +72,10 @@ class Member(Owned):
         self.resumed.append(progress)
 
 
+def owned_batch(batch: Batch, owned: Sequence[Progress]) -> OwnedBatch:
+    return OwnedBatch(dict(zip(owned, batch.ranges, strict=True)), batch)
+
+
 def progress(partition: int, start: int, replay: Plan | None = None) -> Progress:
     return Progress(TopicPartition("orders", partition), start, incarnation=0x2A, replay=replay)
 
@@ -71,9 +83,9 @@ def progress(partition: int, start: int, replay: Plan | None = None) -> Progress
 async def test_the_content_of_a_plan() -> None:
     member, claim, part = Member(), progress(0, 3), range_data("orders", 0, 3, 9)
     batch = Batch((part,))
-    planned, owned = await member.planning.begin(batch, [claim])
+    planned, owned = await member.begin(batch, [claim])
     assert (planned.ranges, owned) == ((part,), [claim])
-    await member.planning.end(planned, [claim])
+    await member.end(planned, [claim])
     plan = member.plans[claim]
     assert msgspec.structs.replace(plan, id="") == Plan(
         id="",
@@ -94,10 +106,10 @@ async def test_a_batch_names_what_its_ranges_follow() -> None:
     known, new, replayed = progress(0, 9), progress(1, 0), progress(2, 4, plan_of(4, 6))
     known.written, replayed.written = (3, 9), (1, 3)
     parts = (range_data("orders", 0, 9, 12), range_data("orders", 1, 0, 2))
-    batch, _ = await Member().planning.begin(Batch(parts), [known, new])
+    batch, _ = await Member().begin(Batch(parts), [known, new])
     assert batch.follows == (RangeIdentity("orders", 0, 0x2A, 0, 3, 9),)
     replay = Batch((range_data("orders", 2, 4, 6),), is_replay=True)
-    batch, _ = await Member().planning.begin(replay, [replayed])
+    batch, _ = await Member().begin(replay, [replayed])
     assert batch.follows == (RangeIdentity("orders", 2, 0x2A, 0, 1, 3),)
 
 
@@ -105,17 +117,17 @@ async def test_lost_ranges_are_not_written_and_empty_ranges_are_not_planned() ->
     kept, lost, empty = progress(0, 0), progress(1, 0), progress(2, 0)
     parts = (range_data("orders", 0, 0, 2), range_data("orders", 1, 0, 2), range_data("orders", 2, 0, 2, []))
     member = Member(lost=[lost])
-    batch, owned = await member.planning.begin(Batch(parts), [kept, lost, empty])
+    batch, owned = await member.begin(Batch(parts), [kept, lost, empty])
     assert (batch.ranges, owned) == ((parts[0], parts[2]), [kept, empty])
     assert member.plans.keys() == {kept, lost}
 
 
 async def test_nothing_is_written_after_the_session_has_ended() -> None:
     member = Member(error=SessionExpiredError("over"))
-    batch, owned = await member.planning.begin(Batch((range_data("orders", 0, 0, 2),)), [progress(0, 0)])
+    batch, owned = await member.begin(Batch((range_data("orders", 0, 0, 2),)), [progress(0, 0)])
     assert (batch.ranges, owned) == ((), [])
     part = range_data("orders", 0, 0, 2)
-    await member.planning.end(Batch((part,), is_replay=True), [progress(0, 0, planned(part))])
+    await member.end(Batch((part,), is_replay=True), [progress(0, 0, planned(part))])
 
 
 def planned(part: RangeData) -> Plan:
@@ -128,9 +140,9 @@ async def test_a_replay_of_the_planned_range() -> None:
     part = range_data("orders", 0, 3, 9)
     member, claim = Member(), progress(0, 3, planned(part))
     again = Batch((range_data("orders", 0, 3, 9, batches=6),), is_replay=True)
-    batch, owned = await member.planning.begin(again, [claim])
+    batch, owned = await member.begin(again, [claim])
     assert (batch.ranges, batch.is_replay, owned) == (again.ranges, True, [claim])
-    await member.planning.end(again, [claim])
+    await member.end(again, [claim])
     assert (member.plans, member.resumed) == ({}, [claim])  # its plan is already stored
 
 
@@ -141,11 +153,11 @@ async def test_of_a_range_that_the_sink_fetches_only_offsets_are_planned_and_com
         range_data("o", 0, 3, 9),
     )
     member, claim = Member(refuses_loss=True), progress(0, 3)
-    await member.planning.begin(Batch((part,)), [claim])
+    await member.begin(Batch((part,)), [claim])
     plan = member.plans[claim]
     assert (plan.first, plan.until, plan.records, plan.checksum) == (3, 9, 6, "")
     for replayed, replay in ((part, planned(counted)), (counted, plan)):
-        batch, _ = await member.planning.begin(Batch((replayed,), is_replay=True), [progress(0, 3, replay)])
+        batch, _ = await member.begin(Batch((replayed,), is_replay=True), [progress(0, 3, replay)])
         assert batch.ranges == (replayed,)
 
 
@@ -162,7 +174,7 @@ async def test_a_plan_gets_number_and_checksum_of_what_the_sink_has_fetched() ->
     """As they are planned where the records are at hand. A member that has lost all of them publishes nothing."""
     one, two = progress(0, 3), progress(1, 0)
     member = Member()
-    batch, _ = await member.planning.begin(Batch((unfetched(0, 3, 9), unfetched(1, 0, 2))), [one, two])
+    batch, _ = await member.begin(Batch((unfetched(0, 3, 9), unfetched(1, 0, 2))), [one, two])
     assert batch.found is not None
     await batch.found({one.topic_partition: SIX})
     assert member.contents == [{one: (6, SIX.checksum)}]
@@ -181,7 +193,7 @@ async def test_records_that_differ_when_the_sink_fetches_them_again(*, is_replay
     """They are compared before they are stored in the plan."""
     member = Member(refuses_loss=refuses_loss)
     claim = progress(0, 3, planned(range_data("orders", 0, 3, 9)) if is_replay else None)
-    batch, _ = await member.planning.begin(Batch((unfetched(0, 3, 9),), is_replay=is_replay), [claim])
+    batch, _ = await member.begin(Batch((unfetched(0, 3, 9),), is_replay=is_replay), [claim])
     assert batch.found is not None
     with capture_logs() as logs:
         await batch.found({claim.topic_partition: SIX})
@@ -202,7 +214,7 @@ async def test_records_that_differ_when_the_sink_fetches_them_again(*, is_replay
 
 async def test_a_plan_without_checksum_says_that_nothing_was_published() -> None:
     claim = progress(0, 3, plan_of(3, 9, checksum="", records=6))
-    batch, _ = await Member(refuses_loss=True).planning.begin(Batch((unfetched(0, 3, 9),), is_replay=True), [claim])
+    batch, _ = await Member(refuses_loss=True).begin(Batch((unfetched(0, 3, 9),), is_replay=True), [claim])
     assert batch.found is not None
     with capture_logs() as logs:
         await batch.found({claim.topic_partition: FIVE})
@@ -223,13 +235,13 @@ async def test_a_range_that_the_sink_fetches_has_the_leader_epoch_of_its_plan() 
     part = msgspec.structs.replace(range_data("o", 0, 3, 9), pieces=(Unfetched(3, 9),))
     member, claim = Member(), progress(0, 3)
     claim.leader_epochs.extend(3, ((3, 4),), 9, 3)
-    batch, _ = await member.planning.begin(Batch((part,)), [claim])
+    batch, _ = await member.begin(Batch((part,)), [claim])
     assert (batch.ranges[0].leader_epoch, member.plans[claim].leader_epoch) == (4, 4)
     again = progress(0, 3, member.plans[claim])
-    batch, _ = await member.planning.begin(Batch((part,), is_replay=True), [again])
+    batch, _ = await member.begin(Batch((part,), is_replay=True), [again])
     assert batch.ranges[0].leader_epoch == 4
     unknown = msgspec.structs.replace(member.plans[claim], leader_epoch=msgspec.UNSET)
-    batch, _ = await member.planning.begin(Batch((part,), is_replay=True), [progress(0, 3, unknown)])
+    batch, _ = await member.begin(Batch((part,), is_replay=True), [progress(0, 3, unknown)])
     assert batch.ranges[0].leader_epoch == -1
 
 
@@ -242,7 +254,7 @@ CHANGED = pytest.mark.parametrize(
 async def test_a_replay_of_other_records_is_refused_if_loss_is(now: RangeData) -> None:
     claim = progress(0, 3, planned(range_data("orders", 0, 3, 9)))
     with pytest.raises(RangeChangedError, match="offsets 3 to 9 were planned with 6 records"):
-        await Member(refuses_loss=True).planning.begin(Batch((now,), is_replay=True), [claim])
+        await Member(refuses_loss=True).begin(Batch((now,), is_replay=True), [claim])
 
 
 @CHANGED
@@ -250,7 +262,7 @@ async def test_a_replay_of_other_records_is_reported(now: RangeData) -> None:
     claim = progress(0, 3, planned(range_data("orders", 0, 3, 9)))
     batch = Batch((now,), is_replay=True)
     with capture_logs() as logs:
-        written, owned = await Member().planning.begin(batch, [claim])
+        written, owned = await Member().begin(batch, [claim])
     assert (written.ranges, owned) == (batch.ranges, [claim])
     (output,) = logs
     assert (output["log_level"], output["topic"], output["partition"], output["first"], output["until"]) == (
@@ -266,14 +278,14 @@ async def test_a_replay_of_other_records_is_reported(now: RangeData) -> None:
 async def test_a_replay_of_another_range(until: int) -> None:
     claim = progress(0, 3, planned(range_data("orders", 0, 3, 9)))
     with pytest.raises(AssertionError, match="is not what was planned"):
-        await Member().planning.begin(Batch((range_data("orders", 0, 3, until),), is_replay=True), [claim])
+        await Member().begin(Batch((range_data("orders", 0, 3, until),), is_replay=True), [claim])
 
 
 async def test_steps_are_recorded_once_for_all_owned_ranges() -> None:
     kept, lost, empty = progress(0, 0), progress(1, 0), progress(2, 0)
     parts = (range_data("orders", 0, 0, 2), range_data("orders", 1, 0, 2), range_data("orders", 2, 0, 2, []))
     member = Member(lost=[lost])
-    batch, _ = await member.planning.begin(Batch(parts), [kept, lost, empty])
+    batch, _ = await member.begin(Batch(parts), [kept, lost, empty])
     assert batch.steps is not None
     for step in ("table", "index", "table"):
         await batch.steps.record(step)
@@ -293,7 +305,7 @@ async def test_steps_are_recorded_once_for_all_owned_ranges() -> None:
 async def test_a_replay_begins_with_the_recorded_steps() -> None:
     part = range_data("orders", 0, 3, 9)
     claim = progress(0, 3, msgspec.structs.replace(planned(part), steps=("table",)))
-    batch, _ = await Member().planning.begin(Batch((part,), is_replay=True), [claim])
+    batch, _ = await Member().begin(Batch((part,), is_replay=True), [claim])
     assert batch.steps is not None
     assert batch.steps.done == ("table",)
 
