@@ -44,7 +44,7 @@ help:
 	@echo "  make lock-jars      the lists of jars of the sandbox and the tests, with the repository's hashes"
 	@echo "Research:"
 	@echo "  make simulate       random faults in simulated groups; prints the seed that fails (MINUTES=60)"
-	@echo "  make fuzz           mutated record sets and responses against the decoders, with sanitizers"
+	@echo "  make fuzz           mutated record sets and responses against the decoders, with sanitizers; libFuzzer"
 	@echo "  make interop        originals, kafka-node and ours in one group under random faults (MINUTES=60, SEED=n)"
 	@echo "  make soak           20,000 records a second and a fault every minute; nothing may grow (MINUTES=60)"
 	@echo "  make chaos-stop     fifty stops at random moments, and fifty without ZooKeeper"

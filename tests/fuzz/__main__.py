@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.fuzz import sanitized
+from tests.fuzz import guided, sanitized
 from tests.fuzz.slices import Outcome, run_slice
+from tests.support.programs import CLANG
 
 SLICE = 20_000
 SHOW_EVERY = 1.0 if sys.stdout.isatty() else 30.0
@@ -26,6 +27,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Mutated bytes against the decoders.")
     parser.add_argument("--record-sets", type=int, default=2_000_000, help="default: %(default)s")
     parser.add_argument("--responses", type=int, default=500_000, help="default: %(default)s")
+    parser.add_argument("--guided", type=int, default=180, help="seconds of libFuzzer; default: %(default)s")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the first slice; default: the time")
     parser.add_argument("--plain", action="store_true", help="the decoder as it is installed, without sanitizers")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: %(default)s")
@@ -37,7 +39,23 @@ def main() -> int:
         if variables is None:
             print("without sanitizers" + ("" if options.plain else ": the C compiler here has none"), flush=True)
         good = [run(kind, cases, options.seed, options.jobs, variables) for kind, cases in wanted.items() if cases > 0]
+    if options.guided > 0:
+        good.append(run_guided(options.guided, options.seed))
     return 0 if all(good) else 1
+
+
+def run_guided(seconds: int, seed: int) -> bool:
+    """As `run`, by libFuzzer; nothing, with a line that says so, where it is missing."""
+    with TemporaryDirectory() as folder:
+        variables = guided.build(Path(folder))
+        if variables is None:
+            print(f"guided: left out, as {CLANG.title} is missing ({CLANG.install})", flush=True)
+            return True
+        outcome = guided.run(seconds, seed, Path(folder), variables)
+    for text in (*outcome.misreads, *([outcome.crash] if outcome.crash else [])):
+        print(f"\nguided: {text}", flush=True)
+    print(f"guided: {seconds} s; {outcome.kinds['cases']:,} cases, {outcome.kinds['edges']} edges", flush=True)
+    return outcome.crash is None and not outcome.misreads
 
 
 def run(kind: str, cases: int, seed: int, jobs: int, variables: Mapping[str, str] | None) -> bool:

@@ -174,6 +174,21 @@ def differences_at_limits(decode: Decode) -> tuple[list[str], Counter[str]]:
     return found, kinds
 
 
+def difference(
+    decode: Decode, placed: memoryview, start: int, aborted: Sequence[tuple[int, int]], kinds: Counter[str]
+) -> list[str]:
+    """What is wrong in the decoder's result, by columns and by messages."""
+    data = placed.tobytes()
+    followed = Transactions(aborted)
+    wanted = reference(data, start, followed)
+    kinds["corrupt" if wanted[3] else "good"] += 1
+    kinds["rows"] += bool(wanted[0])
+    kinds["hidden"] += followed.hidden > 0
+    decoded = decode(placed, start, aborted)
+    about = f"start {start}, aborted {aborted}, {data.hex()}"
+    return [f"{about}: {got} instead of {wanted}" for got in (plain(decoded), plain_rows(decoded)) if got != wanted]
+
+
 def differences(decode: Decode, cases: int, seed: int) -> tuple[list[str], Counter[str]]:
     """Cases in which a decoder does not do as the reference parser, and how many cases were of which kind."""
     rng = random.Random(seed)
@@ -192,14 +207,5 @@ def differences(decode: Decode, cases: int, seed: int) -> tuple[list[str], Count
             (rng.choice(PRODUCERS), rng.choice([0, 90, 90, 91, 92, 95, 100, 105, 120]))
             for _ in range(rng.choice([0, 1, 2, 5, 5]))
         ]
-        followed = Transactions(aborted)
-        wanted = reference(data, start, followed)
-        kinds["corrupt" if wanted[3] else "good"] += 1
-        kinds["rows"] += bool(wanted[0])
-        kinds["hidden"] += followed.hidden > 0
-        decoded = decode(placed, start, aborted)
-        about = f"start {start}, aborted {aborted}, {data.hex()}"
-        found += [
-            f"{about}: {got} instead of {wanted}" for got in (plain(decoded), plain_rows(decoded)) if got != wanted
-        ]
+        found += difference(decode, placed, start, aborted, kinds)
     return found, kinds

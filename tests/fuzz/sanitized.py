@@ -25,21 +25,24 @@ compile_decoder(Path(sys.argv[1]), Path(sys.argv[2]))
 
 def build(into: Path, root: Path = ROOT) -> dict[str, str] | None:
     """Variables for processes that are to use such a decoder; None if the compiler here cannot make one."""
+    return compile_with(os.environ.get("CC", "cc"), FLAGS, "libasan.so", into, root)
+
+
+def compile_with(compiler: str, flags: str, runtime: str, into: Path, root: Path) -> dict[str, str] | None:
+    """The same by this compiler, whose library `runtime` has the sanitizer."""
     made = into / "_native.so"
-    compiler = os.environ.get("CC", "cc")
     try:
         subprocess.run(
             [sys.executable, "-c", _COMPILE, root, made],
             cwd=ROOT,
-            env=os.environ | {"CC": compiler, "CFLAGS": FLAGS},
+            env=os.environ | {"CC": compiler, "CFLAGS": flags},
             capture_output=True,
             check=True,
         )
-        asked = subprocess.run([compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+        library = library_of(compiler, runtime)
     except (OSError, subprocess.CalledProcessError):
         return None
-    library = asked.stdout.strip()
-    if not Path(library).is_absolute():  # the compiler does not know it
+    if library is None:
         return None
     return {
         DECODER: str(made),
@@ -48,6 +51,13 @@ def build(into: Path, root: Path = ROOT) -> dict[str, str] | None:
         "ASAN_OPTIONS": "detect_leaks=0",
         "PYTHONMALLOC": "malloc",
     }
+
+
+def library_of(compiler: str, name: str) -> str | None:
+    """Its path, if the compiler knows it."""
+    asked = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    library = asked.stdout.strip()
+    return library if Path(library).is_absolute() else None
 
 
 def use() -> None:

