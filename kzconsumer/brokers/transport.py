@@ -294,6 +294,11 @@ class Response(Generic[R]):
     def __await__(self) -> Generator[Any, None, R]:
         return _Arrival(self._sent, self._decoded).__await__()
 
+    @property
+    def arrived(self) -> bool:
+        """It is there, or will not come any more."""
+        return self._sent.outcome is not None
+
     def taken_by(self, take: Callable[[R], T]) -> Awaitable[T]:
         """`await` what `take` returns of the response, or raise what it raises.
 

@@ -26,11 +26,12 @@ from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import error_code
 from kzconsumer.brokers.protocol.log_reads import FetchRequest, FetchResponse
 from kzconsumer.brokers.protocol.versions import FETCH
+from kzconsumer.brokers.transport import Response
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.errors import BrokerError, ConnectionLostError, ProtocolError, SecurityError, UnsupportedVersionError
 from kzconsumer.fetcher.delivery import SMALL_RESPONSE, Arrival, size_of, take_back
-from kzconsumer.fetcher.fetch_session import SESSIONS
+from kzconsumer.fetcher.fetch_session import SESSIONS, SessionRequest
 from kzconsumer.fetcher.fetch_state import FetchState, RateLimit
 from kzconsumer.fetcher.intake import Intake
 from kzconsumer.fetcher.offset_reset import OffsetReset, find_divergence
@@ -44,8 +45,11 @@ log = get_logger("kzconsumer.fetcher")
 
 # Seconds without a request after which a connection that the broker closes is an idle one (`connections.max.idle.ms`).
 IDLE = 20.0
-# While a full queue keeps a partition out, the broker may hold an answer back only this long.
-IMPATIENT_MS = 10
+# Seconds for which the broker may hold an answer back while a full queue keeps a partition out; and after which changes
+# are looked at during a long wait.
+MOMENT = 0.01
+# Seconds for which a broker may hold an answer back while nothing comes, as `fetch.max.wait.ms` of Java and librdkafka.
+LONGEST_WAIT = 0.5
 
 
 class BrokerFetcher:
@@ -70,6 +74,10 @@ class BrokerFetcher:
         self._rack = rack
         self._answered = now()
         self._asked_after = 0.0  # seconds without requests before the last one
+        self._max_wait = settings.max_wait  # of the last request
+        self._long_wait: tuple[BrokerConnection, Response[FetchResponse]] | None = None  # the last one
+        self._looks_again = False
+        self._left = False  # the connection was closed during a long wait, to ask for more
         self._intake = Intake(broker, brokers, settings, read, limit, find_leader, counters, self.wake)
         self._states = self._intake.states
         self._silent = SilentPartitions(self._intake, brokers, settings, rack, self.wake)
@@ -86,7 +94,7 @@ class BrokerFetcher:
             state.broker = self.broker.id
             if state.preferred != self.broker.id:  # only leaders can be asked, and it was, before it named this replica
                 self._unchecked.add(state)
-        self._work.set()
+        self._wake_up()
 
     @property
     def throttled(self) -> bool:
@@ -96,7 +104,7 @@ class BrokerFetcher:
     def wake(self) -> None:
         """Look at all partitions: something outside of the fetch loop has changed."""
         self._states.touch_all()
-        self._work.set()
+        self._wake_up()
 
     async def run(self) -> None:
         """Runs until cancelled. A connection that fails sends all partitions back to the leader finder."""
@@ -121,8 +129,10 @@ class BrokerFetcher:
                     # An answer still in flight must not meet the next connection's requests.
                     self._brokers.drop(connection)
             except (ConnectionLostError, ProtocolError, BrokerError, UnsupportedVersionError) as error:
-                if connection is not None and connection.ended_by_peer and self._asked_after > IDLE:
+                idle = connection is not None and connection.ended_by_peer and self._asked_after > IDLE
+                if idle or self._left:
                     self._asked_after = 0.0  # the broker has closed an idle connection, perhaps as we asked
+                    self._left = False
                     self.wake()
                     continue
                 reason = str(error)
@@ -171,6 +181,7 @@ class BrokerFetcher:
                 elif reply is None:
                     await self._wait_for_work(time)
                 if reply is not None:
+                    self._long_wait = (connection, reply) if self._max_wait > self._settings.max_wait else None
                     await reply.taken_by(partial(self._receive, arrived, sent, muted=muted))
                     self._answered = now()
                 if connection.worn_out:
@@ -191,8 +202,9 @@ class BrokerFetcher:
 
     def _next_request(self, *, opens: bool) -> FetchRequest:
         asked = self._states.request(opens=opens)
+        self._max_wait = self._next_wait(asked)
         return FetchRequest(
-            max_wait_ms=IMPATIENT_MS if self._states.has_full_queue else int(self._settings.max_wait * 1000),
+            max_wait_ms=int(self._max_wait * 1000),
             min_bytes=1 if self._intake.looking else self._settings.min_bytes,
             max_bytes=1 if self._intake.looking else self._intake.throttle.most,
             partitions=asked.partitions,
@@ -202,6 +214,40 @@ class BrokerFetcher:
             session_epoch=asked.epoch,
             forgotten=asked.forgotten,
         )
+
+    def _next_wait(self, asked: SessionRequest) -> float:
+        """Seconds for which the broker may hold back its answer: twice as long each time, while nothing comes.
+
+        Only where any record ends the wait. It does not with a larger `min_bytes`, nor on followers before Kafka 3.4
+        (KAFKA-14334).
+        """
+        usual = self._settings.max_wait
+        if self._states.has_full_queue:
+            return MOMENT
+        if not asked.repeats or self._settings.min_bytes > 1 or (self._rack and self._states.has_followed):
+            return usual
+        return max(usual, min(self._max_wait * 2, LONGEST_WAIT, self._settings.request_timeout / 2))
+
+    def _wake_up(self) -> None:
+        self._work.set()
+        if self._long_wait is not None and not self._looks_again:
+            self._looks_again = True
+            asyncio.get_running_loop().call_later(MOMENT, self._look_again, *self._long_wait)
+
+    def _look_again(self, connection: BrokerConnection, reply: Response[FetchResponse]) -> None:
+        """Leave a connection on which the broker holds its answer back, if there is more to ask for by now.
+
+        It reads nothing else from there before. So a partition that is added, or resumed, would be asked for late.
+        """
+        self._looks_again = False
+        time = now()
+        if not reply.arrived and (
+            self._unchecked
+            or self._states.unresolved(time)
+            or (self._look(time, ()) and self._states.session.wants_more)
+        ):
+            self._left = True
+            connection.close()
 
     def _receive(self, arrived: list[Arrival], sent: float, response: FetchResponse, *, muted: bool) -> None:
         """Take a response: what is not delivered yet is in `arrived` then."""

@@ -49,6 +49,11 @@ class SessionRequest(NamedTuple):
     session_id: int
     epoch: int
 
+    @property
+    def repeats(self) -> bool:
+        """The broker is to read what it has just read, and had no records of."""
+        return self.epoch > OPENS and not self.partitions and not self.forgotten
+
 
 class FetchSession:
     """A request is answered, or given up by `renew`, before the next one is made."""
@@ -78,6 +83,14 @@ class FetchSession:
     def goes_on(self) -> bool:
         """The next request is one of the session that the last answer was of."""
         return self._next > OPENS
+
+    @property
+    def wants_more(self) -> bool:
+        """Partitions are to be read that the last request does not have, or not there."""
+        return any(
+            partition in self._wanted and self._wanted[partition] != self._held.get(partition)
+            for partition in self._changed
+        )
 
     def want(self, partition: TopicPartition, position: FetchPosition) -> None:
         """Read the partition there."""

@@ -54,6 +54,11 @@ class FetchSet:
         """A partition was left out for want of room, at the last look."""
         return bool(self._full)
 
+    @property
+    def has_followed(self) -> bool:
+        """The broker does not lead one of them."""
+        return any(state.preferred == self._number for state in self)
+
     def add(self, state: FetchState) -> None:
         if (former := self[state.topic_partition]) is not None:
             self.remove(former)

@@ -7,7 +7,6 @@ joined its group and has read: all of its processor time, as Linux counts it, ov
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
@@ -29,7 +28,8 @@ SECONDS = 20.0
 SETTLING = 3.0
 """Seconds after the first message that do not count."""
 _LIMIT = 120.0
-_TICK = 1 / os.sysconf("SC_CLK_TCK")
+_CPUCLOCK_SCHED = 2
+"""As `clock_getcpuclockid` of glibc makes the number of a process's clock."""
 JAVA = "Java 3.9.1"
 REST_CLIENTS = (*CLIENTS, JAVA)
 END = b"end"
@@ -123,9 +123,8 @@ class _Output:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of all threads of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) * _TICK
+    """User and system time of all threads of a process. To the nanosecond, where /proc has hundredths of seconds."""
+    return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED)
 
 
 def _peak_rss(pid: int) -> int:

@@ -12,6 +12,7 @@ from kzconsumer.fetcher import delivery
 from kzconsumer.fetcher.fetch_session import FetchSession
 from kzconsumer.model import TopicPartition
 from tests.core.plain.test_group_empty_answers import finished
+from tests.support.simulated.broker_machine import QUICK
 from tests.support.simulated.fetch_sessions import SLOTS, Answer, FetchSessions
 from tests.support.simulated.group import SimulatedGroup, joined, simulated_group
 from tests.support.simulated.kafka_frames import OFFSET_FOR_LEADER_EPOCH, Fetch
@@ -279,3 +280,119 @@ def test_the_end_of_a_quiet_partition_is_known_after_a_seek_to_it() -> None:
         group.world.pass_time(5)
         assert member.connector is not None
         assert all(at.high_watermark is not None and at.verified for at in member.connector.positions())
+
+
+def quiet(group: SimulatedGroup) -> Member:
+    """A member of which the broker holds an answer back for long: nothing has come for seconds."""
+    member = joined(group)
+    group.logs.stop()
+    group.world.pass_time(5)
+    return member
+
+
+def test_the_broker_waits_longer_while_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And answers at once when something comes."""
+    with simulated_group(1, fetch=QUICK) as group:
+        member = quiet(group)
+        group.logs.grow_log(FIRST, 1)
+        with requests(monkeypatch) as asked:
+            group.world.pass_time(5)
+        assert [each.max_wait for each in asked[:5]] == [0.1, 0.2, 0.4, 0.5, 0.5]
+        assert {each.max_wait for each in asked[5:]} == {0.5}
+        group.logs.grow_log(FIRST, 1)
+        with requests(monkeypatch) as asked:
+            group.world.pass_time(0.01)
+        assert fetched(member)[FIRST] == group.logs.end(FIRST)
+        assert [each.max_wait for each in asked] == [0.1]
+        group.come_to_rest(30, 3)
+
+
+@pytest.mark.parametrize("usual", ["0s", "2s"])
+def test_a_wait_that_the_operator_has_set_is_kept(usual: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None cannot be doubled; a longer one stays."""
+    with simulated_group(1, fetch=(("max_wait", usual),)) as group:
+        joined(group)
+        group.logs.stop()
+        with requests(monkeypatch) as asked:
+            group.world.pass_time(0.5)
+        assert {each.max_wait for each in asked} <= {float(usual.removesuffix("s"))}
+
+
+def test_a_wait_is_no_reason_to_give_up_a_broker() -> None:
+    """It answers in time, however short that is."""
+    with simulated_group(1, fetch=(*QUICK, ("request_timeout", "400ms"))) as group:
+        member = quiet(group)
+        connections = list(group.brokers[0].connections)
+        group.world.pass_time(5)
+        assert list(group.brokers[0].connections) == connections
+        assert member.active
+
+
+def test_records_that_do_not_end_the_wait_are_not_delayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_group(1, fetch=(*QUICK, ("min_bytes", "1MiB"))) as group:
+        member = quiet(group)
+        group.logs.grow_log(FIRST, 1)
+        group.world.pass_time(0.12)
+        assert fetched(member)[FIRST] == group.logs.end(FIRST)
+        group.come_to_rest(30, 3)
+
+
+@pytest.mark.parametrize("how", ["resumed", "sought"])
+def test_a_partition_is_read_on_during_a_long_wait(how: str) -> None:
+    """The broker would not see another request on this connection before it has answered."""
+    with simulated_group(1, fetch=QUICK) as group:
+        member = quiet(group)
+        for number in range(5):
+            if how == "resumed":
+                group.pause(member, FIRST)
+            group.world.pass_time(3 + number / 10)
+            if how == "resumed":
+                group.logs.grow_log(FIRST, 5)
+                group.resume(member)
+            else:
+                group.seek(member, FIRST, number)
+            group.world.pass_time(0.15)
+            assert fetched(member)[FIRST] == group.logs.end(FIRST)
+            group.world.pass_time(1)
+            assert positions(group) == [fetched(member)], "one session, of all"
+        group.come_to_rest(30, 3)
+
+
+def test_a_seek_to_the_end_is_answered_during_a_long_wait() -> None:
+    """How far the log can be read is asked for at once, though the broker is to read where it does."""
+    with simulated_group(1, fetch=QUICK) as group:
+        member = quiet(group)
+        for wait in (3.0, 3.1, 3.2, 3.3, 3.4):
+            group.world.pass_time(wait)
+            group.seek(member, FIRST, group.logs.end(FIRST))
+            group.world.pass_time(0.25)
+            assert member.connector is not None
+            assert all(at.verified for at in member.connector.positions())
+
+
+def test_a_partition_that_is_claimed_during_a_long_wait_is_read() -> None:
+    with simulated_group(1, fetch=QUICK) as group:
+        member = quiet(group)
+        other = group.join("b", {"t": 1}, 0.0, in_batches=True)
+        group.world.pass_time(10)
+        group.leave(other)
+        before = len(member.owned)
+        assert group.world.pass_time(10, lambda: len(member.owned) > before)
+        group.logs.burst(1)
+        group.world.pass_time(0.15)
+        assert all(at == group.logs.end(each) for each, at in fetched(member).items())
+        group.world.pass_time(1)
+        assert positions(group) == [fetched(member)]
+        group.come_to_rest(30, 3)
+
+
+def test_a_long_wait_goes_on_if_there_is_nothing_more_to_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection costs more than an answer."""
+    with simulated_group(1, fetch=QUICK) as group:
+        member = quiet(group)
+        with requests(monkeypatch) as asked:
+            for _ in range(20):
+                group.pause(member, FIRST)
+                group.world.pass_time(0.05)
+        assert all(each.epoch > 0 for each in asked)
+        group.come_to_rest(30, 3)

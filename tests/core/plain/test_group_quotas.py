@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kzconsumer.model import TopicPartition
+from tests.core.plain.test_group_fetch_sessions import requests
 from tests.support.members import sessions_of
 from tests.support.simulated.broker_machine import TIGHT
 from tests.support.simulated.group import SimulatedGroup, joined, simulated_group
@@ -132,6 +133,17 @@ def test_the_replica_that_the_leader_names_is_fetched_from() -> None:
         group.world.pass_time(60)
         assert leader_of(member) == 0, "the leader decides again after a while"
         group.come_to_rest(30, 3)
+
+
+def test_a_replica_is_not_asked_to_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Kafka 3.4 its answer waits to the end though records come (KAFKA-14334)."""
+    with simulated_group(1, brokers=2, rack="here", fetch=(("max_wait", "100ms"),)) as group:
+        sent_to_the_replica(group)
+        group.logs.stop()
+        group.world.pass_time(3)
+        with requests(monkeypatch) as asked:
+            group.world.pass_time(3)
+        assert {each.max_wait for each in asked} == {0.1, 0.5}, "the other partition's leader"
 
 
 def test_without_a_rack_leaders_are_fetched_from() -> None:

@@ -22,7 +22,9 @@ TIGHT = (
     ("max_bytes", "96KiB"),
 )
 """Queues that are often full, and responses in which not every partition has room."""
-FETCHES = st.sampled_from(((), TIGHT, (*TIGHT, ("rate_limit", "256KiB"))))
+QUICK = (("max_wait", "100ms"),)
+"""Waits that grow while nothing comes."""
+FETCHES = st.sampled_from(((), QUICK, TIGHT, (*TIGHT, *QUICK), (*TIGHT, ("rate_limit", "256KiB"))))
 PARTS = st.sampled_from((0.0, 0.3, 0.9, 1.0))
 """How much of a response arrives before the connection breaks."""
 REQUESTS = st.sampled_from((FETCH, FETCH, METADATA, LIST_OFFSETS))
