@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import msgspec
-from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
-from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
@@ -43,7 +41,7 @@ from kzconsumer_spark.pipe.messages import BatchRange, Done, Failed, QueryProgre
 from kzconsumer_spark.pipe.spark_settings import location
 from kzconsumer_spark.ranges.batch import SCHEMA, SparkBatch
 from kzconsumer_spark.worker.range_stream import RangeStream
-from kzconsumer_spark.worker.range_writers import refuses_content
+from kzconsumer_spark.worker.spark_errors import first_line, refuses_content
 from kzconsumer_spark.worker.spark_session import Tracebacks
 
 _LOOK_SECONDS: Final = 0.5
@@ -183,17 +181,6 @@ def described(batch: RunBatch) -> str:
     """What Spark shows of the batch's jobs."""
     ranges = [str(part.range) for part in batch.ranges if part.records]
     return f"batch {batch.number}: {some(ranges, _MOST_RANGES)}"
-
-
-def first_line(error: BaseException) -> str:
-    """What an operator needs of an exception in one line: its kind, its text, and the last cause of a Java stack."""
-    text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if isinstance(error, PythonException):  # of a task; its traceback ends with what it raised
-        lines = lines[-1:]
-    causes = [line for line in lines if line.startswith("Caused by: ")]
-    said = " ".join([f"{type(error).__name__}: {lines[0] if lines else ''}", *causes[-1:]])
-    return said if len(said) <= 1000 else f"{said[:997]}..."
 
 
 # Spark's own report of each batch of the query, passed on to the daemon.

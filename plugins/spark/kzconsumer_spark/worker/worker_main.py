@@ -9,18 +9,16 @@ from __future__ import annotations
 import logging
 import os
 import queue
-import re
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import BinaryIO, NoReturn, Protocol
 
-import pyspark
 from py4j.java_gateway import JavaGateway
 from pyspark.sql import SparkSession
 
@@ -50,24 +48,11 @@ from kzconsumer_spark.pipe.messages import (
 from kzconsumer_spark.pipe.spark_settings import codec_of, is_cluster
 from kzconsumer_spark.ranges.batch import SCHEMA, Permission, SparkBatch, WorkerLease
 from kzconsumer_spark.ranges.files import RangeFiles
-from kzconsumer_spark.worker.query import ProgressReports, RangeQuery, first_line, warm_up
+from kzconsumer_spark.worker.query import ProgressReports, RangeQuery, warm_up
 from kzconsumer_spark.worker.range_stream import TopicsLease
 from kzconsumer_spark.worker.range_writers import FilesDestination, FunctionDestination, StepRecorder, TableDestination
-from kzconsumer_spark.worker.spark_session import LOG_NAME, Tracebacks, build_session
-
-_NO_JAVA = "JAVA_GATEWAY_EXITED"
-# Java 24 removed what older Hadoops, such as that of Spark 4.0, find the user by.
-_NEW_JAVA = "getSubject is not supported"
-# Messages of Java and Spark about unusable settings. Any other failure may be transient.
-_REFUSED = re.compile(
-    r"INVALID_CONF_VALUE|ClassNotFoundException|NumberFormatException|Invalid (maximum|initial) heap size"
-    r"|Unrecognized (VM )?option|[Nn]ot allowed to specify max heap"
-)
-# Log messages after which Spark continues, and the lines of an exception that follow one.
-_NO_FAILURE = re.compile(r"(\S+ \S+ )?(WARN(ING)?|INFO|DEBUG|TRACE)\b")
-_FRAME = re.compile(r"at |\.\.\. ")
-_THROWN = 'Exception in thread "main" '
-_OF_EXCEPTION = re.compile(r"at |\.\.\. |Caused by: |Suppressed: |[\w.$]+(Exception|Error)(:|$)")
+from kzconsumer_spark.worker.spark_errors import fault_of_settings, first_line, is_without_java, reason_of
+from kzconsumer_spark.worker.spark_session import Tracebacks, build_session
 
 
 class RangeWriter(Protocol):
@@ -118,7 +103,7 @@ def run(start: StartWorker, commands: BinaryIO, events: BinaryIO, java: Future[J
         session.streams.addListener(ProgressReports(say, warm_up=query.run_id))
     except BaseException as error:
         refused = fault_of_settings(error, start)
-        if refused is None and _NO_JAVA not in str(error):  # the daemon logs these in one line
+        if refused is None and not is_without_java(error):  # the daemon logs these in one line
             traceback.print_exc()
         say(Failed(number=None, error=refused or reason_of(error, start), settings=refused is not None))
         _exit()
@@ -178,42 +163,6 @@ def _exit() -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
-
-
-def fault_of_settings(error: BaseException, start: StartWorker) -> str | None:
-    """What is wrong with the settings, if that is why Spark did not start; another start would not change it."""
-    if isinstance(error, ConfigError):
-        return str(error)
-    if _NEW_JAVA in str(error):
-        return f"JAVA_HOME: this Java is newer than Spark {pyspark.__version__} supports: use Java 17 or 21"
-    said = _failures(_java_said(start)) if _NO_JAVA in str(error) else [first_line(error)]
-    found = next((line for line in said if _REFUSED.search(line)), None)
-    return f"[sink.options] conf: {found[:800]}" if found else None
-
-
-def reason_of(error: BaseException, start: StartWorker) -> str:
-    """The error; for a JVM that did not start, the exception or the end of its output, which is all that is known."""
-    if _NO_JAVA not in str(error):
-        return first_line(error)
-    lines = [line for line in _java_said(start) if not _FRAME.match(line)]
-    thrown = [line.removeprefix(_THROWN) for line in lines if line.startswith(_THROWN)][-1:]
-    said = " / ".join(thrown or lines[-3:])
-    return f"Java ended before Spark was up: {said[:800]}" if said else first_line(error)
-
-
-def _java_said(start: StartWorker) -> list[str]:
-    log = Path(start.scratch, LOG_NAME)
-    text = log.read_text(errors="replace") if log.exists() else ""
-    return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-def _failures(lines: Sequence[str]) -> Iterator[str]:
-    """The log without warnings: a Java that ended for want of memory may have warned of a class before."""
-    passed = False
-    for line in lines:
-        passed = _NO_FAILURE.match(line) is not None or (passed and _OF_EXCEPTION.match(line) is not None)
-        if not passed:
-            yield line
 
 
 def _query_directory(start: StartWorker) -> Path:
