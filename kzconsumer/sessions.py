@@ -103,7 +103,7 @@ class Sessions:
         self._connecting = anyio.CancelScope()
         # Shielded: a cancelled application still leaves in order, within the deadline that `leave` sets.
         self._scope = anyio.CancelScope(shield=True)
-        looking = Looking(ISOLATION_LEVELS[settings.fetch.isolation], settings.batch.max_records)
+        looking = Looking(ISOLATION_LEVELS[settings.fetch.isolation], *settings.batch.most(wants))
         read = looking if wants == "ranges" else decoding(settings.fetch.largest_body)
         name = settings.group.assignor
         assignor = cast(Assignor, load_chosen(ASSIGNORS, name, f"{settings.source}: [group] assignor"))

@@ -23,6 +23,7 @@ from kzconsumer.fetcher.fetch_set import FetchSet
 from kzconsumer.fetcher.fetch_state import Answers, FetchState, RateLimit, Throttle
 from kzconsumer.fetcher.reading import (
     ATTEMPTS,
+    LOOK_BYTES,
     NOTHING,
     FetchForm,
     FetchOutcome,
@@ -83,11 +84,13 @@ class Intake:
         return max(self._limit.wait(time), self.throttle.wait(time))
 
     def wanted(self, state: FetchState, position: int) -> FetchPosition:
+        if self.looking is not None:
+            return FetchPosition(position, LOOK_BYTES, state.leader_epoch)
         size = state.max_bytes
         if size == self._settings.max_bytes:  # one that was raised is needed: a batch may be that large
             size = min(size, max(int(size / state.expansion), FEWEST_BYTES))
             size = min(size, self.throttle.most)
-        small = self.looking is not None or (state.end is not None and position >= state.end)
+        small = state.end is not None and position >= state.end
         return FetchPosition(position, 1 if small else size, state.leader_epoch)
 
     def count(
@@ -128,6 +131,7 @@ class Intake:
         session, if there is one.
         """
         arrived: list[Arrival] = []
+        with_records: list[FetchState] = []
         silent: dict[TopicPartition, FetchedPartition] = {}
         small = alone or sum([len(part.records) for part in fetched]) < SMALL_RESPONSE
         for part in fetched:
@@ -165,7 +169,10 @@ class Intake:
                 end = readable_end(part, self.isolation)
                 state.saw_end(end, now(), answers)
                 size = len(part.records)
+                if size:
+                    with_records.append(state)
                 if self.looking is not None:
+                    self.looking.weigh(part, position.offset)
                     if self.looking.until(part, position.offset) == end:
                         state.retry_at = next_look(now())  # of those without news, too: all are asked together
                     if position.offset < end:
@@ -187,7 +194,7 @@ class Intake:
         if silent:
             served = {part.topic_partition for part in fetched if part.records}
             self._take_empty(asked, silent, served, throttled)
-        self.states.move_back([state for state, _, _ in arrived])
+        self.states.move_back(with_records)
         return arrived
 
     def _take_empty(

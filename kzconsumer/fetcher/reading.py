@@ -153,8 +153,8 @@ class EmptyAnswers:
 
 # For a consumer that fetches for itself: how far each log can be read, instead of its records.
 #
-# The fetcher asks for one byte: brokers answer as soon as there is something new, with at most one batch of one
-# partition (before 0.10.1 with one byte of each), which is dropped.
+# The fetcher asks for as little as it can: brokers answer as soon as there is something new, with at most one batch of
+# one partition (before 0.10.1 with the first bytes of each), of which only the head is used.
 
 LOOK_SECONDS: Final = 0.1
 """Between two looks at a log that has been read to its end."""
@@ -164,6 +164,13 @@ _PART_OF_BATCH: Final = 10
 # What a range counts in the budget of its queue, so that looks do not go far ahead.
 _HELD: Final = 1024 * 1024
 
+_HEAD: Final = struct.Struct(">qi4xb6xi")  # first offset, size, magic, last offset delta (of magic 2)
+LOOK_BYTES: Final = _HEAD.size
+"""To ask for of a partition, so that brokers before 0.10.1 send the head of its first message."""
+_MAGIC_OF_BATCHES: Final = 2
+# Bytes of a record while nothing is known: the most that brokers take by default (`message.max.bytes`).
+_LARGE: Final = 1024 * 1024
+
 
 def readable_end(part: FetchedPartition, isolation: int) -> int:
     """Up to where records can be read now. Brokers before 0.11 have no last stable offset."""
@@ -172,20 +179,51 @@ def readable_end(part: FetchedPartition, isolation: int) -> int:
 
 
 class Looking:
-    """A `FetchForm` whose records are `Unfetched`."""
+    """A `FetchForm` whose records are `Unfetched`: ranges of up to a tenth of a batch.
 
-    def __init__(self, isolation: int, batch_records: int) -> None:
-        """`batch_records`: the limit of a batch, which batches may exceed by a tenth."""
+    The heads of batches tell how many bytes an offset takes in the log. Of several partitions in a request only the
+    first gets a batch (KIP-74), so a partition that had none yet is taken to be like another one of its topic. Where
+    nothing is known, ranges begin small and double: a log may have nothing left that could be sent.
+    """
+
+    def __init__(self, isolation: int, batch_records: int, batch_bytes: int) -> None:
+        """The limits of a batch, which batches may exceed by a tenth."""
         self._isolation = isolation
-        self._most = max(batch_records // _PART_OF_BATCH, 1)
+        self._records, self._bytes = (max(each // _PART_OF_BATCH, 1) for each in (batch_records, batch_bytes))
+        self._weights: dict[TopicPartition | str, float] = {}  # by partition, and the last one of each topic
+        self._begun: dict[TopicPartition, int] = {}  # where ranges of unknown size began
+
+    def weigh(self, part: FetchedPartition, start: int) -> None:
+        """Learn from the batch of an answer, if there is one."""
+        if (weight := _weight(part.records, start)) is not None:
+            self._weights[part.topic_partition] = self._weights[part.topic_partition.topic] = weight
 
     def until(self, part: FetchedPartition, start: int) -> int:
         """Where the range ends that begins at `start`."""
-        return min(readable_end(part, self._isolation), start + self._most)
+        if weight := self._known(part.topic_partition):
+            most = max(int(self._bytes / weight), 1)
+        else:
+            most = max(self._bytes // _LARGE, 1, start - self._begun.setdefault(part.topic_partition, start))
+        return min(readable_end(part, self._isolation), start + min(most, self._records))
 
     def __call__(self, part: FetchedPartition, start: int, room: int | None = None, /) -> Decoded:
         until = self.until(part, start)
-        return Decoded(Unfetched(start, until), until, size=_HELD) if until > start else Decoded(NO_RECORDS, start)
+        if until <= start:
+            return Decoded(NO_RECORDS, start)
+        return Decoded(Unfetched(start, until, self._known(part.topic_partition)), until, size=_HELD)
+
+    def _known(self, partition: TopicPartition) -> float:
+        return self._weights.get(partition) or self._weights.get(partition.topic, 0.0)
+
+
+def _weight(records: bytes | memoryview, start: int) -> float | None:
+    """Bytes of an offset, by the head of the first batch; None if that is not there. Offsets have gaps."""
+    if len(records) < _HEAD.size:
+        return None
+    base, length, magic, last = _HEAD.unpack_from(records)
+    # A message of magic 0 or 1 has one offset. One that has others inside has that of the last of them.
+    offsets = last + 1 if magic >= _MAGIC_OF_BATCHES else base + 1 - start
+    return float(max(length + L.LOG_OVERHEAD, 1) / max(offsets, 1))
 
 
 def next_look(time: float) -> float:

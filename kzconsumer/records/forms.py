@@ -172,26 +172,27 @@ class ColumnRecords(Records):
 
 
 class Unfetched(Records):
-    """A range of offsets whose records the consumer fetches itself."""
+    """A range of offsets whose records the consumer fetches itself. `weight`: bytes of an offset in the log, about."""
 
-    __slots__ = ("first", "until")
+    __slots__ = ("first", "until", "weight")
 
     fetched = False
 
-    def __init__(self, first: int, until: int) -> None:
+    def __init__(self, first: int, until: int, weight: float = 0.0) -> None:
         self.first = first
         self.until = until
+        self.weight = weight
 
     def __len__(self) -> int:
         return self.until - self.first
 
     @property
     def nbytes(self) -> int:
-        return 0
+        return int(len(self) * self.weight)
 
     def slice(self, first: int, until: int | None = None) -> Unfetched:
         end = self.until if until is None else min(self.first + until, self.until)
-        return Unfetched(min(self.first + first, end), end)
+        return Unfetched(min(self.first + first, end), end, self.weight)
 
     def rows_below(self, offset: int) -> int:
         return min(max(offset - self.first, 0), len(self))

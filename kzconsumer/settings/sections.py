@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from kzconsumer.model import MOST_STREAMS, TopicPartition
+from kzconsumer.model import MOST_STREAMS, TopicPartition, Wants
 from kzconsumer.settings.tables import ByteSize, Duration, PositiveDuration, Table
 from kzconsumer.settings.values import (
     AtLeastOne,
@@ -206,19 +206,31 @@ class FetchSettings(Table, frozen=True, kw_only=True):
 
 
 class BatchSettings(Table, frozen=True, kw_only=True):
-    """`[batch]`: when a sink's batch is complete; the first limit that is reached counts."""
+    """`[batch]`: when a sink's batch is complete; the first limit that is reached counts.
 
-    max_records: AtLeastOne = 500_000
-    max_bytes: Annotated[ByteSize, Meta(ge=1)] = 64 * 1024 * 1024
+    Without `max_records` and `max_bytes` what the sink wants decides: see `most`.
+    """
+
+    max_records: AtLeastOne | None = None
+    max_bytes: Annotated[ByteSize, Meta(ge=1)] | None = None
     max_time: PositiveDuration = 1.0
     min_records: AtLeastOne | None = None
     min_bytes: Annotated[ByteSize, Meta(ge=1)] | None = None
 
     def __post_init__(self) -> None:
-        if self.min_records is not None and self.min_records > self.max_records:
+        if self.min_records is not None and self.max_records is not None and self.min_records > self.max_records:
             raise ValueError("min_records, of one partition, is more than max_records, of the whole batch")
-        if self.min_bytes is not None and self.min_bytes > self.max_bytes:
+        if self.min_bytes is not None and self.max_bytes is not None and self.min_bytes > self.max_bytes:
             raise ValueError("min_bytes, of one partition, is more than max_bytes, of the whole batch")
+
+    def most(self, wants: Wants) -> tuple[int, int]:
+        """Records and bytes of a batch.
+
+        Of what a sink fetches for itself, the member's memory holds nothing. There a batch of Spark's is large enough
+        that its own cost (0.3 s of a processor) is small, and short enough to be written within seconds.
+        """
+        records, size = (2_000_000, 512 << 20) if wants == "ranges" else (500_000, 64 << 20)
+        return self.max_records or max(records, self.min_records or 0), self.max_bytes or max(size, self.min_bytes or 0)
 
 
 class SinkSettings(Table, frozen=True, kw_only=True):

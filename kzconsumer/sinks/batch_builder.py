@@ -10,6 +10,7 @@ import sys
 
 import msgspec
 
+from kzconsumer.model import Wants
 from kzconsumer.offsets.progress import Chunk, Progress
 from kzconsumer.records.forms import DecodedRecords, Records
 from kzconsumer.settings.sections import BatchSettings
@@ -81,8 +82,10 @@ class BatchBuilder:
         limits: BatchSettings,
         most_bytes: int = sys.maxsize,
         due_records: int = sys.maxsize,
+        wants: Wants = "columns",
     ) -> None:
         self._limits = limits
+        self._wants: Wants = wants
         self._most_bytes = most_bytes
         self._due_records = due_records
         self._ranges: dict[Progress, _Range] = {}
@@ -99,8 +102,8 @@ class BatchBuilder:
     @property
     def full(self) -> bool:
         """Nothing more should be added before a batch is cut. Only a cut ends it, even if claims are lost meanwhile."""
-        most_bytes = min(self._limits.max_bytes, self._most_bytes)
-        limited = self._records >= self._limits.max_records or self._bytes >= most_bytes
+        most_records, most_bytes = self._limits.most(self._wants)
+        limited = self._records >= most_records or self._bytes >= min(most_bytes, self._most_bytes)
         return limited or self._whole_replay() is not None
 
     @property

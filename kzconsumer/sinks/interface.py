@@ -116,6 +116,11 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return sum(map(len, self.pieces))
 
     @property
+    def weight(self) -> float:
+        """About how many bytes one of `records` takes; 0.0 if it is unknown."""
+        return sum(piece.nbytes for piece in self.pieces) / max(self.records, 1)
+
+    @property
     def fetched(self) -> bool:
         return all(piece.fetched for piece in self.pieces)
 
@@ -241,8 +246,8 @@ class Sink(Protocol):
     not know which records its destination refuses: see `Trying`.
 
     `wants = "ranges"` is for a sink that fetches for itself, instead of "columns", the default: the member only looks
-    where the logs end. Its records are not counted, so `[batch] max_records` counts offsets, `max_bytes` nothing. It
-    keeps to `[fetch] on_corrupt` and `rate_limit`.
+    where the logs end. Its records are not counted: `[batch] max_records` counts offsets, and `max_bytes` about the
+    bytes that they take in the log. It keeps to `[fetch] on_corrupt` and `rate_limit`.
     That a log has changed when a range is replayed is noticed if the sink calls `Batch.found`. `start_limit` is how
     many seconds entering the sink may take, if that is more than 15 minutes. `batch_bytes` limits batches like `[batch]
     max_bytes`, of which the smaller counts: a sink that gains nothing from large batches saves memory. With

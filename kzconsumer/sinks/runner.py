@@ -133,7 +133,7 @@ class SinkRunner:
         self._owned = owned
         self._plans = plans
         self._writer = BatchWriter(name, sink, self._can, owned, plans, quarantine, rejected)
-        self._builder = BatchBuilder(limits, self._can.batch_bytes, self._can.due_records)
+        self._builder = BatchBuilder(limits, self._can.batch_bytes, self._can.due_records, self._can.wants)
         self.status: BatchStatus | None = None
         """The batch being planned, written or committed; between two of them the last one."""
         self.batches = BatchCounters()

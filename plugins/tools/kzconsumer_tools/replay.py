@@ -145,6 +145,7 @@ async def _batches(
     reader: RangeReader, left: list[OffsetRange], incarnations: Mapping[str, int], limits: BatchSettings
 ) -> AsyncIterator[Batch]:
     """Batches within the limits of `[batch]`. Offsets without records are skipped; another start reads them again."""
+    most_records, most_bytes = limits.most("columns")
     # One range of each partition at a time: a batch never has two ranges of one partition.
     while left:
         turn = list({each.topic_partition: each for each in reversed(left)}.values())
@@ -158,7 +159,7 @@ async def _batches(
             part.until = at[partition] = batch.column("offset")[-1].as_py() + 1
             records += batch.num_rows
             size += batch.nbytes
-            if records >= limits.max_records or size >= limits.max_bytes:
+            if records >= most_records or size >= most_bytes:
                 yield _batch(parts, incarnations)
                 parts, records, size = {}, 0, 0
         if parts:
@@ -171,7 +172,7 @@ async def _unfetched(
     """Batches of a sink that fetches for itself."""
     while left:
         turn = {each.topic_partition: each for each in reversed(left)}
-        most = max(limits.max_records // len(turn), 1)
+        most = max(limits.most("ranges")[0] // len(turn), 1)
         ends = {each: min(each.first + most, each.until) for each in turn.values()}
         yield Batch(tuple(_range(part._replace(until=end), (), incarnations) for part, end in ends.items()))
         left = [each._replace(first=ends.get(each, each.first)) for each in left if ends.get(each) != each.until]

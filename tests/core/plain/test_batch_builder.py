@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from kzconsumer.model import OffsetRange, TopicPartition
-from kzconsumer.offsets.progress import Progress
+from kzconsumer.offsets.progress import Chunk, Progress
 from kzconsumer.records.columns import SCHEMA
+from kzconsumer.records.forms import Unfetched
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.interface import Batch, RangeData
@@ -86,6 +87,20 @@ def test_full_by_bytes_of_decoded_data() -> None:
     collecting.add(chunk(claim, 0, 1), now=0)
     assert not collecting.full
     collecting.add(chunk(claim, 1, 20), now=0)
+    assert collecting.full
+
+
+def test_full_by_bytes_in_the_log_of_what_is_not_fetched() -> None:
+    collecting, claim = BatchBuilder(BatchSettings(), wants="ranges"), progress()
+    collecting.add(Chunk(claim, 0, 9, Unfetched(0, 9, 50e6)), now=0)
+    assert not collecting.full
+    collecting.add(Chunk(claim, 9, 11, Unfetched(9, 11, 50e6)), now=0)
+    assert collecting.full
+    (part,) = collecting.cut(now=0).ranges
+    assert (part.records, part.weight) == (11, 50e6)
+    collecting.add(Chunk(claim, 11, 2_000_010, Unfetched(11, 2_000_010)), now=0)
+    assert not collecting.full
+    collecting.add(Chunk(claim, 2_000_010, 2_000_011, Unfetched(2_000_010, 2_000_011, 10)), now=0)
     assert collecting.full
 
 

@@ -83,7 +83,8 @@ class Model:
 
     @property
     def most(self) -> int:
-        return min(self.limits.max_records, -(-self.limits.max_bytes // ROW_BYTES))
+        records, size = self.limits.most("columns")
+        return min(records, -(-size // ROW_BYTES))
 
     def large(self, partition: int) -> bool:
         """At the floor: as large as a file should be."""

@@ -12,6 +12,7 @@ import pytest
 from msgspec import inspect
 
 from kzconsumer.errors import ConfigError
+from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.settings.settings import Settings
 
 CONFIG = Path(__file__).parents[3] / "config"
@@ -313,3 +314,11 @@ def test_the_least_batch_is_not_more_than_the_largest() -> None:
         "group.toml: [batch]: min_bytes, of one partition, is more than max_bytes, of the whole batch"
     ]
     Settings.from_dict(tables(batch={"min_bytes": "1MiB", "max_bytes": "1MiB"}))
+
+
+def test_a_batch_that_the_member_does_not_hold_may_be_larger() -> None:
+    assert BatchSettings().most("columns") == (500_000, 64 << 20)
+    assert BatchSettings().most("ranges") == (2_000_000, 512 << 20)
+    given = BatchSettings(max_records=7, max_bytes=8)
+    assert given.most("columns") == given.most("ranges") == (7, 8)
+    assert BatchSettings(min_records=600_000, min_bytes=1 << 30).most("columns") == (600_000, 1 << 30)

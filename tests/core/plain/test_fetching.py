@@ -54,7 +54,7 @@ async def fetching(
     async with Brokers(client_id="test", timeout=LIMIT) as brokers:
         fetcher = BrokerFetcher(
             broker, brokers, SETTINGS, cast(OffsetReset, type("Reset", (), {"refuses": False})),
-            Looking(READ_COMMITTED, 1000) if wants == "ranges" else reading.decoding(SETTINGS.largest_body),
+            Looking(READ_COMMITTED, 1000, 1 << 30) if wants == "ranges" else reading.decoding(SETTINGS.largest_body),
             RateLimit(None), lambda states: None, Counters(),
         )  # fmt: skip
         fetcher.add(
@@ -341,6 +341,31 @@ async def test_a_consumer_that_fetches_for_itself_gets_ranges_and_each_answer_is
         await take(queue, enough)
     assert found == {key: [(0, 100, 100, False), (100, 200, 100, False), (200, 250, 50, False)] for key in found}
     assert len(answers) <= 4
+
+
+async def test_each_partition_has_its_turn_to_show_how_large_its_records_are() -> None:
+    """Brokers since 0.10.1 send a batch of the first partition of a request that has records, and of no other."""
+    queue, found, sent = ChunkQueue(1 << 40), list[tuple[int, int]](), list[int]()
+    sizes = {0: 100, 1: 2 << 20, 2: 1000}
+    batches = {each: record_batch([Record(None, bytes(size))], base_offset=0) for each, size in sizes.items()}
+
+    def log(partition: int, offset: int) -> bytes:
+        if sent:
+            return b""
+        sent.append(partition)
+        return at(offset, batches[partition])
+
+    def enough(chunk: Chunk) -> bool:
+        found.append((chunk.progress.topic_partition.partition, len(chunk.records)))
+        return len(found) == 12
+
+    async with (
+        log_broker(log, lambda size: sent.clear()) as broker,
+        fetching(broker, [(each, queue) for each in sizes], "ranges"),
+    ):
+        await take(queue, enough)
+    known = dict(found[-3:])
+    assert [known[each] for each in sizes] == [100, (1 << 30) // 10 // len(batches[1]), 100]
 
 
 async def test_looks_at_a_busy_log_do_not_wait_for_an_idle_one() -> None:

@@ -172,6 +172,13 @@ def test_a_range_without_records() -> None:
 def test_records_that_a_sink_fetches_itself_are_not_at_hand() -> None:
     ranges = Unfetched(40, 50)
     assert (len(ranges), ranges.nbytes, len(ranges.below(45))) == (10, 0, 5)
+    sized = Unfetched(40, 50, 2.5)
+    assert (sized.nbytes, sized.below(44).nbytes, sized.slice(1, 3).nbytes, sized.between(42, 44).nbytes) == (
+        25,
+        10,
+        5,
+        5,
+    )
     for refused in (ranges.messages, ranges.columns):
         with pytest.raises(TypeError, match='a sink that wants "ranges" fetches their records itself'):
             refused()

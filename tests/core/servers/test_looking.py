@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kzconsumer.consumer import ConsumerConnector
+from kzconsumer.fetcher.reading import LOOK_BYTES
 from kzconsumer.sessions import Sessions
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
@@ -25,7 +26,7 @@ async def test_ranges_reach_the_end_of_the_log_and_at_most_one_batch_comes_with_
 ) -> None:
     cluster = cluster_of(version)
     await create_topic(cluster.connect, unique, 2)
-    sessions = Sessions(settings(cluster.connect, unique, batch={"max_records": 300}), wants="ranges")
+    sessions = Sessions(settings(cluster.connect, unique, batch={"max_bytes": 10_000_000}), wants="ranges")
     found: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
     async with sessions.running():
         await ConsumerConnector(sessions).create_message_streams({unique: 1})
@@ -37,11 +38,11 @@ async def test_ranges_reach_the_end_of_the_log_and_at_most_one_batch_comes_with_
                 while any(not ranges or ranges[-1][1] < 50 * (number + 1) for ranges in found.values()):
                     chunk = await cursor.queue.get()
                     assert not chunk.records.fetched
-                    assert len(chunk.records) == chunk.until - chunk.first <= 30
+                    assert len(chunk.records) == chunk.until - chunk.first <= 10_000_000 / 10 / len(VALUE)
                     found[chunk.progress.topic_partition.partition].append((chunk.first, chunk.until))
         (counted,) = sessions.counters.fetches.values()
     for ranges in found.values():
         assert [first for first, _ in ranges] == [0, *(until for _, until in ranges[:-1])]
-    # One byte of each partition, or one whole batch.
-    most = 2 if version == "0.8.2.2" else len(VALUE) + 200
+    # The head of a message of each partition, or one whole batch.
+    most = 2 * LOOK_BYTES if version == "0.8.2.2" else len(VALUE) + 200
     assert counted.bytes <= most * counted.requests.count

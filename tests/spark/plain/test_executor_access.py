@@ -57,16 +57,34 @@ def span(partition: int, first: int, until: int) -> OffsetRange:
 
 def test_large_ranges_are_divided_among_the_tasks_and_small_ones_are_not() -> None:
     n = FEWEST_OFFSETS
-    assert list(split([span(0, 5, 5 + n)], 8)) == [span(0, 5, 5 + n)]
-    assert list(split([span(0, 100, 100 + 4 * n)], 2)) == [span(0, 100, 100 + 2 * n), span(0, 100 + 2 * n, 100 + 4 * n)]
+    assert list(split([span(0, 5, 5 + n)], 8, {})) == [span(0, 5, 5 + n)]
+    halves = [span(0, 100, 100 + 2 * n), span(0, 100 + 2 * n, 100 + 4 * n)]
+    assert list(split([span(0, 100, 100 + 4 * n)], 2, {})) == halves
     mixed = [span(0, 0, 7 * n), span(1, 3, 4), span(2, 10, 10 + n)]
-    parts = list(split(mixed, 4))
+    parts = list(split(mixed, 4, {}))
     assert max(part.until - part.first for part in parts) <= 2 * n + 1
     for whole in mixed:
         bounds = [(part.first, part.until) for part in parts if part.partition == whole.partition]
         assert bounds[0][0] == whole.first
         assert bounds[-1][1] == whole.until
         assert all(before[1] == after[0] for before, after in pairwise(bounds))
+
+
+def test_few_records_that_are_large_are_divided_among_the_tasks() -> None:
+    large, small = span(0, 0, 12), span(1, 0, 12)
+    parts = list(split([large, small], 4, {TopicPartition("t", 0): 50e6, TopicPartition("t", 1): 10.0}))
+    assert parts == [span(0, 0, 3), span(0, 3, 6), span(0, 6, 9), span(0, 9, 12), small]
+    assert list(split([span(0, 0, 2)], 4, {TopicPartition("t", 0): 50e6})) == [span(0, 0, 1), span(0, 1, 2)]
+
+
+@pytest.mark.parametrize(("offsets", "weight", "tasks"), [(2_000_000, 100.0, 8), (524_288, 1024.0, 9), (10, 50e6, 8)])
+def test_one_partition_s_largest_batch_is_divided_though_nobody_says_among_how_many_tasks(
+    offsets: int, weight: float, tasks: int
+) -> None:
+    parts = list(split([span(0, 0, offsets)], None, {TopicPartition("t", 0): weight}))
+    assert len(parts) == tasks
+    eighth = offsets // 8
+    assert [*split([span(n, 0, eighth) for n in range(8)], None, {})] == [span(n, 0, eighth) for n in range(8)]
 
 
 def test_offsets_that_the_log_has_lost_are_not_fetched() -> None:

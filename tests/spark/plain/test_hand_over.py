@@ -187,3 +187,10 @@ async def test_the_end_of_a_batch_has_its_leader_epochs() -> None:
         end = await sink.following(START, math.inf)
         assert [end.epoch(OffsetRange("t", number, 0, 5)) for number in range(2)] == [-1, 3]
         assert StreamOffset.of_json(end.as_json(), "g") == end
+
+
+async def test_the_end_of_a_batch_has_the_sizes_of_its_records() -> None:
+    sink, offered = sink_of(START), batch(0, 5, 0, 1)
+    known = msgspec.structs.replace(offered.ranges[1], pieces=(Unfetched(0, 5, 50e6),))
+    async with writing(sink, msgspec.structs.replace(offered, ranges=(offered.ranges[0], known))):
+        assert (await sink.following(START, math.inf)).weights == {"t-1": 50e6}

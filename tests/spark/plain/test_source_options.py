@@ -27,14 +27,21 @@ def faults(**options: str) -> list[str]:
 
 def test_options_in_place_of_a_file() -> None:
     more = {"topics": "a, b-c", "maxrecordsperbatch": "500", "maxtriggerdelay": "5m", "includeheaders": "True"}
+    more |= {"maxbytesperbatch": "8MiB"}
     read = read_options(BASE | more | {"minpartitions": "4", "minrecordsperbatch": "20"})
     assert read.settings.zookeeper.connect == "zk:2181"
     assert read.settings.group.id == "g"
     assert read.settings.subscription.topics == {"a": 1, "b-c": 1}
-    assert read.settings.batch.max_records == 500
+    assert read.settings.batch.most("ranges") == (500, 8 << 20)
     assert read.settings.batch.max_time == 300
     assert read.headers
     assert (read.least, read.tasks) == (20, 4)
+    default = read_options(BASE)
+    assert (default.settings.batch.most("ranges"), default.least, default.tasks) == (
+        (2_000_000, 512 << 20),
+        2_000_000,
+        None,
+    )
     named = read_options(BASE | {"group.id": "123", "topics": "7,a,a"}).settings
     assert (named.group.id, named.subscription.topics) == ("123", {"7": 1, "a": 1})
 

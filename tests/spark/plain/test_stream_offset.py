@@ -58,6 +58,14 @@ def test_offsets_that_the_log_has_lost_are_not_fetched_and_the_range_is_delivere
     assert end.covers(part(0, 20))
 
 
+def test_it_says_how_large_the_records_of_its_own_batch_are() -> None:
+    spans = (OffsetRange("t", 0, 0, 3),)
+    end = NOTHING.after([PlannedRange(part(0, 3), spans, weight=2.5), *planned(part(0, 3, 1))])
+    assert end.weights == {"t-0": 2.5}
+    assert StreamOffset.of_json(end.as_json(), "g") == end
+    assert end.empty().weights == end.after(planned(part(3, 5))).weights == {}
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20), st.integers(1, 9)), max_size=8))
 def test_spark_gets_back_what_it_was_given(ranges: list[tuple[int, int, int]]) -> None:
     """As text, by which Spark compares offsets."""

@@ -19,7 +19,7 @@ def offsets(cluster: Cluster, spans: tuple[OffsetRange, ...]) -> list[object]:
     """Of the records that the tasks fetch."""
     kafka = Kafka.of(Settings.from_dict({"zookeeper": {"connect": cluster.connect}, "group": {"id": "g"}}))
     access = BrokerAccess(kafka, KafkaRegistry(kafka).brokers())
-    parts = split(list(spans), 4)
+    parts = split(spans, 4, {})
     return [offset for part in parts for rows in fetched(part, access) for offset in rows["offset"].to_pylist()]
 
 

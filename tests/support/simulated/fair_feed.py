@@ -171,6 +171,7 @@ def allowed(limits: BatchSettings, queue: int, response: int, chunk: int, partit
     Ahead of it are: what fills its queue so that it is not fetched, with the responses by which it may be exceeded;
     the batch being written and the one collected; one chunk of each other partition, in the batch that it is in.
     """
-    batch = min(limits.max_records * RECORD, limits.max_bytes) + chunk * RECORD
+    records, size = limits.most("columns")
+    batch = min(records * RECORD, size) + chunk * RECORD
     ahead = queue + 3 * response * RECORD + 3 * batch + partitions * chunk * RECORD
     return ahead / rate + limits.max_time + 1.0

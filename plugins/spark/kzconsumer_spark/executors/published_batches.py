@@ -5,7 +5,8 @@ The worker publishes each batch as a small file, which appears by one rename, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from pyspark.sql.datasource import InputPartition
 
-from kzconsumer.model import Broker, OffsetRange, count_offsets
+from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.registry.claim_record import Spans
 from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.pipe.messages import Kafka
@@ -87,14 +88,28 @@ class RangePart(InputPartition):
 
 
 FEWEST_OFFSETS: Final = 10_000
-"""Of a part: a task costs some milliseconds."""
+FEWEST_BYTES: Final = 2_500_000
+"""Of a part, whichever it has first: a task costs some milliseconds."""
+_MOST: Final = 25
+"""Times that in a part, if nothing says how many tasks run at a time: an eighth of the largest batch by default."""
 
 
-def split(ranges: list[OffsetRange], tasks: int) -> Iterator[OffsetRange]:
-    """Parts of about the same size, as many as there are tasks at a time if the ranges are large enough."""
-    size = max(-(-count_offsets(ranges) // tasks), FEWEST_OFFSETS)
-    for each in ranges:
-        pieces = max(-(-(each.until - each.first) // size), 1)
+def split(
+    ranges: Collection[OffsetRange], tasks: int | None, weights: Mapping[TopicPartition, float]
+) -> Iterator[OffsetRange]:
+    """Parts of about the same size, as many as there are `tasks` at a time if the ranges are large enough.
+
+    `weights`: see `RangeData.weight`.
+    """
+    sizes = {each: _size(each, weights.get(each.topic_partition, 0.0)) for each in ranges}
+    most = _MOST if tasks is None else max(sum(sizes.values()) / tasks, 1)
+    for each, size in sizes.items():
+        pieces = min(max(math.ceil(size / most), 1), max(each.until - each.first, 1))
         bounds = [each.first + (each.until - each.first) * n // pieces for n in range(pieces + 1)]
         for first, until in pairwise(bounds):
             yield each._replace(first=first, until=until)
+
+
+def _size(part: OffsetRange, weight: float) -> float:
+    offsets = part.until - part.first
+    return max(offsets / FEWEST_OFFSETS, offsets * weight / FEWEST_BYTES)

@@ -62,7 +62,7 @@ class BatchRange(msgspec.Struct, frozen=True, kw_only=True):
     """One range of a batch. Tasks fetch its `spans`: all of it but offsets that the log has lost.
 
     `records` is the number of their offsets, without those of `left_out`; once they are read, that of their records.
-    `left_out` and `leader_epoch` are those of `RangeData`.
+    `left_out`, `leader_epoch` and `weight` are those of `RangeData`.
     """
 
     topic: str
@@ -75,6 +75,7 @@ class BatchRange(msgspec.Struct, frozen=True, kw_only=True):
     spans: tuple[OffsetRange, ...] = ()
     leader_epoch: int = -1
     left_out: Spans = ()
+    weight: float = 0.0
 
     @property
     def range(self) -> OffsetRange:
@@ -93,6 +94,7 @@ class BatchRange(msgspec.Struct, frozen=True, kw_only=True):
             spans=part.spans,
             leader_epoch=part.leader_epoch,
             left_out=part.left_out,
+            weight=part.weight,
         )
 
 

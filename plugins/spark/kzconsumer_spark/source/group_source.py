@@ -71,7 +71,7 @@ class GroupBatchReader(DataSourceReader):
         settings = self._options.settings
         kafka = Kafka.of(settings)
         found = ranges_between(settings, self._options.bounds)
-        parts = [*split(found.ranges, self._options.tasks)]
+        parts = [*split(found.ranges, self._options.tasks, {})]
         access = BrokerAccess(kafka, found.brokers, found.ids, len(parts))
         policy = self._options.task_policy
         return [RangePart(part, access, found.epochs.get(part.topic_partition, -1), policy) for part in parts]
@@ -174,7 +174,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(self._settings.group.id).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._settings.batch.max_records)
+        return ReadMaxRows(self._settings.batch.most("ranges")[0])
 
     def prepareForTriggerAvailableNow(self) -> None:
         wanted = msgspec.structs.replace(self._settings.subscription, stop_at=LATEST)
@@ -211,7 +211,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._settings.offsets.reset == "fail":
                 raise each.error()
             _log.error("records of a planned range are lost", **each.range._asdict(), reason=each.reason)
-        parts = [*split(found, self._options.tasks)]
+        weights = {part.topic_partition: offset.weights.get(str(part.topic_partition), 0.0) for part in found}
+        parts = [*split(found, self._options.tasks, weights)]
         access = BrokerAccess(registry.kafka, topics.brokers, topics.ids, len(parts))
         policy = self._options.task_policy
         return [RangePart(part, access, offset.epoch(part), policy) for part in parts]

@@ -140,7 +140,7 @@ class HandOver:
 
 
 def _planned(part: RangeData) -> PlannedRange:
-    return PlannedRange(part.identity, part.spans, part.leader_epoch)
+    return PlannedRange(part.identity, part.spans, part.leader_epoch, part.weight)
 
 
 _WAIT_SECONDS = 0.5

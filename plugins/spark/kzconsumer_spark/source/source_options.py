@@ -167,7 +167,11 @@ _CONFIG: Final = "config"
 _NEEDED: Final = {"zookeeper.connect": "zookeeper.connect", "group.id": "group.id", "topics": "subscription.topics"}
 _BROKERS: Final = "bootstrap.servers"
 _INSTEAD: Final = {**_NEEDED, _BROKERS: "brokers.bootstrap"}
-_BATCHES: Final = {"maxRecordsPerBatch": "batch.max_records", "maxTriggerDelay": "batch.max_time"}
+_BATCHES: Final = {
+    "maxRecordsPerBatch": "batch.max_records",
+    "maxBytesPerBatch": "batch.max_bytes",
+    "maxTriggerDelay": "batch.max_time",
+}
 _LEAST: Final = "minRecordsPerBatch"
 _HEADERS: Final = "includeHeaders"
 _TASKS: Final = "minPartitions"
@@ -189,13 +193,13 @@ _NO_GROUP: Final = {"group.id": "spark"}  # brokers see it as the client id
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """With `least` records a batch is due. `tasks`: into how many it is divided at least, if it is large enough.
 
-    `bounds` are those of a batch read.
+    None is the default of `split`. `bounds` are those of a batch read.
     """
 
     settings: Settings
     least: int
     headers: bool
-    tasks: int
+    tasks: int | None
     bounds: Bounds
     given: frozenset[str]
 
@@ -261,7 +265,7 @@ def read_options(given: Mapping[str, str]) -> SourceOptions:
     settings = _settings(config, options)
     if faults := [*_unsupported(settings)]:
         raise ConfigError([f"{settings.source}: {fault}" for fault in faults])
-    most = settings.batch.max_records
+    most, _ = settings.batch.most("ranges")
     least = _positive(_LEAST, options.get(_LEAST, str(most)))
     if least > most:
         raise ConfigError([f"{WHERE}: option {_LEAST}: {least} is more than maxRecordsPerBatch, {most}"])
@@ -269,7 +273,7 @@ def read_options(given: Mapping[str, str]) -> SourceOptions:
         settings=settings,
         least=least,
         headers=_boolean(_HEADERS, options),
-        tasks=_positive(_TASKS, options.get(_TASKS, "1")),
+        tasks=_positive(_TASKS, options[_TASKS]) if _TASKS in options else None,
         bounds=bounds,
         given=chosen,
     )

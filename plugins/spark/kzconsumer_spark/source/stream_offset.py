@@ -25,12 +25,13 @@ class Reached(NamedTuple):
 class PlannedRange(NamedTuple):
     """A range as it is planned, and the spans of it that are to be fetched: all but what the log has lost.
 
-    `leader_epoch`: see `RangeData`.
+    `leader_epoch` and `weight`: see `RangeData`.
     """
 
     identity: RangeIdentity
     spans: tuple[OffsetRange, ...]
     leader_epoch: int = -1
+    weight: float = 0.0
 
 
 class StreamOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,7 +39,8 @@ class StreamOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `empties` counts batches without ranges, which would end where they begin otherwise. `socket` is where the member
     that made this offset learns that Spark has committed it. `epochs` are the leader epochs of the batch's
-    partitions, where they are known: its tasks refuse another log (`RangeReader.epochs`).
+    partitions, where they are known: its tasks refuse another log (`RangeReader.epochs`). `weights` are those
+    of the ranges that are known.
     """
 
     group: str
@@ -47,6 +49,7 @@ class StreamOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     empties: int = 0
     socket: str = ""
     epochs: Mapping[str, int] = {}
+    weights: Mapping[str, float] = {}
 
     @classmethod
     def of_json(cls, content: Mapping[str, Any], group: str) -> Self:
@@ -81,7 +84,8 @@ class StreamOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         reached = dict(self.reached)
         ranges = []
         epochs = {_key(part.identity): part.leader_epoch for part in left if part.leader_epoch >= 0}
-        for identity, spans, _ in left:
+        weights = {_key(part.identity): part.weight for part in left if part.weight > 0}
+        for identity, spans, _, _ in left:
             begin = self._reached(identity)
             ranges += [
                 identity._replace(first=max(span.first, begin), until=span.until)
@@ -89,11 +93,11 @@ class StreamOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 if span.until > begin
             ]
             reached[_key(identity)] = Reached(identity.incarnation, identity.epoch, identity.until)
-        return type(self)(self.group, reached, tuple(ranges), self.empties, socket, epochs)
+        return type(self)(self.group, reached, tuple(ranges), self.empties, socket, epochs, weights)
 
     def empty(self) -> Self:
         """The end of a batch without ranges."""
-        return msgspec.structs.replace(self, ranges=(), empties=self.empties + 1, epochs={})
+        return msgspec.structs.replace(self, ranges=(), empties=self.empties + 1, epochs={}, weights={})
 
     def _reached(self, part: RangeIdentity) -> int:
         at = self.reached.get(_key(part))

@@ -94,7 +94,7 @@ class RangeStream:
         epochs = {part.range.topic_partition: part.leader_epoch for part in ranges}
         spans = [span for part in ranges for span in part.spans]
         tasks = self._session.sparkContext.defaultParallelism
-        parts = tuple(split(spans, tasks))
+        parts = tuple(split(spans, tasks, {part.range.topic_partition: part.weight for part in ranges}))
         rejected = {part.range.topic_partition: part.left_out for part in ranges}
         batch = PublishedBatch(
             parts=parts,
