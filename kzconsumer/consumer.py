@@ -279,12 +279,15 @@ async def connect(
     """
     if acknowledge not in get_args(Acknowledge):
         raise ValueError(f'acknowledge is "implicit" or "explicit", not {acknowledge!r}')
-    sessions = Sessions(_settings(settings, zookeeper, group), listener=listener, stop_at=stop_at)
+    sessions = Sessions(connect_settings(settings, zookeeper, group), listener=listener, stop_at=stop_at)
     async with sessions.running():
         yield ConsumerConnector(sessions, acknowledge)
 
 
-def _settings(given: Settings | str | os.PathLike[str] | None, zookeeper: str | None, group: str | None) -> Settings:
+def connect_settings(
+    given: Settings | str | os.PathLike[str] | None, zookeeper: str | None, group: str | None
+) -> Settings:
+    """Those of `connect`. Raises TypeError if too little or too much is given, ConfigError."""
     if given is None:
         if zookeeper is None or group is None:
             raise TypeError("connect() needs settings, a path, or both zookeeper= and group=")

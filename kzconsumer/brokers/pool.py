@@ -43,7 +43,8 @@ class Brokers:
         self._timeout = timeout
         self._security = security
         self._refusals: dict[Broker, tuple[float, str]] = {}  # until when, and why
-        self._connections: dict[tuple[int, str], BrokerConnection] = {}
+        self.connections: dict[tuple[int, str], BrokerConnection] = {}
+        """By broker id and purpose."""
         self._openings: dict[tuple[Broker, str], _Opening] = {}
         self._tasks: TaskGroup | None = None
 
@@ -60,9 +61,9 @@ class Brokers:
             await tasks.__aexit__(None, None, None)  # without the body's error, which it would wrap in a group
         finally:
             # Only now: an attempt may succeed while it is being cancelled.
-            for connection in self._connections.values():
+            for connection in self.connections.values():
                 connection.close()
-            self._connections.clear()
+            self.connections.clear()
 
     async def connection(self, broker: Broker, purpose: str = "control") -> BrokerConnection:
         """The connection for this purpose, opened if necessary; concurrent callers share one attempt.
@@ -72,7 +73,7 @@ class Brokers:
         """
         if self._tasks is None:
             raise ConnectionLostError(f"{broker}: connections are closed")
-        present = self._connections.get((broker.id, purpose))
+        present = self.connections.get((broker.id, purpose))
         if present is not None:
             if present.broker == broker and not present.closed and not present.worn_out:
                 return present
@@ -91,7 +92,7 @@ class Brokers:
 
     def present(self, broker: Broker, purpose: str = "control") -> BrokerConnection | None:
         """The connection for this purpose, if one is open."""
-        connection = self._connections.get((broker.id, purpose))
+        connection = self.connections.get((broker.id, purpose))
         return connection if connection is not None and connection.broker == broker and not connection.closed else None
 
     async def _open(self, broker: Broker, purpose: str, opening: _Opening) -> None:
@@ -102,9 +103,9 @@ class Brokers:
             )
             opening.outcome = connection
             self._refusals.pop(broker, None)
-            if replaced := self._connections.get((broker.id, purpose)):
+            if replaced := self.connections.get((broker.id, purpose)):
                 replaced.close()
-            self._connections[broker.id, purpose] = connection
+            self.connections[broker.id, purpose] = connection
         except ConfigError as error:  # files that were valid at the start may be so again
             opening.outcome = self._refused(broker, SecurityError(f"{broker}: {'; '.join(error.faults)}"))
         except SecurityError as error:
@@ -130,7 +131,7 @@ class Brokers:
     def drop(self, connection: BrokerConnection) -> None:
         """Close a connection and forget it; the next caller gets a new one."""
         connection.close()
-        for key, held in self._connections.items():
+        for key, held in self.connections.items():
             if held is connection:
-                del self._connections[key]
+                del self.connections[key]
                 return

@@ -196,7 +196,7 @@ class FetcherManager:
     async def run(self) -> None:
         async with anyio.create_task_group() as self._tasks:
             self.look_for_ends()
-            self._tasks.start_soon(self._check_replays)
+            self._tasks.start_soon(self.check_replays)
             await self._leader_finder.run()
 
     def start(self, states: Iterable[FetchState]) -> None:
@@ -206,7 +206,7 @@ class FetcherManager:
         if replays:
             self._replays.update(replays)
             if self._tasks is not None:
-                self._tasks.start_soon(self._check_replays)
+                self._tasks.start_soon(self.check_replays)
             going = [state for state in going if state.topic_partition not in replays]
         if self._end_offsets is None:
             self._leader_finder.add(going)
@@ -232,7 +232,7 @@ class FetcherManager:
         self._wake()
         self._leader_finder.add(found)
 
-    async def _check_replays(self) -> None:
+    async def check_replays(self) -> None:
         """A planned range is fetched once the log is known to hold all of it; else the reset policy decides."""
         short: dict[FetchState, float] = {}  # since when
         unanswered = Counter[FetchState]()

@@ -24,13 +24,13 @@ class CommandLine:
     """`await kzconsumer("groups", "list")`; every command gets the options given here as well."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], *options: str) -> None:
-        self._capsys = capsys
+        self.capsys = capsys
         self._options = options
 
     async def __call__(self, *words: str) -> Done:
-        self._capsys.readouterr()
+        self.capsys.readouterr()
         status = await asyncio.to_thread(main, [*words, *self._options])
-        return Done(status, *self._capsys.readouterr())
+        return Done(status, *self.capsys.readouterr())
 
     async def json(self, *words: str, status: int = 0) -> Any:
         """The output of `-o json`; fails unless the command ended with this status and without errors.

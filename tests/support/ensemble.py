@@ -16,7 +16,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from kzconsumer_sandbox.servers.configuration import HOST, as_text, free_port
 from kzconsumer_sandbox.servers.kafka_servers import ZooKeeperServer
-from kzconsumer_sandbox.servers.readiness import _four_letters
+from kzconsumer_sandbox.servers.readiness import four_letters
 from tests.support.cable import Cable
 from tests.support.processes import wait_until
 
@@ -48,7 +48,7 @@ class EnsembleServer(ZooKeeperServer):
     @property
     def role(self) -> str:
         """`leader` or `follower`; empty while it has no quorum."""
-        mode = re.search(r"^Mode: (\w+)", _four_letters(self.host, self.port, b"srvr"), re.MULTILINE)
+        mode = re.search(r"^Mode: (\w+)", four_letters(self.host, self.port, b"srvr"), re.MULTILINE)
         return mode[1] if mode else ""
 
 

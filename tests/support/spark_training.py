@@ -19,7 +19,7 @@ from kzconsumer_spark.ranges.batch import SparkBatch, WorkerLease
 from kzconsumer_spark.worker.query import RangeQuery, warm_up
 from kzconsumer_spark.worker.range_writers import FilesDestination
 from kzconsumer_spark.worker.spark_session import Tracebacks
-from kzconsumer_spark.worker.worker_main import _query_directory
+from kzconsumer_spark.worker.worker_main import query_directory
 from tests.support.placed_records import placed_frame
 from tests.support.range_data import range_data
 from tests.support.spark_session import into_parquet, spark_session
@@ -37,7 +37,7 @@ def train(scratch: Path) -> None:
     start = into_parquet(scratch, str(scratch / "out"))
     owner = TargetOwner(cluster="c", group="g")
     with spark_session(scratch) as session:
-        query = RangeQuery(session, _query_directory(start), 0, Tracebacks(), NoBrokers(KAFKA))
+        query = RangeQuery(session, query_directory(start), 0, Tracebacks(), NoBrokers(KAFKA))
         warm_up(query)
         query.stop()
         assert isinstance(start.destination, ToFiles)

@@ -173,7 +173,7 @@ class ParquetSink:
         self._path = read.path
         self._codec: Codec = read.codec
         self._owner = TargetOwner(cluster=context.cluster, group=context.group, sink="parquet")
-        self._destination = TargetDestination(self._path, "parquet", store_options=read.store_options)
+        self.target = TargetDestination(self._path, "parquet", store_options=read.store_options)
         self._safe_until = context.safe_until
         self._writer: TargetWriter | None = None
 
@@ -211,15 +211,15 @@ class ParquetSink:
     @property
     def fingerprint(self) -> str:
         """See `TargetDestination`."""
-        return self._destination.fingerprint
+        return self.target.fingerprint
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
         """Those that the ledger has as published."""
-        return await self._in_thread(partial(self._destination.has, ranges), abandon=True)
+        return await self._in_thread(partial(self.target.has, ranges), abandon=True)
 
     async def set_aside(self, part: RangeIdentity, records: int) -> bool:
         """See `kzconsumer.sinks.interface.SettingAside`."""
-        return await self._in_thread(partial(self._destination.set_aside, part, records), abandon=True)
+        return await self._in_thread(partial(self.target.set_aside, part, records), abandon=True)
 
     async def write(self, batch: Batch) -> None:
         if rejected := unstorable(batch.ranges):
@@ -251,8 +251,8 @@ class ParquetSink:
             raise SinkError(f"{self.destination}: {error}") from error
 
     def _open(self) -> TargetWriter:
-        self._destination.mark(self._owner)
-        return TargetWriter(self._destination.target, self._require_lease)
+        self.target.mark(self._owner)
+        return TargetWriter(self.target.target, self._require_lease)
 
     def _write(self, batch: Batch) -> WriteResult:
         assert self._writer is not None
@@ -276,7 +276,7 @@ class ParquetSink:
             anyio.from_thread.check_cancelled()
 
     def _held(self, count_rows: bool) -> Held:
-        self._destination.find(self._owner)
+        self.target.find(self._owner)
         if self._writer is not None:
-            self._destination.target.finish()
-        return files(self._destination.target, "parquet", count_rows)
+            self.target.target.finish()
+        return files(self.target.target, "parquet", count_rows)

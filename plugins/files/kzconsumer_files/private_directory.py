@@ -26,7 +26,8 @@ class PrivateDirectory:
     """A directory of our own under `parent`, made at once. `remove` deletes it; dying leaves it to `sweep`."""
 
     def __init__(self, parent: Path) -> None:
-        self._lock: ProcessLock | None = None
+        self.lock: ProcessLock | None = None
+        """Held until `remove`: it says that the process lives."""
         self._make(parent)
 
     def entries(self) -> list[Path]:
@@ -41,18 +42,18 @@ class PrivateDirectory:
             make_local_attempts()
         else:
             make_directory(parent)
-        self._lock = None
-        while self._lock is None:
+        self.lock = None
+        while self.lock is None:
             self.path = parent / uuid.uuid4().hex
-            self._lock = _locked(_lock_file(self.path), create=True)
+            self.lock = _locked(_lock_file(self.path), create=True)
         self.path.mkdir(mode=0o700)
 
     def remove(self) -> None:
-        if self._lock is not None:
+        if self.lock is not None:
             shutil.rmtree(self.path, ignore_errors=True)
             _lock_file(self.path).unlink(missing_ok=True)
-            self._lock.release()
-            self._lock = None
+            self.lock.release()
+            self.lock = None
 
 
 def sweep(parent: Path, is_needed: Callable[[Path], bool] = lambda directory: False) -> int:

@@ -552,7 +552,7 @@ async def test_callers_at_the_same_time_share_one_attempt() -> None:
         assert first is second
         assert first is not other
         assert await brokers.connection(broker) is first
-        assert len(brokers._connections) == 2
+        assert len(brokers.connections) == 2
     assert first.closed
     assert other.closed
     with pytest.raises(ConnectionLostError, match="connections are closed"):
@@ -602,7 +602,7 @@ async def test_a_broker_that_moved_is_followed() -> None:
         second = await brokers.connection(there)
         assert first.closed
         assert second.broker == there
-        assert len(brokers._connections) == 1
+        assert len(brokers.connections) == 1
 
 
 async def test_closing_the_pool_ends_attempts_and_their_waiters() -> None:

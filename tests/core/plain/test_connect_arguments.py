@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.consumer import _settings
+from kzconsumer.consumer import connect_settings
 from kzconsumer.errors import ConfigError
 from kzconsumer.settings.settings import Settings
 
@@ -15,9 +15,9 @@ def test_settings_a_path_and_keywords_are_the_same(tmp_path: Path) -> None:
     file = tmp_path / "group.toml"
     file.write_text('[zookeeper]\nconnect = "zk1:2181/kafka"\n[group]\nid = "orders"\n')
     loaded = Settings.load(file)
-    assert _settings(loaded, None, None) is loaded
-    assert _settings(str(file), None, None) == _settings(file, None, None) == loaded
-    by_keywords = _settings(None, "zk1:2181/kafka", "orders")
+    assert connect_settings(loaded, None, None) is loaded
+    assert connect_settings(str(file), None, None) == connect_settings(file, None, None) == loaded
+    by_keywords = connect_settings(None, "zk1:2181/kafka", "orders")
     assert (by_keywords.zookeeper, by_keywords.group, by_keywords.fetch) == (
         loaded.zookeeper,
         loaded.group,
@@ -31,9 +31,9 @@ def test_settings_a_path_and_keywords_are_the_same(tmp_path: Path) -> None:
 )
 def test_arguments_that_are_missing_or_contradict(settings: str | None, zookeeper: str, group: str) -> None:
     with pytest.raises(TypeError, match=r"connect\(\)"):
-        _settings(settings, zookeeper, group)
+        connect_settings(settings, zookeeper, group)
 
 
 def test_an_invalid_keyword_is_named() -> None:
     with pytest.raises(ConfigError, match=r"connect\(\): \[zookeeper\] connect"):
-        _settings(None, "", "orders")
+        connect_settings(None, "", "orders")

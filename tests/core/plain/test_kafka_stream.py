@@ -753,4 +753,4 @@ async def test_a_pause_over_holes_and_a_drop_while_paused() -> None:
     put(stream.cursor.queue, chunk(other, 0, 1))
     assert [message.partition for message in await take(iterator, 1)] == [1]
     assert stream.cursor.queue.has_room
-    assert stream.cursor.queue._bytes == 0
+    assert stream.cursor.queue.filled[1] == 0

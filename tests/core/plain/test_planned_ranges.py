@@ -106,10 +106,10 @@ async def test_a_partition_without_leader_holds_up_no_planned_range_of_another(m
         cast(LogOffsets, logs), None, Counters(),
     )  # fmt: skip
     manager.start(states)
-    looking = asyncio.create_task(manager._check_replays())
+    looking = asyncio.create_task(manager.check_replays())
 
     def found() -> list[bool]:
-        return [state in manager._leader_finder for state in states]
+        return [manager.seeks_leader(state) for state in states]
 
     try:
         async with asyncio.timeout(5):
@@ -149,7 +149,7 @@ async def test_a_planned_range_of_a_log_that_was_replaced(monkeypatch: pytest.Mo
         )  # fmt: skip
         manager.start([state])
         async with asyncio.timeout(5):
-            await manager._check_replays()
+            await manager.check_replays()
         assert asked == ([ends] if ends is not None else [])
         assert (state.progress.replay is None) == (ends is not None)
 
@@ -178,7 +178,7 @@ async def test_a_log_that_is_not_compared_yet_is_not_taken_for_the_same(monkeypa
     )  # fmt: skip
     manager.start([state])
     async with asyncio.timeout(5):
-        await manager._check_replays()
+        await manager.check_replays()
     assert (answers, state.progress.replay, state.progress.processed) == ([], None, 92)
 
 
@@ -204,8 +204,8 @@ async def test_a_log_that_seems_too_short_is_given_time(monkeypatch: pytest.Monk
     )  # fmt: skip
     manager.start([state])
     async with asyncio.timeout(5):
-        await manager._check_replays()
-    assert state in manager._leader_finder
+        await manager.check_replays()
+    assert manager.seeks_leader(state)
 
 
 class GivingUp:
@@ -228,8 +228,8 @@ async def test_two_concurrent_lookups_of_a_truncated_log(monkeypatch: pytest.Mon
     )  # fmt: skip
     manager.start([state])
     async with asyncio.timeout(5):
-        await asyncio.gather(*(manager._check_replays() for _ in range(3)))
-    assert (state in manager._leader_finder, state.progress.replay) == (True, None)
+        await asyncio.gather(*(manager.check_replays() for _ in range(3)))
+    assert (manager.seeks_leader(state), state.progress.replay) == (True, None)
 
 
 class Away(GivingUp):
@@ -255,8 +255,8 @@ async def test_an_unavailable_coordinator_does_not_end_the_member(monkeypatch: p
     manager.start([short, whole])
     with capture_logs() as logs:
         async with asyncio.timeout(5):
-            await manager._check_replays()
-    assert [state in manager._leader_finder for state in (short, whole)] == [True, True]
+            await manager.check_replays()
+    assert [manager.seeks_leader(state) for state in (short, whole)] == [True, True]
     assert [each["event"] for each in logs] == ["planned range not abandoned, retrying"] * 2
 
 
@@ -295,8 +295,8 @@ async def test_a_broker_that_omits_a_partition_from_its_response(monkeypatch: py
     )  # fmt: skip
     manager.start(states)
     async with asyncio.timeout(5):
-        await manager._check_replays()
-    assert [state in manager._leader_finder for state in states] == [True, True, True]
+        await manager.check_replays()
+    assert [manager.seeks_leader(state) for state in states] == [True, True, True]
 
 
 class Refusing(OneBroker):

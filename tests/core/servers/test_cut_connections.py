@@ -33,7 +33,7 @@ async def abort(consumer: ConsumerConnector, chance: random.Random, cuts: Counte
     """Abort the member's connections to the broker repeatedly, and control connections while they are in use."""
     while True:
         await anyio.sleep(0.0005)
-        for (_, purpose), connection in list(sessions_of(consumer)._brokers._connections.items()):
+        for (_, purpose), connection in list(sessions_of(consumer)._brokers.connections.items()):
             asked = purpose == "control" and len(connection._transport.in_flight) > 0
             if not connection.closed and chance.random() < (0.5 if asked else 0.05):
                 assert connection._transport._transport is not None

@@ -22,7 +22,7 @@ from kzconsumer.zookeeper.session_life import SessionState
 from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_sandbox.servers.jars import NEWEST, resolve_jars
 from kzconsumer_sandbox.servers.kafka_servers import ZooKeeperServer
-from kzconsumer_sandbox.servers.readiness import _four_letters
+from kzconsumer_sandbox.servers.readiness import four_letters
 from tests.support.ensemble import EnsembleServer
 from tests.support.processes import wait_until
 from tests.support.proxy import FaultProxy
@@ -459,7 +459,7 @@ async def test_a_server_without_quorum_is_reported_and_not_taken_for_a_tls_port(
     alone.reached = {other: other.quorum_port for other in others}
     alone.start()
     try:
-        assert wait_until(lambda: bool(_four_letters(alone.host, alone.port, b"srvr")), 30)
+        assert wait_until(lambda: bool(four_letters(alone.host, alone.port, b"srvr")), 30)
         zk = ZooKeeperSession(ConnectString.parse(alone.connect), T)
         with capture_logs() as lines, anyio.move_on_after(1.0):
             await zk.__aenter__()

@@ -133,8 +133,8 @@ def test_a_probe_of_a_dead_writer_is_removed_with_its_staged_files(
         with pytest.raises(Killed):
             target.publish([ready], attempt, free)
     assert len(list((target.path / "day=1").iterdir())) == 1
-    assert writer._lock is not None
-    writer._lock.release()  # as the kernel does when it dies
+    assert writer.lock is not None
+    writer.lock.release()  # as the kernel does when it dies
     assert target.sweep() == 1
     assert list((target.path / "day=1").iterdir()) == []
 
@@ -182,8 +182,8 @@ def test_a_decided_range_that_cannot_be_finished_affects_no_other(target: Target
 def test_a_sweep_continues_and_keeps_files_that_cannot_be_finished(target: Target) -> None:
     blocked, fine = blocked_after_the_decision(target), decided(target, 0, "day=1")
     for writer in (blocked, fine):
-        assert writer._lock is not None
-        writer._lock.release()  # as the kernel does when its process dies
+        assert writer.lock is not None
+        writer.lock.release()  # as the kernel does when its process dies
     with capture_logs() as logs:
         assert target.sweep() == 1
     assert [line["event"] for line in logs] == ["decided range not published", "staged files kept"]

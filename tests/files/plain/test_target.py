@@ -88,7 +88,7 @@ async def test_the_sink_has_what_the_ledger_has(tmp_path: Path) -> None:
     def sink(**options: object) -> SparkSink:
         output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
         made = SparkSink(options, output)
-        made._destination.mark(OWNER)
+        made.target.mark(OWNER)
         return made
 
     path = tmp_path / "out"
@@ -197,7 +197,7 @@ def test_writing_and_setting_aside_race(target: Target) -> None:
 async def test_the_sink_does_not_have_ranges_set_aside(tmp_path: Path) -> None:
     output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
     sink = SparkSink({"destination": "parquet", "path": str(tmp_path)}, output)
-    sink._destination.mark(OWNER)
+    sink.target.mark(OWNER)
     assert await sink.set_aside(identity(0), 9)
     assert await sink.has([identity(0)]) == []
     assert list((tmp_path / "_kzconsumer" / "attempts").iterdir()) == []
@@ -209,7 +209,7 @@ async def test_a_ledger_that_cannot_be_read_for_a_moment(tmp_path: Path, comes_b
     path = tmp_path / "out"
     options = {"destination": "parquet", "path": str(path), "attempts": 3, "retry_backoff": "200ms"}
     sink = SparkSink(options, output)
-    sink._destination.mark(OWNER)
+    sink.target.mark(OWNER)
     made = Target(path)
     attempt = attempt_of(made)
     made.publish([staged(attempt, 0, "x")], attempt, free)
@@ -276,7 +276,7 @@ def test_an_overlap_fails_its_own_range_and_names_the_remedy(target: Target) -> 
 async def test_an_overlapping_range_is_not_set_aside_and_is_looked_up_once(tmp_path: Path) -> None:
     output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
     sink = SparkSink({"destination": "parquet", "path": str(tmp_path), "attempts": 3, "retry_backoff": "100s"}, output)
-    sink._destination.mark(OWNER)
+    sink.target.mark(OWNER)
     assert await sink.set_aside(identity(0), 9)
     with pytest.raises(SinkError, match=r"overlaps \[0, 9\).* --to-offset 9 --topic t:0"):
         await sink.set_aside(identity(0)._replace(first=4, until=20), 16)
@@ -331,8 +331,8 @@ def test_a_decided_range_is_published_by_any_next_process(target: Target, who: s
             target.discard(attempt)
         case "a sweep":
             assert target.sweep() == 0, "its process lives"
-            assert owner._lock is not None
-            owner._lock.release()  # as the kernel does when it dies
+            assert owner.lock is not None
+            owner.lock.release()  # as the kernel does when it dies
             assert target.sweep() == 1
         case "the daemon":
             assert target.missing([planned(0, 2)]) == []

@@ -411,7 +411,7 @@ async def test_what_is_known_of_published_ranges_does_not_grow(server: ObjectSto
     async with made(server) as sink:
         for first in range(0, 9, 3):
             await sink.write(Batch((range_data("t", 0, first, first + 3),)))
-        target = sink._destination.target
+        target = sink.target.target
         assert isinstance(target, ObjectTarget)
         assert [len(each) for each in target._ledger._spans.values()] == [1]
 

@@ -29,7 +29,7 @@ from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs, TargetOwner, range_names
 from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_spark.daemon.marked_destination import destination_for, mark
-from kzconsumer_spark.destinations.iceberg_log import IcebergLog, _first_line, local
+from kzconsumer_spark.destinations.iceberg_log import IcebergLog, local, redacted_line
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.pipe.messages import ToIceberg
 from kzconsumer_spark.ranges.history import Overtaken
@@ -450,7 +450,7 @@ def test_a_table_that_was_restored_takes_nothing_more(writer: Writer[IcebergTarg
 
 def test_an_error_of_a_catalog_is_one_line_without_its_password() -> None:
     error = ValueError("\n  GET https://loader:s3cret@catalog/v1/tables: 503\nmore of it")
-    assert _first_line(error).startswith("GET https://")
-    assert _first_line(error).endswith("catalog/v1/tables: 503")
-    assert "s3cret" not in _first_line(error)
-    assert _first_line(ValueError("")) == "ValueError"
+    assert redacted_line(error).startswith("GET https://")
+    assert redacted_line(error).endswith("catalog/v1/tables: 503")
+    assert "s3cret" not in redacted_line(error)
+    assert redacted_line(ValueError("")) == "ValueError"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kzconsumer_spark.source import prompt_commits
-from kzconsumer_spark.source.prompt_commits import _tell, committed_ends
+from kzconsumer_spark.source.prompt_commits import announce, committed_ends
 
 
 async def test_an_end_reaches_the_process_that_it_names() -> None:
@@ -26,12 +26,12 @@ async def test_an_end_reaches_the_process_that_it_names() -> None:
     async with committed_ends(take) as path:
         assert stat.S_IMODE(os.stat(Path(path).parent).st_mode) == 0o700
         for nothing in (None, "", "{", "[]", '{"socket": ""}', '{"socket": "/no/such"}'):
-            await asyncio.to_thread(_tell, nothing)
+            await asyncio.to_thread(announce, nothing)
         _, writer = await asyncio.open_unix_connection(path)
         writer.write(b"{")  # no end: passed over
         writer.close()
         end = {"socket": path, "reached": {"t-0": [1, 0, 5]}, "padding": "x" * 1_000_000}
-        await asyncio.to_thread(_tell, json.dumps(end))
+        await asyncio.to_thread(announce, json.dumps(end))
         await asyncio.wait_for(news.wait(), 5)
     assert found == [end]
     assert not Path(path).exists()

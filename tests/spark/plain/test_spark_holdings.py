@@ -141,7 +141,7 @@ async def test_a_sink_that_was_not_entered_reports_that_and_creates_nothing(targ
     assert (found.destination, len(found.ranges)) == (f"parquet files in {target.path}", 1)
     assert sorted(target.path.rglob("*")) == there
     made = sink(target.path)
-    made._destination.mark(OWNER)
+    made.target.mark(OWNER)
     assert found.fingerprint == made.fingerprint != ""
     with pytest.raises(SinkError, match=r"belongs to group g of cluster c, sink spark; this is group other"):
         await sink(target.path, "other").holdings(count_rows=False)

@@ -22,7 +22,7 @@ from kzconsumer.records.contents import Contents
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import Batch, Rejected, StepNotRecordedError
 from kzconsumer.testing.sink_contract import contract_context
-from kzconsumer_spark.daemon.sink import SparkSink, _recorded
+from kzconsumer_spark.daemon.sink import SparkSink, recorded
 from kzconsumer_spark.daemon.sink_options import read_options
 from kzconsumer_spark.daemon.workers import _MAX_LINE, WorkerProcess, Workers, worker_environment
 from kzconsumer_spark.pipe.messages import (
@@ -135,7 +135,7 @@ async def test_the_worker_is_told_the_rate_limit_of_the_moment(tmp_path: Path) -
     for rate_limit, told in ((limits.pop, [1000, None, 2000]), (None, [4000] * 3)):
         context = msgspec.structs.replace(contract_context(), settings=limited, rate_limit=rate_limit)
         sink, writes = SparkSink({"destination": "parquet", "path": str(tmp_path)}, context), Writes()
-        sink._workers = cast("Workers", writes)
+        sink.workers = cast("Workers", writes)
         for first in range(3):
             await sink.write(Batch((range_data("t", 0, first, first + 1),)))
         assert [each.rate_limit for each in writes.sent] == told
@@ -164,14 +164,14 @@ async def test_what_executors_have_read_is_stored_before_the_worker_may_publish(
     read = RangesRead(number=1, contents=(None, Contents(2, 7)))
     event = decode_event(encode(read))
     assert event == read
-    assert await _recorded(read, Batch(ranges, found=found)) == Recorded()
+    assert await recorded(read, Batch(ranges, found=found)) == Recorded()
     assert told == [{TopicPartition("t", 1): Contents(2, 7)}]
-    assert await _recorded(read, Batch(ranges)) == Recorded()
+    assert await recorded(read, Batch(ranges)) == Recorded()
     errors = [StepNotRecordedError("they are lost")]
-    assert await _recorded(read, Batch(ranges, found=found)) == Recorded(error="they are lost")
+    assert await recorded(read, Batch(ranges, found=found)) == Recorded(error="they are lost")
     errors = [RangeChangedError("changed")]
     with pytest.raises(RangeChangedError):
-        await _recorded(read, Batch(ranges, found=found))
+        await recorded(read, Batch(ranges, found=found))
 
 
 def test_spark_processes_of_this_machine_import_the_compiled_pyspark() -> None:

@@ -183,13 +183,13 @@ def test_a_task_is_given_no_secret() -> None:
 )
 def test_types_of_which_arrow_writes_others_are_refused(kind: types.DataType, text: str) -> None:
     with pytest.raises(Misfit, match=r'column "y" is .*, which tasks of a cluster cannot write') as refused:
-        task_files._require_plain([types.StructField("x", types.DecimalType(9, 2)), types.StructField("y", kind)])
+        task_files.require_plain([types.StructField("x", types.DecimalType(9, 2)), types.StructField("y", kind)])
     assert text in str(refused.value)
 
 
 def test_files_without_columns_are_refused() -> None:
     with pytest.raises(Misfit, match="partition_by names all columns"):
-        task_files._require_plain([])
+        task_files.require_plain([])
 
 
 def test_the_codec_is_that_of_sparks_writer() -> None:

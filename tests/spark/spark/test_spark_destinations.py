@@ -42,7 +42,7 @@ from kzconsumer_spark.ranges.batch import SCHEMA, TAGS, RowsLost, Shaped, SparkB
 from kzconsumer_spark.ranges.files import RangeFiles, read_part
 from kzconsumer_spark.worker.query import failure
 from kzconsumer_spark.worker.range_writers import FilesDestination, StepRecorder, TableDestination
-from kzconsumer_spark.worker.worker_main import _destination as worker_destination
+from kzconsumer_spark.worker.worker_main import writer_for
 from tests.files.plain.test_ledger import publish as publish_ranges
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
 from tests.support.placed_records import placed, records_of
@@ -581,9 +581,7 @@ def test_a_batch_that_follows_what_is_missing_is_refused(
     side = destination_for(to[kind]())
     side.mark(OWNER)
     start = StartWorker(scratch="", master="local[2]", conf={}, destination=side.to, next_batch=1, safe_until=0.0)
-    destination = worker_destination(
-        start, session, LEASE, ColumnShaping(session, Columns(), SCHEMA), StepRecorder(print)
-    )
+    destination = writer_for(start, session, LEASE, ColumnShaping(session, Columns(), SCHEMA), StepRecorder(print))
     data = [range_data("t", 0, 5 * number, 5 * number + 5) for number in range(4)]
     parts = [placed(tmp_path / "records", part) for part in data]
     frames = [frame_of(session, tmp_path / "records", number, part) for number, part in enumerate(parts)]

@@ -50,9 +50,9 @@ SECRETS = {"spark.hadoop.fs.s3a.secret.key": "planted", "spark.hadoop.proxy": "h
 
 
 def worker_of(sink: ServedSink) -> int:
-    assert sink._workers is not None
-    assert sink._workers.worker is not None
-    return sink._workers.worker.pid
+    assert sink.workers is not None
+    assert sink.workers.worker is not None
+    return sink.workers.worker.pid
 
 
 def java_of(pid: int) -> int:
@@ -170,9 +170,9 @@ async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path:
         # After the lease nothing is written; with a new one the same batch continues.
         before = published(out)
         until = clock.now() - 1
-        assert sink._workers is not None
-        assert sink._workers.worker is not None
-        await sink._workers.worker.heartbeat(until)
+        assert sink.workers is not None
+        assert sink.workers.worker is not None
+        await sink.workers.worker.heartbeat(until)
         async with anyio.create_task_group() as group:
             group.start_soon(sink.write, Batch((range_data("big", 3, 0, 5),)))
             await anyio.sleep(1.5)

@@ -111,7 +111,7 @@ class Member(RebalanceListener):
     @property
     def session(self) -> int:
         """The id of its present ZooKeeper session, 0 without one."""
-        session = sessions_of(self.connector)._session if self.connector is not None else None
+        session = sessions_of(self.connector).session if self.connector is not None else None
         return session.id if session is not None else 0
 
     @property

@@ -9,7 +9,7 @@ import pytest
 from kzconsumer.cli.main import main, whole_parser
 from kzconsumer.settings.sections import SubscriptionSettings
 from kzconsumer.settings.settings import Settings
-from kzconsumer_tools.commands.consume_command import _settings
+from kzconsumer_tools.commands.consume_command import consume_settings
 
 AT = ["--zookeeper", "zk"]
 
@@ -45,7 +45,7 @@ def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words:
 
 
 def settings(*words: str) -> Settings:
-    return _settings(whole_parser().parse_args(["consume", *words]))
+    return consume_settings(whole_parser().parse_args(["consume", *words]))
 
 
 def test_named_topics_are_a_white_list_in_a_group() -> None:

@@ -143,7 +143,7 @@ def exported(seen: SeenGroup, ends: Mapping[TopicPartition, int]) -> list[Metric
     down = {sample.name for metric in families(exporter) for sample in metric.samples}
     assert down == {"kzconsumer_exporter_up", "kzconsumer_exporter_complete"}
     fresh = ExporterReading(10.0**12, 0.1, {"g": seen}, {"orders": (0, 1, 2, 3)}, ends, {"closed": "not permitted"})
-    exporter._last = fresh
+    exporter.last = fresh
     return list(families(exporter))
 
 
@@ -525,10 +525,10 @@ async def test_a_look_at_many_groups_lets_others_run() -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(count)
-        await exporter._look(dict.fromkeys(names, nodes), [P[0]], {P[0]: LogRange(0, 9)}, 0.1, (), {})
+        await exporter.take_reading(dict.fromkeys(names, nodes), [P[0]], {P[0]: LogRange(0, 9)}, 0.1, (), {})
         tasks.cancel_scope.cancel()
     assert turns >= len(names)
-    assert list(exporter._last.groups if exporter._last is not None else ()) == names
+    assert list(exporter.last.groups if exporter.last is not None else ()) == names
 
 
 ODD = ["a b", "ä/ö", "100%", "%41", 'q"uo\\te', "{x}", "?x#y", "a+b", "new\nline", "🦆"]
@@ -540,7 +540,7 @@ async def test_groups_with_odd_names_have_metrics_and_paths(monkeypatch: pytest.
     settings = Settings.from_dict({"zookeeper": {"connect": "zk1:2181"}, "group": {"id": "unused"}})
     exporter = Exporter(settings, "c", INTERVAL, 60.0)
     groups = {name: msgspec.structs.replace(seen, group=name) for name in ODD}
-    exporter._last = ExporterReading(10.0**12, 0.1, groups, {"orders": (0, 1)}, ends)
+    exporter.last = ExporterReading(10.0**12, 0.1, groups, {"orders": (0, 1)}, ends)
     monkeypatch.setattr(Exporter, "run", lambda _: anyio.sleep_forever())
     listen = f"127.0.0.1:{free_port()}"
     async with serving(exporter, StatusSettings(listen=listen), "test"), ClientSession() as http:

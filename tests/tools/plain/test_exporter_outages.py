@@ -216,8 +216,8 @@ def test_a_group_that_is_deleted_while_brokers_do_not_list_their_groups_is_forgo
 
     with mock.patch.object(module, "read_kafka_groups", read_none), followed(kafka_groups=True) as cluster:
         cluster.reading()
-        assert cluster.exporter._histories._of_groups.keys() == {"a", "b"}
+        assert cluster.exporter.histories.of_groups.keys() == {"a", "b"}
         gone = sorted((each for each in cluster.ensemble.tree.nodes if each.startswith("/consumers/b")), reverse=True)
         cluster.ensemble.operate(*(Delete(path, -1) for path in gone))
         assert list(cluster.reading().groups) == ["a"]
-        assert cluster.exporter._histories._of_groups.keys() == {"a"}
+        assert cluster.exporter.histories.of_groups.keys() == {"a"}

@@ -89,7 +89,7 @@ async def test_commands_that_read_find_topics_and_change_nothing(
         described = await kzconsumer.json("groups", "describe", group)
         assert (described["health"], described["missing_topics"]) == ("healthy", [])
         assert [each["exists"] for each in described["partitions"]] == [True] * PARTITIONS
-        plain = CommandLine(kzconsumer._capsys, "--config", str(file))
+        plain = CommandLine(kzconsumer.capsys, "--config", str(file))
         plan = await plain.json("groups", "plan")
         assert (plan["as_assigned"], len(plan["partitions"])) == (True, PARTITIONS)
         assert await contents(zookeeper, f"/consumers/{group}") == before
@@ -104,7 +104,7 @@ async def test_commands_that_read_find_topics_and_change_nothing(
     missing = await kzconsumer("offsets", "reset", group, "--topic", topic[:-1], "--to-latest")
     assert (missing.status, f"did you mean {topic}?" in missing.err) == (1, True)
     options = ["--zookeeper", kraft.connect, "--bootstrap", kraft.bootstrap]
-    assert topic in (await CommandLine(kzconsumer._capsys)("completion", "topics", " ".join(options))).out
+    assert topic in (await CommandLine(kzconsumer.capsys)("completion", "topics", " ".join(options))).out
     words = ["consume", topic, "--from", "beginning", "--until", "end"]
     printed = await anyio.run_process([sys.executable, "-m", "kzconsumer", *words, *options])
     assert len(printed.stdout.splitlines()) == 2 * EACH * PARTITIONS

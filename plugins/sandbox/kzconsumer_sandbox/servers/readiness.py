@@ -103,15 +103,16 @@ def _metadata(host: str, port: int, topic: str | None) -> MetadataV0:
 
 def zookeeper_serves(host: str, port: int) -> bool:
     """Whether ZooKeeper answers `srvr` with its statistics."""
-    return _four_letters(host, port, b"srvr").startswith("Zookeeper version")
+    return four_letters(host, port, b"srvr").startswith("Zookeeper version")
 
 
 def ephemeral_nodes(host: str, port: int) -> set[str]:
     """The paths of all ephemeral nodes, including chroots; empty if ZooKeeper does not answer."""
-    return {line.strip() for line in _four_letters(host, port, b"dump").splitlines() if line.startswith("\t/")}
+    return {line.strip() for line in four_letters(host, port, b"dump").splitlines() if line.startswith("\t/")}
 
 
-def _four_letters(host: str, port: int, word: bytes) -> str:
+def four_letters(host: str, port: int, word: bytes) -> str:
+    """What a ZooKeeper server answers to a word such as `srvr`; empty if it does not."""
     try:
         with socket.create_connection((host, port), _TIMEOUT) as connection:
             connection.settimeout(_TIMEOUT)

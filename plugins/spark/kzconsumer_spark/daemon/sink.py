@@ -84,10 +84,11 @@ class SparkSink:
         self._corrupt = CorruptBatches(settings)
         self._rate_limit = context.rate_limit or (lambda: settings.fetch.rate_limit)
         self._owner = TargetOwner(cluster=context.cluster, group=context.group)
-        self._destination = self._checked()
+        self.target = self._checked()
         # Milliseconds, then counted up: a function never gets the same batch_id twice, also not in a later run.
         self._next_batch = time.time_ns() // 1_000_000
-        self._workers: Workers | None = None
+        self.workers: Workers | None = None
+        """Once the sink is entered."""
         self.last_batch: dict[str, object] = {}
         self._outage: str | None = None
         self._stack = AsyncExitStack()
@@ -111,19 +112,19 @@ class SparkSink:
         """See `kzconsumer.sinks.interface.Checkable`. Raises PluginError without Java or PySpark, ConfigError."""
         worker_environment(self._options.conf)
         require_conf(self._options.master, self._options.conf)
-        self._destination.require_usable(self._options.conf)
+        self.target.require_usable(self._options.conf)
 
     def __repr__(self) -> str:
-        return f"SparkSink({self._options.destination}, {self._workers}, next batch {self._next_batch})"
+        return f"SparkSink({self._options.destination}, {self.workers}, next batch {self._next_batch})"
 
     async def __aenter__(self) -> Self:
         environment = worker_environment(self._options.conf, self._options.master)
         async with AsyncExitStack() as stack:
             scratch = await anyio.to_thread.run_sync(self._prepare)
             stack.push_async_callback(_remove, scratch)
-            self._workers = Workers(self._options, environment, scratch.path, self._start, self._context.safe_until)
-            await stack.enter_async_context(self._workers)
-            await self._workers.start_first(self._next_batch)
+            self.workers = Workers(self._options, environment, scratch.path, self._start, self._context.safe_until)
+            await stack.enter_async_context(self.workers)
+            await self.workers.start_first(self._next_batch)
             self._stack = stack.pop_all()
         return self
 
@@ -131,8 +132,8 @@ class SparkSink:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self._workers is not None and kind is None:
-                await self._workers.stop()
+            if self.workers is not None and kind is None:
+                await self.workers.stop()
         finally:
             await self._stack.aclose()
 
@@ -145,18 +146,18 @@ class SparkSink:
     def status(self) -> Mapping[str, object]:
         """See `kzconsumer.sinks.interface.Sink`: Spark's application, its pages, what it reports of the last batch, and
         why the batch waits for brokers."""
-        found = self._workers.status if self._workers is not None else {}
+        found = self.workers.status if self.workers is not None else {}
         return {"waits_for_brokers": self._outage, **found} if self._outage else found
 
     @property
     def destination(self) -> str:
         """As errors name it."""
-        return self._destination.to.described
+        return self.target.to.described
 
     @property
     def fingerprint(self) -> str:
         """That of the destination and of the settings that shape rows; empty for one that cannot be replayed."""
-        found, columns = self._destination.fingerprint, self._options.columns
+        found, columns = self.target.fingerprint, self._options.columns
         shape = () if columns.change_nothing else columns.shape
         zone = time_zone(self._options.conf)
         shape += () if zone == "UTC" else (zone,)
@@ -165,15 +166,15 @@ class SparkSink:
     @property
     def remembers(self) -> bool:
         """See `kzconsumer.offsets.start_rules.Destination`: a function has no ledger."""
-        return self._destination.remembers
+        return self.target.remembers
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
         """Those that the destination's ledger has. Raises SinkError after the last attempt."""
-        return await answer(partial(self._destination.has, ranges), self._options)
+        return await answer(partial(self.target.has, ranges), self._options)
 
     async def set_aside(self, part: RangeIdentity, records: int) -> bool:
         """See `kzconsumer.sinks.interface.SettingAside`. Raises as `has`."""
-        return await answer(partial(self._destination.set_aside, part, records), self._options)
+        return await answer(partial(self.target.set_aside, part, records), self._options)
 
     async def write(self, batch: Batch) -> None:
         if not batch.ranges or (not self.fingerprint and not batch.records):
@@ -200,11 +201,9 @@ class SparkSink:
 
     async def holdings(self, *, count_rows: bool) -> Holdings:
         """See `kzconsumer.sinks.interface.Accountable`. If the sink is entered, decisions are carried out first."""
-        finish = self._workers is not None
-        find = partial(self._destination.find, self._owner)
-        held = partial(
-            marked_destination.held, self._destination, find, self._options, finish=finish, count_rows=count_rows
-        )
+        finish = self.workers is not None
+        find = partial(self.target.find, self._owner)
+        held = partial(marked_destination.held, self.target, find, self._options, finish=finish, count_rows=count_rows)
         ranges, strays, leftovers = await anyio.to_thread.run_sync(held)
         return Holdings(
             destination=self.destination,
@@ -225,7 +224,7 @@ class SparkSink:
                 return
             if failed.rejected:
                 raise RecordsRejectedError(failed.rejected)
-            if failed.refused and not isinstance(self._destination.to, ToFunction):
+            if failed.refused and not isinstance(self.target.to, ToFunction):
                 raise ContentRefusedError(failed.error)
             if failed.lacks is not None:  # another attempt would find the same
                 raise DestinationWentBackError(failed.lacks, failed.ends, self.destination)
@@ -264,23 +263,23 @@ class SparkSink:
 
     async def _written(self, batch: RunBatch, planned: Batch) -> Failed | None:
         """Have the batch written once, by a new worker if the last one died. How it failed, or None."""
-        assert self._workers is not None
+        assert self.workers is not None
         ranges = tuple(map(self._corrupt.without, batch.ranges))
         batch = msgspec.structs.replace(batch, ranges=ranges, rate_limit=self._rate_limit())
         if planned.steps is not None:
             batch = msgspec.structs.replace(batch, steps=planned.steps.done)
         try:
-            worker = await self._workers.take(batch.number)
+            worker = await self.workers.take(batch.number)
             await worker.send(batch)
             event = await worker.receive()
             while isinstance(event, StepDone | RangesRead):
-                await worker.send(await _recorded(event, planned))
+                await worker.send(await recorded(event, planned))
                 event = await worker.receive()
         except WorkerDied as error:
-            await self._workers.close()
+            await self.workers.close()
             return Failed(number=batch.number, error=str(error))
         except BaseException:
-            await self._workers.close()
+            await self.workers.close()
             raise
         match event:
             case Done(number=batch.number) if event.published + event.present == len(batch.ranges):
@@ -295,7 +294,7 @@ class SparkSink:
             scratch=scratch,
             master=self._options.master,
             conf=dict(self._options.conf),
-            destination=self._destination.to,
+            destination=self.target.to,
             next_batch=next_batch,
             safe_until=finite(self._context.safe_until()),
             columns=self._options.columns,
@@ -307,7 +306,7 @@ class SparkSink:
         )
 
     def _prepare(self) -> PrivateDirectory:
-        mark(self._destination, self._owner)
+        mark(self.target, self._owner)
         return make_scratch(self._options)
 
 
@@ -323,8 +322,11 @@ async def _remove(scratch: PrivateDirectory) -> None:
         await anyio.to_thread.run_sync(scratch.remove)
 
 
-async def _recorded(event: StepDone | RangesRead, batch: Batch) -> Recorded:
-    """Raises RangeChangedError: the worker has not published anything of the batch, and must not."""
+async def recorded(event: StepDone | RangesRead, batch: Batch) -> Recorded:
+    """Store what the worker asks for, and answer it.
+
+    Raises RangeChangedError: the worker has not published anything of the batch, and must not.
+    """
     try:
         if isinstance(event, RangesRead):
             found = zip(batch.ranges, event.contents, strict=True)

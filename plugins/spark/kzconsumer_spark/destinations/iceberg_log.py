@@ -275,10 +275,10 @@ class IcebergLog:
         except (TableError, NotOurs):
             raise
         except (Misfit, ValidationError) as error:
-            raise Misfit(f"Iceberg table {self._to.table}: {_first_line(error)}") from error
+            raise Misfit(f"Iceberg table {self._to.table}: {redacted_line(error)}") from error
         except Exception as error:  # whatever the catalog's library raises
             self._catalog = None  # a token may have expired, a connection be broken
-            raise TableError(f"Iceberg table {self._to.table}: {_first_line(error)}") from error
+            raise TableError(f"Iceberg table {self._to.table}: {redacted_line(error)}") from error
 
 
 def is_local(name: str) -> bool:
@@ -315,7 +315,8 @@ def _committed(change: Transaction) -> bool:
     return True
 
 
-def _first_line(error: BaseException) -> str:
+def redacted_line(error: BaseException) -> str:
+    """The first line of an error, without secrets; its kind if it has no text."""
     lines = redacted_text(str(error)).splitlines()
     return next((line.strip() for line in lines if line.strip()), type(error).__name__)
 

@@ -72,7 +72,7 @@ class TaskFiles:
     ) -> Mapping[Path, str]:
         names = (*RANGE_COLUMNS, *by)
         columns = [each for each in frame.schema if each.name not in names]
-        _require_plain(columns)
+        require_plain(columns)
         directories = [sql.col(f"`{name}`").cast("string").alias(f"{_NAMED}{n}") for n, name in enumerate(names)]
         codec = frame.sparkSession.conf.get(PARQUET_CODEC)
         assert codec is not None
@@ -93,7 +93,8 @@ class TaskFiles:
         return found
 
 
-def _require_plain(columns: Sequence[types.StructField]) -> None:
+def require_plain(columns: Sequence[types.StructField]) -> None:
+    """Raises Misfit for columns that tasks cannot write as Spark does, or if there are none."""
     if not columns:
         raise Misfit("partition_by names all columns: files would have none")
     for each in columns:

@@ -46,7 +46,7 @@ class PromptCommits(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Spark reports a batch when it is in the checkpoint's commit log."""
         for source in event.progress.sources:
-            _tell(source.endOffset)
+            announce(source.endOffset)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Nothing is committed."""
@@ -58,7 +58,7 @@ class PromptCommits(StreamingQueryListener):
         """As above."""
 
 
-def _tell(offset: str | None) -> None:
+def announce(offset: str | None) -> None:
     """Send the end of a batch to the process that made it, if it is one of a `GroupSource` that still runs."""
     if offset is None:
         return

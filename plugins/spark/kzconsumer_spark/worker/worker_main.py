@@ -94,10 +94,10 @@ def run(start: StartWorker, commands: BinaryIO, events: BinaryIO, java: Future[J
         session = build_session(start, gateway)
         stages.end("session")
         shaping = Shaping(session, start.columns, SCHEMA)
-        destination = _destination(start, session, permission, shaping, steps)
+        destination = writer_for(start, session, permission, shaping, steps)
         stages.end("destination")
         tracebacks = Tracebacks()
-        query = RangeQuery(session, _query_directory(start), start.next_batch - 1, tracebacks, kafka, start.name)
+        query = RangeQuery(session, query_directory(start), start.next_batch - 1, tracebacks, kafka, start.name)
         warm_up(query)
         stages.end("warm_up")
         session.streams.addListener(ProgressReports(say, warm_up=query.run_id))
@@ -128,7 +128,7 @@ def run(start: StartWorker, commands: BinaryIO, events: BinaryIO, java: Future[J
             if failed or not query.takes(batch):
                 query.stop()
                 try:
-                    query = RangeQuery(session, _query_directory(start), batch.number, tracebacks, kafka, start.name)
+                    query = RangeQuery(session, query_directory(start), batch.number, tracebacks, kafka, start.name)
                 except KzConsumerError as error:  # of the cluster; Spark is as it was
                     failed = True
                     say(Failed(number=batch.number, error=first_line(error)))
@@ -165,14 +165,15 @@ def _exit() -> NoReturn:
     os._exit(1)
 
 
-def _query_directory(start: StartWorker) -> Path:
+def query_directory(start: StartWorker) -> Path:
     """A new query begins with a checkpoint of its own: the daemon, not Spark, knows what is done."""
     return Path(start.scratch, f"query-{time.monotonic_ns()}")
 
 
-def _destination(
+def writer_for(
     start: StartWorker, session: SparkSession, lease: Permission, shaping: Shaping, steps: StepRecorder
 ) -> RangeWriter:
+    """The destination's writer. Raises ConfigError."""
     on_cluster = is_cluster(start.master)
     match start.destination:
         case ToFiles() as files:

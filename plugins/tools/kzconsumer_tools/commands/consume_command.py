@@ -77,7 +77,7 @@ def run_consume(arguments: argparse.Namespace) -> int:
     import signal
     import sys
 
-    settings = _settings(arguments)
+    settings = consume_settings(arguments)
     wanted = _wanted(arguments)
 
     import anyio
@@ -158,7 +158,7 @@ async def _progress(printer: Printer) -> None:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _settings(arguments: argparse.Namespace) -> Settings:
+def consume_settings(arguments: argparse.Namespace) -> Settings:
     """The settings of the file, or defaults, with the options applied. Ends with status 2 on wrong usage."""
     settings = cluster_settings(arguments)
     group = msgspec.structs.replace(settings.group, id=arguments.group or settings.group.id)

@@ -174,8 +174,10 @@ class Exporter:
         self._kafka_groups = kafka_groups
         self._wanted = wanted
         self._session: ZooKeeperSession | None = None
-        self._histories = Histories(interval)
-        self._last: ExporterReading | None = None
+        self.histories = Histories(interval)
+        """What was seen of each group before."""
+        self.last: ExporterReading | None = None
+        """However old it is; `reading` is what is shown."""
         self._settled = False
         self._with_brokers: frozenset[str] = frozenset()
         self._written: dict[tuple[TopicPartition, int], float | Why] = {}
@@ -189,7 +191,7 @@ class Exporter:
     @property
     def present(self) -> ExporterReading | None:
         """The last reading; None if it is too old."""
-        last = self._last
+        last = self.last
         return last if last is not None and time.time() - last.at <= VALID * self.interval + DELAY else None
 
     @property
@@ -239,7 +241,7 @@ class Exporter:
                 existing = sorted({each for group in groups.values() for each in group.existing})
                 logs = await self._logs(log_offsets, existing)
                 await self._times(record_times, groups, logs)
-                await self._look(groups, existing, logs, now() - began, unread, unreadable)
+                await self.take_reading(groups, existing, logs, now() - began, unread, unreadable)
                 silent = next((each for each in logs.values() if isinstance(each, Why)), None)
                 self._settle(failure or (KzConsumerError(silent.detail) if silent is not None else None))
             except SessionExpiredError:
@@ -265,7 +267,7 @@ class Exporter:
 
     async def _times(self, record_times: RecordTimes, groups: Mapping[str, ReadGroup], logs: Logs) -> None:
         """Look up records that are older than the first observation of their log, a few in each interval."""
-        unknown = self._histories.age_unknown(groups, logs)
+        unknown = self.histories.age_unknown(groups, logs)
         self._written = {key: at for key, at in self._written.items() if key in unknown}
         self._asked = {key: at for key, at in self._asked.items() if key in unknown}
         known = {key for key, at in self._written.items() if isinstance(at, float)}
@@ -280,7 +282,7 @@ class Exporter:
             {(each, positions[each]): at / 1000 if isinstance(at, int) else at for each, at in found.items()}
         )
 
-    async def _look(
+    async def take_reading(
         self,
         groups: Mapping[str, ReadGroup],
         existing: Sequence[TopicPartition],
@@ -294,12 +296,12 @@ class Exporter:
             topics.setdefault(topic, []).append(number)
         at = time.time()
         seen = {}
-        for each in self._histories.look(groups, logs, self._written, at, unread=unread):
+        for each in self.histories.look(groups, logs, self._written, at, unread=unread):
             seen[each.group] = each
             await anyio.lowlevel.checkpoint()  # of ten thousand groups this takes longer than a session
         ends = {partition: log.end for partition, log in logs.items() if isinstance(log, LogRange)}
         numbers = {topic: tuple(each) for topic, each in topics.items()}
-        self._last = ExporterReading(at, took, seen, numbers, ends, unreadable)
+        self.last = ExporterReading(at, took, seen, numbers, ends, unreadable)
 
     def _settle(self, error: KzConsumerError | None) -> None:
         self.failure = str(error) if error is not None else None

@@ -137,7 +137,7 @@ class Histories:
         """`interval`: seconds between two readings. A single commit is judged as a window of WINDOW intervals."""
         self._alone = WINDOW * interval
         self._of_logs: dict[TopicPartition, _LogHistory] = {}
-        self._of_groups: dict[str, dict[TopicPartition, _CommitHistory]] = {}
+        self.of_groups: dict[str, dict[TopicPartition, _CommitHistory]] = {}
 
     def look(
         self,
@@ -156,14 +156,14 @@ class Histories:
         for partition, log in logs.items():
             if isinstance(log, LogRange):
                 self._of_logs.setdefault(partition, _LogHistory()).saw(log, now)
-        self._of_groups = {name: known for name, known in self._of_groups.items() if name in groups or name in unread}
-        followed = {place for name in unread for place in self._of_groups.get(name, ())}
+        self.of_groups = {name: known for name, known in self.of_groups.items() if name in groups or name in unread}
+        followed = {place for name in unread for place in self.of_groups.get(name, ())}
         for name, group in groups.items():
-            known = self._of_groups.get(name, {})
-            self._of_groups[name] = {
+            known = self.of_groups.get(name, {})
+            self.of_groups[name] = {
                 each.place: known.get(each.place) or _CommitHistory(now) for each in group.partitions
             }
-            followed.update(self._of_groups[name])
+            followed.update(self.of_groups[name])
             partitions = [self._partition(name, each, logs, written, now) for each in group.partitions]
             yield SeenGroup(name, group.members, tuple(partitions), group.foreign)
         # A topic that comes back has another log.
@@ -210,7 +210,7 @@ class Histories:
             written=time,
         )
         found = partition_lag(facts, now, now, known.growth, fresh_for=0.0, stale_after=0.0)
-        history = self._of_groups[group][partition]
+        history = self.of_groups[group][partition]
         if stored is not None:
             history.saw(each.committed, stored, found.lag, now)
             history.progress.advance(stored, found.behind, now)
