@@ -91,10 +91,11 @@ class Publication:
         self._state = state
         self._attempts = attempts
         self._ledger = ledger
-        self._decisions = state / "publishing"
+        self.decisions = state / "publishing"
+        """Where each range has a file from the decision to publish it until all of it is in place."""
 
     def prepare(self) -> None:
-        make_directory(self._decisions)
+        make_directory(self.decisions)
 
     def publish(
         self,
@@ -130,7 +131,7 @@ class Publication:
         }
         entries = [(part, entry) for part, entry in entries if part.range not in blocked]
         for _, entry in entries:
-            put_in_place(entry, self._decisions / entry.name)
+            put_in_place(entry, self.decisions / entry.name)
         require_lease()
         blocked |= self.finish(range_name(part) for part, _ in entries)
         ours = str(attempt.relative_to(self._attempts))
@@ -153,7 +154,7 @@ class Publication:
         name = range_name(part)
         path = attempt / f"{name}.json"
         write_new(path, msgspec.json.encode(aside_entry(part, records, str(attempt.relative_to(self._attempts)))))
-        put_in_place(path, self._decisions / path.name)
+        put_in_place(path, self.decisions / path.name)
         require_none(self.finish([name]))
         entry = self._ledger.read(name)
         return entry is not None and entry.kept_aside
@@ -170,7 +171,7 @@ class Publication:
         blocked: dict[OffsetRange, OSError] = {}
         decided: list[tuple[str, Path, LedgerEntry]] = []
         for name in names:
-            decision = self._decisions / f"{name}.json"
+            decision = self.decisions / f"{name}.json"
             # Read before the ledger is checked: a decision read while the range is not settled yet cannot be void.
             entry = self._read(decision)
             if self._ledger.has(name):
@@ -186,10 +187,10 @@ class Publication:
             refresh_directory(self._state)
             void = {name for name, *_ in decided if self._ledger.has(name)}
             for name in void:
-                (self._decisions / f"{name}.json").unlink(missing_ok=True)
+                (self.decisions / f"{name}.json").unlink(missing_ok=True)
             decided = [each for each in decided if each[0] not in void]
         if decided:
-            sync_directory(self._decisions)  # the decision has to be on disk before any of its files is
+            sync_directory(self.decisions)  # the decision has to be on disk before any of its files is
         directories = {self._target}
         carried_out = []
         for name, decision, entry in decided:
@@ -214,7 +215,7 @@ class Publication:
 
         If it returns none, the directory may be removed.
         """
-        found = [(path.stem, self._read(path)) for path in self._decisions.glob("*.json")]
+        found = [(path.stem, self._read(path)) for path in self.decisions.glob("*.json")]
         return self.finish(
             name for name, entry in found if entry and (self._attempts / entry.attempt).is_relative_to(directory)
         )
@@ -227,7 +228,7 @@ class Publication:
 
     def _require_names(self, staged: StagedRange, attempt: Path) -> None:
         """Raises OSError where a file of the range could not be linked to its final name."""
-        if (self._decisions / f"{range_name(staged.part)}.json").exists():
+        if (self.decisions / f"{range_name(staged.part)}.json").exists():
             return  # another writer's files will be published
         for file, name in staged.files:
             final = self._target / name
@@ -248,7 +249,7 @@ class Publication:
     def _overlaps(self, ranges: Sequence[RangeIdentity]) -> dict[RangeIdentity, RangeOverlap]:
         """Those that overlap a range that is published, set aside or decided for."""
         # Decisions are listed first: one that is carried out meanwhile is found as an entry.
-        return self._ledger.overlaps(ranges, os.listdir(self._decisions))
+        return self._ledger.overlaps(ranges, os.listdir(self.decisions))
 
     def _stage(self, staged: StagedRange, attempt: Path) -> Path:
         """Move a range's files to names that follow from its entry, sync them, and write the entry beside them."""
@@ -284,7 +285,7 @@ class Publication:
         except FileNotFoundError:
             if not final.exists() and not self._ledger.has(name):
                 raise FileNotFoundError(
-                    f"{staged} is gone, which {self._decisions / name}.json says is published"
+                    f"{staged} is gone, which {self.decisions / name}.json says is published"
                 ) from None
 
     def _read(self, decision: Path) -> LedgerEntry | None:

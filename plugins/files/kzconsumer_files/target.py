@@ -37,12 +37,12 @@ class Target(MarkedPlace):
         items = LedgerItems(self._state)
         self._ledger = Ledger(items)
         self._folder = Folder(items)
-        self._publication = Publication(path, self._state, self.attempts, self._ledger)
+        self.publication = Publication(path, self._state, self.attempts, self._ledger)
 
     def mark(self, owner: TargetOwner) -> str:
         """Make the directory, mark it as `owner`'s and return its permanent id. Raises NotOurs, OSError."""
         make_directory(self.attempts)
-        self._publication.prepare()
+        self.publication.prepare()
         marker = self._state / MARKER
         if not marker.exists():
             names = sorted(each.name for each in self.path.iterdir())
@@ -68,18 +68,18 @@ class Target(MarkedPlace):
         A range whose decision cannot be carried out is missing, and the reason is logged; others are not affected.
         """
         unknown = [part for part in ranges if not self.has(part)]
-        log_blocked(self._publication.finish(map(range_name, unknown)))
+        log_blocked(self.publication.finish(map(range_name, unknown)))
         return [part for part in unknown if not self.has(part)]
 
     def require_published(self, part: AnyRange) -> None:
         """Raises KeptAside for a range that the ledger has as set aside; OSError."""
-        self._publication.require_published(part)
+        self.publication.require_published(part)
 
     def set_aside(self, part: RangeIdentity, records: int) -> bool:
         """Keep the range from ever being published; False if it is published. Raises OSError."""
         private = PrivateDirectory(self.attempts)
         try:
-            return self._publication.set_aside(part, records, private.path)
+            return self.publication.set_aside(part, records, private.path)
         finally:
             self.discard(private.path)
             private.remove()
@@ -99,7 +99,7 @@ class Target(MarkedPlace):
         """Fold the ledger; returns the number of removed items. Raises as `ledger`."""
         private = PrivateDirectory(self.attempts)
         try:
-            return self._folder.fold(private.path, self._publication.is_settled)
+            return self._folder.fold(private.path, self.publication.is_settled)
         except UnreadableItem as error:
             raise NotOurs(str(error)) from error
         finally:
@@ -125,7 +125,7 @@ class Target(MarkedPlace):
         follows: Sequence[RangeIdentity] = (),
     ) -> int:
         """See `Publication.publish`."""
-        return self._publication.publish(staged, attempt, require_lease, follows)
+        return self.publication.publish(staged, attempt, require_lease, follows)
 
     def discard(self, attempt: Path) -> bool:
         """Remove a directory of staged files once those that are decided for are published.
@@ -160,8 +160,8 @@ class Target(MarkedPlace):
 
     def _is_needed(self, attempt: Path) -> bool:
         """Whether it has files of a decided range that cannot be published."""
-        self._publication.remove_probes(attempt)
-        blocked = self._publication.finish_staged_under(attempt)
+        self.publication.remove_probes(attempt)
+        blocked = self.publication.finish_staged_under(attempt)
         log_blocked(blocked)
         return bool(blocked)
 

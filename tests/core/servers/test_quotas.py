@@ -64,7 +64,7 @@ def racks(servers: Servers) -> Iterator[Cluster]:
         config={"replica.selector.class": selector},
     )
     for number, broker in cluster.brokers.items():
-        broker._config["broker.rack"] = f"rack-{number}"
+        broker.config["broker.rack"] = f"rack-{number}"
     cluster.start()
     cluster.wait_ready()
     yield cluster

@@ -34,7 +34,7 @@ def proxied(servers: Servers) -> Iterator[tuple[Cluster, int]]:
     port = free_port()
     broker.send_signal(signal.SIGTERM)  # after a SIGKILL its node in ZooKeeper would be in the way for some seconds
     broker.wait_ended()
-    broker._config["advertised.listeners"] = f"PLAINTEXT://{HOST}:{broker.port},{THROUGH}://{HOST}:{port}"
+    broker.config["advertised.listeners"] = f"PLAINTEXT://{HOST}:{broker.port},{THROUGH}://{HOST}:{port}"
     broker.wait_startable()
     broker.start()
     cluster.wait_ready()

@@ -377,13 +377,13 @@ def test_a_void_decision_is_not_taken_for_the_executed_one(target: Target, monke
     own.
     """
     winner, late = (attempt_of(target, name) for name in ("winner", "late"))
-    publication = target._publication
+    publication = target.publication
     ours, theirs = (
         publication._stage(staged(attempt, 0, attempt.parent.name, day), attempt)
         for attempt, day in ((winner, "day=1"), (late, "day=2"))
     )
     (name,) = {ours.stem, theirs.stem}
-    decision = publication._decisions / f"{name}.json"
+    decision = publication.decisions / f"{name}.json"
     put_in_place(ours, decision)
     read = publication._read
     held_up: list[Path] = []
@@ -391,14 +391,14 @@ def test_a_void_decision_is_not_taken_for_the_executed_one(target: Target, monke
     def read_late(path: Path) -> LedgerEntry | None:
         if not held_up:
             held_up.append(path)
-            Target(target.path)._publication.finish([name])
+            Target(target.path).publication.finish([name])
             put_in_place(theirs, decision)
         return read(path)
 
     monkeypatch.setattr(publication, "_read", read_late)
     publication.finish([name])
     assert held_up == [decision]
-    assert (texts(target), list(publication._decisions.iterdir())) == (["winner"], [])
+    assert (texts(target), list(publication.decisions.iterdir())) == (["winner"], [])
 
 
 def test_a_decision_whose_files_are_gone_is_reported(target: Target) -> None:

@@ -138,7 +138,7 @@ def test_a_known_table_costs_one_entry_each_time_it_is_opened(tmp_path: Path) ->
     for first in range(3):
         writer.publish(writer.stage(range_data("t", 0, first, first + 1)))
     names: list[str] = []
-    kept = target._log._applications
+    kept = target.log._applications
     read = kept._read
 
     def counted(name: str) -> BufferedIOBase:

@@ -435,14 +435,14 @@ def test_members_that_add_columns_at_once(out: Path, tmp_path: Path, monkeypatch
     """The second to commit reads the table again: it has the first one's column."""
     one, other = (Writer(claimed(out), tmp_path / name) for name in ("one", "other"))
     one.publish(one.stage(range_data("t", 0, 0, 2)))
-    take, table = one.target._log.take_columns, one.target.open()
+    take, table = one.target.log.take_columns, one.target.open()
 
     def overtaken(table: DeltaTable, columns: str) -> bool:
-        monkeypatch.setattr(one.target._log, "take_columns", take)
+        monkeypatch.setattr(one.target.log, "take_columns", take)
         other.publish(other.stage(range_data("t", 1, 0, 2)), columns=spark_columns(offset="long", theirs="string"))
         return take(table, columns)
 
-    monkeypatch.setattr(one.target._log, "take_columns", overtaken)
+    monkeypatch.setattr(one.target.log, "take_columns", overtaken)
     staged = one.stage(range_data("t", 0, 2, 4))
     assert one.target.publish(table, staged, "one", spark_columns(offset="long", ours="long"), lambda: None) == 1
     assert {each.name for each in DeltaTable(out).schema().fields} >= {"theirs", "ours"}

@@ -92,8 +92,8 @@ async def test_the_frame_is_what_was_planned_and_a_large_range_is_fetched_by_sev
         ranges = (late, batch_range(unique, 1, 0, 2))
         outcome = query.run(RunBatch(number=1, ranges=ranges), write)
         assert isinstance(outcome, Done), outcome
-        assert wait_until(lambda: query._query.lastProgress is not None, LIMIT)
-        last = query._query.lastProgress
+        assert wait_until(lambda: query.last_progress is not None, LIMIT)
+        last = query.last_progress
         assert last is not None
         assert last.numInputRows == 1 + 2 * (large - 250 + 2)  # as often as `write` reads them: accounts add none
         lost = query.run(RunBatch(number=2, ranges=(batch_range(unique, 1, 5, 7),)), write)

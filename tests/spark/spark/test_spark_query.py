@@ -120,7 +120,7 @@ def test_the_frame_is_the_batch_and_spark_reports_what_it_read(spark: SparkSessi
             assert (outcome.number, outcome.rows) == (number, sum(each))
             assert collected.batches[-1] == (number, positions([part for part in ranges if part.records]))
         assert wait_until(lambda: len(listener.seen) == 3, LIMIT)
-        last = query._query.lastProgress
+        last = query.last_progress
         assert last is not None
         query.stop()
     assert [each.numInputRows for each in (*listener.seen, last)] == [25, 1, 7, 7]

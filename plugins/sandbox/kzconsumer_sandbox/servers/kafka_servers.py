@@ -179,7 +179,7 @@ class BrokerServer(ServerProcess):
         self._java = java
         self._jars = jars
         self._heap = heap
-        self._config = dict(config)
+        self.config = dict(config)
         self._tuning = tuning
 
     def upgrade(self, version: KafkaVersion, jars: Path) -> None:
@@ -205,7 +205,7 @@ class BrokerServer(ServerProcess):
             roles = "broker,controller"
             listeners["CONTROLLER"] = ListenerSetting("PLAINTEXT", quorum.port)
         properties = broker_properties(
-            self._version, self.folder, self.id, self.port, zookeeper, self._config, listeners
+            self._version, self.folder, self.id, self.port, zookeeper, self.config, listeners
         )
         if quorum is None:
             return properties

@@ -63,7 +63,7 @@ class DeltaTarget:
     def __init__(self, to: ToDelta) -> None:
         self._to = to
         self._place = place_of(to)
-        self._log = DeltaLog(self._place)
+        self.log = DeltaLog(self._place)
         self._state = self._place.state
         self.attempts = self._place.attempts
         self._id = ""
@@ -99,13 +99,13 @@ class DeltaTarget:
             raise NotOurs(f"{self._state.place(_MARKER)} cannot be read: {error}") from error
         self._to = msgspec.structs.replace(self._to, scope=scope(owner.cluster, owner.group, owner.sink))
         if (table := self.open()) is not None:
-            self._log.require_simple(table, self._to.partition_by)
+            self.log.require_simple(table, self._to.partition_by)
 
     def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
         table = self.open()
         if table is None:
             return [each for each in ranges if self._is_empty(each)]
-        self._log.sync(table)
+        self.log.sync(table)
         positions = self._positions(table)
         found = (each for each in ranges if positions.reaches(each) or self._is_empty(each))
         return [each for each in found if not self._is_aside(table, each)]
@@ -123,11 +123,11 @@ class DeltaTarget:
         # The table's creator may have looked before the file was there: from here on only the log counts.
         while not positions.is_aside(part):
             if positions.reaches(part):
-                self._log.sync(table)
+                self.log.sync(table)
                 return False
-            self._log.commit(table, said, positions.settled(part))
-            self._log.refresh(table)
-        self._log.sync(table)
+            self.log.commit(table, said, positions.settled(part))
+            self.log.refresh(table)
+        self.log.sync(table)
         return True
 
     def require_usable(self, conf: Mapping[str, str]) -> None:
@@ -155,7 +155,7 @@ class DeltaTarget:
 
     def open(self) -> DeltaTable | None:
         """The table as it is now. Raises OSError."""
-        return self._log.open()
+        return self.log.open()
 
     def put(self, table: DeltaTable | None) -> Put | None:
         """See `kzconsumer_spark.worker.range_writers`."""
@@ -166,7 +166,7 @@ class DeltaTarget:
         self._require_not_aside(table, ranges)
         if table is None:
             return list(ranges)
-        self._log.sync(table)
+        self.log.sync(table)
         positions = self._positions(table)
         missing = [part for part in ranges if not positions.reaches(part)]
         positions.require_behind(missing)
@@ -188,16 +188,16 @@ class DeltaTarget:
         if table is None:
             self._positions(table).require_followed(follows, self._is_empty)
         if table is None and columns is not None:
-            self._log.make(columns, self._to.partition_by)
-        table = self._log.refresh(table) if table is not None else self.open()
+            self.log.make(columns, self._to.partition_by)
+        table = self.log.refresh(table) if table is not None else self.open()
         if table is None:
             # No table and no rows: readers see nothing of these ranges, but a claim asks for the last one.
             for each in staged:
                 self._state.create(self._mark(_EMPTY, each.part), b"")
             return 0
-        self._log.require_simple(table, self._to.partition_by)
+        self.log.require_simple(table, self._to.partition_by)
         if columns is not None:
-            self._log.require_fit(table, columns)
+            self.log.require_fit(table, columns)
         additions = [self._moved(each, attempt) for each in staged]
         self._place.sync()
         positions = self._positions(table)
@@ -207,27 +207,27 @@ class DeltaTarget:
                 break
             positions.require_followed(follows, self._is_empty)
             positions.require_behind(each.part for each in missing)
-            self._log.require_simple(table, self._to.partition_by)
-            if columns is None or self._log.take_columns(table, columns):
+            self.log.require_simple(table, self._to.partition_by)
+            if columns is None or self.log.take_columns(table, columns):
                 said = CommitNote(self._to.scope, tuple(each.entry for each in missing))
                 versions = {positions.application(each.part): each.part.until for each in missing}
                 require_lease()
-                committed = self._log.commit(table, said, versions, [file for each in missing for file in each.files])
+                committed = self.log.commit(table, said, versions, [file for each in missing for file in each.files])
             else:
                 committed = False
-            self._log.refresh(table)
+            self.log.refresh(table)
             if committed:
                 break
         else:
             raise OSError(f"{self._place.uri}: others committed to the table first, {_TRIES} times")
-        self._log.sync(table)
+        self.log.sync(table)
         # What this call has committed was not set aside before, and cannot be any more.
         self._require_not_aside(table, [each.part for each in additions if each not in missing])
         return len(missing)
 
     def history(self, table: DeltaTable) -> DeltaHistory:
         """Of this group. Raises OSError."""
-        begins, commits = self._log.history(table)
+        begins, commits = self.log.history(table)
         return DeltaHistory(begins, tuple(each for each in commits if each.scope == self._to.scope))
 
     def read(self, name: str) -> BufferedIOBase:
@@ -236,7 +236,7 @@ class DeltaTarget:
 
     def files(self, table: DeltaTable) -> frozenset[str]:
         """Those that the table consists of now. Raises OSError."""
-        return self._log.files(table)
+        return self.log.files(table)
 
     def _moved(self, staged: StagedRange, attempt: str) -> _DeltaAddition:
         """Move the files of a range into the table's directory, under unique names, unless tasks have put them."""
@@ -253,7 +253,7 @@ class DeltaTarget:
         """Of the table, as it is whenever it is asked."""
 
         def version(application: str) -> int | None:
-            return None if table is None else self._log.version(table, application)
+            return None if table is None else self.log.version(table, application)
 
         return Positions(self._to.scope, f"at {self._place.uri}", version)
 

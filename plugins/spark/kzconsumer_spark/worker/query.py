@@ -83,6 +83,11 @@ class RangeQuery:
         """Spark's, of this run of the query."""
         return str(self._query.runId)
 
+    @property
+    def last_progress(self) -> Mapping[str, Any] | None:
+        """Spark's report of the last batch; None before one."""
+        return self._query.lastProgress
+
     def takes(self, batch: RunBatch) -> bool:
         """Whether `run` may be called with it; otherwise it needs a new query."""
         return batch.number == self.next_batch
