@@ -89,6 +89,8 @@ async def run_finished(
             return
         await anyio.sleep(RUN_CHECK)
         try:
+            # `look` compares what is stored: a partition whose last records are processed and not committed would hold
+            # up the run of the whole group until the next commit.
             done = (at for at in positions() if _at_its_end(end_offsets, at))
             if any((at.committed or 0) < at.processed for at in done):
                 await commit()

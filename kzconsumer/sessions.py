@@ -285,6 +285,12 @@ class Sessions:
             with anyio.CancelScope() as self._connecting:
                 await exits.enter_async_context(session)
                 self._let_in = True
+                # 1. The server that ended the former session may be wrong: others may still have it, and its owner
+                #    nodes, which would block our own claims. So it is closed first.
+                # 2. After a time away a broker has to accept a connection, before partitions are taken from members
+                #    that can read them.
+                # 3. The lease is this session's from then on: writers that wait for it continue. At the end it is taken
+                #    away before the session is closed.
                 if self._former is not None:
                     await session.end_former(self._former)
                     self._former = None

@@ -214,6 +214,14 @@ class Rebalancer:
 
     async def _rebalance(self, reasons: list[str], began: float) -> bool:
         """One attempt; False if it has to be repeated without waiting for an event."""
+        # Read, decide, carry out. Others act between any two lines, so nothing here relies on what was read:
+        # 1. The group may change once it was read. A watch fires, and another attempt follows. Until then two members
+        #    may want the same partition: one gets the owner node, the claim of the other is blocked, and is made when
+        #    that node goes (`_await_blocked`).
+        # 2. An earlier attempt may have been interrupted. What it left is swept before `held` is compared with what is
+        #    wanted, as only owner nodes with a fence of ours count as held.
+        # 3. A topic may have been created again: its partitions are released first, and claimed as those of a new
+        #    topic, whose offsets mean other records.
         self._complete = False
         if not await self._topics.broker_ids():
             self._notices.once("no broker registered", "/brokers/ids")
@@ -264,6 +272,8 @@ class Rebalancer:
         self, change: AssignmentChange, snapshot: GroupSnapshot
     ) -> dict[TopicPartition, Blocked | ClaimRefused | KzConsumerError]:
         """Releases and moves wait for the work in hand; claims do not wait for them. Returns the claims that failed."""
+        # A new partition does not wait for the work that is in hand on others. Only where the same one is released and
+        # claimed (all are, as in the original consumer) does the claim come second: its own node would block it.
         blocked = self._still_blocked(change.claim)
         free = {partition: thread for partition, thread in change.claim.items() if partition not in blocked}
         if not free.keys().isdisjoint(change.release):

@@ -215,6 +215,9 @@ class Daemon:
         quarantine = aside if chosen.on_batch_failure == "quarantine" else None
         runner = SinkRunner(chosen.plugin, sink, settings.batch, sessions, plans, quarantine, sessions.rejects)
         self._sessions, self._runner = sessions, runner
+        # The sink is entered before the member joins. It may need ten seconds (Spark), and a member that joins takes
+        # partitions from others that read them: they would stay unread for that time. Nothing is claimed, and nothing
+        # planned, for a sink that has not started.
         async with anyio.create_task_group() as tasks:
             self._report.starting(f"starting the sink {chosen.plugin}", max(SINK_START, can.start_limit))
             await tasks.start(runner.run)
@@ -231,6 +234,13 @@ class Daemon:
                     tasks.start_soon(show_run, sessions, self._show)
                 tasks.start_soon(self._stop_when_finished, sessions)
                 await self._stop.begun.wait()
+                # The stop, in this order:
+                # 1. Nothing more is fetched; what is collected and was not begun is left to the next owner.
+                # 2. The batch that is being written may end until the deadline less a reserve, then the sink is closed,
+                #    and its worker with it: earlier if the lease ends (`_end_with_lease`), as nothing that is written
+                #    afterwards can be committed.
+                # 3. Only then the member leaves: streams end, the last offsets are committed, the session is closed. A
+                #    session that ended while our worker still writes would give the partitions to another writer.
                 sessions.stop_fetching()
                 tasks.start_soon(self._end_with_lease, runner)
                 await runner.stop(self._stop.seconds_left - self._stop.reserve)

@@ -235,6 +235,14 @@ class SinkRunner:
             self._change.set()
 
     async def _write_batches(self) -> None:
+        # A batch, in this order:
+        # 1. The lease is held: without it another member may own the partitions, and be writing the same records.
+        # 2. Its ranges are handed over and planned (`_begin`). From here on a release waits for the work on them.
+        # 3. It is written. If the member dies now, the next owner finds the plans and writes exactly these ranges, and
+        #    the destination takes each once. Without plans (the sink is not replayable) records may come twice.
+        # 4. The offsets are committed, by which the plans are emptied. If that fails, a later commit includes them.
+        # 5. After a replay the partition is continued behind the planned range (`end`); until then nothing else of it
+        #    is fetched.
         while (cut := await self._next()) is not None:
             with anyio.CancelScope() as self._waiting:
                 await self._owned.lease.wait()

@@ -268,6 +268,10 @@ class SparkSink:
         batch = msgspec.structs.replace(batch, ranges=ranges, rate_limit=self._rate_limit())
         if planned.steps is not None:
             batch = msgspec.structs.replace(batch, steps=planned.steps.done)
+        # The worker publishes only once its last question is answered: what its tasks have read is in the plans then
+        # (`recorded`). If this call ends before there is an outcome, since it is cancelled or a replay finds other
+        # records than were planned, the worker is ended first. It may be about to publish, and the next attempt, which
+        # gets a worker of its own, must not run beside it.
         try:
             worker = await self.workers.take(batch.number)
             await worker.send(batch)
