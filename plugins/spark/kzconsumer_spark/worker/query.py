@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming.listener import StreamingQueryListener, StreamingQueryProgress
 
 from kzconsumer.display import some
 from kzconsumer.errors import DestinationWentBackError
@@ -84,7 +84,7 @@ class RangeQuery:
         return str(self._query.runId)
 
     @property
-    def last_progress(self) -> Mapping[str, Any] | None:
+    def last_progress(self) -> StreamingQueryProgress | None:
         """Spark's report of the last batch; None before one."""
         return self._query.lastProgress
 
