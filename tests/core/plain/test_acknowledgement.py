@@ -71,6 +71,12 @@ async def test_ack_without_argument_acknowledges_the_message_in_hand() -> None:
     assert other.processed == 4
 
 
+@pytest.mark.parametrize("how", ["explicit", "implicit"])
+async def test_with_nothing_in_hand_nothing_is_lost(how: str) -> None:
+    """Before the first message there is no claim that could be."""
+    assert (explicit() if how == "explicit" else stream_of()).ack()
+
+
 async def test_holes_of_the_log_need_no_acknowledgement() -> None:
     """Compaction and control records: offsets without a record cannot be acknowledged and block nothing."""
     claim = progress()

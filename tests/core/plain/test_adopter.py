@@ -90,8 +90,11 @@ def claim(
 
 @pytest.mark.parametrize("stored", [5, 7])
 def test_a_range_in_flight_is_replayed(stored: int) -> None:
-    found = claim(PLAN, stored, Nothing())
+    with capture_logs() as logs:
+        found = claim(PLAN, stored, Nothing())
     assert found == Claim(5, PLAN, b"%d" % stored, PLAN)
+    warned = [each["event"] for each in logs if each["log_level"] == "warning"]
+    assert warned == ["offset changed without regard to the plan, replaying the planned range"] * (stored != 5)
 
 
 @pytest.mark.parametrize("stored", [5, 7])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -13,7 +13,7 @@ from kzconsumer.fetcher.fetch_set import FetchSet
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.model import TopicPartition
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from tests.support.chunks import progress
+from tests.support.chunks import TOPIC, progress
 from tests.support.simulated import kafka_frames as frames
 from tests.support.simulated.fetch_sessions import SLOTS, FetchSessions
 from tests.support.simulated.kafka_frames import Fetch, FetchedFrom, Part
@@ -297,6 +297,61 @@ def test_a_partition_is_left_out_if_what_others_put_fills_its_queue() -> None:
     assert partitions.has_full_queue
     queue.give_back(70, 2)
     assert look() == [state.topic_partition for state in states]
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(("add", "add", "remove", "remove a former", "close", "fill", "look")), st.integers(0, 2)),
+    max_size=25,
+)
+
+
+@given(STEPS)
+def test_a_set_asks_for_its_present_states_and_keeps_nothing_of_others(steps: list[tuple[str, int]]) -> None:
+    """A seek or a replay puts another state in the place of one. The position of partition 2 is to be found first."""
+    woken = list[None]()
+    partitions = FetchSet(1, lambda: woken.append(None))
+    queues = [ChunkQueue(100), ChunkQueue(100)]
+    present = dict[TopicPartition, FetchState]()
+    former = list[FetchState]()
+    full = [False, False]
+
+    def look() -> set[TopicPartition]:
+        partitions.look(0.0, lambda state, position: FetchPosition(position, 1), 1, (), ())
+        return set(partitions.request(opens=False).partitions)
+
+    for what, number in steps:
+        place = TopicPartition(TOPIC, number)
+        if what == "add":
+            if place in present:
+                former.append(present[place])
+            present[place] = FetchState(
+                progress(number), queues[number % 2], None if number == 2 else 0, 1000, broker=1
+            )
+            partitions.add(present[place])
+        elif what == "remove" and place in present:
+            former.append(present.pop(place))
+            partitions.remove(former[-1])
+        elif what == "remove a former" and former:
+            partitions.remove(former[number % len(former)])
+        elif what == "close" and place in present:
+            present[place].progress.close()
+            partitions.touch((present[place],))
+            look()
+            former.append(present.pop(place))
+        elif what == "fill":
+            queue, full[number % 2] = queues[number % 2], not full[number % 2]
+            queue.reserve(100, 1) if full[number % 2] else queue.give_back(100, 1)
+        elif what == "look":
+            assert look() == {each for each in present if each.partition != 2 and not full[each.partition % 2]}
+            assert partitions.unresolved(0.0) == [state for each, state in present.items() if each.partition == 2]
+        assert {each.topic_partition: each for each in partitions} == present
+        assert all((partitions[each] is state, state in partitions) == (True, True) for each, state in present.items())
+    for state in present.values():
+        partitions.remove(state)
+    woken.clear()
+    for queue in queues:
+        queue.hold(progress(0), None)  # whoever listens is notified
+    assert not woken
 
 
 def test_epochs_wrap() -> None:

@@ -6,6 +6,8 @@ from typing import Any, cast
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kzconsumer.brokers.leaders import KnownBrokers
 from kzconsumer.brokers.pool import Brokers
@@ -18,6 +20,7 @@ from kzconsumer.brokers.protocol.groups import (
     DescribeGroupsRequest,
     FindCoordinatorRequest,
     GroupState,
+    OffsetCommitRequest,
     OffsetFetchRequest,
     StoredOffsets,
 )
@@ -108,6 +111,51 @@ def test_a_loading_coordinator_is_asked_with_growing_pauses() -> None:
         reading.result()
     world.end(process)
     assert asked == pytest.approx([0, 0.05, 0.15, 0.35, 0.75, 1.55, 2.55, 3.55, 4.55, 5.55, 6.55, 7.55, 8.55, 9.55])
+
+
+RETRIED = (
+    error_codes.NOT_COORDINATOR,
+    error_codes.COORDINATOR_NOT_AVAILABLE,
+    error_codes.COORDINATOR_LOAD_IN_PROGRESS,
+    error_codes.REQUEST_TIMED_OUT,
+)
+REFUSED = (error_codes.TOPIC_AUTHORIZATION_FAILED, error_codes.GROUP_ID_NOT_FOUND, error_codes.ILLEGAL_GENERATION)
+PARTITIONS = [TopicPartition("orders", number) for number in range(3)]
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(dict.fromkeys(PARTITIONS, st.sampled_from((error_codes.NONE, *RETRIED, *REFUSED)))),
+        max_size=4,
+    )
+)
+def test_each_offset_is_sent_until_it_is_stored_or_refused(answers: list[dict[TopicPartition, int]]) -> None:
+    """`store` returns only then: what a coordinator has not taken yet would count as committed."""
+    sent: list[set[TopicPartition]] = []
+
+    class Scripted(Cluster):
+        async def call(self, request: object, *, timeout: float) -> Any:
+            if not isinstance(request, OffsetCommitRequest):
+                return await super().call(request, timeout=timeout)
+            sent.append(set(request.offsets))
+            answer = answers[len(sent) - 1] if len(sent) <= len(answers) else {}
+            return {partition: answer.get(partition, error_codes.NONE) for partition in request.offsets}
+
+    left, refused, wanted = set(PARTITIONS), set[TopicPartition](), list[set[TopicPartition]]()
+    for answer in [*answers, dict.fromkeys(PARTITIONS, error_codes.NONE)]:
+        if left:
+            wanted.append(set(left))
+        refused |= {each for each in left if answer[each] in REFUSED}
+        left = {each for each in left if answer[each] in RETRIED}
+
+    cluster, world = Scripted(), World(0)
+    cluster.leads = UP
+    group = GroupCoordinator("g", cast(KnownBrokers, cluster), cast(Brokers, cluster), 60.0)
+    process = world.process("member")
+    storing = process.create_task(group.store({each: WithBrokers(7, 0) for each in PARTITIONS}))
+    assert world.pass_time(60.0, storing.done)
+    world.end(process)
+    assert (set(storing.result()), sent) == (refused, wanted)
 
 
 MEMBER = CoordinatedMember("m", "client", "/127.0.0.1", (), ())

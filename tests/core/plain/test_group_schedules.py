@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -72,6 +73,22 @@ def test_members_wait_until_an_oversized_registration_leaves(registration: bytes
         group.check()
         assert group.world.pass_time(30, lambda: not group.settled())
         assert third.held
+
+
+@pytest.mark.parametrize("lost", [None, Loss(executed=True, kind="registration")], ids=["", "reply lost"])
+def test_a_member_that_is_started_again_waits_until_its_id_is_free(lost: Loss | None) -> None:
+    """Its former session still holds the id. A registration whose reply was lost is its own."""
+    with simulated_group(1) as group:
+        group.kill(joined(group))
+        again = group.join("a", {"t": 1}, 0.0, in_batches=True)
+        group.world.pass_time(SESSION_TIMEOUT / 2)
+        assert not again.held
+        if lost is not None:
+            group.network.losing[again.process] = replace(lost)
+        assert group.world.pass_time(2 * SESSION_TIMEOUT, lambda: len(again.owned) == 4)
+        group.check()
+        waiting = [each for each in group.events if each["event"].startswith("consumer id still registered by")]
+    assert len(waiting) == 1
 
 
 @pytest.mark.parametrize("seed", range(3))

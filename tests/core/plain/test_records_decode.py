@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import gzip
 import struct
@@ -225,6 +226,41 @@ def test_the_record_bytes_are_not_kept() -> None:
         gc.collect()
         assert watch() is None
         decoded.records.columns().validate(full=True)
+
+
+class Mallinfo(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in (*"abcdefg", "in_use", *"ij")]
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="another C library")
+@pytest.mark.parametrize("found", ["good", "corrupt", "hidden", "no room", "cut off"])
+def test_nothing_that_a_call_has_allocated_is_left(found: str) -> None:
+    """Not only columns, which `allocated_bytes` counts."""
+    many = b"".join(
+        record_batch(
+            [Record(b"k", b"v", ((b"\xff", b"h"),))], base_offset=n, codec="snappy", transactional=True, producer_id=1
+        )
+        for n in range(200)
+    )
+    data = many[:-5] if found == "cut off" else many + b"\xff" * 80 if found == "corrupt" else many
+    aborted, room = ([(1, 0)] * 50 if found == "hidden" else []), 100 if found == "no room" else None
+
+    def call() -> None:
+        decode(memoryview(data), topic="t", partition=0, start=0, aborted=aborted, room=room)
+
+    def in_use() -> int:
+        mallinfo = ctypes.CDLL(None).mallinfo2
+        mallinfo.restype = Mallinfo
+        return int(mallinfo().in_use)
+
+    for _ in range(3):
+        call()
+    gc.collect()
+    before = in_use()
+    for _ in range(50):
+        call()
+    gc.collect()
+    assert in_use() - before < 50 * 200  # the decoder's smallest table of them takes eighty times as many
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])

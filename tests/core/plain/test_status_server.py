@@ -68,6 +68,9 @@ async def test_a_daemon_that_has_not_joined_reports_that(tmp_path: Path) -> None
                 "not_asked": ["waiting for ZooKeeper and a broker"],
                 "stalled": [],
             }
+        async with client.get("/api/v1/group") as answer:
+            group = await answer.json()
+        assert (group["at"], group["partitions"]) == (None, [])
         async with client.get("/metrics") as answer:
             text = await answer.text()
         found = {s.name: s.value for f in text_string_to_metric_families(text) for s in f.samples}

@@ -79,6 +79,20 @@ def test_runs_are_separated_by_gaps() -> None:
     assert not any(is_within([span], of) for span in (Span(2, 3), Span(1, 4), Span(0, 10), Span(9, 11), Span(6, 7)))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_spans_are_within_others_if_each_of_their_offsets_is_in_one(seed: int) -> None:
+    chance = random.Random(seed)
+    results = set()
+    for _ in range(100):
+        ends = sorted(chance.sample(range(30), 2 * chance.randint(0, 4)))
+        of = [Span(first, until) for first, until in zip(ends[::2], ends[1::2], strict=True)]
+        made = [Span(first := chance.randrange(30), first + chance.randint(1, 4)) for _ in range(chance.randint(0, 3))]
+        wanted = all(any(one.first <= each.first and each.until <= one.until for one in of) for each in made)
+        assert is_within(made, of) is wanted, (made, of)
+        results.add((wanted, len(made) > 1))
+    assert len(results) == 4
+
+
 def test_a_range_that_cannot_be_folded_yet_delays_only_its_group() -> None:
     first = open_end()
     end = closing(after=first)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -148,6 +149,18 @@ async def test_nothing_is_published_without_a_lease_and_a_write_that_waits_can_b
             await anyio.sleep(0.1)
             until[0] = clock.now() + 60
         assert len(list(tmp_path.glob("*.parquet"))) == 1
+
+
+async def test_a_sink_that_is_cancelled_leaves_what_one_that_ends_leaves(tmp_path: Path) -> None:
+    left = []
+    for name in ("ends", "cancelled"):
+        with anyio.CancelScope() as scope:
+            async with made(tmp_path / name):
+                if name == "cancelled":
+                    scope.cancel()
+                await anyio.lowlevel.checkpoint()
+        left.append({str(each.relative_to(tmp_path / name)) for each in (tmp_path / name).rglob("*")})
+    assert left[0] == left[1] != set()
 
 
 async def test_a_disk_error_is_a_failure_of_the_sink(tmp_path: Path) -> None:

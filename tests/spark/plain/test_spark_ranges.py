@@ -93,6 +93,19 @@ def test_a_footer_without_the_description_is_refused(tmp_path: Path, missing: st
         read_part(tmp_path / "statistics")
 
 
+def test_a_footer_that_describes_only_a_part_of_a_file_is_refused(tmp_path: Path) -> None:
+    """A group of rows without a value has no statistics; a file without rows has no groups."""
+    for file, offsets in (("some", [5, 6, None, None]), ("none", list[int]())):
+        count = len(offsets)
+        columns = pa.array(["t"] * count, pa.string()), pa.array([2] * count, pa.int32()), pa.array(offsets, pa.int64())
+        table = pa.table(dict(zip(("topic", "partition", "offset"), columns, strict=True)))
+        pq.write_table(table, tmp_path / file, row_group_size=2)
+    with pytest.raises(PartMismatch, match="no statistics of offset"):
+        read_part(tmp_path / "some")
+    with pytest.raises(PartMismatch, match="no statistics of topic"):
+        read_part(tmp_path / "none")
+
+
 def test_columns_are_those_of_sparks_kafka_source() -> None:
     headers = [{"key": "h", "value": None}]
     rows = [record(0, headers=headers), record(1, timestamp=None, timestamp_type=-1, value=None)]

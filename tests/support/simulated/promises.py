@@ -342,6 +342,18 @@ class Promises:
             self._claims.pop(partition, None)
         else:
             self._claims[partition] = present
+            self._require_registered(partition, session)
+
+    def _require_registered(self, partition: TopicPartition, session: int) -> None:
+        """Who claims is registered, by this session: other members count with it. Nobody deletes registrations here,
+        but of a ZooKeeper that was restored."""
+        process = self.network.processes.get(session)
+        member = next((each for each in self.members if each.process is process), None)
+        if member is None or self.world.now <= self._restored_until:
+            return
+        node = self.ensemble.tree.nodes.get(self.paths.member(member.consumer))
+        if node is None or node.owner != session:
+            self.violated(f"{member.name} claimed {partition} while its id is not registered by its session")
 
     def _offset_changes(self, partition: TopicPartition, offset: int, session: int) -> None:
         before = self._stored.get(partition)

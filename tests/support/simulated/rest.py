@@ -66,7 +66,9 @@ def _counted(member: Member) -> str:
         return ""
     queues = [cursor.queue for cursor in sessions_of(member.connector).cursors.values()]
     queued, in_all = sum(queue.filled[1] for queue in queues), max((queue._total.used for queue in queues), default=0)
-    return f"{member.name} counts {queued} and {in_all} bytes in empty queues" if queued or in_all else ""
+    if queued or in_all:
+        return f"{member.name} counts {queued} and {in_all} bytes in empty queues"
+    return f"{member.name} counts chunks in empty queues" if any(queue.filled[0] for queue in queues) else ""
 
 
 def _without(member: Member) -> str:

@@ -222,7 +222,9 @@ def test_a_move_to_the_brokers_and_back(keeps_epochs: bool) -> None:
 
         cluster.has["new"][PLACE] = WithBrokers(8, None, leader_epoch=7)
         back = MoveRequest("orders", "new", "zookeeper", None, None)
+        cluster.has["orders"] = {PLACE: WithBrokers(9, None)}  # says nothing of where the offsets of `new` belong
         move = await prepare_move(cluster, back)
+        assert not [each for each in move.shown.blocked if "later offsets" in each]
         undo = move.changes.undo_file()
         await apply_move(cluster, back, move)
         assert await position(cluster, "orders") == (8, 7)

@@ -45,13 +45,19 @@ def kinds(symptoms: list[Symptom]) -> list[tuple[str, str]]:
     return [(each.kind, each.path.removeprefix("/consumers/g/")) for each in symptoms]
 
 
-def two_members(owners: dict[str, str], *assignors: str, member: Node | None = None) -> GroupNodes:
-    """Two topics of two partitions; `a` and `b` have one stream of each. The first partitions have claim records."""
+def two_members(
+    owners: dict[str, str], *assignors: str, member: Node | None = None, whole: tuple[str, ...] = ()
+) -> GroupNodes:
+    """Two topics of two partitions; `a` and `b` have one stream of each. The first partitions have claim records. The
+    owners of `whole` are clients that have no threads."""
     member = member or ours(orders=1, pay=1)
     claims = {f"orders/{number}": record(name) for number, name in enumerate(assignors)}
     return group(
         {"g_a": member, "g_b": node(member.data, THEIRS)},
-        {leaf: node(f"{owner}-0", OURS if owner == "g_a" else THEIRS) for leaf, owner in owners.items()},
+        {
+            leaf: node(owner if leaf in whole else f"{owner}-0", OURS if owner == "g_a" else THEIRS)
+            for leaf, owner in owners.items()
+        },
         claims=claims,
         topics={"orders": topic(2), "pay": topic(2)},
     )
@@ -75,8 +81,12 @@ SWAPPED = {"orders/0": "g_b", "orders/1": "g_a", "pay/0": "g_a", "pay/1": "g_b"}
             [("different_assignors", "claims/orders/0"), ("different_assignors", "claims/orders/1")],
         ),
         (two_members(SWAPPED, "of-a-plugin", "of-a-plugin"), []),
+        (two_members(SWAPPED, "range", "range", whole=("pay/0",)), []),
     ],
-    ids=["as computed", "originals as one computes", "not as computed", "two assignors", "an assignor we have not"],
+    ids=[
+        *("as computed", "originals as one computes", "not as computed", "two assignors"),
+        *("an assignor we have not", "one owner without threads"),
+    ],
 )
 def test_members_that_compute_differently(nodes: GroupNodes, wrong: list[tuple[str, str]]) -> None:
     assert kinds(examine(nodes, {}, ASSIGNORS)) == wrong
