@@ -149,6 +149,11 @@ def pytest_collection() -> Iterator[None]:
         gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """What is frozen would outlive the interpreter: CPython 3.14 aborts when DuckDB's module is freed so late."""
+    gc.unfreeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Chains begin first, in their order: they take longest."""
     items.sort(key=lambda item: ORDER.get(file_of(item.nodeid), len(ORDER)))

@@ -18,6 +18,13 @@ T = TypeVar("T")
 MOST_BYTES = 8 << 20
 """Of a node; servers accept 1 MiB unless `jute.maxbuffer` is set."""
 
+MOST_NESTED = 100
+"""Arrays and objects in each other; Kafka's nodes have three. Python's own limit differs between its versions and with
+the depth of the stack, and members of a group have to agree on which registrations can be read."""
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+_NO_BRACKETS = bytes(each for each in range(256) if each not in b"[]{}")
+
 
 @overload
 def read_json(data: bytes) -> Any: ...
@@ -32,12 +39,23 @@ def read_json(data: bytes, kind: Any = Any) -> Any:
     # them, too.
     if len(data) > MOST_BYTES:
         raise ValueError(f"{len(data)} bytes are more than are read of a node ({MOST_BYTES})")
+    if _is_nested_too_deeply(data):
+        raise ValueError("nested too deeply")
     try:
         return msgspec.json.decode(data, type=kind)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(str(error)) from error
+
+
+def _is_nested_too_deeply(data: bytes) -> bool:
+    if data.count(b"[") + data.count(b"{") <= MOST_NESTED:
+        return False
+    depth = 0
+    for bracket in _STRING.sub(b"", data).translate(None, _NO_BRACKETS):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > MOST_NESTED:
+            return True
+    return False
 
 
 def read_object(data: bytes) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from kzconsumer.sinks.interface import Batch, RangeData, Sink, Steps
 from kzconsumer.testing.processes import LIMIT, LOOK, send_signal, started_by, state, wait_gone
 
 _LEAVE = 20.0
-_LAST_LINES = 20  # of a member's standard error, in the message about its end
+_LAST_LINES = 30  # of a member's standard error, in the message about its end
 _SYSTEM = frozenset({"posix", "_io", "_socket", "sqlite3", "fcntl"})
 """C modules through which Python code acts outside its process."""
 
@@ -185,7 +185,9 @@ class SinkProcess:
             how = "it closed its pipe, and goes on"
         else:
             how = f"signal {Signals(-status).name}" if status < 0 else f"exit status {status}"
-        lines = self._written_errors().splitlines()[-_LAST_LINES:]
+        # Since Python 3.14 the report of a fault ends with the stack in C, which hides that of the sink.
+        lines = [each for each in self._written_errors().splitlines() if not each.startswith('  Binary file "')]
+        lines = lines[-_LAST_LINES:]
         self.death = "\n".join([how, *(["its standard error ends with:", *lines] if lines else [])])
         self.kill()
 

@@ -11,6 +11,7 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple, cast
 
 import pytest
@@ -227,6 +228,7 @@ ZOOKEEPER_AND_GROUP = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n
 )
 def test_a_fault_hides_no_other(file: Path, tables: str, output: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kzconsumer.logs.setup.SOCKET", file / "no journal")
+    monkeypatch.setitem(sys.modules, "gssapi", ModuleType("gssapi"))  # it needs a compiler
     file.write_text(ZOOKEEPER_AND_GROUP + tables)
     with pytest.raises(ConfigError) as caught:
         checked(layers_of(file), check_sink)

@@ -38,7 +38,7 @@ from tests.support.record_sets import Record, record_batch
 
 WHOLE = bool(os.environ.get("KZCONSUMER_INSTALL"))
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
-VERSIONS = ["3.11", "3.12", "3.13"]
+VERSIONS = ["3.11", "3.12", "3.13", "3.14"]
 INDEX_TAG = f"manylinux_2_17_{platform.machine()}"
 URL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
 

@@ -222,7 +222,7 @@ def test_settings_of_a_command_have_all_that_the_command_line_says(site: Path, s
             True,
             ' must add a parser of its own name: subparsers.add_parser("own"); it added "owned"',
         ),
-        ('add_parser("own"', 'add_parser("run"', True, " failed to add its parser: ArgumentError: "),
+        ('add_parser("own"', 'add_parser("run"', True, " failed to add its parser: "),
         ("    parser.set_defaults(run=run)", "", False, " does not say what to run: parser.set_defaults(run=function)"),
     ],
 )

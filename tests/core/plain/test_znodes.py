@@ -20,6 +20,7 @@ from kzconsumer.registry.group_records import (
     encode_registration,
 )
 from kzconsumer.registry.nodes import (
+    MOST_NESTED,
     MOST_PARTITIONS,
     BrokerListener,
     decode_cluster_id,
@@ -27,6 +28,7 @@ from kzconsumer.registry.nodes import (
     decode_offset,
     decode_topic,
     encode_offset,
+    read_json,
 )
 from kzconsumer.settings.values import BLACK_LIST, WHITE_LIST, Include
 from kzconsumer_tools.cluster.description import decode_controller
@@ -410,6 +412,16 @@ def test_deeply_nested_json_is_unreadable(read: tuple[Callable[[bytes], object],
     decode, form = read
     with contextlib.suppress(ValueError):
         decode(form % (b"[" * depth + b"]" * depth))
+
+
+def test_every_python_reads_nodes_that_are_nested_equally_deep() -> None:
+    """Members of one group may run different versions, whose own limits differ."""
+    assert read_json(b"[" * MOST_NESTED + b"]" * MOST_NESTED)
+    assert len(read_json(b"[" + b",".join([b"[]"] * 5000) + b"]")) == 5000
+    text = "[{" * 500 + '\\"[' * 500
+    assert read_json(msgspec.json.encode({"a": text})) == {"a": text}
+    with pytest.raises(ValueError, match="nested too deeply"):
+        read_json(b'{"a":' * MOST_NESTED + b"[]" + b"}" * MOST_NESTED)
 
 
 @pytest.mark.parametrize("read", READERS)
