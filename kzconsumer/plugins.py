@@ -49,9 +49,14 @@ class Plugin(msgspec.Struct, frozen=True, order=True):
         return f'{kind(self.group)} "{self.name}" ({self.value}, from {self.distribution})'
 
 
+def installed(group: str) -> metadata.EntryPoints:
+    """The plugins of a group. It looks at every distribution of the environment, which takes milliseconds."""
+    return metadata.entry_points(group=group)
+
+
 def list_plugins(group: str) -> list[Plugin]:
     """The installed plugins of an entry-point group, sorted by name; a name may occur twice."""
-    return sorted(_described(entry) for entry in metadata.entry_points(group=group))
+    return sorted(_described(entry) for entry in installed(group))
 
 
 def missing_commands(installed: Collection[str]) -> dict[str, list[str]]:
@@ -63,15 +68,16 @@ def missing_commands(installed: Collection[str]) -> dict[str, list[str]]:
     return found
 
 
-def load(group: str, name: str, beside: Collection[str] = ()) -> object:
+def load(group: str, name: str, beside: Collection[str] = (), among: metadata.EntryPoints | None = None) -> object:
     """The object behind a plugin's name; an error about an unknown one also suggests the names in `beside`.
 
-    Raises UnknownPluginError if there is none of that name, PluginError if two distributions bring it, or if importing
-    it fails.
+    `among`: what is `installed`, if the caller loads several. Raises UnknownPluginError if there is none of that name,
+    PluginError if two distributions bring it, or if importing it fails.
     """
-    found = list(metadata.entry_points(group=group, name=name))
+    among = installed(group) if among is None else among
+    found = list(among.select(name=name))
     if not found:
-        raise UnknownPluginError(_unknown_name(group, name, {*beside, *metadata.entry_points(group=group).names}))
+        raise UnknownPluginError(_unknown_name(group, name, {*beside, *among.names}))
     if len(found) > 1:
         rivals = " and ".join(sorted(f"{each.value} from {_described(each).distribution}" for each in found))
         raise PluginError(f'{kind(group)} "{name}" is in more than one distribution: {rivals}; uninstall one of them')
@@ -83,7 +89,7 @@ def load(group: str, name: str, beside: Collection[str] = ()) -> object:
 
 def described(group: str, name: str) -> str:
     """The kind, name, object and distribution of an installed plugin, for errors about it."""
-    return str(_described(next(iter(metadata.entry_points(group=group, name=name)))))
+    return str(_described(next(iter(installed(group).select(name=name)))))
 
 
 def load_chosen(group: str, name: str, where: str) -> object:

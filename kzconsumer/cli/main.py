@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, cast
 from kzconsumer.version import __version__
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
+
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
     AddArguments = Callable[[Subparsers], None]
 
@@ -93,11 +95,12 @@ def whole_parser(commands: Iterable[AddArguments] | None = None) -> argparse.Arg
 def _add_installed(subparsers: Subparsers) -> None:
     """One that cannot be loaded is listed as such: help must not depend on it."""
     from kzconsumer.errors import PluginError
-    from kzconsumer.plugins import COMMANDS, list_plugins
+    from kzconsumer.plugins import COMMANDS, installed
 
-    for name in sorted({plugin.name for plugin in list_plugins(COMMANDS)} - _VERBS.keys()):
+    commands = installed(COMMANDS)
+    for name in sorted(commands.names - _VERBS.keys()):
         try:
-            _add_command(subparsers, name)
+            _add_command(subparsers, name, commands)
         except PluginError as error:
             subparsers.add_parser(name, help=f"({str(error).replace('%', '%%')})")
 
@@ -112,12 +115,15 @@ def _name_missing(parser: argparse.ArgumentParser, installed: Collection[str]) -
         parser.epilog = f"{parser.epilog} Not installed: {'; '.join(lines)}."
 
 
-def _add_command(subparsers: Subparsers, name: str) -> None:
-    """Add the parser of an installed command. Raises PluginError, and then leaves no parser of that name."""
+def _add_command(subparsers: Subparsers, name: str, among: EntryPoints | None = None) -> None:
+    """Add the parser of an installed command; `among`: see `plugins.load`.
+
+    Raises PluginError, and then leaves no parser of that name.
+    """
     from kzconsumer.errors import PluginError, raised
     from kzconsumer.plugins import COMMANDS, described, load
 
-    add_arguments = cast("AddArguments", load(COMMANDS, name, beside=_VERBS))
+    add_arguments = cast("AddArguments", load(COMMANDS, name, beside=_VERBS, among=among))
     before = set(subparsers.choices)
     try:
         add_arguments(subparsers)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
+from anyio import to_thread
 
 from kzconsumer.clock import now
 from kzconsumer.logs.logger import get_logger
@@ -34,6 +36,9 @@ log = get_logger("kzconsumer")
 # Seconds for which a stream waits for room before it is logged, and until it is logged again.
 PATIENCE = 10.0
 LOG_AGAIN = 60.0
+
+# Makes batches of what was decoded, and loads Arrow.
+COLUMNS = "kzconsumer.records.columns"
 
 
 class HandedOutBatches:
@@ -124,6 +129,7 @@ class StreamCursor:
         self._patience = anyio.CancelScope()  # waiting for the lease or acknowledgements; `close` ends it
         self._row = 0  # rows of the chunk that went into lots or batches
         self._lot = _native.Lot()
+        self._loaded = False  # what makes batches
         self._looking = False  # a task is looking for what is next
         self._looked: anyio.Event | None = None  # waited for by those that want to do so after it, if there are any
         self._cut = False  # the chunk's remaining rows were dropped
@@ -173,6 +179,10 @@ class StreamCursor:
         return _Batches(self._next_batch)
 
     async def _next_batch(self) -> pa.RecordBatch:
+        if not self._loaded:
+            # Arrow takes tenths of a second. Meanwhile the event loop fetches, and keeps the session alive.
+            await to_thread.run_sync(import_module, COLUMNS)
+            self._loaded = True
         await self._begin_looking()
         try:
             chunk = await self._next_chunk()

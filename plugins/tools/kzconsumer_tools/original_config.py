@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal
 
-import javaproperties
 import msgspec
 
 from kzconsumer.display import HIDDEN, is_secret, redacted_text
@@ -226,6 +225,8 @@ REQUIRED = ("zookeeper.connect", "group.id")
 
 def read(content: bytes, source: str) -> Imported:
     """Raises ConfigError, with `source` before every fault, if the original would not start with the file."""
+    import javaproperties  # with the standard library's clients of HTTP and mail: not for every `--help`
+
     try:
         file: dict[str, str] = {key: value.strip() for key, value in javaproperties.load(io.BytesIO(content)).items()}
     except ValueError as error:

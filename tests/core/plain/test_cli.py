@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from importlib import metadata
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +19,7 @@ import pytest
 
 from kzconsumer import __version__
 from kzconsumer.cli.checks import checked
-from kzconsumer.cli.main import main, report_error
+from kzconsumer.cli.main import main, report_error, whole_parser
 from kzconsumer.errors import ConfigError, ConnectionLostError, SinkError
 from kzconsumer.settings.settings import layers_of
 from kzconsumer.sinks.capabilities import check_sink
@@ -434,7 +435,7 @@ def test_version() -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    heavy = ["aiozk", "anyio", "numpy", "pyarrow", "pyspark", "structlog"]
+    heavy = ["aiozk", "anyio", "asyncio", "http.client", "numpy", "pyarrow", "pyspark", "ssl", "structlog"]
     program = (
         "import sys; from kzconsumer.cli.main import main\n"
         "try: main(['--help'])\n"
@@ -443,6 +444,20 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "[]")
     assert "check-config" in done.stdout
+
+
+def test_help_looks_at_the_installed_distributions_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be hundreds, and a dozen commands."""
+    looks = []
+
+    def counted(*, group: str) -> metadata.EntryPoints:
+        looks.append(group)
+        return found(group=group)
+
+    found = metadata.entry_points
+    monkeypatch.setattr(metadata, "entry_points", counted)
+    assert len(whole_parser().format_help()) > 1000
+    assert len(looks) == 1
 
 
 def test_errors_of_a_task_group_are_reported_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:

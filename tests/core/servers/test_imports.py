@@ -21,10 +21,17 @@ from tests.support.zookeeper_sessions import until
 
 RECORDS = 100
 PROGRAM = """
-import asyncio, json, sys
+import asyncio, json, sys, threading
 import kzconsumer
 
 HEAVY = ("pyarrow", "numpy", "rich", "structlog", "kzconsumer.records.columns")
+
+class InTheEventLoop:
+    seen = []
+
+    def find_spec(self, name, path, target=None):
+        if threading.current_thread() is threading.main_thread():
+            self.seen.append(name)
 
 async def main(connect, topic, form):
     settings = kzconsumer.Settings.from_dict(
@@ -38,8 +45,9 @@ async def main(connect, topic, form):
             if seen == 100:
                 break
     loaded = [name for name in HEAVY if name in sys.modules]
-    print(json.dumps([seen, loaded]))
+    print(json.dumps([seen, loaded, "pyarrow" in InTheEventLoop.seen]))
 
+sys.meta_path.insert(0, InTheEventLoop())
 asyncio.run(main(*sys.argv[1:]))
 """
 
@@ -49,15 +57,16 @@ async def test_a_member_that_iterates_messages_loads_nothing_heavy(cluster: Clus
     await create_topic(cluster.connect, unique, 1)
     sent = [Sent(0, b"key", b"value %d" % n) for n in range(RECORDS)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent, codec)
-    assert await asyncio.to_thread(member, cluster.connect, unique, "messages") == (RECORDS, [])
+    assert await asyncio.to_thread(member, cluster.connect, unique, "messages") == (RECORDS, [], False)
 
 
 async def test_a_member_that_takes_batches_does(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     sent = [Sent(0, b"key", b"value %d" % n) for n in range(RECORDS)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
-    seen, loaded = await asyncio.to_thread(member, cluster.connect, unique, "batches")
+    seen, loaded, in_the_event_loop = await asyncio.to_thread(member, cluster.connect, unique, "batches")
     assert seen == RECORDS
+    assert not in_the_event_loop, "which would do nothing else for tenths of a second"
     assert {"pyarrow", "kzconsumer.records.columns"} <= set(loaded)
 
 
@@ -74,10 +83,11 @@ async def test_the_daemon_with_jsonlines_loads_no_arrow(cluster: Cluster, unique
     assert not {"pyarrow", "numpy", "kzconsumer.records.columns"} & loaded
 
 
-def member(*words: str) -> tuple[int, list[str]]:
+def member(*words: str) -> tuple[int, list[str], bool]:
+    """Records, what was loaded, and whether that was Arrow, by the event loop."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *words], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    seen, loaded = json.loads(done.stdout)
-    return seen, loaded
+    seen, loaded, in_the_event_loop = json.loads(done.stdout)
+    return seen, loaded, in_the_event_loop
