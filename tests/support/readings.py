@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kzconsumer_tools.exporter.pictures import Histories, SeenGroup
+from kzconsumer_tools.exporter.seen_groups import Histories, SeenGroup
 
 
 def looked(histories: Histories, *reading: Any, **more: Any) -> dict[str, SeenGroup]:

@@ -33,10 +33,10 @@ from kzconsumer.status.track import WINDOW
 from kzconsumer.zookeeper.operations import Create, Node, SetData, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.configuration import free_port
-from kzconsumer_tools.exporter import feed, pictures
+from kzconsumer_tools.exporter import burrow, feed
 from kzconsumer_tools.exporter.exporter import PAGE, Exporter, ExporterReading, FollowedGroups, WatchedNodes
 from kzconsumer_tools.exporter.exporter_server import families, serving
-from kzconsumer_tools.exporter.pictures import Histories, ReadGroup, SeenGroup, group_of_nodes
+from kzconsumer_tools.exporter.seen_groups import Histories, ReadGroup, SeenGroup, group_of_nodes
 from kzconsumer_tools.groups.group_lag import LogRange
 from kzconsumer_tools.groups.group_nodes import GroupNodes
 from kzconsumer_tools.groups.group_reader import BrokerTopicsRead, NodeTopicsRead, nodes_of
@@ -93,7 +93,7 @@ def test_a_stalled_a_rewound_and_a_slow_partition() -> None:
     assert judged == [("OK", 9, 120.0), ("REWIND", 14, 0.0), ("WARN", 2, 0.0), ("OK", 0, 0.0)]
     assert [each.seconds for each in seen.partitions] == [None, None, 60.0, 0.0]
     assert (seen.total.lag, seen.total.lag_seconds, seen.total.seconds, seen.members) == (25, None, 60.0, 0)
-    assert pictures.group_status(seen) == "ERR"
+    assert burrow.group_status(seen) == "ERR"
     silent = readings + [readings[-1]] * WINDOW
     later = follow(*silent)
     assert [each.judgement for each in later.partitions] == ["STOP", "STOP", "STOP", "OK"]
@@ -105,10 +105,10 @@ def test_offsets_that_are_no_numbers_and_nodes_of_no_partition() -> None:
     seen = follow((group({}, {}, nodes), {P[0]: 10, P[1]: 10}))
     assert [(each.partition, each.stored) for each in seen.partitions] == [(0, 10), (1, None), (2**31 - 1, 5)]
     assert (seen.total.lag, seen.total.unknown, seen.total.gone) == (None, {"offset unreadable": 1}, 1)
-    assert pictures.group_status(seen) == "UNKNOWN"
-    unreadable = pictures.status("c", "g", seen, whole=True)["partitions"][1]
+    assert burrow.group_status(seen) == "UNKNOWN"
+    unreadable = burrow.status("c", "g", seen, whole=True)["partitions"][1]
     assert (unreadable["status"], unreadable["start"], unreadable["current_lag"]) == ("UNKNOWN", None, None)
-    assert len(pictures.consumer(seen)["orders"]) == 2
+    assert len(burrow.consumer(seen)["orders"]) == 2
 
 
 def test_a_partition_is_not_stalled_before_its_first_commit() -> None:
@@ -129,7 +129,7 @@ def test_unknown_is_never_zero(ends: dict[TopicPartition, int], offsets: list[in
         if each.lag is None:
             assert (each.seconds, each.standing, each.judgement) == (None, None, None)
     lags = [each.lag for each in seen.partitions]
-    status = pictures.status("c", "g", seen, whole=True)
+    status = burrow.status("c", "g", seen, whole=True)
     assert status["totallag"] == seen.total.lag == (None if None in lags else sum(filter(None, lags)))
     assert [each["current_lag"] for each in status["partitions"]] == lags
     assert (status["status"] == "OK") == (None not in lags)
@@ -203,7 +203,7 @@ def test_a_deleted_topic_and_retention_are_no_lag() -> None:
     assert samples["kzconsumer_group_lost_records", "g"] == 3_008
     assert samples["kzconsumer_group_lag_records", "g"] == 0
     assert samples["kzconsumer_group_unreadable", "closed"] == 1
-    assert pictures.status("c", "g", seen, whole=True)["totallag"] == 0
+    assert burrow.status("c", "g", seen, whole=True)["totallag"] == 0
 
 
 def test_the_age_of_what_waits_is_known_while_its_leader_is_away() -> None:
@@ -235,16 +235,16 @@ def test_a_group_that_has_committed_nothing_is_not_ok() -> None:
     nodes = group({"m": ours(orders=2)}, {"orders/0": node("m-0", 0x11)}, {})
     seen = follow(*[(nodes, dict.fromkeys(P, 10))] * 2)
     assert (seen.total.lag, seen.total.unknown) == (None, {"never committed": 4})
-    assert pictures.group_status(seen) == "WARN"
-    assert pictures.status("c", "g", seen, whole=True)["totallag"] is None
-    assert pictures.group_status(follow((nodes, dict.fromkeys(P, 10)))) == "UNKNOWN", "perhaps a rebalance"
+    assert burrow.group_status(seen) == "WARN"
+    assert burrow.status("c", "g", seen, whole=True)["totallag"] is None
+    assert burrow.group_status(follow((nodes, dict.fromkeys(P, 10)))) == "UNKNOWN", "perhaps a rebalance"
     assert follow((nodes, dict.fromkeys(P, 0))).total.lag == 0, "of empty logs nothing is left to read"
 
 
 def test_documents_have_the_fields_of_burrow() -> None:
     """Names and types as in `core/protocol` of Burrow 1.9."""
     seen, ends = busy_group()
-    status: dict[str, Any] = json.loads(msgspec.json.encode(pictures.status("c", "g", seen, whole=False)))
+    status: dict[str, Any] = json.loads(msgspec.json.encode(burrow.status("c", "g", seen, whole=False)))
     offset = {"offset": int, "timestamp": int, "observedAt": int, "lag": int}
     of_group = {"cluster": str, "group": str, "status": str, "complete": float, "partitions": list}
     of_group |= {"partition_count": int, "maxlag": dict, "totallag": int}
@@ -256,17 +256,17 @@ def test_documents_have_the_fields_of_burrow() -> None:
     assert seen.total.seconds == 88.0, "of the older one"
     assert status["partitions"] == [], "only those that are not OK"
     assert (status["maxlag"]["owner"], status["maxlag"]["current_lag"], status["totallag"]) == ("m-0", 8, 11)
-    topics = pictures.consumer(seen)
+    topics = burrow.consumer(seen)
     assert set(topics) == {"orders"}
     first, second = topics["orders"]
     assert first is not None
     assert second is not None
     assert (first["offsets"][:-1], len(second["offsets"])) == ([None] * (WINDOW - 1), WINDOW)
     assert set(first) == {"offsets", "owner", "client_id", "current-lag"}
-    missing = pictures.status("c", "other", None, whole=True)
+    missing = burrow.status("c", "other", None, whole=True)
     assert (missing["status"], missing["partitions"], missing["maxlag"]) == ("NOTFOUND", [], None)
-    assert pictures.topic_offsets(ends, "orders", (0, 1, 2)) == [13, 6, None]
-    assert pictures.consumers_of({"g": seen}, "orders") == ["g"]
+    assert burrow.topic_offsets(ends, "orders", (0, 1, 2)) == [13, 6, None]
+    assert burrow.consumers_of({"g": seen}, "orders") == ["g"]
 
 
 GROUPS, PARTITIONS = 4, 500
@@ -470,8 +470,8 @@ def test_what_top_shows_of_a_group_with_any_members() -> None:
     assert found(unreadable, ends) == ("unhealthy", ["not_readable"], "unknown (offset unreadable)")
     storm = msgspec.structs.replace(group({}, {}, {}), foreign=("partition_0",))
     assert found(storm, ends) == ("not examined", [], "unknown (kept by another client)")
-    assert pictures.status("c", "g", follow((storm, ends)), whole=True)["totallag"] is None
-    assert pictures.group_status(follow((storm, ends))) == "UNKNOWN"
+    assert burrow.status("c", "g", follow((storm, ends)), whole=True)["totallag"] is None
+    assert burrow.group_status(follow((storm, ends))) == "UNKNOWN"
 
 
 async def test_a_scrape_does_not_keep_the_session_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

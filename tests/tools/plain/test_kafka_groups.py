@@ -24,7 +24,7 @@ from kzconsumer.errors import BrokersUnreachableError, ConnectionLostError
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.status.track import WINDOW
 from kzconsumer_tools.exporter.kafka_groups import KafkaGroup, certain, merged, read_kafka_groups
-from kzconsumer_tools.exporter.pictures import Histories, ReadGroup, SeenPartition, group_of_nodes
+from kzconsumer_tools.exporter.seen_groups import Histories, ReadGroup, SeenPartition, group_of_nodes
 from kzconsumer_tools.groups.group_lag import LogRange
 from tests.support.readings import looked
 from tests.tools.plain.test_exporter import INTERVAL, P, stored

@@ -26,9 +26,9 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_tools.commands.answer import EXIT_OF
+from kzconsumer_tools.exporter.burrow import status
 from kzconsumer_tools.exporter.exporter import Exporter, ExporterReading
 from kzconsumer_tools.exporter.feed import documents
-from kzconsumer_tools.exporter.pictures import status
 from tests.support.command_line import CommandLine
 from tests.support.extent import NIGHTLY, extent
 from tests.support.producing import Sent, produce

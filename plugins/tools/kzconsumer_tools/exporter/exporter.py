@@ -30,7 +30,7 @@ from kzconsumer.zookeeper.operations import Node
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches, together
 from kzconsumer_tools.exporter.kafka_groups import KafkaGroups, certain, merged, read_kafka_groups
-from kzconsumer_tools.exporter.pictures import Histories, ReadGroup, SeenGroup, group_of_nodes
+from kzconsumer_tools.exporter.seen_groups import Histories, ReadGroup, SeenGroup, group_of_nodes
 from kzconsumer_tools.groups.cluster_access import log_ranges, metadata_of
 from kzconsumer_tools.groups.group_lag import LogRange, Logs
 from kzconsumer_tools.groups.group_reader import NO_CLUSTER, Topics, nodes_of, topics_now

@@ -14,9 +14,9 @@ from kzconsumer.settings.sections import StatusSettings
 from kzconsumer.status.access import load_token
 from kzconsumer.status.metrics import Families
 from kzconsumer.status.web_server import Handler, application, json_response, metrics_in_thread, served
-from kzconsumer_tools.exporter import pictures
+from kzconsumer_tools.exporter import burrow
 from kzconsumer_tools.exporter.exporter import Exporter, ExporterReading
-from kzconsumer_tools.exporter.pictures import SeenPartition, group_status
+from kzconsumer_tools.exporter.seen_groups import SeenPartition
 
 
 def families(exporter: Exporter) -> Iterator[Metric]:
@@ -78,7 +78,7 @@ def _of_groups(make: Families, exporter: Exporter, reading: ExporterReading) -> 
     yield make.gauge("group_unknown_partitions", "Partitions whose lag is unknown", ("group", "reason"), unknown)
     unreadable = [((group, why), 1.0) for group, why in reading.unreadable.items()]
     yield make.gauge("group_unreadable", "1 for a group that cannot be read", ("group", "reason"), unreadable)
-    statuses = [((group.group, group_status(group)), 1.0) for group in groups]
+    statuses = [((group.group, burrow.group_status(group)), 1.0) for group in groups]
     yield make.gauge("group_status", "1 for Burrow's status of the group", ("group", "status"), statuses)
 
 
@@ -155,19 +155,19 @@ def _answer(
 def _status(whole: bool) -> Callable[[Exporter, ExporterReading, dict[str, str]], Any]:
     def make(exporter: Exporter, reading: ExporterReading, names: dict[str, str]) -> Any:
         group = reading.groups.get(names["group"]) if names["cluster"] == exporter.cluster else None
-        return pictures.status(names["cluster"], names["group"], group, whole=whole)
+        return burrow.status(names["cluster"], names["group"], group, whole=whole)
 
     return make
 
 
 def _topic(_: Exporter, reading: ExporterReading, names: dict[str, str]) -> Any:
     topic = names["topic"]
-    return pictures.topic_offsets(reading.ends, topic, reading.topics[topic]) if topic in reading.topics else None
+    return burrow.topic_offsets(reading.ends, topic, reading.topics[topic]) if topic in reading.topics else None
 
 
 def _consumer(_: Exporter, reading: ExporterReading, names: dict[str, str]) -> Any:
     group = reading.groups.get(names["group"])
-    return pictures.consumer(group) if group is not None else None
+    return burrow.consumer(group) if group is not None else None
 
 
 def _cluster(exporter: Exporter, _: ExporterReading, __: dict[str, str]) -> Any:
@@ -193,7 +193,7 @@ ROUTES: dict[str, Handler] = {
     _TOPIC + "/consumers": _answer(
         "consumers of topic returned",
         "consumers",
-        lambda _, reading, names: pictures.consumers_of(reading.groups, names["topic"]),
+        lambda _, reading, names: burrow.consumers_of(reading.groups, names["topic"]),
     ),
     _AT + "/consumer": _answer("consumer list returned", "consumers", lambda _, reading, __: sorted(reading.groups)),
     _CONSUMER: _answer("consumer detail returned", "topics", _consumer, _NO_GROUP),

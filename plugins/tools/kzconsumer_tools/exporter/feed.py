@@ -18,7 +18,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.cluster import LIMIT
 from kzconsumer.settings.settings import Settings
 from kzconsumer_tools.exporter.exporter import Exporter, ExporterReading
-from kzconsumer_tools.exporter.pictures import SeenGroup, SeenPartition
+from kzconsumer_tools.exporter.seen_groups import SeenGroup, SeenPartition
 from kzconsumer_tools.top_feed import Address, DaemonFeed
 
 #: Seconds between two readings, and after which a partition that is behind and does not advance is stalled.

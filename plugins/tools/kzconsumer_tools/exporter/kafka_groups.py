@@ -29,7 +29,7 @@ from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.coordinator import ALL_FROM
 from kzconsumer.registry.topics import ClusterMetadata
 from kzconsumer.zookeeper.watches import outcomes, together
-from kzconsumer_tools.exporter.pictures import ReadGroup, ReadPartition
+from kzconsumer_tools.exporter.seen_groups import ReadGroup, ReadPartition
 from kzconsumer_tools.groups.cluster_access import OFFSETS_TOPIC
 from kzconsumer_tools.groups.group_reader import Topics
 
