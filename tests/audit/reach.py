@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import coverage
 
 from tests.audit.operators import Mutation
 from tests.audit.recorder import FOLDER
+from tests.mutants.mutant import ROOT
 from tests.mutants.tree import Outcome, Tree
 
 LIMIT = 7200.0
@@ -37,14 +39,23 @@ class Reach:
     def tests_of(self, mutation: Mutation, budget: float) -> tuple[list[str], float]:
         """The tests that execute its statement, quickest first, as many as take `budget` seconds; and their seconds.
 
-        A statement that only an import executes, as a constant, is reached by every test that executes its file. The
-        recording may have begun after that import.
+        A statement that only an import executes, as a constant, is reached by every test that executes its file, and by
+        those whose module imports it: who reads a constant executes no line. The recording may have begun after that.
         """
         lines = self._lines(mutation.file)
         found = {test for line in range(mutation.first, mutation.last + 1) for test in lines.get(line, ())}
         if not mutation.function and found <= {""}:
-            found = {test for tests in lines.values() for test in tests}
+            found = {test for tests in lines.values() for test in tests} | self._importing(mutation.file)
         return self._quickest(found - {""}, budget)
+
+    def _importing(self, file: str) -> set[str]:
+        """The tests of modules that import this one by its name."""
+        module = re.sub(r"^plugins/\w+/", "", file).removesuffix(".py").replace("/", ".")
+        package, _, name = module.rpartition(".")
+        imported = re.compile(rf"^from ({re.escape(module)} import |{re.escape(package)} import .*\b{name}\b)", re.M)
+        modules = {test.partition("::")[0] for test in self._seconds}
+        found = {each for each in modules if (ROOT / each).exists() and imported.search((ROOT / each).read_text())}
+        return {test for test in self._seconds if test.partition("::")[0] in found}
 
     def _lines(self, file: str) -> dict[int, list[str]]:
         if file not in self._by_file:

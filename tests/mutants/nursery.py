@@ -61,6 +61,8 @@ class Nursery:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
+        assert self._process.stdout is not None
+        self._process.stdout.readline()  # it is ready: a bug that is planted from now on does not reach it
 
     def run(self, arguments: Sequence[str], limit: float, processor: float | None = None) -> tuple[Ended, str]:
         """How it ended, and what it printed."""
@@ -82,6 +84,7 @@ class Nursery:
 
 def main() -> None:
     _import_others()
+    print("ready", flush=True)
     for line in sys.stdin.buffer:
         ended = _run(msgspec.json.decode(line, type=Asked))
         print(msgspec.json.encode(ended).decode(), flush=True)

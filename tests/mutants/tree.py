@@ -77,6 +77,7 @@ class Tree:
     @contextmanager
     def planted(self, bug: Bug) -> Iterator[None]:
         """The bug is in the copy as long as this is open."""
+        self._started()
         file = self.root / bug.file
         source = file.read_text()
         self._write(file, bug.plant(source))
@@ -90,13 +91,17 @@ class Tree:
 
         So has what takes longer than `processor` seconds of processor time: a busy loop, however loaded the machine is.
         """
-        if self._nursery is None:
-            self._nursery = Nursery(self._python, self.root, self._variables())
-        ended, output = self._nursery.run([*_OPTIONS, "-x", *tests], limit, processor)
+        ended, output = self._started().run([*_OPTIONS, "-x", *tests], limit, processor)
         if ended.late:
             or_busy = "" if processor is None else f", or {processor:.0f} of processor time"
             return Run(Outcome.FAILED, [f"not finished after {limit:.0f} s{or_busy}"], output)
         return _finished(ended.status, output)
+
+    def _started(self) -> Nursery:
+        """It imports our code once, to find out what that imports: not code with a bug, which may not be importable."""
+        if self._nursery is None:
+            self._nursery = Nursery(self._python, self.root, self._variables())
+        return self._nursery
 
     def run_all(self, tests: Sequence[str], limit: float, variables: Mapping[str, str]) -> Run:
         """Run these tests, whatever fails, with `variables` added to those of the environment."""

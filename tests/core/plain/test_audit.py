@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from tests.audit import c_operators
 from tests.audit.__main__ import judge
 from tests.audit.operators import Mutation, mutations
-from tests.audit.reach import record
+from tests.audit.reach import Reach, record
 from tests.audit.report import diffs
 from tests.audit.rooms import DECODER, bugs_of, rooms
 from tests.audit.sample import draw, interval
@@ -135,6 +136,17 @@ def test_a_statement_of_many_bugs_is_as_likely_as_one_of_few() -> None:
 def test_the_interval_of_a_rate(caught: int, of: int, expected: tuple[float, float]) -> None:
     """The values of `scipy.stats.binomtest(...).proportion_ci(method="wilson")`."""
     assert interval(caught, of) == pytest.approx(expected, abs=0.001)
+
+
+def test_who_imports_a_constant_judges_its_bugs(tmp_path: Path) -> None:
+    """Reading it executes no line of its file."""
+    file, reads = (
+        "kzconsumer/brokers/protocol/error_codes.py",
+        "tests/core/plain/test_protocol_error_codes.py::test_constants",
+    )
+    (tmp_path / "1.json").write_text(json.dumps({reads: 0.01, "tests/core/plain/test_clock.py::test_now": 0.01}))
+    bug = next(each for each in mutations(file, (ROOT / file).read_text()) if each.operator == "constant")
+    assert Reach(tmp_path).tests_of(bug, budget=60) == ([reads], 0.01)
 
 
 @pytest.fixture
