@@ -270,7 +270,7 @@ class RangeOverlap(OSError):
 
 
 def require_apart(part: AnyRange, others: Iterable[Span], folded: Iterable[Span] = ()) -> None:
-    """Raises Overlap. `others` and `folded` are published under the topic, partition, incarnation and epoch of `part`.
+    """Raises RangeOverlap. `others` and `folded` are published under topic, partition, incarnation and epoch of `part`.
 
     A range within a folded span counts as published: the bounds of the ranges in a folded span are unknown.
     """

@@ -196,7 +196,7 @@ class ObjectTarget(MarkedPlace):
         return self._unsettled(unknown)
 
     def require_published(self, part: AnyRange) -> LedgerEntry:
-        """The entry of a settled range. Raises KeptAside."""
+        """The entry of a settled range. Raises SetAside."""
         entry = self._ledger.read(part)
         if entry is None:
             raise FileNotFoundError(f"{self._store}: {range_name(part)} is not in the ledger")

@@ -108,8 +108,8 @@ class Publication:
 
         `attempt` is the caller's directory below `attempts`, with the staged files. When this returns, every range of
         `staged` is published and on disk. Raises DestinationWentBackError, with nothing published, if one of `follows`
-        is not settled; KeptAside for a range that is set aside and, once the others are published, NotPublished for one
-        whose names the file system refuses, Overlap for one that overlaps a published range with other bounds.
+        is not settled; SetAside for a range that is set aside and, once the others are published, NotPublished for one
+        whose names the file system refuses, RangeOverlap for one that overlaps a published range with other bounds.
         """
         blocked: dict[OffsetRange, OSError] = {}
         entries = []
@@ -140,7 +140,7 @@ class Publication:
         return sum(entry is not None and entry.attempt == ours for entry in published)
 
     def require_published(self, part: AnyRange) -> LedgerEntry | None:
-        """The entry of a settled range; None if it is folded. Raises KeptAside."""
+        """The entry of a settled range; None if it is folded. Raises SetAside."""
         entry = self._ledger.read(range_name(part))
         assert entry is not None or self._ledger.has(range_name(part)), f"{range_name(part)} is not in the ledger"
         if entry is not None and entry.kept_aside:
@@ -148,7 +148,7 @@ class Publication:
         return entry
 
     def set_aside(self, part: RangeIdentity, records: int, attempt: Path) -> bool:
-        """Keep the range from ever being published; False if it is. `attempt`: see `publish`. Raises Overlap."""
+        """Keep the range from ever being published; False if it is. `attempt`: see `publish`. Raises RangeOverlap."""
         for overlap in self._overlaps([part]).values():
             raise overlap
         name = range_name(part)

@@ -72,7 +72,7 @@ class Target(MarkedPlace):
         return [part for part in unknown if not self.has(part)]
 
     def require_published(self, part: AnyRange) -> None:
-        """Raises KeptAside for a range that the ledger has as set aside; OSError."""
+        """Raises SetAside for a range that the ledger has as set aside; OSError."""
         self.publication.require_published(part)
 
     def set_aside(self, part: RangeIdentity, records: int) -> bool:

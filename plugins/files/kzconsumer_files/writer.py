@@ -56,7 +56,7 @@ class TargetWriter:
     ) -> WriteResult:
         """Publish all ranges. `stage` writes those that have records and are missing into a new directory.
 
-        Raises DestinationWentBackError if one of `follows` is missing, KeptAside, OSError, and what `stage` and
+        Raises DestinationWentBackError if one of `follows` is missing, SetAside, OSError, and what `stage` and
         `require_lease` raise.
         """
         for failed in self._staging.entries():

@@ -1,8 +1,14 @@
-"""The interface for applications: the docstrings, of which the reference of the site is made, describe all of it."""
+"""The interface for applications: the docstrings, of which the reference of the site is made, describe all of it.
+
+Errors that any docstring names exist.
+"""
 
 from __future__ import annotations
 
+import builtins
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 
@@ -33,3 +39,16 @@ def test_every_error_has_the_base_class() -> None:
     errors = [each for each in CLASSES if issubclass(each, Exception)]
     assert len(errors) > 15
     assert all(issubclass(each, KzConsumerError) and each.__name__.endswith("Error") for each in errors)
+
+
+def test_errors_that_docstrings_name_exist() -> None:
+    """A class that is renamed leaves its former name in the docstrings of its callers."""
+    root = Path(kzconsumer.__file__).parents[1]
+    known, named = set(dir(builtins)), set[str]()
+    for file in (*root.glob("kzconsumer/**/*.py"), *root.glob("plugins/*/kzconsumer_*/**/*.py")):
+        text = file.read_text()
+        known.update(re.findall(r"^ *class (\w+)", text, re.MULTILINE))
+        for found in re.findall(r"Raises ([A-Z]\w+(?:,\s+[A-Z]\w+)*)", text):
+            named.update(re.split(r",\s+", found))
+    assert len(named) > 30
+    assert named - known == {"CommitFailedException"}, "that is of pyiceberg"

@@ -162,7 +162,7 @@ class DeltaTarget:
         return self._place.put
 
     def missing(self, table: DeltaTable | None, ranges: Sequence[_Range]) -> list[_Range]:
-        """The ranges that the table does not have; the others are durable. Raises KeptAside, Overtaken, OSError."""
+        """The ranges that the table does not have; the others are durable. Raises SetAside, Overtaken, OSError."""
         self._require_not_aside(table, ranges)
         if table is None:
             return list(ranges)

@@ -147,7 +147,7 @@ class IcebergTarget:
         return None if is_local(table.location()) else TablePut(table.io, _data(table))
 
     def missing(self, table: Table, ranges: Sequence[_Range]) -> list[_Range]:
-        """The ranges that the table does not have; the others are durable. Raises KeptAside, Overtaken, OSError."""
+        """The ranges that the table does not have; the others are durable. Raises SetAside, Overtaken, OSError."""
         positions = self._positions(table)
         _require_not_aside(positions, ranges)
         self._log.sync(table)

@@ -140,9 +140,9 @@ class JdbcTable:
     ) -> None:
         """In a transaction: no other writer publishes ranges of the partition until it ends.
 
-        Raises Overlap; DestinationWentBackError if `followed`, a range of the same partition, has no row. Of ranges
-        that do not overlap, only the last one that begins before this one's end can reach into it. A ledger of an
-        earlier version may have some that overlap, so more than one are checked.
+        Raises RangeOverlap; DestinationWentBackError if `followed`, a range of the same partition, has no row. Of
+        ranges that do not overlap, only the last one that begins before this one's end can reach into it. A ledger of
+        an earlier version may have some that overlap, so more than one are checked.
         """
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [_partition_key(self._to.owner_id, part)])
         own = SQL('(owner, topic, "partition", incarnation, epoch) = (%s, %s, %s, %s, %s)')
@@ -165,7 +165,7 @@ class JdbcTable:
             require_apart(part, (Span(*row) for row in overlapping))
 
     def missing(self, connection: Connection, ranges: Sequence[_Range]) -> list[_Range]:
-        """Those without a row in the ledger. Raises KeptAside."""
+        """Those without a row in the ledger. Raises SetAside."""
         found = self._kept_aside(connection, ranges)
         for part, is_aside in found.items():
             if is_aside:
@@ -210,8 +210,8 @@ class JdbcTable:
 
         One transaction. A writer that inserts the ledger row of a range second waits for the first one, and inserts
         nothing if that commits. A row whose unique key is in the table already is counted: readers see it. Raises
-        DestinationWentBackError, with nothing inserted, if the ledger lacks one of `follows`; KeptAside and, when all
-        others are published, Overlap for a range that overlaps a published one.
+        DestinationWentBackError, with nothing inserted, if the ledger lacks one of `follows`; SetAside and, when all
+        others are published, RangeOverlap for a range that overlaps a published one.
         """
         enter = SQL("INSERT INTO {} ({}, {}) VALUES ({}) ON CONFLICT DO NOTHING").format(
             self._name(LEDGER), _IDENTITY, _COUNTS, _TEN

@@ -78,7 +78,7 @@ class RequestRefused(ValueError):
 
 
 def require_controller(cluster: ClusterDescription) -> None:
-    """Raises Refused if no controller reads requests in ZooKeeper."""
+    """Raises RequestRefused if no controller reads requests in ZooKeeper."""
     if any(broker.version == 0 for broker in cluster.brokers):
         raise RequestRefused("brokers of 0.7 have no controller")
     if cluster.kraft_controller:
@@ -90,7 +90,7 @@ def require_controller(cluster: ClusterDescription) -> None:
 
 
 def require_brokers(cluster: ClusterDescription) -> list[int]:
-    """The versions of the brokers' registrations. Raises Refused without brokers that read settings."""
+    """The versions of the brokers' registrations. Raises RequestRefused without brokers that read settings."""
     versions = [broker.version for broker in cluster.brokers if broker.version is not None]
     if not versions:
         raise RequestRefused("no broker is alive, so the format that they read is unknown")
@@ -100,7 +100,7 @@ def require_brokers(cluster: ClusterDescription) -> list[int]:
 
 
 def require_usable(topic: TopicDescription) -> TopicDescription:
-    """The topic. Raises Refused for one that a controller would not change."""
+    """The topic. Raises RequestRefused for one that a controller would not change."""
     if topic.brokers_of_0_7:
         raise RequestRefused(f"{topic.topic} is a topic in the format of Kafka 0.7, which no controller reads")
     if topic.deleting:
@@ -113,7 +113,7 @@ def require_usable(topic: TopicDescription) -> TopicDescription:
 def reassignments(
     cluster: ClusterDescription, topics: Sequence[TopicDescription], wanted: Wanted
 ) -> list[Reassignment]:
-    """All requested partitions, changed or not. Raises Refused for what the controller would not carry out."""
+    """All requested partitions, changed or not. Raises RequestRefused for what the controller would not carry out."""
     if cluster.reassigning:
         raise RequestRefused(
             f"another reassignment is in progress: {some(cluster.reassigning)}; wait until it has finished"
@@ -165,7 +165,7 @@ def elections(
 def require_deletable(
     cluster: ClusterDescription, topics: Sequence[TopicDescription], consuming: Mapping[str, Sequence[str]]
 ) -> None:
-    """Raises Refused. `consuming`: topic -> groups with owner nodes of it."""
+    """Raises RequestRefused. `consuming`: topic -> groups with owner nodes of it."""
     alive = {broker.id for broker in cluster.brokers}
     for topic in topics:
         require_usable(topic)
