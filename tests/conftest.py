@@ -58,8 +58,8 @@ logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)
 
 # Files that a process runs one after the other, in the order in which the chains begin: the longest first. A Spark that
 # starts takes every processor for ten seconds, so not all processes start one at once: there are chains of files whose
-# sinks start a Spark, of files whose daemons do, and of files that share the fixtures `spark` and `standalone`. The
-# first Spark writes the archive for which every other waits: meanwhile two processes run files that start none.
+# sinks start a Spark, of files whose daemons do, and of files that share the fixtures `spark` and `standalone`. Beside
+# the first of them another Spark makes an archive of classes, with which those of later files start in half the time.
 CHAINS = {
     "shared Sparks": (
         "tests/spark/spark/test_spark_columns.py",
@@ -206,20 +206,24 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def quick_sparks(pytestconfig: pytest.Config) -> Iterator[None]:
-    """From now on a starting Spark takes a third of the processor time."""
+def quick_sparks(pytestconfig: pytest.Config) -> Iterator[Callable[[], None]]:
+    """From a call on a starting Spark takes less of the processors; a third once an archive of classes is there."""
     from tests.support.quick_spark import quick_spark
 
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in quick_spark(pytestconfig.cache.mkdir("spark")).items():
-            patch.setenv(name, value)
-        yield
+
+        def set_environment() -> None:
+            for name, value in quick_spark(pytestconfig.cache.mkdir("spark")).items():
+                patch.setenv(name, value)
+
+        set_environment()
+        yield set_environment
 
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_sparks_where_they_start(request: pytest.FixtureRequest) -> None:
     if request.path.parent.name == "spark":
-        request.getfixturevalue("quick_sparks")
+        request.getfixturevalue("quick_sparks")()
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark(quick_sparks: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(quick_sparks: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """In this process, with the worker's settings and PostgreSQL's driver."""
     from tests.support.postgres import driver_jar
     from tests.support.spark_session import spark_session  # half a second that most tests do not need
@@ -24,7 +24,7 @@ def spark(quick_sparks: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture(scope="session")
-def standalone(quick_sparks: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+def standalone(quick_sparks: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     """A master and a worker on loopback; each application has executors of its own."""
     from tests.support.spark_cluster import spark_cluster
 

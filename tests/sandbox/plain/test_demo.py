@@ -24,6 +24,7 @@ from kzconsumer_sandbox.demo.board import (
 )
 from kzconsumer_sandbox.demo.members import Allowance, configuration, value
 from kzconsumer_sandbox.demo.screen import judge, notes, picture, since, summary, verdict_table
+from kzconsumer_spark.daemon.sink_options import read_options
 
 
 def board() -> Board:
@@ -111,6 +112,7 @@ def test_a_members_file_is_accepted_by_the_daemon() -> None:
     settings = Settings.from_dict(tomllib.loads(text))
     chosen = settings.require_daemon()
     assert (settings.group.consumer_id, chosen.plugin, chosen.options["path"]) == ("member-1", "spark", "/a b")
+    assert read_options(chosen.options).conf["spark.driver.extraJavaOptions"] == "-XX:TieredStopAtLevel=1"
 
 
 @pytest.mark.parametrize(

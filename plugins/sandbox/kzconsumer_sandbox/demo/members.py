@@ -21,6 +21,8 @@ from kzconsumer_sandbox.sandbox_errors import DemoFailed
 from kzconsumer_sandbox.servers.server_process import ServerProcess
 
 SESSION_TIMEOUT = 6.0
+# Three Sparks start, and a start is nothing but work of the processors: Java's second compiler would take two fifths of
+# it, for code that the demo does not run for long enough.
 _CONFIGURATION = """\
 [zookeeper]
 connect = {connect}
@@ -44,7 +46,7 @@ destination = "parquet"
 path = {path}
 scratch = {scratch}
 master = "local[2]"
-conf = {{ "spark.driver.memory" = "512m" }}
+conf = {{ "spark.driver.memory" = "512m", "spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1" }}
 
 [log]
 level = "debug"
