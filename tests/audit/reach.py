@@ -39,12 +39,13 @@ class Reach:
     def tests_of(self, mutation: Mutation, budget: float) -> tuple[list[str], float]:
         """The tests that execute its statement, quickest first, as many as take `budget` seconds; and their seconds.
 
-        A statement that only an import executes, as a constant, is reached by every test that executes its file, and by
-        those whose module imports it: who reads a constant executes no line. The recording may have begun after that.
+        A statement that only an import executes, as a constant or a call that makes a function, is reached by every
+        test that executes its file, and by those whose module imports it: who reads a constant executes no line. The
+        recording may have begun after that import.
         """
         lines = self._lines(mutation.file)
         found = {test for line in range(mutation.first, mutation.last + 1) for test in lines.get(line, ())}
-        if not mutation.function and found <= {""}:
+        if found == {""} or not (found or mutation.function):
             found = {test for tests in lines.values() for test in tests} | self._importing(mutation.file)
         return self._quickest(found - {""}, budget)
 

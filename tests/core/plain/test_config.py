@@ -150,6 +150,8 @@ def test_bad_chroots(connect: str) -> None:
             '[log] level: "INFO" is not one of debug, error, info, warning; did you mean "info"?',
         ),
         ({"offset": {}}, "offset: unknown key; did you mean offsets?"),
+        ({"subscription": {"include": " "}}, '[subscription] include: " " is not a regular expression'),
+        ({"subscription": {"include": 1}}, "[subscription] include: 1 is not a regular expression"),
         ({"subscription": {"whitelist": "a.*"}}, "[subscription] whitelist: unknown key; did you mean include?"),
         ({"subscription": {"blacklist": "a.*"}}, "[subscription] blacklist: unknown key; did you mean exclude?"),
     ],
