@@ -128,8 +128,9 @@ def _unknown_name(group: str, name: str, known: Collection[str]) -> str:
     """The end of an error about a name that is not among `known`: what to install, or the nearest known name."""
     if extra := _EXTRAS[group].get(name):
         return f'no {kind(group)} "{name}" is installed; {pip_install(extra)} brings it'
-    close = nearest(name, known)
-    hint = f'did you mean "{close}"? ' if close else ""
+    close = nearest(name, {*known, *_EXTRAS[group]})
+    brought = f", which {pip_install(_EXTRAS[group][close])} brings" if close and close not in known else ""
+    hint = f'did you mean "{close}"{brought}? ' if close else ""
     installed = ", ".join(sorted(known)) or "none"
     return f'no {kind(group)} "{name}" is installed; {hint}installed are {installed}'
 

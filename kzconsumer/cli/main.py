@@ -112,7 +112,7 @@ def _name_missing(parser: argparse.ArgumentParser, installed: Collection[str]) -
 
     lines = [f"{', '.join(names)}: {pip_install(extra)}" for extra, names in missing_commands(installed).items()]
     if lines:
-        parser.epilog = f"{parser.epilog} Not installed: {'; '.join(lines)}."
+        parser.add_argument_group("not installed", "; ".join(lines))
 
 
 def _add_command(subparsers: Subparsers, name: str, among: EntryPoints | None = None) -> None:

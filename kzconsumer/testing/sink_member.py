@@ -42,6 +42,11 @@ def import_once(module: str) -> None:
     _processes.set_forkserver_preload(["kzconsumer.testing.sink_contract", module])
 
 
+def last_lines(errors: str) -> list[str]:
+    """Of a standard error; without the stack in C that ends Python 3.14's report of a fault, which hides the sink's."""
+    return [line for line in errors.splitlines() if not line.startswith('  Binary file "')][-_LAST_LINES:]
+
+
 class MemberFailedError(AssertionError):
     """A member ended by an error of its sink outside `write`, or its process ended."""
 
@@ -185,9 +190,7 @@ class SinkProcess:
             how = "it closed its pipe, and goes on"
         else:
             how = f"signal {Signals(-status).name}" if status < 0 else f"exit status {status}"
-        # Since Python 3.14 the report of a fault ends with the stack in C, which hides that of the sink.
-        lines = [each for each in self._written_errors().splitlines() if not each.startswith('  Binary file "')]
-        lines = lines[-_LAST_LINES:]
+        lines = last_lines(self._written_errors())
         self.death = "\n".join([how, *(["its standard error ends with:", *lines] if lines else [])])
         self.kill()
 

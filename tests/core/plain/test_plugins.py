@@ -65,6 +65,14 @@ def test_a_missing_plugin_of_ours_is_reported_with_what_installs_it(
     assert f"kzconsumer-{extra}=={__version__}" in extras["optional-dependencies"][extra]
 
 
+def test_a_name_near_one_that_is_not_installed_is_reported_with_what_installs_it(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(site)])
+    with pytest.raises(PluginError, match=rf'did you mean "lag", which {re.escape(pip_install("tools"))} brings\? '):
+        load(COMMANDS, "lgs", beside=("run", "check-config", "plugins"))
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
@@ -122,7 +130,7 @@ def test_the_help_names_what_is_not_installed_and_what_brings_it(monkeypatch: py
     def text() -> str:
         return "".join(whole_parser().format_help().split())  # lines are wrapped
 
-    assert "Notinstalled" not in text()
+    assert "notinstalled:" not in text()
     entry_points = metadata.entry_points
 
     def fewer(**selection: str) -> metadata.EntryPoints:
@@ -130,9 +138,9 @@ def test_the_help_names_what_is_not_installed_and_what_brings_it(monkeypatch: py
         return metadata.EntryPoints(each for each in found if each.name in ("config", "sandbox"))
 
     monkeypatch.setattr(metadata, "entry_points", fewer)
-    shown, _, missing = text().partition("Notinstalled:")
+    shown, _, missing = text().partition("notinstalled:")
     verbs = "cluster, completion, consume, context, exporter, groups, lag, manual, offsets, sink, top, topics"
-    expected = f"{verbs}: {pip_install('tools')}; demo: {pip_install('sandbox')}."
+    expected = f"{verbs}: {pip_install('tools')}; demo: {pip_install('sandbox')}Exit status:"
     assert missing.startswith("".join(expected.split()))
     assert "sandbox" in shown
     assert "exporter" not in shown

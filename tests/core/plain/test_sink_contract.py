@@ -23,6 +23,7 @@ from kzconsumer.records.forms import Content
 from kzconsumer.sinks.builtin import JsonLinesSink
 from kzconsumer.sinks.interface import Batch, RangeData, Sink
 from kzconsumer.testing.sink_contract import SinkContract, contract_context
+from kzconsumer.testing.sink_member import last_lines
 from tests.support.copied import copied
 from tests.support.sink_contract import OurSinkContract
 
@@ -429,6 +430,16 @@ def test_a_broken_contract_is_detected(
             test(contract())
     finally:
         contract.teardown_class()
+
+
+def test_the_stack_in_c_does_not_hide_that_of_the_sink() -> None:
+    """As Python 3.14 reports a fault."""
+    report = ["Fatal Python error: Segmentation fault", '  File "orders.py", line 3 in has']
+    stack = [f'  Binary file "/usr/bin/python3", at PyEval_EvalCode+0x{n:x} [0x58f09d]' for n in range(40)]
+    assert last_lines("\n".join([*report, *stack, "Extension modules: msgspec"])) == [
+        *report,
+        "Extension modules: msgspec",
+    ]
 
 
 class DecodingContract(FilesContract):

@@ -23,8 +23,9 @@ from kzconsumer_sandbox.demo.board import (
     partition_rows,
 )
 from kzconsumer_sandbox.demo.members import Allowance, configuration, value
+from kzconsumer_sandbox.demo.scenario import STALL
 from kzconsumer_sandbox.demo.screen import judge, notes, picture, since, summary, verdict_table
-from kzconsumer_spark.daemon.sink_options import read_options
+from kzconsumer_spark.daemon.sink_options import SparkOptions, read_options
 
 
 def board() -> Board:
@@ -65,7 +66,9 @@ def test_only_the_owner_in_zookeeper_counts() -> None:
 def test_the_board_sums_up() -> None:
     assert (board().produced, board().committed, board().owned) == (375_000, 190_000, 2)
     assert board().owned_by("member-2") == {1}
-    assert summary(board()) == ("produced 375,000, committed 190,000, lag 185,000; owners: member-1 1, member-2 1")
+    assert summary(board()) == (
+        "produced 375,000, committed 190,000, lag 185,000; owners: member-1 1, member-2 1; member-3 starting Spark"
+    )
 
 
 def test_the_board_fits_80_columns() -> None:
@@ -93,6 +96,12 @@ def test_the_allowance_grows_at_its_rate_up_to_its_limit() -> None:
     assert [allowance.at(moment) for moment in (20.0, 21.0, 23.0, 26.0, 99.0)] == [300, 400, 600, 900, 900]
     allowance.raise_to(1000, 23.0, seconds=4.0)
     assert [allowance.at(moment) for moment in (23.0, 25.0, 27.0)] == [600, 800, 1000]
+
+
+def test_members_may_wait_for_spark_as_long_as_they_do() -> None:
+    """A start takes minutes where other processes take the processor: the demo gives up after its members."""
+    options = SparkOptions(destination="parquet")
+    assert options.attempts * options.start_timeout < STALL
 
 
 def test_each_value_is_different() -> None:

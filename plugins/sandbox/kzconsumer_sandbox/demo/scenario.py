@@ -46,8 +46,9 @@ _MIDDLE_SECONDS = 16.0
 _MIDDLE_RATE = 6_000
 _REFRESH = 0.2
 _TAKEOVER_LIMIT = 60.0
-# Longer than a member waits for its Spark, so that a member that gives up is noticed first.
-_STALL = 180.0
+# Longer than a member waits for its Spark (`attempts` times `start_timeout` on a busy machine), so that a member that
+# gives up is noticed first.
+STALL = 420.0
 
 
 class Scenario:
@@ -162,8 +163,8 @@ class Scenario:
             progress = board.produced, board.committed, [member.state for member in self.members]
             if progress != before:
                 before, since = progress, now()
-            elif now() - since > _STALL:
-                raise DemoFailed(f"no progress for {_STALL:.0f} s")
+            elif now() - since > STALL:
+                raise DemoFailed(f"no progress for {STALL:.0f} s")
             self._board = board
             self._screen.update(board)
             self._changed.set()

@@ -21,6 +21,7 @@ from kzconsumer_sandbox.demo.board import Board, Counted, MemberRow, MemberState
 
 _COLOURS = ("cyan", "magenta", "green", "blue", "yellow")
 _UNKNOWN = "·"
+_NOT_IN_YET = (MemberState.STARTING, MemberState.JOINING)
 
 
 def picture(board: Board) -> RenderableType:
@@ -32,7 +33,10 @@ def summary(board: Board) -> str:
     """The board in one line."""
     owners = ", ".join(f"{member.name} {member.owns}" for member in board.members if member.owns) or "none"
     lag = sum(row.lag for row in board.partitions)
-    return f"produced {board.produced:,}, committed {board.committed:,}, lag {lag:,}; owners: {owners}"
+    waiting = [f"; {each.name} {each.state.value}" for each in board.members if each.state in _NOT_IN_YET]
+    return (
+        f"produced {board.produced:,}, committed {board.committed:,}, lag {lag:,}; owners: {owners}{''.join(waiting)}"
+    )
 
 
 def _bars(board: Board) -> Table:
