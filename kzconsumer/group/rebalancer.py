@@ -226,7 +226,9 @@ class Rebalancer:
         if not await self._topics.broker_ids():
             self._notices.once("no broker registered", "/brokers/ids")
             self.rebalanced_once.set()
-            return True
+            # An event reports those that register. But none reports what is there since ZooKeeper was restored from a
+            # copy, and before its first rebalance a member does not look.
+            return False
         snapshot = await self._read_when_calm(self._calm.window(began, reasons))
         if snapshot is None:
             self._count(began, reasons, "unreadable")

@@ -20,6 +20,7 @@ from tests.support.simulated.clients import Clients
 from tests.support.simulated.ensemble import Connection
 from tests.support.simulated.group import simulated_group
 from tests.support.simulated.member import Member
+from tests.support.simulated.network import SLOW
 from tests.support.simulated.scene import SESSION_TIMEOUT
 from tests.support.simulated.zookeeper_frames import Handshake
 
@@ -140,6 +141,28 @@ def test_a_group_goes_on_without_the_last_transactions(ago: float, elected: bool
         group.restore_zookeeper(ago, elected=elected)
         group.come_to_rest(45.0, 8.0)
         assert len(first.owned | second.owned) == 3
+
+
+@pytest.mark.parametrize("elected", [False, True])
+def test_brokers_that_a_restored_zookeeper_has_are_found_by_a_member_that_had_found_none(elected: bool) -> None:
+    """It has not rebalanced yet, so it does not look; and no event reports them."""
+    with simulated_group(1) as group:
+
+        def logged(event: str) -> bool:
+            return any(each["event"] == event for each in group.events)
+
+        group.logs.grow("t", 2)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        assert group.world.pass_time(10, lambda: logged("connected"))
+        group.network.latency[member.process] = SLOW
+        assert group.world.pass_time(10, lambda: group.paths.member("g_a") in group.ensemble.tree.nodes)
+        there = group.world.now
+        group.take_brokers(60.0)
+        assert group.world.pass_time(10, lambda: logged("no broker registered"))
+        group.restore_zookeeper(group.world.now - there + 0.001, elected=elected)
+        assert group.world.pass_time(30, lambda: len(member.owned) == 2)
+        assert member.generation == 1, "in the same session"
+        group.come_to_rest(30, 3)
 
 
 def test_a_change_by_another_program_makes_no_shorter_what_a_restored_zookeeper_excuses() -> None:
