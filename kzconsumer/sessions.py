@@ -103,7 +103,7 @@ class Sessions:
         self._connecting = anyio.CancelScope()
         # Shielded: a cancelled application still leaves in order, within the deadline that `leave` sets.
         self._scope = anyio.CancelScope(shield=True)
-        looking = Looking(ISOLATION_LEVELS[settings.fetch.isolation], *settings.batch.most(wants))
+        looking = Looking(ISOLATION_LEVELS[settings.fetch.isolation], lambda: self.settings.batch.most(wants))
         read = looking if wants == "ranges" else decoding(settings.fetch.largest_body)
         name = settings.group.assignor
         assignor = cast(Assignor, load_chosen(ASSIGNORS, name, f"{settings.source}: [group] assignor"))
@@ -195,7 +195,10 @@ class Sessions:
             self.member.stop_fetching()
 
     def reconfigure(self, settings: Settings) -> None:
-        """Apply `[offsets] commit_interval`, `[fetch] rate_limit` and `[stop] deadline`; the rest must be the same."""
+        """Apply `[offsets] commit_interval`, `[fetch] rate_limit`, `[batch]` and `[stop] deadline`.
+
+        The rest must be the same.
+        """
         self.settings = settings
         if self.member is not None:
             self.member.reconfigure(settings)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import struct
+from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from kzconsumer.brokers.protocol import error_codes
@@ -186,10 +187,10 @@ class Looking:
     nothing is known, ranges begin small and double: a log may have nothing left that could be sent.
     """
 
-    def __init__(self, isolation: int, batch_records: int, batch_bytes: int) -> None:
-        """The limits of a batch, which batches may exceed by a tenth."""
+    def __init__(self, isolation: int, limits: Callable[[], tuple[int, int]]) -> None:
+        """`limits` are those of a batch now, records and bytes, which batches may exceed by a tenth."""
         self._isolation = isolation
-        self._records, self._bytes = (max(each // _PART_OF_BATCH, 1) for each in (batch_records, batch_bytes))
+        self._limits = limits
         self._weights: dict[TopicPartition | str, float] = {}  # by partition, and the last one of each topic
         self._begun: dict[TopicPartition, int] = {}  # where ranges of unknown size began
 
@@ -200,11 +201,12 @@ class Looking:
 
     def until(self, part: FetchedPartition, start: int) -> int:
         """Where the range ends that begins at `start`."""
+        records, size = (max(each // _PART_OF_BATCH, 1) for each in self._limits())
         if weight := self._known(part.topic_partition):
-            most = max(int(self._bytes / weight), 1)
+            most = max(int(size / weight), 1)
         else:
-            most = max(self._bytes // _LARGE, 1, start - self._begun.setdefault(part.topic_partition, start))
-        return min(readable_end(part, self._isolation), start + min(most, self._records))
+            most = max(size // _LARGE, 1, start - self._begun.setdefault(part.topic_partition, start))
+        return min(readable_end(part, self._isolation), start + min(most, records))
 
     def __call__(self, part: FetchedPartition, start: int, room: int | None = None, /) -> Decoded:
         until = self.until(part, start)

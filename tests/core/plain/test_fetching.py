@@ -51,10 +51,11 @@ async def fetching(
     broker: Broker, partitions: Iterable[tuple[int, ChunkQueue]], wants: Wants = "columns"
 ) -> AsyncIterator[None]:
     """A fetcher of these partitions from offset 0, each with its queue."""
+    looking = Looking(READ_COMMITTED, lambda: (1000, 1 << 30))
     async with Brokers(client_id="test", timeout=LIMIT) as brokers:
         fetcher = BrokerFetcher(
             broker, brokers, SETTINGS, cast(OffsetReset, type("Reset", (), {"refuses": False})),
-            Looking(READ_COMMITTED, 1000, 1 << 30) if wants == "ranges" else reading.decoding(SETTINGS.largest_body),
+            looking if wants == "ranges" else reading.decoding(SETTINGS.largest_body),
             RateLimit(None), lambda states: None, Counters(),
         )  # fmt: skip
         fetcher.add(

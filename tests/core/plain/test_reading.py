@@ -47,7 +47,7 @@ END = 1 << 40
 
 
 def looking() -> Looking:
-    return Looking(READ_COMMITTED, *BatchSettings().most("ranges"))
+    return Looking(READ_COMMITTED, lambda: BatchSettings().most("ranges"))
 
 
 def looked(at: Looking, data: bytes, start: int = 0, partition: int = 3, topic: str = "orders") -> tuple[int, float]:
