@@ -19,4 +19,12 @@ def __getattr__(name: str) -> object:
     """Imports PySpark only when the source is used: the daemon starts without it."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    try:
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    except ImportError as error:
+        if "'_native'" not in str(error):
+            raise
+        raise ImportError(
+            f"kzconsumer has a part in C, which cannot be imported from a zip, such as one of spark-submit --py-files:"
+            f" install it in the Python of the driver and of every executor ({error})"
+        ) from None

@@ -44,7 +44,7 @@ async def test_a_task_of_the_sink_names_the_batch_and_one_of_the_source_passes_o
 
         def read(on_corrupt: str, policy: TaskPolicy | None) -> list[object]:
             access = BrokerAccess(Kafka.of(settings(on_corrupt)), [broker])
-            return [n for batch in fetched(WHOLE, access, policy=policy) for n in batch["offset"].to_pylist()]
+            return [n for batch in fetched([WHOLE], access, policy=policy) for n in batch["offset"].to_pylist()]
 
         source = TaskPolicy(rejected=RejectedSettings(), group="g")
         with pytest.raises(CorruptPartError) as raised:

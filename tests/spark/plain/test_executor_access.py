@@ -41,6 +41,7 @@ from kzconsumer_spark.executors.published_batches import (
     PublishedBatches,
     RangePart,
     split,
+    task_ranges,
 )
 from kzconsumer_spark.executors.range_source import RangeStreamReader
 from kzconsumer_spark.pipe.messages import BatchRange, Kafka
@@ -85,6 +86,20 @@ def test_one_partition_s_largest_batch_is_divided_though_nobody_says_among_how_m
     assert len(parts) == tasks
     eighth = offsets // 8
     assert [*split([span(n, 0, eighth) for n in range(8)], None, {})] == [span(n, 0, eighth) for n in range(8)]
+
+
+def test_small_ranges_share_a_task() -> None:
+    """2,000 tasks took Spark minutes. None waits for more than 20 ranges, nor for one that is large."""
+    small = [span(n, 0, 10) for n in range(2000)]
+    assert task_ranges(small, None, {}) == [small[n : n + 20] for n in range(0, 2000, 20)]
+    tasks = task_ranges(small[:90], 30, {})
+    assert tasks == [small[n : n + 3] for n in range(0, 90, 3)]
+    assert task_ranges(small[:4], 8, {}) == [[each] for each in small[:4]], "as many as may be"
+    heavy = {TopicPartition("t", 1): 240e3, TopicPartition("t", 3): 240e3}
+    assert [len(each) for each in task_ranges(small[:6], None, heavy)] == [3, 3]
+    large = span(9, 0, FEWEST_OFFSETS)
+    assert task_ranges([small[0], large, small[1]], None, {}) == [[small[0]], [large], [small[1]]]
+    assert task_ranges([], None, {}) == []
 
 
 def test_offsets_that_the_log_has_lost_are_not_fetched() -> None:
@@ -153,9 +168,9 @@ def test_a_task_has_the_leader_epoch_and_the_rejected_records_of_its_range(tmp_p
     )
     PublishedBatches(tmp_path).publish(0, batch)
     tasks = RangeStreamReader(tmp_path).partitions({"batch": -1}, {"batch": 0})
-    assert [(each.part, each.epoch, each.left_out) for each in tasks if isinstance(each, RangePart)] == [
-        (parts[0], 3, ()),
-        (parts[1], -1, ((6, 7),)),
+    assert [(each.part, each.epochs, each.left_out) for each in tasks if isinstance(each, RangePart)] == [
+        (parts[0], {TopicPartition("t", 0): 3}, ()),
+        (parts[1], {}, ((6, 7),)),
     ]
     assert [each.access.rate_limit for each in tasks if isinstance(each, RangePart)] == [1500.0, 1500.0]
 
@@ -238,4 +253,4 @@ def test_only_what_may_pass_is_an_outage(
 
     monkeypatch.setattr(RangeReader, "read", read)
     with pytest.raises(BrokersOutageError if is_outage else type(error)):
-        list(fetched(span(0, 0, 3), access))
+        list(fetched([span(0, 0, 3)], access))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -168,6 +172,20 @@ def test_settings_that_do_not_go_with_a_query(tmp_path: Path, table: str, fault:
     file = tmp_path / "group.toml"
     file.write_text(f'zookeeper.connect = "zk:1"\ngroup.id = "g"\nsubscription.topics.a = 1\n{table}\n')
     assert faults(config=str(file)) == [f"{file}: {fault}"]
+
+
+def test_a_zip_of_the_packages_is_refused(tmp_path: Path) -> None:
+    """As `spark-submit --py-files` has them: what is in C is not found there."""
+    with zipfile.ZipFile(tmp_path / "packages.zip", "w") as packed:
+        for name in ("kzconsumer", "kzconsumer_files", "kzconsumer_spark"):
+            home = Path(importlib.import_module(name).__path__[0])
+            for file in home.rglob("*.py"):
+                packed.write(file, file.relative_to(home.parent))
+    program = f"import sys; sys.path.insert(0, {str(tmp_path / 'packages.zip')!r}); import kzconsumer_spark as found"
+    program += "; print(found.__file__); found.GroupSource"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "packages.zip" in done.stdout
+    assert "ImportError: kzconsumer has a part in C, which cannot be imported from a zip" in done.stderr
 
 
 def test_a_file_without_topics(tmp_path: Path) -> None:

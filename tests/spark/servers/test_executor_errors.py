@@ -42,7 +42,7 @@ def access(cluster: Cluster, seconds: float, brokers: dict[str, object] | None =
 
 async def offsets(topic: str, partition: int, given: BrokerAccess) -> list[object]:
     def read() -> list[object]:
-        batches = fetched(OffsetRange(topic, partition, 0, 3), given)
+        batches = fetched([OffsetRange(topic, partition, 0, 3)], given)
         return [offset for batch in batches for offset in batch["offset"].to_pylist()]
 
     return await anyio.to_thread.run_sync(read)

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from kzconsumer.errors import BrokersUnreachableError, ConfigError, ZooKeeperUnreachableError
+from kzconsumer.model import TopicPartition
 from kzconsumer.registry.cluster import short_session
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.sections import ZooKeeperSettings
@@ -23,7 +24,7 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark import GroupSource
-from kzconsumer_spark.executors.published_batches import RangePart
+from kzconsumer_spark.executors.published_batches import RangeParts
 from kzconsumer_spark.source import query_member
 from kzconsumer_spark.source.group_source import GroupStreamReader
 from kzconsumer_spark.source.query_member import HandOver
@@ -74,13 +75,12 @@ async def test_offsets_are_committed_when_spark_asks_for_the_next_batch_and_not_
             while (end := await following(start)) == start:
                 pass
         sessions.clear()
-        parts = await asyncio.to_thread(reader.partitions, start, end)
-        (part,) = parts
+        (task,) = await asyncio.to_thread(reader.partitions, start, end)
         assert len(sessions) == 1
         assert end["epochs"] == {f"{unique}-0": 0}
-        assert isinstance(part, RangePart)
-        assert part.epoch == 0
-        (rows,) = await asyncio.to_thread(list, reader.read(part))
+        assert isinstance(task, RangeParts)
+        assert task.epochs == {TopicPartition(unique, 0): 0}
+        (rows,) = await asyncio.to_thread(list, reader.read(task))
         assert rows.to_pylist() == [{"offset": n, "value": b"%d" % n} for n in range(10)]
         assert await following(start) == end  # asked again
         assert await stored_offsets(cluster.connect, unique, unique, 1) == [0]
@@ -179,9 +179,9 @@ async def test_two_sources_of_one_query_in_a_run_of_their_group(
                     for reader, start in zip(readers, starts, strict=True)
                 ]
                 for reader, start, end in zip(readers, starts, ends, strict=True):
-                    for part in await asyncio.to_thread(reader.partitions, start, end):
-                        assert isinstance(part, RangePart)
-                        delivered.append((part.part.topic, part.part.first, part.part.until))
+                    for task in await asyncio.to_thread(reader.partitions, start, end):
+                        assert isinstance(task, RangeParts)
+                        delivered += [(each.topic, each.first, each.until) for each in task.parts]
                 starts, over = ends, ends == starts
     finally:
         for reader in readers:

@@ -179,7 +179,7 @@ async def test_a_cluster_without_zookeeper(kraft: Cluster, unique: str) -> None:
     assert (list(ids), gone) == ([unique], {})
     assert kraft.bootstrap in [f"{each.host}:{each.port}" for each in brokers]
     access = BrokerAccess(kafka, brokers, ids)
-    rows = await asyncio.to_thread(lambda: [*fetched(OffsetRange(unique, 0, 0, 3), access)])
+    rows = await asyncio.to_thread(lambda: [*fetched([OffsetRange(unique, 0, 0, 3)], access)])
     assert [value for batch in rows for value in batch.column("value").to_pylist()] == [b"0", b"1", b"2"]
     admin = AdminClient({"bootstrap.servers": kraft.bootstrap})
     await asyncio.to_thread(admin.delete_topics([unique])[unique].result, 30)
@@ -188,4 +188,4 @@ async def test_a_cluster_without_zookeeper(kraft: Cluster, unique: str) -> None:
     with pytest.raises(TopicRecreatedError, match=f"topic {unique} was"):
         await asyncio.to_thread(known.require_planned, [part])
     with pytest.raises(OffsetLostError, match=f"topic {unique} was deleted and created again"):
-        await asyncio.to_thread(lambda: [*fetched(OffsetRange(unique, 0, 0, 3), access)])
+        await asyncio.to_thread(lambda: [*fetched([OffsetRange(unique, 0, 0, 3)], access)])

@@ -20,7 +20,7 @@ def offsets(cluster: Cluster, spans: tuple[OffsetRange, ...]) -> list[object]:
     kafka = Kafka.of(Settings.from_dict({"zookeeper": {"connect": cluster.connect}, "group": {"id": "g"}}))
     access = BrokerAccess(kafka, KafkaRegistry(kafka).brokers())
     parts = split(spans, 4, {})
-    return [offset for part in parts for rows in fetched(part, access) for offset in rows["offset"].to_pylist()]
+    return [offset for part in parts for rows in fetched([part], access) for offset in rows["offset"].to_pylist()]
 
 
 async def test_a_replay_fetches_what_retention_has_left_of_its_range(cluster: Cluster, unique: str) -> None:

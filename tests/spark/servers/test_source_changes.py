@@ -23,7 +23,7 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import add_partitions, create_topic, create_topic_in_kraft
 from kzconsumer_spark.executors.fetching import BrokersOutageError
-from kzconsumer_spark.executors.published_batches import RangePart
+from kzconsumer_spark.executors.published_batches import RangeParts
 from kzconsumer_spark.source.group_source import GroupStreamReader
 from tests.core.servers.test_replay import retained_from
 from tests.spark.servers.test_group_reader import ROWS, made
@@ -126,7 +126,9 @@ async def test_what_is_added_while_a_query_runs_is_read_from_its_beginning(
         await send(cluster, added[0], NEW[:5], added[1])
         second = await running.after(first)
         tasks = await running.tasks(first, second)
-        assert [(task.part.topic, task.part.partition) for task in tasks if isinstance(task, RangePart)] == [added]
+        (task,) = tasks
+        assert isinstance(task, RangeParts)
+        assert [each.topic_partition for each in task.parts] == [added]
         assert await running.values(tasks) == NEW[:5]
         assert await running.asked(second) == second
         assert await stored_offsets(cluster.connect, unique, added[0], added[1] + 1) == [5] * (added[1] + 1)
@@ -155,7 +157,7 @@ async def test_a_topic_that_is_created_again_while_tasks_read(cluster: Cluster, 
         ):
             await first.values(tasks)
         for task in tasks:
-            assert isinstance(task, RangePart)
+            assert isinstance(task, RangeParts)
             task.access.ids.clear()
         assert await first.values(tasks) == NEW[:10]
 

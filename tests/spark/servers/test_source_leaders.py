@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from kzconsumer.errors import ConnectionLostError
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
-from kzconsumer_spark.executors.published_batches import RangePart
+from kzconsumer_spark.executors.published_batches import RangeParts
 from kzconsumer_spark.source.source_options import ranges_between, read_options
 from tests.spark.servers.test_source_changes import OLD, query, send
 from tests.support.servers import Servers
@@ -57,8 +57,10 @@ async def test_a_query_that_starts_without_a_broker_reads_the_other_partitions(
         while sum(map(len, read.values())) < len(VALUES):
             start, end = await running.after(start), start
             for task in await running.tasks(end, start):
-                assert isinstance(task, RangePart)
-                read.setdefault(task.part.partition, []).extend(await running.values([task]))
+                assert isinstance(task, RangeParts)
+                for each in task.parts:
+                    alone = RangeParts([each], task.access, task.epochs, task.policy)
+                    read.setdefault(each.partition, []).extend(await running.values([alone]))
             if sum(map(len, read.values())) == len(VALUES) // 2:
                 assert len(read) == PARTITIONS // 2
                 await start_again(two)

@@ -32,7 +32,7 @@ async def test_each_record_is_the_same_or_named(cluster: Cluster, unique: str) -
     skip = TaskPolicy(rejected=RejectedSettings(policy="skip"), group="g")
 
     def task(policy: TaskPolicy | None) -> pa.Table:
-        return pa.Table.from_batches(list(fetched(OffsetRange(unique, 0, 0, END), given, policy=policy)))
+        return pa.Table.from_batches(list(fetched([OffsetRange(unique, 0, 0, END)], given, policy=policy)))
 
     found = await anyio.to_thread.run_sync(task, skip)
     assert differences(rows_of_table(found), GOOD) == []

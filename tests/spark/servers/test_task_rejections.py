@@ -39,7 +39,7 @@ async def read(of: str, given: BrokerAccess, **rejected: object) -> list[int]:
     policy = TaskPolicy(rejected=RejectedSettings(**rejected), group="readers")  # type: ignore[arg-type]
 
     def task() -> list[int]:
-        batches = fetched(OffsetRange(of, 0, 0, RECORDS), given, policy=policy)
+        batches = fetched([OffsetRange(of, 0, 0, RECORDS)], given, policy=policy)
         return [int(offset.as_py()) for batch in batches for offset in batch["offset"]]
 
     return await anyio.to_thread.run_sync(task)

@@ -1,4 +1,4 @@
-"""The notebook of the documentation, its cells run one after the other."""
+"""The notebook of the documentation: its cells, one after the other, in a thread whose event loop runs, as Jupyter's."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_the_notebook(spark: SparkSession, cluster: Cluster, unique: str, 
 
     while True:
         try:
-            await asyncio.to_thread(run)
+            run()
             break
         except StreamingQueryException as error:
             if not starved(error):

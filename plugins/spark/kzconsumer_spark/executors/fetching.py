@@ -141,27 +141,26 @@ class BrokersOutageError(Exception):
 
 
 def fetched(
-    part: OffsetRange,
+    parts: Sequence[OffsetRange],
     access: BrokerAccess,
-    epoch: int = -1,
+    epochs: Mapping[TopicPartition, int] = {},
     policy: TaskPolicy | None = None,
     reading: PartReading | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Every record of the range, with the columns of `ranges.batch.SCHEMA`. Blocks.
+    """Every record of parts of different partitions, with the columns of `ranges.batch.SCHEMA`. Blocks.
 
-    `reading` counts them, and takes out those that are rejected already. `epoch`: of the partition's leader when the
-    range was planned, -1 if that is unknown. `policy` is for records whose timestamp Spark cannot hold: its errors are
-    raised, or NotStorableError without one. With it, `[fetch] on_corrupt` is carried out here; without it, unless that
-    is "fail", CorruptPartError is raised.
+    `epochs`: of the leaders when the ranges were planned, where they are known. Without `policy` there is one part.
+    `reading` counts its records, and takes out those that are rejected already. `policy` is for records whose timestamp
+    Spark cannot hold: its errors are raised, or NotStorableError without one. With it, `[fetch] on_corrupt` is carried
+    out here; without it, unless that is "fail", CorruptPartError is raised.
     Raises BrokersOutageError, and as `RangeReader.read` for everything else; also if TLS or SASL failed.
     """
     named: list[int] = []
-    if part.first >= part.until:
+    if all(part.first >= part.until for part in parts):
         return
-    epochs = {part.topic_partition: epoch} if epoch >= 0 else {}
     made = _reader(access, epochs, None if policy is None else CorruptPolicy(access.fetch))
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(made) as reader:
-        found = reader.read([part])
+        found = reader.read(parts)
         try:
             while len(named) < MOST_NAMED and (batch := portal.call(_following, found)) is not None:
                 batch = batch if reading is None else reading.take(batch)
@@ -175,11 +174,11 @@ def fetched(
         except UnusableBatchError as error:
             if policy is not None or access.fetch.on_corrupt == "fail":
                 raise
-            raise CorruptPartError(part._replace(first=error.offset)) from None
+            raise CorruptPartError(parts[0]._replace(first=error.offset)) from None
         finally:
             portal.call(found.aclose)
     if named:
-        raise NotStorableError(part, named)
+        raise NotStorableError(parts[0], named)
     if TaskContext.get() is not None:
         _exempt_modules()
 

@@ -6,7 +6,7 @@ The worker publishes each batch as a small file, which appears by one rename, an
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -39,7 +39,7 @@ class PublishedBatch(msgspec.Struct, frozen=True, kw_only=True):
     def range_parts(self) -> list[RangePart]:
         access = BrokerAccess(self.kafka, self.brokers, tasks=self.tasks)
         parts = zip(self.parts, self.epochs, self.left_out, strict=True)
-        return [RangePart(part, access, epoch, left_out=left_out) for part, epoch, left_out in parts]
+        return [RangePart(part, access, epoch, left_out) for part, epoch, left_out in parts]
 
 
 class PublishedBatches:
@@ -65,26 +65,43 @@ class PublishedBatches:
 
 
 class RangePart(InputPartition):
-    """What one task fetches. Pickled for it; its text is without secrets."""
+    """What one task of the sink fetches. Pickled for it; its text is without secrets."""
 
-    def __init__(
-        self,
-        part: OffsetRange,
-        access: BrokerAccess,
-        epoch: int = -1,
-        policy: TaskPolicy | None = None,
-        left_out: Spans = (),
-    ) -> None:
-        """`epoch`, `policy`: see `fetched`; `left_out`: see `PartReading`."""
+    def __init__(self, part: OffsetRange, access: BrokerAccess, epoch: int = -1, left_out: Spans = ()) -> None:
+        """`epoch`: -1 if it is unknown; `left_out`: see `PartReading`."""
         super().__init__(None)
         self.part = part
         self.access = access
-        self.epoch = epoch
-        self.policy = policy
+        self.epochs = _known({part.topic_partition: epoch})
         self.left_out = left_out
 
     def __repr__(self) -> str:
         return f"RangePart({self.part})"
+
+
+class RangeParts(InputPartition):
+    """What one task of a `GroupSource` fetches: parts of different partitions. As `RangePart`."""
+
+    def __init__(
+        self,
+        parts: Sequence[OffsetRange],
+        access: BrokerAccess,
+        epochs: Mapping[TopicPartition, int],
+        policy: TaskPolicy,
+    ) -> None:
+        """`epochs`: -1 where it is unknown; `policy`: see `fetched`."""
+        super().__init__(None)
+        self.parts = parts
+        self.access = access
+        self.epochs = _known(epochs)
+        self.policy = policy
+
+    def __repr__(self) -> str:
+        return f"RangeParts({', '.join(map(str, self.parts))})"
+
+
+def _known(epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    return {partition: epoch for partition, epoch in epochs.items() if epoch >= 0}
 
 
 FEWEST_OFFSETS: Final = 10_000
@@ -108,6 +125,29 @@ def split(
         bounds = [each.first + (each.until - each.first) * n // pieces for n in range(pieces + 1)]
         for first, until in pairwise(bounds):
             yield each._replace(first=first, until=until)
+
+
+_MOST_TOGETHER: Final = 20
+"""Partitions; a task that is run again fetches them all again."""
+
+
+def task_ranges(
+    ranges: Collection[OffsetRange], tasks: int | None, weights: Mapping[TopicPartition, float]
+) -> list[list[OffsetRange]]:
+    """The parts of `split` that each task fetches: small ones share a task, which costs more than they do, unless fewer
+    than `tasks` would be left. Two parts of one partition share none."""
+    parts = [*split(ranges, tasks, weights)]
+    most = _MOST_TOGETHER if tasks is None else min(_MOST_TOGETHER, len(parts) // tasks)
+    found: list[list[OffsetRange]] = []
+    size = math.inf  # of the last one
+    for each in parts:
+        own = _size(each, weights.get(each.topic_partition, 0.0))
+        if size + own > 1 or len(found[-1]) >= most or found[-1][-1].topic_partition == each.topic_partition:
+            found.append([])
+            size = 0.0
+        found[-1].append(each)
+        size += own
+    return found
 
 
 def _size(part: OffsetRange, weight: float) -> float:

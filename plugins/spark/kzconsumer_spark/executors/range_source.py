@@ -57,7 +57,7 @@ class RangeStreamReader(DataSourceStreamReader):
 
         assert isinstance(partition, RangePart)
         reading = PartReading(partition.part, partition.left_out)
-        return reading.with_account(fetched(partition.part, partition.access, partition.epoch, reading=reading))
+        return reading.with_account(fetched([partition.part], partition.access, partition.epochs, reading=reading))
 
 
 class RangeSource(DataSource):

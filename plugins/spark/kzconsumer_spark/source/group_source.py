@@ -26,7 +26,7 @@ from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
 from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import BrokersOutageError, fetched, log_starts, require_admission
 from kzconsumer_spark.executors.kafka_registry import KafkaRegistry, PlannedTopics
-from kzconsumer_spark.executors.published_batches import RangePart, split
+from kzconsumer_spark.executors.published_batches import RangeParts, task_ranges
 from kzconsumer_spark.pipe.messages import Kafka
 from kzconsumer_spark.ranges.batch import SCHEMA
 from kzconsumer_spark.source.query_member import DriverReaders
@@ -71,15 +71,19 @@ class GroupBatchReader(DataSourceReader):
         settings = self._options.settings
         kafka = Kafka.of(settings)
         found = ranges_between(settings, self._options.bounds)
-        parts = [*split(found.ranges, self._options.tasks, {})]
-        access = BrokerAccess(kafka, found.brokers, found.ids, len(parts))
+        tasks = task_ranges(found.ranges, self._options.tasks, {})
+        access = BrokerAccess(kafka, found.brokers, found.ids, len(tasks))
         policy = self._options.task_policy
-        return [RangePart(part, access, found.epochs.get(part.topic_partition, -1), policy) for part in parts]
+        return [RangeParts(parts, access, _of(parts, found.epochs), policy) for parts in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, RangePart):  # Spark makes a partition of its own if there is none
-            for records in fetched(partition.part, partition.access, partition.epoch, partition.policy):
+        if isinstance(partition, RangeParts):  # Spark makes a partition of its own if there is none
+            for records in fetched(partition.parts, partition.access, partition.epochs, partition.policy):
                 yield records.select(self._columns)
+
+
+def _of(parts: Iterable[OffsetRange], epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    return {part.topic_partition: epochs.get(part.topic_partition, -1) for part in parts}
 
 
 # A batch of the checkpoint, which may have been planned long ago: where the logs of its partitions begin now.
@@ -212,15 +216,16 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise each.error()
             _log.error("records of a planned range are lost", **each.range._asdict(), reason=each.reason)
         weights = {part.topic_partition: offset.weights.get(str(part.topic_partition), 0.0) for part in found}
-        parts = [*split(found, self._options.tasks, weights)]
-        access = BrokerAccess(registry.kafka, topics.brokers, topics.ids, len(parts))
+        tasks = task_ranges(found, self._options.tasks, weights)
+        access = BrokerAccess(registry.kafka, topics.brokers, topics.ids, len(tasks))
         policy = self._options.task_policy
-        return [RangePart(part, access, offset.epoch(part), policy) for part in parts]
+        epochs = {part.topic_partition: offset.epoch(part) for part in found}
+        return [RangeParts(parts, access, _of(parts, epochs), policy) for parts in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, RangePart)
+        assert isinstance(partition, RangeParts)
         try:
-            for records in fetched(partition.part, partition.access, partition.epoch, partition.policy):
+            for records in fetched(partition.parts, partition.access, partition.epochs, partition.policy):
                 yield records.select(self._columns)
         except OffsetLostError as error:
             way_out = "start the query again: [offsets] reset decides. If the log was truncated, use another checkpoint"

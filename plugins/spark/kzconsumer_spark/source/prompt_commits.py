@@ -39,8 +39,7 @@ _log = get_logger("kzconsumer.spark")
 class PromptCommits(StreamingQueryListener):
     """`spark.streams.addListener(PromptCommits())`: the group's offsets are committed when Spark commits a batch.
 
-    For all queries of the session that read from a `GroupSource`. With Spark Connect it has no effect: the driver is in
-    another process.
+    For all queries of the session that read from a `GroupSource`; with Spark Connect, too, whose server runs it.
     """
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
