@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import types
 
+from kzconsumer.errors import PluginError
 from kzconsumer.file_names import MOST_BYTES
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.object_store import StorePut
@@ -165,6 +166,16 @@ def test_a_trial_puts_nothing_and_an_interrupted_task_reports_nothing(tmp_path: 
     with pytest.raises(Interrupted):
         list(made.files(interrupted()))
     assert not list((tmp_path / "store").iterdir())
+
+
+@pytest.mark.parametrize("fault", [OSError("s3://lake: no route"), PluginError("s3://lake needs obstore")])
+def test_an_executor_that_does_not_reach_the_store_says_so_and_what_it_needs(tmp_path: Path, fault: Exception) -> None:
+    def unreached(file: Path, name: str) -> None:
+        raise fault
+
+    made = writer(tmp_path / "store", batch_range())._replace(put=unreached)
+    with pytest.raises(OSError, match=f"^the executor on .* cannot put files: {fault}. Each executor needs .* a route"):
+        files(made, rows(("t", "0")))
 
 
 def test_a_task_is_given_no_secret() -> None:

@@ -1,4 +1,4 @@
-"""The notebook of the documentation: its cells, one after the other, in a thread whose event loop runs, as Jupyter's."""
+"""The notebook of the documentation, cell after cell. As in Jupyter, an event loop runs in the thread."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, types
 from pyspark.sql import functions as sql
 
+from kzconsumer.errors import KzConsumerError
 from kzconsumer_files.layout import Misfit, type_text
 from kzconsumer_files.names import unique_file
 from kzconsumer_files.object_store import Put
@@ -141,7 +143,7 @@ class TaskWriter(NamedTuple):
     put: Put
 
     def files(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """For `mapInArrow`: rows of `COLUMNS`. Raises what `put` raises."""
+        """For `mapInArrow`: rows of `COLUMNS`. Raises OSError if a file cannot be put."""
         context = TaskContext.get()
         number = 0 if context is None else context.taskAttemptId()  # no other attempt of any task of Spark's has it
         # Spark removes its own directories, also those of an executor that was killed.
@@ -201,7 +203,13 @@ class _Files:
         made.close()
         part = self._writer.ranges[values[:2]]
         name = unique_file(part, self._attempt, len(self._done))
-        self._writer.put(file, name)
+        try:
+            self._writer.put(file, name)
+        except (OSError, KzConsumerError) as error:
+            raise OSError(
+                f"the executor on {socket.gethostname()} cannot put files: {error}. Each executor needs"
+                " kzconsumer-files[object-store], a route to the store and credentials of its own"
+            ) from None
         place = directory(self._writer.names, values)
         self._done.append({"directory": place, "name": name, "size": file.stat().st_size, "footer": _footer(file)})
         file.unlink()
