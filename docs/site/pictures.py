@@ -1,8 +1,9 @@
 """Writes the drawings of the pages, `docs/images/*.svg`: `python docs/site/pictures.py`. A test finds a stale one.
 
 Colours follow the reader's scheme (light or dark). A drawing has its own background, so it is also legible on a page
-whose scheme was chosen by hand. The screen of `kzconsumer top` is made by the product's own code, of what two daemons
-served in a real run (top.json): so it changes when the screen does.
+whose scheme was chosen by hand. The screens of `kzconsumer top` and of the demo are made by the product's own code, of
+what two daemons served in a real run (top.json) and of what a demo has shown (demo.json, by record_demo.py): so they
+change when the screens do.
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ import json
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from rich.console import Console
+import msgspec
+from rich.console import Console, Group, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
+from kzconsumer_sandbox.demo import screen
+from kzconsumer_sandbox.demo.board import Board
 from kzconsumer_tools.tables.top_screen import View, picture
 from kzconsumer_tools.top_feed import Address, DaemonFeed
 
@@ -21,6 +26,8 @@ IMAGES = Path(__file__).parents[1] / "images"
 WIDTH = 800
 COLUMNS, CELL, LINE = 95, 7.8, 20
 """Of a terminal: characters, and pixels of one."""
+COLOURS = ("red", "yellow", "green", "cyan", "magenta", "blue")
+"""Of the terminal, that have a counterpart in each scheme."""
 STYLE = """
   text { font: 16px system-ui, -apple-system, "Segoe UI", "Noto Sans", "DejaVu Sans", sans-serif; fill: #1f2328 }
   .title { font-weight: 600 } .heading { font-size: 17px; font-weight: 600 }
@@ -34,6 +41,7 @@ STYLE = """
   .cell { font: 13px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; white-space: pre }
   .cell.title { font-weight: 700 }
   .red { fill: #b42318 } .yellow { fill: #805300 } .green { fill: #146c2e } .dim { fill: #57606a }
+  .cyan { fill: #0f6674 } .magenta { fill: #8a2a8f } .blue { fill: #0550ae }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3 } .note { fill: #a3adb8 } .label { fill: #79c0ff }
     .page { fill: #0d1117; stroke: #30363d } .rule { stroke: #30363d }
@@ -42,6 +50,7 @@ STYLE = """
     .moved { fill: #4b2900; stroke: #d29922 } .group { stroke: #8b949e }
     .line { stroke: #58a6ff } .head { fill: #58a6ff } .fault { stroke: #d29922 } .faulthead { fill: #d29922 }
     .red { fill: #ff8a80 } .yellow { fill: #e3b341 } .green { fill: #56d364 } .dim { fill: #a3adb8 }
+    .cyan { fill: #5cd3e5 } .magenta { fill: #e58fe8 } .blue { fill: #79c0ff }
   }
 """
 MARKER = (
@@ -88,7 +97,8 @@ class Drawing:
                 place = column + len(text) - len(text.lstrip())
                 kinds = ["cell"]
                 if style is not None:
-                    kinds += [style.color.name] if style.color is not None and not style.color.is_default else []
+                    named = style.color is not None and not style.color.is_default
+                    kinds += [style.color.name if style.color.name in COLOURS else "dim"] if named else []
                     kinds += ["dim"] if style.dim else ["title"] if style.bold else []
                 self._parts.append(
                     f'<text class="{" ".join(kinds)}" x="{24 + place * CELL:.1f}" y="{34 + line * LINE}" '
@@ -236,9 +246,30 @@ def top() -> str:
         feed = DaemonFeed(Address(each["address"]))
         feed.documents, feed.lost, feed.reason = each["documents"], each["lost"], each["reason"] or ""
         daemons.append(feed)
-    console = Console(width=COLUMNS, force_terminal=True, color_system="standard", legacy_windows=False)
-    lines = console.render_lines(picture(daemons, 42, COLUMNS, View()), console.options)
     title = "kzconsumer top: of three daemons one is unhealthy, one not reachable, one healthy"
+    return screen_of(title, picture(daemons, 42, COLUMNS, View()))
+
+
+def demo() -> str:
+    run = json.loads((Path(__file__).parent / "demo.json").read_text())
+    board, figures = msgspec.convert(run["board"], Board), msgspec.convert(run["figures"], screen.Figures)
+    lines = [(at, Text.assemble((f"{screen.since(at):>5}  ", "dim"), text)) for at, text in run["lines"]]
+    shown = Group(
+        Text("$ make demo", style="bold"),
+        *(line for at, line in lines if at <= run["seconds"]),
+        Text(f"{screen.since(run['seconds']):>5}", style="bold"),
+        screen.picture(board),
+        "",
+        *(line for at, line in lines if at > run["seconds"]),
+        screen.verdict_table(figures, run["goal"]),
+    )
+    return screen_of("kzconsumer demo: a member is killed, others take over, each record is in the files once", shown)
+
+
+def screen_of(title: str, shown: RenderableType) -> str:
+    """A terminal that shows this."""
+    console = Console(width=COLUMNS, force_terminal=True, color_system="standard", legacy_windows=False)
+    lines = console.render_lines(shown, console.options)
     drawing = Drawing(title, 38 + LINE * len(lines))
     for number, segments in enumerate(lines):
         drawing.cells(number, segments)
@@ -250,6 +281,7 @@ PICTURES = {
     "rebalance.svg": rebalance,
     "range-states.svg": range_states,
     "top.svg": top,
+    "demo.svg": demo,
 }
 
 if __name__ == "__main__":
