@@ -1,17 +1,27 @@
-"""What proves a hole at the end of a log: two answers in a row without records, of which all is true that must be."""
+"""What an answer of a broker counts for; what proves a hole at the end of a log: two in a row without records, of which
+all is true that must be.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kzconsumer.brokers.protocol.log_reads import FetchedPartition
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.log_reads import FetchedPartition, FetchPosition
+from kzconsumer.counters import Counters
+from kzconsumer.fetcher.fetch_state import FetchState, RateLimit
+from kzconsumer.fetcher.intake import Intake
 from kzconsumer.fetcher.reading import EmptyAnswers
-from kzconsumer.model import TopicPartition
+from kzconsumer.model import Broker, TopicPartition
+from kzconsumer.records.decode import Decoded
 from kzconsumer.settings.sections import FetchSettings
+from kzconsumer.streams.chunk_queue import ChunkQueue
+from tests.support.chunks import progress
+from tests.support.record_sets import Record, record_batch
 
 EMPTY = FetchedPartition(TopicPartition("t", 0), 0, 9, 9, 0, (), memoryview(b""))
 
@@ -59,3 +69,31 @@ def test_only_two_answers_in_a_row_that_may_prove_a_hole_are_as_good_as_a_proof(
         assert empty.asks_where == (each.may_prove and follows and not at_the_end)
         assert empty.behind == (not at_the_end)
         before = None if at_the_end else each
+
+
+def unread(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
+    raise AssertionError("nothing is decoded here")
+
+
+@given(st.sampled_from(("there", "gone", "another position", "closed", "not asked for")), st.booleans())
+def test_an_answer_counts_only_for_the_state_and_position_that_were_asked_for(now_is: str, small: bool) -> None:
+    """The partition may have gone to another broker, or have moved, while the request was on its way."""
+    broker, sent_back = Broker(1, "b", 9092), list[FetchState]()
+    intake = Intake(
+        broker, cast(Brokers, None), FetchSettings(), unread, RateLimit(None), sent_back.extend,
+        Counters(), lambda: None,
+    )  # fmt: skip
+    state = FetchState(progress(0), ChunkQueue(1 << 20), 5, 1 << 20, broker=1)
+    place = state.topic_partition
+    if now_is != "gone":
+        intake.states.add(state)
+    state.position = 6 if now_is == "another position" else 5
+    if now_is == "closed":
+        state.progress.close()
+    asked = {} if now_is == "not asked for" else {place: FetchPosition(5, 1 << 20)}
+    records = memoryview(record_batch([Record(b"k", b"v" * (10 if small else 100_000))], base_offset=5))
+    part = msgspec.structs.replace(EMPTY, topic_partition=place, records=records)
+    arrived = intake.take(asked, [part], throttled=False)
+    assert [each.state for each in arrived] == [state] * (now_is == "there")
+    assert state.queue.filled[1] == len(records) * (now_is == "there")
+    assert not sent_back
