@@ -6,7 +6,7 @@ event before any reply that shows the change.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -143,6 +143,11 @@ class Watches:
         known = self._known
         data = [key for key in known if key[0] == "data"]
         self._known = {key: known[key] for key in islice(data, REREAD_AT_ONCE, None)}
+
+    def reread_below(self, paths: Collection[str]) -> None:
+        """As `reread`, of all nodes below these paths."""
+        below = tuple(f"{path}/" for path in paths)
+        self._known = {key: value for key, value in self._known.items() if not key[1].startswith(below)}
 
     async def guard(self, path: str, touched: Callable[[], None]) -> Stat | None:
         """The node's stat; the next change of the node calls `touched`, once, instead of notifying."""

@@ -34,7 +34,7 @@ from kzconsumer.zookeeper.operations import Create, Node, SetData, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_tools.exporter import burrow, feed
-from kzconsumer_tools.exporter.exporter import PAGE, Exporter, ExporterReading, FollowedGroups, WatchedNodes
+from kzconsumer_tools.exporter.exporter import PAGE, RECHECK, Exporter, ExporterReading, FollowedGroups, WatchedNodes
 from kzconsumer_tools.exporter.exporter_server import families, serving
 from kzconsumer_tools.exporter.seen_groups import Histories, ReadGroup, SeenGroup, group_of_nodes
 from kzconsumer_tools.groups.group_lag import LogRange
@@ -428,6 +428,38 @@ def test_a_group_that_changes_while_it_is_read_is_read_again() -> None:
             await anyio.sleep(0.1)
             groups, _ = await followed.read(NodeTopicsRead(nodes))
             assert [each.stored for each in groups["g"].partitions] == [offset, offset]
+
+    clients.play(script, 600)
+
+
+def test_what_a_restored_zookeeper_has_lost_is_seen() -> None:
+    """The session goes on: groups are read again in turn."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        await session.ensure(paths.BROKER_TOPICS)
+        await session.create(paths.topic("orders"), topic(1).data)
+        names = ["g0", "g1", "g2"]
+        for name in names:
+            await session.ensure(f"/consumers/{name}/offsets/orders/0")
+            await session.set(f"/consumers/{name}/offsets/orders/0", b"1", -1)
+        copy = clients.ensemble.tree.zxid
+        for name in names:
+            await session.set(f"/consumers/{name}/offsets/orders/0", b"5", -1)
+        nodes = WatchedNodes(session)
+        followed = FollowedGroups(nodes, lambda name: True)
+
+        async def stored() -> dict[str, int | None]:
+            groups, _ = await followed.read(NodeTopicsRead(nodes))
+            return {name: each.stored for name, group in groups.items() for each in group.partitions}
+
+        assert await stored() == dict.fromkeys(names, 5)
+        clients.ensemble.restore(copy, elected=True)
+        await anyio.sleep(2.0)
+        await session.sync()
+        assert await stored() == dict.fromkeys(names, 5), "no event reports it"
+        await anyio.sleep(RECHECK)
+        assert await stored() == dict.fromkeys(names, 1)
 
     clients.play(script, 600)
 

@@ -44,6 +44,10 @@ T = TypeVar("T")
 AT_ONCE = 100
 #: Groups that are read at the same time, so that the first reading of thousands does not wait for each answer alone.
 PAGE = 50
+#: Seconds between two readings of what no event has reported: none reports what a ZooKeeper that was restored from a
+#: copy has lost. Each takes some groups, up to so many partitions, those that were read longest ago.
+RECHECK = 60.0
+RECHECKED = 1000
 
 
 class WatchedNodes:
@@ -71,6 +75,12 @@ class WatchedNodes:
             self.watches.forget(path)
         self.changed.discard(group)
 
+    def read_again(self, groups: Collection[str]) -> None:
+        """Of what was read of these groups, and of the list of all, nothing counts any more."""
+        self.watches.forget(paths.CONSUMERS)
+        self.watches.reread_below([GroupPaths(group).root for group in groups])
+        self.changed.update(groups)
+
     def _fired(self, path: str) -> None:
         if path.startswith(f"{paths.CONSUMERS}/"):
             self.changed.add(path.split("/")[2])
@@ -92,13 +102,17 @@ class FollowedGroups:
         """`wanted`: which groups are followed, by name."""
         self._nodes = nodes
         self._wanted = wanted
-        self._read: dict[str, ReadGroup] = {}
+        self._read: dict[str, ReadGroup] = {}  # those that were read longest ago first
+        self._rechecked = now()
         self._names: set[str] = set()
         self._described: object = None
 
     async def read(self, topics: Topics) -> tuple[dict[str, ReadGroup], dict[str, str]]:
         """Those that may be read, and why others may not."""
         nodes = self._nodes
+        if now() - self._rechecked >= RECHECK:
+            self._rechecked = now()
+            self._recheck()
         names = await nodes.children(paths.CONSUMERS)
         there = names or topics.from_brokers
         if not there and not [path for path in (paths.CONSUMERS, BROKERS) if await nodes.find(path) is not None]:
@@ -127,6 +141,14 @@ class FollowedGroups:
         for first in range(0, len(due), PAGE):
             await together([read(name) for name in due[first : first + PAGE]])
         return {name: self._read[name] for name in chosen if name in self._read}, unreadable
+
+    def _recheck(self) -> None:
+        chosen, partitions = [], 0
+        for name, group in self._read.items():
+            if partitions < RECHECKED:
+                chosen.append(name)
+                partitions += len(group.partitions)
+        self._nodes.read_again(chosen)
 
 
 log = get_logger("kzconsumer.exporter")
