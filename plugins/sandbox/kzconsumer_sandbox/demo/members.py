@@ -21,7 +21,7 @@ from kzconsumer_sandbox.sandbox_errors import DemoFailed
 from kzconsumer_sandbox.servers.server_process import ServerProcess
 
 SESSION_TIMEOUT = 6.0
-# Three Sparks start, and a start is nothing but work of the processors: Java's second compiler would take two fifths of
+# Three Sparks start, and a start is nothing but work of the processors: Java's second compiler would take a third of
 # it, for code that the demo does not run for long enough.
 _CONFIGURATION = """\
 [zookeeper]
