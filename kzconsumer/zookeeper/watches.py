@@ -24,20 +24,31 @@ from kzconsumer.zookeeper.watch_table import Watch
 T = TypeVar("T")
 
 
+AT_ONCE = 256
+"""Calls of one `outcomes` that are under way at a time. A claim of 10,000 partitions would send as many requests in one
+turn of the event loop, which takes seconds: the session would expire meanwhile."""
+
+
 async def outcomes(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | KzConsumerError]:
     """Each call's result or its error, in order, after all have ended."""
     pending = list(calls)
     results: list[Any] = [None] * len(pending)
+    left = iter(enumerate(pending))
 
-    async def run(index: int, call: Coroutine[Any, Any, T]) -> None:
-        try:
-            results[index] = await call
-        except KzConsumerError as error:
-            results[index] = error
+    async def work() -> None:
+        for index, call in left:  # of all workers: each takes the next one
+            try:
+                results[index] = await call
+            except KzConsumerError as error:
+                results[index] = error
 
-    async with anyio.create_task_group() as tasks:
-        for index, call in enumerate(pending):
-            tasks.start_soon(run, index, call)
+    try:
+        async with anyio.create_task_group() as tasks:
+            for _ in pending[:AT_ONCE]:
+                tasks.start_soon(work)
+    finally:
+        for call in pending:  # one that was not begun is not left to the garbage collector, which would warn
+            call.close()
     return results
 
 
