@@ -132,15 +132,14 @@ class Member(RebalanceListener):
             self.connector.resume(self.connector.paused)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        """To be run as the last of `seeks`."""
-        me = self.seeks[-1]
+        """To be run as one of `seeks`. While the process is frozen several may be called; the last one holds."""
         self.sought.pop(partition, None)
         try:
             if self.connector is not None:
                 await self.connector.seek(partition, offset)
         except KzConsumerError:
             return
-        if partition in self.owned and self.seeks[-1] is me:
+        if partition in self.owned and self.seeks[-1] is asyncio.current_task():
             self.sought[partition] = offset
 
     async def run(self, settings: Settings) -> None:
