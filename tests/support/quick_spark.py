@@ -6,6 +6,7 @@ starts before it is there does so without it.
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import subprocess
@@ -45,7 +46,9 @@ def _begin(folder: Path) -> subprocess.Popen[bytes]:
     """A process of its own, which outlives a short run of tests. Of several in one folder the first one makes it."""
     nothing = subprocess.DEVNULL
     command = [sys.executable, "-m", "tests.support.quick_spark", str(folder)]
-    return subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
+    process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
+    atexit.register(process.poll)  # nobody waits for it
+    return process
 
 
 def _environment(archive: tuple[str, ...]) -> dict[str, str]:

@@ -96,7 +96,7 @@ def test_full_by_bytes_in_the_log_of_what_is_not_fetched() -> None:
     assert not collecting.full
     collecting.add(Chunk(claim, 9, 11, Unfetched(9, 11, 50e6)), now=0)
     assert collecting.full
-    (part,) = collecting.cut(now=0).ranges
+    (part,) = collecting.cut(now=0).batch.ranges
     assert (part.records, part.weight) == (11, 50e6)
     collecting.add(Chunk(claim, 11, 2_000_010, Unfetched(11, 2_000_010)), now=0)
     assert not collecting.full

@@ -70,7 +70,7 @@ def test_up_status_down(sandbox: Commands) -> None:
     down = sandbox("down")
     assert (down.returncode, down.stdout) == (0, "the sandbox is stopped\n")
     assert not any(map(exists, servers_of(status)))
-    wait_gone([status["pid"]], 2.0)  # releasing its place is one of its last steps
+    wait_gone([status["pid"]], 20.0)  # releasing its place is one of its last steps
     assert not Path(status["folder"]).exists()
     assert not sandbox.state.exists()
     assert sandbox("status").stdout == "no sandbox is running\n"
@@ -169,7 +169,7 @@ def test_servers_die_with_a_killed_supervisor(sandbox: Commands) -> None:
     # The control: the servers do not end for another reason, nor because the command `up` ends.
     assert not wait_until(lambda: not all(map(exists, servers)), 1.0)
     os.kill(status["pid"], signal.SIGKILL)
-    wait_gone(servers, 2.0)
+    wait_gone(servers, 20.0)
 
     stale = sandbox("status")
     assert stale.returncode == 3
@@ -179,7 +179,7 @@ def test_servers_die_with_a_killed_supervisor(sandbox: Commands) -> None:
     assert again["pid"] != status["pid"]
     assert not Path(status["folder"]).exists()
     os.kill(again["pid"], signal.SIGKILL)
-    wait_gone([again["pid"]], 2.0)
+    wait_gone([again["pid"]], 20.0)
     assert "removed the files of a killed one" in sandbox("down").stdout
     assert not Path(again["folder"]).exists()
 
@@ -189,7 +189,7 @@ def test_down_ends_a_supervisor_that_does_not_listen(sandbox: Commands) -> None:
     os.kill(status["pid"], signal.SIGSTOP)
     done = sandbox("down")
     assert done.returncode == 0
-    wait_gone([status["pid"], *servers_of(status)], 2.0)
+    wait_gone([status["pid"], *servers_of(status)], 20.0)
     assert not Path(status["folder"]).exists()
 
 
