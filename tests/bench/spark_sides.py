@@ -84,7 +84,8 @@ class Ours:
 
     def batch_records(self, round: Round) -> int:
         """How many records a batch of the round had, on average."""
-        ranges = sum(round.first < _until(entry) <= round.until for entry in self._ledger())
+        # The last one may end behind the round, with the record that ends its transaction.
+        ranges = sum(_first(entry) < round.until and round.first < _until(entry) for entry in self._ledger())
         return round.records * round.partitions // ranges
 
     def _has(self, round: Round) -> bool:
@@ -268,6 +269,10 @@ def _process(arguments: list[str], **pipes: object) -> Iterator[subprocess.Popen
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _first(file: Path) -> int:
+    return int(file.stem.split("+")[3])
 
 
 def _until(file: Path) -> int:
