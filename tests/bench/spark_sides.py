@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -82,12 +82,6 @@ class Ours:
             file.unlink()
         return table
 
-    def batch_records(self, round: Round) -> int:
-        """How many records a batch of the round had, on average."""
-        # The last one may end behind the round, with the record that ends its transaction.
-        ranges = sum(_first(entry) < round.until and round.first < _until(entry) for entry in self._ledger())
-        return round.records * round.partitions // ranges
-
     def _has(self, round: Round) -> bool:
         untils = dict.fromkeys(range(round.partitions), 0)
         for entry in self._ledger():
@@ -107,18 +101,15 @@ class Source:
         self._out = out
         self._log = log
         self._checkpoint = Path(f"{out}.checkpoint")
-        self._batches = 0
         self.pids = (process.pid,)
 
     def read(self, round: Round) -> None:
         """Written means that the batch is in the checkpoint's log of commits."""
         deadline = time.monotonic() + _LIMIT
-        before = self._last()
         while not self._has(round):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise TimeoutError(f"the query has not written {round}:\n{self._log.read_text()[-3000:]}")
             time.sleep(_LOOK)
-        self._batches = self._last() - before
 
     def take(self, round: Round) -> pa.Table:
         files = list(self._out.glob("*.parquet"))
@@ -126,10 +117,6 @@ class Source:
         for file in files:
             file.unlink()
         return table
-
-    def batch_records(self, round: Round) -> int:
-        """How many records a batch of the last round had, on average."""
-        return round.records // self._batches
 
     def _last(self) -> int:
         """The number of the last batch, or -1."""
@@ -145,31 +132,19 @@ class Source:
 
 
 class Theirs:
-    """A Spark session that runs one query for each round, in one batch or in batches of a size."""
+    """A Spark session that runs one query for each round, in one batch."""
 
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        bootstrap: str,
-        folder: Path,
-        batch_records: Callable[[Round], int] | None = None,
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], bootstrap: str, folder: Path) -> None:
         self._process = process
         self._bootstrap = bootstrap
         self._folder = folder
-        self._batch_records = batch_records
         self.pids = (process.pid,)
-
-    def in_batches(self, batch_records: Callable[[Round], int]) -> Theirs:
-        """The same session; its queries have batches of so many records."""
-        return Theirs(self._process, self._bootstrap, self._folder / "batches", batch_records)
 
     def read(self, round: Round) -> None:
         offsets = {str(partition): round.first for partition in range(round.partitions)}
         path, checkpoint = self._path(round), f"{self._path(round)}.checkpoint"
         assert self._process.stdin is not None
-        most = self._batch_records(round) if self._batch_records else None
-        command = Read(self._bootstrap, round.topic, offsets, str(path), checkpoint, most)
+        command = Read(self._bootstrap, round.topic, offsets, str(path), checkpoint)
         self._process.stdin.write(msgspec.json.encode(command) + b"\n")
         self._process.stdin.flush()
         self.wait()
@@ -269,10 +244,6 @@ def _process(arguments: list[str], **pipes: object) -> Iterator[subprocess.Popen
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _first(file: Path) -> int:
-    return int(file.stem.split("+")[3])
 
 
 def _until(file: Path) -> int:

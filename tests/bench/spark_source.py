@@ -23,15 +23,13 @@ JARS = "spark-kafka-source"
 
 
 class Read(msgspec.Struct, frozen=True):
-    """Everything committed to a topic from these offsets on, into the directory `path`."""
+    """Everything committed to a topic from these offsets on, in one batch, into the directory `path`."""
 
     bootstrap: str
     topic: str
     offsets: dict[str, int]
     path: str
     checkpoint: str
-    batch_records: int | None
-    """None: all in one batch."""
 
 
 def main() -> None:
@@ -46,17 +44,13 @@ def main() -> None:
 
 
 def _run(session: SparkSession, read: Read) -> None:
-    stream = (
+    query = (
         session.readStream.format("kafka")
         .option("kafka.bootstrap.servers", read.bootstrap)
         .option("kafka.isolation.level", "read_committed")
         .option("subscribe", read.topic)
         .option("startingOffsets", msgspec.json.encode({read.topic: read.offsets}).decode())
-    )
-    if read.batch_records is not None:
-        stream = stream.option("maxOffsetsPerTrigger", read.batch_records)
-    query = (
-        stream.load()
+        .load()
         .writeStream.format("parquet")
         .option("checkpointLocation", read.checkpoint)
         .trigger(availableNow=True)
