@@ -360,8 +360,13 @@ class Promises:
         self._stored[partition] = offset
         claim, holder = self._claims.get(partition, (0, OPERATOR))
         process = self.network.processes.get(session)
-        if session not in (OPERATOR, holder) and self.world.now > self._restored_until:
-            self.violated(f"{process} stored {partition} = {offset} without owning it")
+        stale = session not in (OPERATOR, holder)
+        if stale:
+            # After a restoration the fence of a claim that the copy lacks may hold, by the versions of another claim:
+            # that one is lost then, and begins again at what was stored here.
+            self._unclean.add(claim)
+            if self.world.now > self._restored_until:
+                self.violated(f"{process} stored {partition} = {offset} without owning it")
         if session == OPERATOR or self._outdated(partition, claim):
             self._meddled.add(partition)
             self._skipped(partition, offset)
@@ -376,7 +381,7 @@ class Promises:
                 del self._handed[partition][each]
         if offset in self._sought.get(partition, ()) or (offset >= before and partition in self._overtaken):
             self._skipped(partition, offset)
-        elif meddled:
+        elif meddled or (stale and offset < before):
             pass
         elif offset < before:
             self.violated(f"{process} moved {partition} back from {before} to {offset}")
