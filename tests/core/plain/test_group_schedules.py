@@ -448,3 +448,44 @@ def test_a_group_is_not_at_rest_before_its_members_know_that_zookeeper_has_lost_
     steps.lose_transactions(ago=2.0, wait=0.0)
     steps.nothing_wrong()
     steps.teardown()
+
+
+def test_one_commit_of_a_former_owner_may_be_accepted_while_versions_begin_again() -> None:
+    """It has slept through two restorations, and finds the versions of its claim, which are those of another one."""
+    steps = ZooKeeperRestoredMachine()
+    scene = Scene(assignor="range", ownership="keep", reset="smallest", lag=(0.0, 0.4), looks="1h")
+    steps.begin(57618, 3, scene, True)
+    steps.freeze(lasts=12.0, wait=0.0, which=7)
+    steps.change_pace(pace=0.0, which=3)
+    steps.restore_zookeeper(ago=60.0, elected=True, wait=4.0)
+    steps.change_line(slow=False, which=6)
+    steps.seek(part=3, partition=0, wait=4.0, which=4)
+    steps.change_pace(pace=7.0, which=9)
+    steps.lose_transactions(ago=5.0, wait=0.2)
+    steps.join(listed=False, pace=0.05, streams=3, taking="messages", wait=1.5)
+    steps.wait(10.0)
+    steps.nothing_wrong()
+    steps.teardown()
+
+
+def test_of_several_seeks_that_are_called_while_a_process_sleeps_the_last_one_holds() -> None:
+    """Though the first one ends last: its commit has to be repeated."""
+    steps = ZooKeeperRestoredMachine()
+    scene = Scene(assignor="range", ownership="keep", reset="largest", lag=(0.0005, 0.01), looks="1h")
+    steps.begin(351, 2, scene, False)
+    steps.wait(3.0)
+    steps.resume(wait=0.05, which=4)
+    steps.cut(arrives=False, wait=0.0, which=2)
+    steps.pause(partition=6, wait=0.2, which=0)
+    steps.freeze(lasts=6.0, wait=0.6, which=10)
+    steps.cut(arrives=True, wait=4.0, which=9)
+    steps.seek(part=1, partition=2, wait=0.6, which=0)
+    steps.kill_and_start_again(wait=0.0, which=1)
+    steps.restore_zookeeper(ago=3.0, elected=False, wait=0.0)
+    steps.resume(wait=0.01, which=7)
+    steps.seek(part=0, partition=11, wait=4.0, which=3)
+    steps.lose_transactions(ago=0.3, wait=7.0)
+    steps.change_pace(pace=0.0, which=1)
+    steps.resume(wait=0.6, which=10)
+    steps.nothing_wrong()
+    steps.teardown()
