@@ -120,8 +120,8 @@ class TopicIdentities:
     async def _record(self, topic: str, topic_id: str, before: Node | None) -> None:
         """Write the id, unless another member has written meanwhile."""
         # Several members may see a new topic at once, and all have to call it by one incarnation, that of the node's
-        # change. So the node is written at the version that was read, or created, by one of them. Whoever comes second,
-        # or does not know whether it came first, reads it again (`incarnation`) and finds its id there.
+        # change. So the node is written at the version that was read, or created, by one of them. A member that
+        # comes second, or does not know whether it came first, reads it again (`incarnation`) and finds its id there.
         path = self._group.topic(topic)
         try:
             if before is not None:

@@ -2,8 +2,8 @@
 
 Runs a ZooKeeper, a broker and both sides. A round is one transaction of records, which both read with isolation
 read_committed: so all of it becomes readable at one moment, for which our daemon, in its group and with a warm JVM like
-Spark's session, has been waiting. Spark's own source reads a round in one batch, as it does unless it is told
-otherwise, and which costs it least. Measured is from that moment until all is written: wall clock, and the
+Spark's session, has been waiting. Spark's own source reads a round in one batch: that is its default, and
+costs it least. Measured is from that moment until all is written: wall clock, and the
 processor time of the whole tree of processes. Then both sides' records are compared, one by one. The sides take turns,
 and rounds before the first that counts warm the JVMs. The sink `parquet`, which needs no Spark, follows in rounds of
 its own.

@@ -350,7 +350,7 @@ def test_a_set_asks_for_its_present_states_and_keeps_nothing_of_others(steps: li
         partitions.remove(state)
     woken.clear()
     for queue in queues:
-        queue.hold(progress(0), None)  # whoever listens is notified
+        queue.hold(progress(0), None)  # listeners are notified
     assert not woken
 
 

@@ -35,7 +35,7 @@ def test_library_and_daemon_reach_the_whole_core() -> None:
 
 
 def test_names_of_modules_and_classes_are_unique() -> None:
-    """In all distributions: whoever searches for one finds one thing."""
+    """In all distributions: a search for a name finds one thing."""
     places = defaultdict[str, set[Path]](set)
     for file in (*ROOT.glob("kzconsumer/**/*.py"), *ROOT.glob("plugins/*/kzconsumer_*/**/*.py")):
         if not file.stem.startswith("__"):

@@ -251,7 +251,7 @@ class Promises:
         waits_to_leave = member.explicit and member.left_at is not None
         waited = min(REVOKE_DEADLINE, STOP_DEADLINE / 3) if waits_to_leave else REVOKE_DEADLINE
         began = self.world.now - waited
-        # What was acknowledged behind them comes again, also if retention takes the late ones themselves.
+        # What was acknowledged behind the late records comes again, even if retention has removed those.
         self._held_back.update(handed.claim for handed in member.in_hand if handed.at <= began)
         if self.world.now > member.troubled and all(handed.at > began for handed in member.in_hand):
             self.violated(f"{member.name} waited {waited:.1f} s for work that had ended before")
