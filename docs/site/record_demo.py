@@ -14,7 +14,7 @@ import anyio
 import msgspec
 
 from kzconsumer.clock import now
-from kzconsumer.own_directory import own_directory
+from kzconsumer.own_files import own_directory
 from kzconsumer_sandbox.demo.board import Board, MemberState
 from kzconsumer_sandbox.demo.scenario import TAKEOVER_GOAL, Scenario
 from kzconsumer_sandbox.demo.screen import PlainScreen, judge

@@ -29,8 +29,8 @@ from kzconsumer.clock import now
 from kzconsumer.connecting import NO_ANSWER, Attempts, connect, server_name
 from kzconsumer.errors import ConnectionLostError, ProtocolError, SecurityError
 from kzconsumer.model import Broker
-from kzconsumer.security import tls_failures
 from kzconsumer.security.sasl import Sasl
+from kzconsumer.security.tls import BROKER, explain
 from kzconsumer.security.tokens import next_token
 from kzconsumer.settings.layers import reason_of
 
@@ -170,12 +170,12 @@ class BrokerConnection:
         try:
             await connect(lambda: transport, broker.host, broker.port, tls=security.tls, attempts=attempts)
         except ssl.SSLError as error:
-            why = tls_failures.explain(error, tls_failures.BROKER, certificate_given=security.certificate_given)
+            why = explain(error, BROKER, certificate_given=security.certificate_given)
             raise SecurityError(f"{broker}: {why}") from error
         except (OSError, ValueError, OverflowError) as error:  # the last two: no possible host name or port
             hung_up = security.tls is not None and isinstance(error, _HANG_UPS)
             why = "connection refused" if isinstance(error, ConnectionRefusedError) else reason_of(error)
-            raise ConnectionLostError(f"{broker}: {tls_failures.BROKER.hung_up if hung_up else why}") from error
+            raise ConnectionLostError(f"{broker}: {BROKER.hung_up if hung_up else why}") from error
         return cls(transport)
 
     @classmethod

@@ -21,9 +21,8 @@ from kzconsumer.brokers.protocol.primitives import (
 from kzconsumer.brokers.protocol.versions import SPOKEN, is_flexible
 from kzconsumer.errors import ConfigError, ConnectionLostError, ProtocolError, SecurityError
 from kzconsumer.model import Broker
-from kzconsumer.security import tls_failures
 from kzconsumer.security.sasl import Sasl, with_password
-from kzconsumer.security.tls import tls_context
+from kzconsumer.security.tls import BROKER, explain, tls_context
 from kzconsumer.security.tokens import kerberos, oauth_bearer
 from kzconsumer.settings.layers import read_secret
 from kzconsumer.settings.sections import BrokersSettings, SaslSettings, TlsSettings
@@ -202,7 +201,7 @@ class BrokerTransport(asyncio.BufferedProtocol):
             return
         if isinstance(exc, ssl.SSLError):
             self._lost = SecurityError
-            self.end(tls_failures.explain(exc, tls_failures.BROKER, certificate_given=self._security.certificate_given))
+            self.end(explain(exc, BROKER, certificate_given=self._security.certificate_given))
             return
         self.ended_by_peer = True
         reason = str(exc) if exc else "closed by the broker"

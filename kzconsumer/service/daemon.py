@@ -30,7 +30,7 @@ from kzconsumer.lag.totals import Total
 from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.logs.setup import configure, finish
 from kzconsumer.model import TopicPartition
-from kzconsumer.process_lock import ProcessLock, content
+from kzconsumer.own_files import ProcessLock, content
 from kzconsumer.registry.cluster import cluster_identity
 from kzconsumer.registry.group_records import GroupRun
 from kzconsumer.runs import is_over

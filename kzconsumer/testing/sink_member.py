@@ -27,7 +27,6 @@ from kzconsumer.errors import raised, sole_cause
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.capabilities import Capabilities, capabilities
 from kzconsumer.sinks.interface import Batch, RangeData, Sink, Steps
-from kzconsumer.testing.processes import LIMIT, LOOK, send_signal, started_by, state, wait_gone
 
 _LEAVE = 20.0
 _LAST_LINES = 30  # of a member's standard error, in the message about its end
@@ -314,3 +313,57 @@ class _Fate:
 def _module_of(called: object) -> str:
     module: str | None = getattr(called, "__module__", None)
     return module or type(getattr(called, "__self__", None)).__module__
+
+
+# Processes of this machine, read from /proc: state, descendants, end.
+
+LIMIT = 400.0
+"""Seconds that no single step exceeds: starting Spark on a busy machine is the slowest."""
+LOOK = 0.01
+"""Seconds between two looks."""
+
+
+def state(pid: int | None) -> str:
+    """The letter of proc(5), such as T for stopped; empty when there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def started_by(pid: int | None) -> list[int]:
+    """All running descendants of a process."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                status, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            except (OSError, ValueError):
+                continue
+            if status not in "ZX":
+                parents[int(entry.name)] = int(parent)
+    found: list[int] = []
+    wanted = {pid or 0}
+    while wanted:
+        wanted = {child for child, parent in parents.items() if parent in wanted}
+        found += wanted
+    return found
+
+
+def wait_gone(pids: Collection[int]) -> None:
+    """Wait until these processes are gone, after SIGCONT to stopped ones. Raises TimeoutError after LIMIT."""
+    deadline = time.monotonic() + LIMIT
+    for pid in pids:
+        send_signal(pid, SIGCONT)
+    while any(state(pid) not in ("", "Z", "X") for pid in pids):
+        if time.monotonic() > deadline:
+            raise TimeoutError("processes that a killed member had started still run")
+        time.sleep(LOOK)
+
+
+def send_signal(pid: int | None, number: int) -> None:
+    try:
+        if pid is not None:
+            os.kill(pid, number)
+    except ProcessLookupError:
+        pass

@@ -16,7 +16,7 @@ from kzconsumer.connecting import Attempts, connect, server_name
 from kzconsumer.errors import ConnectionLostError, KzConsumerError, ProtocolError, SecurityError, ZooKeeperError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.security.sasl import Sasl
-from kzconsumer.security.tls_failures import ZOOKEEPER, explain
+from kzconsumer.security.tls import ZOOKEEPER, explain
 from kzconsumer.security.tokens import next_token
 from kzconsumer.settings.layers import reason_of
 from kzconsumer.zookeeper import wire

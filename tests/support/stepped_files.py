@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kzconsumer import process_lock
+from kzconsumer import own_files
 
 _CALLS = ("link", "unlink", "rename", "replace", "mkdir", "rmdir", "open", "scandir", "listdir", "stat")
 
@@ -69,7 +69,7 @@ class Actor:
             for descriptor in self._locks:
                 with suppress(OSError):
                     status = os.fstat(descriptor)
-                    process_lock._held.pop((status.st_dev, status.st_ino), None)
+                    own_files._held.pop((status.st_dev, status.st_ino), None)
                     os.close(descriptor)
         except BaseException as error:
             self.error = error
@@ -116,7 +116,7 @@ def stepped_files() -> Iterator[Stepped]:
     def waiting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def wait_and_call(*arguments: Any, **named: Any) -> Any:
             # A lock is taken in one step: others would wait for what guards the locks of this process.
-            if (actor := stepped.here()) is None or process_lock._guard.locked():
+            if (actor := stepped.here()) is None or own_files._guard.locked():
                 found = call(*arguments, **named)
                 if actor is not None and name == "open" and isinstance(found, int):
                     actor.opened(arguments[0], found)

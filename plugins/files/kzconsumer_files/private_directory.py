@@ -16,8 +16,7 @@ from pathlib import Path
 
 from kzconsumer.durable_files import make_directory
 from kzconsumer.logs.logger import get_logger
-from kzconsumer.own_directory import make_own_directory
-from kzconsumer.process_lock import ProcessLock
+from kzconsumer.own_files import ProcessLock, make_own_directory
 
 _log = get_logger("kzconsumer.files")
 

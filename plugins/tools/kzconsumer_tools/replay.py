@@ -18,8 +18,7 @@ from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, NotDoneError, SinkError
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import OffsetRange, TopicPartition, count_offsets
-from kzconsumer.own_directory import own_directory
-from kzconsumer.process_lock import ProcessLock
+from kzconsumer.own_files import ProcessLock, own_directory
 from kzconsumer.records.forms import ColumnRecords, Unfetched
 from kzconsumer.registry.claim_record import spans_of
 from kzconsumer.settings.sections import BatchSettings

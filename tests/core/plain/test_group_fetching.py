@@ -9,7 +9,7 @@ import pytest
 from kzconsumer.fetcher.fetch_set import FetchSet
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.model import TopicPartition
-from kzconsumer.streams.turns import Turns
+from kzconsumer.streams.chunk_queue import Turns
 from tests.support.simulated.broker_machine import TIGHT
 from tests.support.simulated.fetch_sessions import SLOTS
 from tests.support.simulated.group import SimulatedGroup, joined, simulated_group

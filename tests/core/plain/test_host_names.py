@@ -7,8 +7,7 @@ import ssl
 import pytest
 import trustme
 
-from kzconsumer.security.tls import tls_context
-from kzconsumer.security.tls_failures import BROKER, ZOOKEEPER, Peer, explain
+from kzconsumer.security.tls import BROKER, ZOOKEEPER, Peer, explain, tls_context
 from kzconsumer.settings.sections import TlsSettings
 
 AUTHORITY = trustme.CA()

@@ -18,7 +18,7 @@ FOR_OTHERS = {
     "kzconsumer.brokers.protocol.cluster_state",
     "kzconsumer.fetcher.range_account",
     "kzconsumer.fetcher.range_reader",
-    "kzconsumer.own_directory",
+    "kzconsumer.own_files",
 }
 
 

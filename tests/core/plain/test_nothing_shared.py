@@ -27,8 +27,7 @@ CALLS = {
 OF_OURS = {"signature.bind", "queue.listen", "start_server"}
 """Functions that have such a name and are others."""
 KNOWN = {
-    "kzconsumer/process_lock.py": {"lockf"},
-    "kzconsumer/own_directory.py": {"gettempdir"},
+    "kzconsumer/own_files.py": {"gettempdir", "lockf"},
     "kzconsumer/connecting.py": {"listen"},
     # At the address that the operator names; `connecting` listens.
     "kzconsumer/status/web_server.py": {"bind", "listen"},

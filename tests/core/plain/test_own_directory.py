@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.own_directory import make_own_directory
+from kzconsumer.own_files import make_own_directory
 
 OTHER = 65500
 ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root makes directories of others")

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.process_lock import ProcessLock, content
+from kzconsumer.own_files import ProcessLock, content
 
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from kzconsumer.process_lock import ProcessLock
+from kzconsumer.own_files import ProcessLock
 lock = ProcessLock.take(Path(sys.argv[1]))
 assert lock is not None
 os.write(lock.descriptor, b"%d" % os.getpid())
@@ -55,7 +55,7 @@ def test_it_excludes_others_of_the_same_process(tmp_path: Path) -> None:
     other = [
         sys.executable,
         "-c",
-        "import sys; from pathlib import Path; from kzconsumer.process_lock import ProcessLock;",
+        "import sys; from pathlib import Path; from kzconsumer.own_files import ProcessLock;",
     ]
     other[-1] += "sys.exit(ProcessLock.take(Path(sys.argv[1])) is not None)"
     assert subprocess.run([*other, path], check=False).returncode == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kzconsumer.streams.turns import Turns
+from kzconsumer.streams.chunk_queue import Turns
 
 SIZES = st.integers(1, 100)
 MOST = 100

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from kzconsumer.clock import now
 from kzconsumer.errors import sole_cause
-from kzconsumer.own_directory import own_directory
+from kzconsumer.own_files import own_directory
 from kzconsumer.zookeeper.operations import ConnectString
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.demo.board import Board, Counted, DemoGroup, MemberRow, MemberState, count, partition_rows

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from kzconsumer.process_lock import ProcessLock
+from kzconsumer.own_files import ProcessLock
 from kzconsumer_sandbox.sandbox_errors import SandboxError
 
 FOLDER_PREFIX = "kzconsumer-sandbox-"

@@ -20,7 +20,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from kzconsumer.own_directory import own_directory
+from kzconsumer.own_files import own_directory
 from kzconsumer_sandbox.sandbox_errors import SandboxError
 from kzconsumer_sandbox.servers.configuration import Ports
 from kzconsumer_sandbox.servers.jars import find_java

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from kzconsumer.errors import ConfigError, PluginError
-from kzconsumer.own_directory import own_directory
+from kzconsumer.own_files import own_directory
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_spark.daemon.sink_options import WHERE, SparkOptions, local_path
 from kzconsumer_spark.pipe.spark_settings import is_cluster

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from kzconsumer.logs.logger import get_logger
-from kzconsumer.own_directory import own_directory
+from kzconsumer.own_files import own_directory
 
 _KEY: Final = "socket"
 _SECONDS: Final = 5.0

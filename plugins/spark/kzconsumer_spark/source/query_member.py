@@ -24,8 +24,7 @@ from kzconsumer.consumer import subscribe
 from kzconsumer.errors import ConfigError, sole_cause
 from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.model import RangeIdentity, Wants
-from kzconsumer.own_directory import own_directory
-from kzconsumer.process_lock import ProcessLock
+from kzconsumer.own_files import ProcessLock, own_directory
 from kzconsumer.sessions import Sessions
 from kzconsumer.settings.sections import SubscriptionSettings
 from kzconsumer.settings.settings import Settings

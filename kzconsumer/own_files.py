@@ -1,8 +1,6 @@
-"""Locks on files that belong to one process: no child that it forks holds them, and they end with it.
+"""What belongs to this user or to this process alone: directories below shared ones, and locks on files.
 
-`flock` locks an open file, which forked children share: a lock outlives a killed daemon by the workers of its sink. So
-these are POSIX record locks, which have two traps. They exclude nobody within a process, and closing any descriptor of
-the file releases them; so the files that this process has locked are known here, and are not opened again.
+No other user can replace or change such a directory, also below the system's temporary one.
 """
 
 from __future__ import annotations
@@ -10,10 +8,54 @@ from __future__ import annotations
 import fcntl
 import math
 import os
+import stat
+import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Final, Self
+
+
+def own_directory(program: str, below: str | None = None) -> Path:
+    """Make `kzconsumer-<program>-<uid>` in a directory, by default the system's temporary one, and return it.
+
+    Raises as `make_own_directory`.
+    """
+    path = Path(below or tempfile.gettempdir()).absolute() / f"kzconsumer-{program}-{os.getuid()}"
+    make_own_directory(path)
+    return path
+
+
+def make_own_directory(path: Path) -> None:
+    """Make a directory that is accessible to this user only, with its parents.
+
+    Raises PermissionError if it, or a directory above it up to the root, belongs to another user than root, or may be
+    changed by everybody without being sticky: who can rename a directory can put another one in its place.
+    """
+    path = path.absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise PermissionError(f"{path} is not a directory of this user: {_WAY_OUT}")
+    for above in path.resolve().parents:
+        status = above.stat()
+        if status.st_uid not in (0, os.getuid()):
+            raise PermissionError(f"{above}, above {path}, belongs to user {status.st_uid}: {_WAY_OUT}")
+        if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+            raise PermissionError(f"{above}, above {path}, may be changed by every user: {_WAY_OUT}")
+    path.chmod(0o700)
+
+
+_WAY_OUT = "remove it, or set TMPDIR, or the option that names it, to another directory"
+
+
+# Locks on files that belong to one process: no child that it forks holds them, and they end with it.
+#
+# `flock` locks an open file, which forked children share: a lock outlives a killed daemon by the workers of its sink.
+# So these are POSIX record locks, which have two traps. They exclude nobody within a process, and closing any
+# descriptor of the file releases them; so the files that this process has locked are known here, and are not opened
+# again.
 
 _File = tuple[int, int]
 """Device and inode."""
