@@ -13,7 +13,7 @@ from kzconsumer.model import Broker
 from kzconsumer.settings.settings import Settings
 from kzconsumer_files.names import TargetOwner
 from kzconsumer_spark.daemon.marked_destination import destination_for
-from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
+from kzconsumer_spark.executors.planned_topics import KafkaRegistry
 from kzconsumer_spark.pipe.messages import Kafka, ToFiles
 from kzconsumer_spark.ranges.batch import SparkBatch, WorkerLease
 from kzconsumer_spark.worker.query import RangeQuery, warm_up

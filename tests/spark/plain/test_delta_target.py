@@ -33,8 +33,8 @@ from kzconsumer_files.publication import SetAside
 from kzconsumer_files.target import Target
 from kzconsumer_spark.destinations.delta_log import statistics
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
+from kzconsumer_spark.destinations.table_history import Overtaken
 from kzconsumer_spark.pipe.messages import ToDelta
-from kzconsumer_spark.ranges.history import Overtaken
 from tests.support.copied import copied
 from tests.support.delta import OWNER, Writer, claimed, require_refused, spark_columns
 from tests.support.duckdb_reader import delta_by_duckdb
@@ -238,7 +238,9 @@ def test_a_range_of_a_long_topic_that_an_earlier_version_has_set_aside(
     part = range_data("t" * 220, 0, 0, 10)
     assert writer.publish(writer.stage(range_data("t", 1, 0, 3))) == 1
     with monkeypatch.context() as before:
-        before.setattr("kzconsumer_spark.ranges.history.range_names", lambda part: range_names(part)[place:][:1])
+        before.setattr(
+            "kzconsumer_spark.destinations.table_history.range_names", lambda part: range_names(part)[place:][:1]
+        )
         assert claimed(out).set_aside(part.identity, 10)
     assert writer.target.has([part.identity]) == []
     with pytest.raises(SetAside):

@@ -32,20 +32,20 @@ from kzconsumer.records.forms import NO_RECORDS, Unfetched
 from kzconsumer.rejected import producer_security
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.settings.settings import Settings
-from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import BrokersOutageError, fetched
-from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
-from kzconsumer_spark.executors.published_batches import (
+from kzconsumer_spark.executors.planned_topics import KafkaRegistry
+from kzconsumer_spark.executors.range_source import RangeStreamReader
+from kzconsumer_spark.executors.task_parts import (
     FEWEST_OFFSETS,
+    BrokerAccess,
     PublishedBatch,
     PublishedBatches,
     RangePart,
     split,
     task_ranges,
 )
-from kzconsumer_spark.executors.range_source import RangeStreamReader
 from kzconsumer_spark.pipe.messages import BatchRange, Kafka
-from kzconsumer_spark.worker.range_stream import RangeStream
+from kzconsumer_spark.worker.query import RangeStream
 from tests.support.batch_ranges import batch_range
 from tests.support.range_data import range_data
 

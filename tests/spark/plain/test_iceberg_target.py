@@ -31,8 +31,8 @@ from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_spark.daemon.marked_destination import destination_for, mark
 from kzconsumer_spark.destinations.iceberg_log import IcebergLog, local, redacted_line
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
+from kzconsumer_spark.destinations.table_history import Overtaken
 from kzconsumer_spark.pipe.messages import ToIceberg
-from kzconsumer_spark.ranges.history import Overtaken
 from tests.support.batch_ranges import batch_range
 from tests.support.copied import copied
 from tests.support.delta import OWNER, Writer, require_refused
@@ -184,7 +184,9 @@ def test_a_range_of_a_long_topic_that_an_earlier_version_has_set_aside(
     """Its name has the whole topic, or a short one."""
     part = range_data("t" * 220, 0, 0, 10)
     with monkeypatch.context() as before:
-        before.setattr("kzconsumer_spark.ranges.history.range_names", lambda part: range_names(part)[place:][:1])
+        before.setattr(
+            "kzconsumer_spark.destinations.table_history.range_names", lambda part: range_names(part)[place:][:1]
+        )
         assert claimed(tmp_path).set_aside(part.identity, 10)
     assert writer.target.has([part.identity]) == []
     with pytest.raises(SetAside):

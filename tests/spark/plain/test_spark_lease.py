@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame
 from kzconsumer import clock
 from kzconsumer.model import TopicPartition
 from kzconsumer.records.contents import Contents
-from kzconsumer_spark.executors.accounts import NotWholeError
-from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
+from kzconsumer_spark.executors.fetching import NotWholeError
+from kzconsumer_spark.executors.planned_topics import KafkaRegistry
 from kzconsumer_spark.ranges.batch import LeaseLost, SparkBatch, WorkerLease
-from kzconsumer_spark.worker.range_stream import TopicsLease
+from kzconsumer_spark.worker.query import TopicsLease
 
 
 def test_a_lease_that_holds_does_not_wait() -> None:

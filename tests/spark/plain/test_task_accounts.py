@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.records.contents import contents_of
 from kzconsumer_files.parquet import spark_columns
-from kzconsumer_spark.executors.accounts import NotWholeError, PartAccount, PartReading, part_accounts, whole
+from kzconsumer_spark.executors.fetching import NotWholeError, PartAccount, PartReading, part_accounts, whole
 from kzconsumer_spark.ranges.batch import ACCOUNT
 from tests.support.range_data import range_data
 
@@ -136,7 +136,7 @@ class Noted(importlib.abc.MetaPathFinder):
             print("pandas is wanted", flush=True)
 
 sys.meta_path.insert(0, Noted())
-from kzconsumer_spark.executors.accounts import PartReading
+from kzconsumer_spark.executors.fetching import PartReading
 from kzconsumer_spark.ranges.batch import ACCOUNT
 from kzconsumer_spark.executors.fetching import spark_columns, without_time
 sent = Record(b"k", None, ((b"h", b"1"),)), Record(None, b"v"), Record(None, b"v", (), 10**18)

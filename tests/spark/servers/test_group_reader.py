@@ -24,7 +24,7 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark import GroupSource
-from kzconsumer_spark.executors.published_batches import RangeParts
+from kzconsumer_spark.executors.task_parts import RangeParts
 from kzconsumer_spark.source import query_member
 from kzconsumer_spark.source.group_source import GroupStreamReader
 from kzconsumer_spark.source.query_member import HandOver
@@ -60,7 +60,7 @@ async def test_offsets_are_committed_when_spark_asks_for_the_next_batch_and_not_
         sessions.append(zookeeper)
         return short_session(zookeeper)
 
-    monkeypatch.setattr("kzconsumer_spark.executors.kafka_registry.short_session", counted)
+    monkeypatch.setattr("kzconsumer_spark.executors.planned_topics.short_session", counted)
     await create_topic(cluster.connect, unique, 1)
     sent = [Sent(0, None, b"%d" % n) for n in range(10)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)

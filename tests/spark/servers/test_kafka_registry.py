@@ -26,12 +26,12 @@ from kzconsumer_files.writer import TargetWriter, WriteResult
 from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.readiness import create_topic_in_kraft
-from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import fetched
-from kzconsumer_spark.executors.kafka_registry import KafkaRegistry, TopicRecreatedError
+from kzconsumer_spark.executors.planned_topics import KafkaRegistry, TopicRecreatedError
+from kzconsumer_spark.executors.task_parts import BrokerAccess
 from kzconsumer_spark.pipe.messages import BatchRange, Kafka
 from kzconsumer_spark.ranges.batch import LeaseLost, SparkBatch, WorkerLease
-from kzconsumer_spark.worker.range_stream import TopicsLease
+from kzconsumer_spark.worker.query import TopicsLease
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session, until
 
@@ -154,7 +154,7 @@ async def test_brokers_that_say_nothing(
         brokers = {"bootstrap": [f"127.0.0.1:{silent.getsockname()[1]}"]}
         settings = {"zookeeper": {"connect": connect}, "group": {"id": "g"}, "brokers": brokers}
         monkeypatch.setattr("kzconsumer.registry.cluster.LIMIT", 3.0)
-        monkeypatch.setattr("kzconsumer_spark.executors.kafka_registry._BROKER_TIMEOUT", 0.5)
+        monkeypatch.setattr("kzconsumer_spark.executors.planned_topics._BROKER_TIMEOUT", 0.5)
         with pytest.raises(BrokersUnreachableError):
             await asyncio.to_thread(KafkaRegistry(Kafka.of(Settings.from_dict(settings))).reachable)
 

@@ -23,7 +23,7 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import add_partitions, create_topic, create_topic_in_kraft
 from kzconsumer_spark.executors.fetching import BrokersOutageError
-from kzconsumer_spark.executors.published_batches import RangeParts
+from kzconsumer_spark.executors.task_parts import RangeParts
 from kzconsumer_spark.source.group_source import GroupStreamReader
 from tests.core.servers.test_replay import retained_from
 from tests.spark.servers.test_group_reader import ROWS, made

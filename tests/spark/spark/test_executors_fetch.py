@@ -28,13 +28,12 @@ from kzconsumer_files.writer import WriteResult
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark.daemon.marked_destination import destination_for
-from kzconsumer_spark.executors.accounts import NotWholeError
-from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
-from kzconsumer_spark.executors.published_batches import FEWEST_OFFSETS
+from kzconsumer_spark.executors.fetching import NotWholeError
+from kzconsumer_spark.executors.planned_topics import KafkaRegistry
+from kzconsumer_spark.executors.task_parts import FEWEST_OFFSETS
 from kzconsumer_spark.pipe.messages import Done, Failed, Kafka, RunBatch, ToFiles
 from kzconsumer_spark.ranges.batch import SparkBatch, WorkerLease
-from kzconsumer_spark.worker.query import RangeQuery
-from kzconsumer_spark.worker.range_stream import RangeStream, TopicsLease
+from kzconsumer_spark.worker.query import RangeQuery, RangeStream, TopicsLease
 from kzconsumer_spark.worker.range_writers import FilesDestination
 from kzconsumer_spark.worker.spark_session import Tracebacks
 from tests.support.batch_ranges import batch_range

@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from kzconsumer.errors import ConfigError
-from kzconsumer_spark.columns.ddl import READ, require_types
 from kzconsumer_spark.columns.decoders import Unsupported
 from kzconsumer_spark.columns.json_reading import require_readable
+from kzconsumer_spark.columns.schemas import READ, require_types
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.pipe.column_options import Columns, FieldOptions
 from kzconsumer_spark.ranges.batch import SCHEMA

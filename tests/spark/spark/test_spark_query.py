@@ -23,7 +23,7 @@ from kzconsumer_files.writer import WriteResult
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark.columns.shaping import Shaping
-from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
+from kzconsumer_spark.executors.planned_topics import KafkaRegistry
 from kzconsumer_spark.pipe.column_options import Columns, FieldOptions
 from kzconsumer_spark.pipe.messages import BatchRange, Done, Failed, RunBatch, ToFiles
 from kzconsumer_spark.ranges.batch import SCHEMA, SparkBatch

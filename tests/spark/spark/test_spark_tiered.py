@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kzconsumer_files.writer import WriteResult as Counted
-from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
+from kzconsumer_spark.executors.planned_topics import KafkaRegistry
 from kzconsumer_spark.pipe.messages import Done, RunBatch
 from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.worker.query import RangeQuery

@@ -38,8 +38,8 @@ from kzconsumer_spark.destinations.iceberg_columns import (
     partitioning,
     require_partition_columns,
 )
+from kzconsumer_spark.destinations.table_history import CommitNote
 from kzconsumer_spark.pipe.messages import ToIceberg
-from kzconsumer_spark.ranges.history import CommitNote
 
 # It warns of each column for which a file has no statistics, with each file.
 logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)

@@ -1,8 +1,8 @@
 """An Iceberg table that ranges are committed to: the end of each partition in it, and the commit of ranges.
 
 A commit is one snapshot that adds the ranges' files, and sets a table property for each partition to the end of its
-last range (`kzconsumer_spark.ranges.history`). A snapshot is only added directly after the one that was read, so a
-writer that was overtaken reads the properties again.
+last range (`table_history`). A snapshot is only added directly after the one that was read, so a writer that was
+overtaken reads the properties again.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from kzconsumer_spark.destinations.iceberg_log import (
     local,
     require_drivers,
 )
+from kzconsumer_spark.destinations.table_history import CommitNote, Positions, held_by_commits
 from kzconsumer_spark.pipe.messages import ToIceberg
-from kzconsumer_spark.ranges.history import CommitNote, Positions, held_by_commits
 
 _TRIES: Final = 100
 _Range = TypeVar("_Range", bound=AnyRange)

@@ -36,7 +36,7 @@ class RangeStreamReader(DataSourceStreamReader):
         return {"batch": self._latest}
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # without a limit
-        from kzconsumer_spark.executors.published_batches import PublishedBatches
+        from kzconsumer_spark.executors.task_parts import PublishedBatches
 
         batches = PublishedBatches(self._path)
         until = time.monotonic() + _WAIT_SECONDS
@@ -46,14 +46,13 @@ class RangeStreamReader(DataSourceStreamReader):
         return {"batch": self._latest}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        from kzconsumer_spark.executors.published_batches import PublishedBatches
+        from kzconsumer_spark.executors.task_parts import PublishedBatches
 
         return PublishedBatches(self._path).read(end["batch"]).range_parts()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from kzconsumer_spark.executors.accounts import PartReading
-        from kzconsumer_spark.executors.fetching import fetched
-        from kzconsumer_spark.executors.published_batches import RangePart
+        from kzconsumer_spark.executors.fetching import PartReading, fetched
+        from kzconsumer_spark.executors.task_parts import RangePart
 
         assert isinstance(partition, RangePart)
         reading = PartReading(partition.part, partition.left_out)

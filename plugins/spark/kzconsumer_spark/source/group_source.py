@@ -23,10 +23,9 @@ from kzconsumer.brokers.protocol.log_reads import LATEST
 from kzconsumer.errors import ConfigError, KzConsumerError, OffsetLostError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
-from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import BrokersOutageError, fetched, log_starts, require_admission
-from kzconsumer_spark.executors.kafka_registry import KafkaRegistry, PlannedTopics
-from kzconsumer_spark.executors.published_batches import RangeParts, task_ranges
+from kzconsumer_spark.executors.planned_topics import KafkaRegistry, PlannedTopics
+from kzconsumer_spark.executors.task_parts import BrokerAccess, RangeParts, task_ranges
 from kzconsumer_spark.pipe.messages import Kafka
 from kzconsumer_spark.ranges.batch import SCHEMA
 from kzconsumer_spark.source.query_member import DriverReaders

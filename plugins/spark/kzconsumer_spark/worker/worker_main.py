@@ -26,7 +26,7 @@ from kzconsumer.errors import ConfigError, KzConsumerError
 from kzconsumer.plugins import load_function
 from kzconsumer_files.writer import WriteResult
 from kzconsumer_spark.columns.shaping import Shaping
-from kzconsumer_spark.executors.kafka_registry import KafkaRegistry
+from kzconsumer_spark.executors.planned_topics import KafkaRegistry
 from kzconsumer_spark.pipe.messages import (
     Command,
     Event,
@@ -48,8 +48,7 @@ from kzconsumer_spark.pipe.messages import (
 from kzconsumer_spark.pipe.spark_settings import codec_of, is_cluster
 from kzconsumer_spark.ranges.batch import SCHEMA, Permission, SparkBatch, WorkerLease
 from kzconsumer_spark.ranges.files import RangeFiles
-from kzconsumer_spark.worker.query import ProgressReports, RangeQuery, warm_up
-from kzconsumer_spark.worker.range_stream import TopicsLease
+from kzconsumer_spark.worker.query import ProgressReports, RangeQuery, TopicsLease, warm_up
 from kzconsumer_spark.worker.range_writers import FilesDestination, FunctionDestination, StepRecorder, TableDestination
 from kzconsumer_spark.worker.spark_errors import fault_of_settings, first_line, is_without_java, reason_of
 from kzconsumer_spark.worker.spark_session import Tracebacks, build_session
