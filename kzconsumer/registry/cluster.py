@@ -60,7 +60,10 @@ async def short_session(zookeeper: ZooKeeperSettings, more: float = 0.0) -> Asyn
             async with session:
                 await session.sync()
                 synced = True
-                scope.deadline += more
+                # If the limit has passed in this turn of the loop, the scope is cancelled at the next wait. If its
+                # deadline were moved now, anyio would raise no TimeoutError then: the block would end half done.
+                if not scope.cancel_called:
+                    scope.deadline += more
                 yield session
     except TimeoutError:
         raise (_slow(zookeeper) if synced else unreachable(session, zookeeper, LIMIT)) from None

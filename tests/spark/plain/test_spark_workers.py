@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self, cast
@@ -75,6 +76,7 @@ async def test_a_start_is_waited_for_while_others_take_the_processor(
     )
 
     async def never(*_: object) -> WorkerProcess:
+        time.sleep(0.3)  # noqa: ASYNC251 - a loop that is held up beyond the first limit
         await anyio.sleep_forever()
         raise AssertionError
 
@@ -87,7 +89,7 @@ async def test_a_start_is_waited_for_while_others_take_the_processor(
                 await workers.start_first(1)
     assert len([each for each in logs if each["event"] == "spark is still starting, waiting on"]) == lines
     assert len([each for each in logs if each["event"] == "spark start failed"]) == (1 if lines else 3)
-    assert now() - began >= 0.6
+    assert now() - began >= 0.6 + 0.3 * (0 if lines else 2)
 
 
 async def test_a_destination_that_went_back_is_not_tried_again(tmp_path: Path) -> None:

@@ -232,7 +232,6 @@ _HEARTBEAT_SECONDS = 1.0
 _log = get_logger("kzconsumer.spark")
 
 
-_LOOK_SECONDS: Final = 0.05
 _BUSY: Final = 1.5
 """Processes that want to run, for each processor: Spark itself is one or two."""
 
@@ -309,14 +308,10 @@ class Workers:
         began = time.monotonic()
         self._waited_on = False
         _log.info("spark starting", master=start.master, log=log)
-        try:
-            with anyio.fail_after(self._options.start_timeout) as limited:
-                self.worker = await self._opened(start, limited)
-        except TimeoutError as error:
+        self.worker = await self._opened(start)
+        if self.worker is None:
             limit = f"{time.monotonic() - began:.0f} s"
-            raise WorkerDied(
-                f"Spark was not ready within {limit}: too little CPU? ([sink.options] start_timeout)"
-            ) from error
+            raise WorkerDied(f"Spark was not ready within {limit}: too little CPU? ([sink.options] start_timeout)")
         _log.info(
             "spark ready",
             application=self.worker.ready.application,
@@ -328,29 +323,34 @@ class Workers:
         )
         return self.worker
 
-    async def _opened(self, start: StartWorker, limited: anyio.CancelScope) -> WorkerProcess:
-        """Raises as `WorkerProcess.open`."""
+    async def _opened(self, start: StartWorker) -> WorkerProcess | None:
+        """None if it does not start in time. Raises as `WorkerProcess.open`."""
+        worker = None
         try:
-            async with anyio.create_task_group() as waiting:
-                waiting.start_soon(self._wait_on, limited)
+            async with anyio.create_task_group() as opening:
+                opening.start_soon(self._limit, opening.cancel_scope)
                 worker = await WorkerProcess.open(start, self._environment, self._tasks)
-                waiting.cancel_scope.cancel()
+                opening.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             error = sole_cause(group)
             raise error from error.__cause__
         return worker
 
-    async def _wait_on(self, limited: anyio.CancelScope) -> None:
-        """Let a start take as long as all attempts while other processes take the processor: another one would not be
-        quicker."""
-        for _ in range(self._options.attempts - 1):
-            await anyio.sleep_until(limited.deadline - _LOOK_SECONDS)
+    async def _limit(self, opening: anyio.CancelScope) -> None:
+        """Cancel a start after `start_timeout`. It may take as long as all attempts while other processes take the
+        processor: another one would not be quicker.
+
+        A deadline of the scope would not do. A loop that was held up may find that it has passed before this task
+        looks: anyio then ends a scope whose deadline is moved without a TimeoutError.
+        """
+        for attempt in range(self._options.attempts):
+            await anyio.sleep(self._options.start_timeout)
             load, processors = os.getloadavg()[0], os.cpu_count() or 1
-            if load <= processors * _BUSY:
-                return
+            if attempt == self._options.attempts - 1 or load <= processors * _BUSY:
+                break
             self._waited_on = True
             _log.warning("spark is still starting, waiting on", load=round(load, 1), processors=processors)
-            limited.deadline += self._options.start_timeout
+        opening.cancel()
 
     async def stop(self) -> None:
         """Let Spark end; only between batches."""
