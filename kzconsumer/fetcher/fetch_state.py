@@ -152,6 +152,12 @@ class FetchState(msgspec.Struct, eq=False):
         """The leader wants it to be fetched from another replica."""
         self.preferred, self.preferred_until = replica, until
 
+    def move_to(self, position: int) -> None:
+        """Away from what was fetched. Behind a lower position the log has other records than those fetched before."""
+        if self.position is not None and position < self.position:
+            self.times = FetchedTimes()
+        self.position = position
+
     def pass_over(self, first: int, until: int) -> None:
         """Continue behind offsets that the log does not have; queued after what was fetched before."""
         at_end = self.end is not None and until >= self.end

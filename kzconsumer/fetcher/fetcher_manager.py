@@ -61,8 +61,9 @@ class LeaderFinder:
     def add(self, states: Iterable[FetchState]) -> None:
         """Look for the leader of each, once its pause (after an error) is over."""
         for state in states:
-            self._leaderless[state.topic_partition] = state
-            self._wanted.set()
+            if state.open:  # else a later claim's may be there
+                self._leaderless[state.topic_partition] = state
+                self._wanted.set()
 
     async def run(self) -> None:
         while True:

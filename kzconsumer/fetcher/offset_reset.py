@@ -105,7 +105,7 @@ class OffsetReset:
         progress = state.progress
         if await self._committer.store_start(progress, at, new_epoch=True):
             progress.give_up_replay(at)
-            state.position = at
+            state.move_to(at)
             self._log_truncated(state, max(plan.first, end), plan.until, log_end, at)
         return True
 
@@ -218,7 +218,7 @@ class OffsetReset:
             self._log_truncated(state, end, before, end, end)
             if await self._committer.store_start(progress, end, new_epoch=True):
                 progress.restart(end)
-                state.position = end
+                state.move_to(end)
                 state.reset_due = False
                 state.succeed()
 
@@ -253,7 +253,7 @@ class OffsetReset:
 def _read_from(state: FetchState, offset: int) -> None:
     if state.position is None:
         state.retry_at = 0.0  # no error; but a position outside the log may be followed by another
-    state.position = offset
+    state.move_to(offset)
     state.reset_due = False
     state.succeed()
 

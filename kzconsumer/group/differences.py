@@ -140,7 +140,8 @@ class OriginalMemberNudges:
             self._in_a_row = 0
             return None
         overdue = {partition: member for (partition, member), since in self._since.items() if now - since >= PATIENCE}
-        if not overdue or self._consumer != min(name for name, member in members.items() if member.ours):
+        first = min((name for name, member in members.items() if member.ours), default=None)
+        if not overdue or self._consumer != first:
             return None
         pause = min(FIRST_PAUSE * 2 ** max(self._in_a_row - 1, 0), LONGEST_PAUSE)
         if self._last is not None and now - self._last < pause:

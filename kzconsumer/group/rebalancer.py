@@ -194,7 +194,7 @@ class Rebalancer:
         began = now()
         try:
             return await self._rebalance(reasons, began)
-        except (ConnectionLostError, BrokersUnreachableError, ZooKeeperError):
+        except (ConnectionLostError, CoordinatorError, BrokersUnreachableError, ZooKeeperError):
             self._count(began, reasons, "interrupted")
             raise
         finally:

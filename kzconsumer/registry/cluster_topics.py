@@ -386,10 +386,13 @@ class ClusterTopics:
         """Whether topics come from brokers: once they do, they always do."""
         asks = await self._metadata.asks_brokers()
         if self._metadata.announced and not self._guest:
-            self._metadata.announced = False
             found = self._metadata.addresses
-            log.info("migration to KRaft: topics and brokers come from Metadata requests from now on", brokers=found)
             await self._keep(found)
+            if self._metadata.announced:
+                self._metadata.announced = False
+                log.info(
+                    "migration to KRaft: topics and brokers come from Metadata requests from now on", brokers=found
+                )
         return asks
 
     async def _keep(self, addresses: tuple[str, ...]) -> None:
@@ -406,8 +409,8 @@ class ClusterTopics:
             self._notify(reason)
         known = tuple(f"{broker.host}:{broker.port}" for broker in self._metadata.known.values())
         if not self._configured and set(known) != set(self._metadata.addresses):
-            self._metadata.addresses = known
             await self._keep(known)
+            self._metadata.addresses = known
 
 
 def _shape(topic: TopicMetadata) -> _Shape:

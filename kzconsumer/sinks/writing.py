@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -35,7 +35,7 @@ from kzconsumer.registry.claim_record import spans_of
 from kzconsumer.sinks.batch_builder import OwnedBatch
 from kzconsumer.sinks.capabilities import Capabilities
 from kzconsumer.sinks.interface import Batch, QuarantinedRange, RangeData, RecordsRejectedError, Rejected, Sink, Steps
-from kzconsumer.sinks.planning import OwnedRanges, RangePlans, sink_failures
+from kzconsumer.sinks.planning import OwnedRanges, RangePlans, SinkDestination, sink_failures
 from kzconsumer.sinks.rejecting import Policy, Rejecting, Separating
 
 # The quarantine: a file is on disk before its range is committed. Its name is the range's identity, and it is never
@@ -203,7 +203,7 @@ class BatchWriter:
         except SinkError as error:
             (part,) = work.parts.values()
             part = await self._with_records(part, error)
-            kept = await quarantine.keep(part, str(error), partial(self._set_aside, part, progress, error))
+            kept = await quarantine.keep(part, str(error), partial(self._set_aside, part, work, error))
             if kept is not None:
                 log.error(
                     "range quarantined", **part.range._asdict(), records=part.records, reason=str(error), kept=str(kept)
@@ -222,24 +222,37 @@ class BatchWriter:
             why = f"the sink cannot write it ({failure}), nor can its records be fetched for the quarantine: {error}"
             raise SinkError(f"{part.range}: {why}") from error
 
-    async def _set_aside(self, part: RangeData, progress: Progress, failure: SinkError) -> bool:
+    async def _set_aside(self, part: RangeData, work: OwnedBatch, failure: SinkError) -> bool:
         """Whether the range is to be quarantined: then no member publishes it any more.
 
-        False for a range that was published although its write failed.
+        False for a range that was published although its write failed. Raises DestinationWentBackError.
         """
         await self._owned.lease.wait()
-        if progress.lost:
+        if work.lost:
             return False
         if self._plans is None:
             return True
         try:
+            await self._require_followed(self._plans.destination, work.batch.follows)
             aside = await self._plans.destination.set_aside(part.identity, part.records)
+        except DestinationWentBackError:
+            raise
         except SinkError as error:
             doubt = f"and whether the destination has it is unknown: {error}"
             raise SinkError(f"{part.range}: the sink cannot write it ({failure}), {doubt}") from error
         if not aside:
             log.warning("range was published, though its write failed", **part.identity._asdict(), reason=str(failure))
         return aside
+
+    @staticmethod
+    async def _require_followed(destination: SinkDestination, follows: Sequence[RangeIdentity]) -> None:
+        # A table that knows each partition's end alone would have it behind this range, and hide what it has lost.
+        if not destination.remembers or not follows:
+            return
+        there = await destination.has(follows)
+        for each in follows:
+            if each not in there:
+                raise DestinationWentBackError(each, destination=destination)
 
     async def _write_in_lease(self, work: OwnedBatch) -> bool:
         """Write a batch, and mark it. False if all its partitions were lost meanwhile."""

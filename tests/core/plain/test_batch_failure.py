@@ -185,6 +185,32 @@ def beside(destination: Ledger, sink: Memory, quarantine: RangeQuarantine, owned
     return SinkRunner("choosy", sink, limits, owned, RangePlans(owned, destination, "read_committed"), quarantine)
 
 
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_range_is_set_aside_only_behind_what_the_destination_must_have(tmp_path: Path, there: bool) -> None:
+    """A table that knows each partition's end alone would end behind this range, with a gap that nobody notices."""
+    ours = progress(0)
+    ours.restart(9)
+    ours.written = 5, 9
+    queue, commits = ChunkQueue(1 << 20), Owned([ours])
+    put(queue, chunk(ours, 9, 12))
+    ledger = Ledger([RangeIdentity("orders", 0, 0, 0, 5, 9)] if there else [])
+    runner = beside(ledger, Choosy({0}), RangeQuarantine(tmp_path / "aside", "choosy"), commits)
+    if there:
+        async with running(runner, [queue]):
+            await until(lambda: commits.made)
+        assert (commits.made[0], ours.written) == ([12], (5, 9))
+        return
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
+        async with running(runner, [queue]) as task:
+            await until(task.done)
+            await task
+    assert raised.group_contains(
+        DestinationWentBackError, match=r"^a destination: orders-0: offsets 5 to 9 were written"
+    )
+    assert (ledger.aside, commits.made, ours.processed) == ([], [], 9)
+    assert not [*(tmp_path / "aside").iterdir()]
+
+
 async def test_a_range_that_was_published_though_its_write_failed_is_not_quarantined(tmp_path: Path) -> None:
     """The reply was lost, or a file is still to be put in place: in the quarantine the records would exist twice."""
     claims = [progress(number) for number in range(3)]

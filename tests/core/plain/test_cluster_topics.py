@@ -186,6 +186,34 @@ def test_who_only_reads_keeps_no_addresses_and_uses_those_of_other_groups_once_n
     Clients().play(script)
 
 
+@pytest.mark.parametrize("when", ["found", "changed"])
+def test_addresses_are_kept_though_the_connection_broke_the_first_time(when: str) -> None:
+    """As it may when the cluster's ZooKeeper is restarted for the migration."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        cluster = Cluster(orders="A")
+        await session.ensure(PATHS.root)
+        await session.ensure(broker(1))
+        await session.set(broker(1), b'{"version":1,"host":"kafka1","port":9092,"jmx_port":-1}', -1)
+        await session.ensure(MIGRATION)
+        topics = cluster.topics(session, bootstrap="")
+        if when == "found":
+            clients.lose_the_next_write(executed=False)
+            with pytest.raises(ConnectionLostError):
+                await topics.all_topics()
+            assert await topics.all_topics() == ["orders"]
+        else:
+            assert await topics.all_topics() == ["orders"]
+            clients.lose_the_next_write(executed=False)
+            with anyio.move_on_after(10):
+                await topics.poll()
+        kept = (await session.get(PATHS.brokers)).data
+        assert kept == (b'["kafka1:9092"]' if when == "found" else b'["kafka1:9092","kafka2:9092","kafka3:9092"]')
+
+    clients.play(script)
+
+
 @pytest.mark.parametrize("readable", [True, False])
 def test_an_unreadable_node_of_another_group_does_not_stop_a_reader(readable: bool) -> None:
     """Unless it is the only one. That of a member's own group stops the member."""

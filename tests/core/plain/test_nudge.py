@@ -51,6 +51,12 @@ def test_a_member_that_becomes_the_first_has_kept_the_time() -> None:
     assert nudges.look(PATIENCE, left, assignment, AT[:2]) is not None
 
 
+def test_a_member_whose_own_registration_was_deleted_does_not_nudge() -> None:
+    nudges = OriginalMemberNudges("a")
+    for now in (0.0, PATIENCE):
+        assert nudges.look(now, {"m": THEIRS, "n": THEIRS}, ASSIGNMENT, []) is None
+
+
 @pytest.mark.parametrize("owned", [AT, AT[2:]], ids=["all", "all of theirs"])
 def test_nothing_to_do(owned: list[TopicPartition]) -> None:
     """A partition of ours without owner is ours to claim: nudging does not help."""

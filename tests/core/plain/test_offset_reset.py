@@ -86,8 +86,10 @@ def state_at(position: int, replay: Plan | None = None) -> FetchState:
 async def test_a_truncated_log_with_a_replayable_sink(policy: str) -> None:
     logs = Ends(0, 30)
     state = state_at(50)
+    state.times.saw([(20, 1000), (40, 2000)], 50)
     await resolved(logs, state, policy, "continue")
     assert (state.position, state.reset_due, logs.stored) == (30, False, [(30, True)])
+    assert state.times.at(25) is None, "another record"
 
     stopped, untouched = state_at(50), Ends(0, 30)
     await resolved(untouched, stopped, policy, "fail")

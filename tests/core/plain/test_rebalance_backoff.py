@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer.errors import ZooKeeperError
+from kzconsumer.counters import RebalanceCounters
+from kzconsumer.errors import CoordinatorError, ZooKeeperError
 from kzconsumer.group import rebalancer
 from kzconsumer.group.membership import SnapshotReader
 from kzconsumer.group.reconciler import Reconciler
@@ -39,6 +40,26 @@ def attempts_in_a_minute(monkeypatch: pytest.MonkeyPatch) -> int:
 
 def test_failed_rebalances_back_off_and_end_with_the_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 10 <= attempts_in_a_minute(monkeypatch) <= 20
+
+
+@pytest.mark.parametrize("error", [ZooKeeperError("/consumers/g/ids", "refused"), CoordinatorError("not available")])
+def test_every_interrupted_rebalance_is_counted(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """A coordinator is asked for the offsets of a group that commits to Kafka."""
+
+    outcomes: list[str] = []
+
+    async def refused(self: SnapshotReader) -> None:
+        raise error
+
+    with simulated_group(1) as group:
+        group.logs.grow("t", 2)
+        group.join("m", {"t": 1}, 0.0, in_batches=False)
+        group.world.pass_time(5.0)
+        monkeypatch.setattr(SnapshotReader, "members", refused)
+        monkeypatch.setattr(RebalanceCounters, "add", lambda self, ended: outcomes.append(ended.outcome))
+        group.poison(0.01)
+        group.world.pass_time(5.0)
+    assert set(outcomes) == {"interrupted"}
 
 
 def test_reconciliation_between_failed_rebalances_backs_off_too(monkeypatch: pytest.MonkeyPatch) -> None:
