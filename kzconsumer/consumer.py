@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from kzconsumer.brokers.protocol.log_reads import EARLIEST, LATEST, ListedOffset
 from kzconsumer.errors import NotOwnedError
 from kzconsumer.group.claimer import RebalanceListener
-from kzconsumer.model import TopicPartition
+from kzconsumer.model import TopicPartition, checked_offset
 from kzconsumer.offsets.progress import Message, Position
 from kzconsumer.registry.group_records import GroupRun, Registration
 from kzconsumer.rejected import RejectedRecord
@@ -29,12 +30,18 @@ SetAside: TypeAlias = Callable[[Message, str, str, Callable[[], bool]], Awaitabl
 """Handles a rejected message: its class of errors, the reason, whether its partition is lost. False if it was lost."""
 
 
+LAST: Any = object()
+"""For `KafkaStream.ack`: the message or batch that was handed out last."""
+
+
 class KafkaStream:
     """The records of all partitions that one thread owns: `async for message in stream`, or `stream.batches()`.
 
     They are in order within a partition. A message or batch is *processed* when it is acknowledged: by taking the next
     one, or, with explicit acknowledgement, by `ack()` alone, in any order. All iterators of a stream share one
-    position, as in Kafka. A cancelled `anext()` takes nothing, and the iteration may go on.
+    position, as in Kafka. Several tasks may read a stream only with explicit acknowledgement; otherwise a task that
+    takes the next record would mark that of another task as processed. RuntimeError is raised for the second of two
+    tasks that wait. A cancelled `anext()` takes nothing, and the iteration may go on.
     """
 
     def __init__(self, topic: str | None, thread: int, cursor: StreamCursor, set_aside: SetAside | None = None) -> None:
@@ -57,15 +64,17 @@ class KafkaStream:
         """The same records as Arrow record batches (columns: `kzconsumer.records.columns.SCHEMA`), as fetched."""
         return self._cursor.batches()
 
-    def ack(self, taken: Message | pa.RecordBatch | None = None) -> bool:
+    def ack(self, taken: Message | pa.RecordBatch = LAST) -> bool:
         """Mark a message or batch of this stream as processed, without argument the last one: commits include it.
 
         Order does not matter: an offset is committed once everything before it is acknowledged, too. Acknowledging
         twice changes nothing. False if it has no effect: the partition was lost, released or sought elsewhere since,
         and its present owner gets the record again. Raises ValueError for what this stream has not handed out, such as
-        a slice of a batch.
+        a slice of a batch, and TypeError for None.
         """
-        return self._cursor.ack(taken)
+        if taken is None:  # a variable that was not set: the last one may be in the hands of another worker
+            raise TypeError("ack(None): give a message or a batch, or no argument for the last one")
+        return self._cursor.ack(None if taken is LAST else taken)
 
     def ack_below(self, offset: int) -> None:
         """Mark the part of the batch in hand below `offset` as processed; the rest stays in hand."""
@@ -211,9 +220,7 @@ class ConsumerConnector:
         the next commit stores it. Raises NotOwnedError, SessionExpiredError, ZooKeeperError, CoordinatorError.
         Source: `KafkaConsumer.seek`.
         """
-        partition = TopicPartition.of(partition)
-        if offset < 0:
-            raise ValueError(f"{offset} is not an offset")
+        partition, offset = TopicPartition.of(partition), checked_offset(offset)
         if (member := self._sessions.member) is None:
             raise NotOwnedError(partition)
         await member.owned.seek(partition, offset)
@@ -234,6 +241,10 @@ class ConsumerConnector:
         membership, RuntimeError before the streams are created, and UnsupportedVersionError for brokers before 0.10.1.
         Source: KIP-79.
         """
+        if not isinstance(times, Mapping) or not all(type(time) is int for time in times.values()):
+            raise TypeError("times are given as a mapping of partitions to ms since 1970")
+        if any(time < 0 for time in times.values()):
+            raise ValueError("a time is given in ms since 1970, and is not negative")
         listed = await self._log_offsets(times)
         return {partition: at.offset if at.offset >= 0 else None for partition, at in listed.items()}
 
@@ -275,10 +286,18 @@ async def connect(
     Raises ConfigError for invalid settings, for keys or passwords that cannot be read, and if offsets must be in
     ZooKeeper but would not be; out of the block, errors that end a member: ConfigError (no ZooKeeper server accepts
     the credentials), NotPermittedError, PluginError, OffsetLostError, CorruptRecordError (from its stream). TypeError
-    for arguments that contradict each other.
+    and ValueError for wrong arguments, RuntimeError in an event loop other than asyncio's.
     """
     if acknowledge not in get_args(Acknowledge):
         raise ValueError(f'acknowledge is "implicit" or "explicit", not {acknowledge!r}')
+    if listener is not None and not isinstance(listener, RebalanceListener):
+        raise TypeError(f"listener is an instance of a class derived from RebalanceListener, not {listener!r}")
+    if stop_at is not None and not isinstance(stop_at, Mapping):
+        raise TypeError(f'stop_at is a mapping of partitions to offsets, not {stop_at!r}; for "end" see [subscription]')
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError("kzconsumer runs in asyncio's event loop: start the program with asyncio.run()") from None
     sessions = Sessions(connect_settings(settings, zookeeper, group), listener=listener, stop_at=stop_at)
     async with sessions.running():
         yield ConsumerConnector(sessions, acknowledge)
@@ -294,7 +313,13 @@ def connect_settings(
         return Settings.from_dict({"zookeeper": {"connect": zookeeper}, "group": {"id": group}}, source="connect()")
     if zookeeper is not None or group is not None:
         raise TypeError("connect() takes settings or a path, or zookeeper= and group=, not both")
-    return given if isinstance(given, Settings) else Settings.load(given)
+    if isinstance(given, Settings):
+        return given
+    if not isinstance(given, str | os.PathLike):
+        raise TypeError(
+            f"settings are a path or a kzconsumer.Settings (Settings.from_dict), not {type(given).__name__}"
+        )
+    return Settings.load(given)
 
 
 async def subscribe(sessions: Sessions) -> None:

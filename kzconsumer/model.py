@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple, TypeAlias
+from operator import index
+from typing import Literal, NamedTuple, SupportsIndex, TypeAlias
 
 import msgspec
 
@@ -29,6 +30,18 @@ class TopicPartition(NamedTuple):
         if isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and type(pair[1]) is int:
             return pair if isinstance(pair, cls) else cls(*pair)
         raise TypeError(f'a partition is given as TopicPartition("orders", 0), not {pair!r}')
+
+
+def checked_offset(given: object) -> int:
+    """An offset that an application gives, also as an integer of numpy. Raises TypeError, ValueError.
+
+    5.0 or 2**63 would be stored as they are. No member can read the claim record or the offset then.
+    """
+    if isinstance(given, bool) or not isinstance(given, SupportsIndex):
+        raise TypeError(f"an offset is a whole number, not {given!r}")
+    if not 0 <= (offset := index(given)) < 1 << 63:
+        raise ValueError(f"{offset} is not an offset")
+    return offset
 
 
 class ConsumerThreadId(NamedTuple):

@@ -31,7 +31,7 @@ from kzconsumer.group.membership import new_consumer_id
 from kzconsumer.lag.partition import FetchedTimes, Why
 from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.member import ConnectorState, Member
-from kzconsumer.model import TopicPartition, Wants
+from kzconsumer.model import TopicPartition, Wants, checked_offset
 from kzconsumer.offsets.progress import Message, Position, Progress
 from kzconsumer.offsets.start_rules import Destination, require_storage
 from kzconsumer.plugins import ASSIGNORS, described, load_chosen
@@ -84,7 +84,9 @@ class Sessions:
         """Set when everything is processed up to where `stop_at` says; the streams have ended then."""
         self.left_uncommitted = False
         """Whether the final commit of the last membership failed."""
-        ends = None if stop_at is None else {TopicPartition.of(each): offset for each, offset in stop_at.items()}
+        ends = None
+        if stop_at is not None:
+            ends = {TopicPartition.of(each): checked_offset(offset) for each, offset in stop_at.items()}
         in_run = stop_at is None and settings.subscription.stop_at is not None
         self._end_offsets = EndOffsets(ends) if ends is not None or in_run else None
         require_storage(settings, replayable=destination is not None, in_run=in_run)

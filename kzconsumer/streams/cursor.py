@@ -198,8 +198,14 @@ class StreamCursor:
         return batch
 
     async def _begin_looking(self) -> None:
-        """Several tasks may iterate one stream: they look for what is next one after the other."""
+        """With explicit acknowledgement several tasks may iterate one stream: they look one after the other.
+
+        Without it the record that a task works on would be committed once another task takes the next one.
+        """
         while self._looking:
+            if self._unacknowledged is None:
+                way_out = 'read it in one task, or with acknowledge="explicit"'
+                raise RuntimeError(f"another task waits for the next record of this stream: {way_out}")
             if self._looked is None:
                 self._looked = anyio.Event()
             await self._looked.wait()
@@ -231,7 +237,12 @@ class StreamCursor:
             return self._in_hand() or self._batch
         found = handed_out(taken) if isinstance(taken, Message) else self._batches.find(taken)
         if found is None or (not found.claim.lost and found.claim not in self._claims):
-            raise ValueError(f"this stream has not handed out {taken!r:.200}")
+            named = (
+                f"{taken.topic}-{taken.partition} at {taken.offset}"
+                if isinstance(taken, Message)
+                else type(taken).__name__
+            )
+            raise ValueError(f"this stream has not handed out {named}")  # without the record: it may get into a log
         return found
 
     def ack_one(self, handed_out: HandedOut | None) -> bool:

@@ -6,11 +6,13 @@ import re
 from typing import Any
 
 import anyio
+import numpy as np
 import pytest
 
 import kzconsumer
 from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.errors import NotPermittedError
+from kzconsumer.model import checked_offset
 from kzconsumer.sessions import Sessions
 from tests.support.members import settings
 
@@ -68,6 +70,56 @@ async def test_partitions(wrong: Any) -> None:
     with pytest.raises(TypeError, match=words):
         async with kzconsumer.connect(settings(UNREACHABLE, "g"), stop_at={wrong: 0}):
             pass
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [(5.0, TypeError), (True, TypeError), ("5", TypeError), (None, TypeError), (-1, ValueError), (1 << 63, ValueError)],
+)
+async def test_offsets(wrong: Any, kind: type[Exception]) -> None:
+    partition = kzconsumer.TopicPartition("orders", 0)
+    async with kzconsumer.connect(settings(UNREACHABLE, "g")) as consumer:
+        with pytest.raises(kind, match="offset"):
+            await consumer.seek(partition, wrong)
+    with pytest.raises(kind, match="offset"):
+        async with kzconsumer.connect(settings(UNREACHABLE, "g"), stop_at={partition: wrong}):
+            pass
+
+
+def test_an_integer_of_numpy_is_an_offset() -> None:
+    assert (checked_offset(np.int64(7)), type(checked_offset(np.int64(7)))) == (7, int)
+    assert checked_offset((1 << 63) - 1) == (1 << 63) - 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [([("orders", 0)], TypeError), ({("orders", 0): 1.5}, TypeError), ({("orders", 0): -1}, ValueError)],
+)
+async def test_times(wrong: Any, kind: type[Exception]) -> None:
+    async with kzconsumer.connect(settings(UNREACHABLE, "g")) as consumer:
+        with pytest.raises(kind, match="ms since 1970"):
+            await consumer.offsets_for_times(wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"listener": kzconsumer.RebalanceListener}, "an instance of a class derived from RebalanceListener"),
+        ({"listener": object()}, "an instance of a class derived from RebalanceListener"),
+        ({"stop_at": "end"}, "a mapping of partitions to offsets"),
+        ({"settings": {"group": {"id": "g"}}}, r"a kzconsumer.Settings \(Settings.from_dict\), not dict"),
+    ],
+)
+async def test_other_arguments(wrong: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        async with kzconsumer.connect(**{"settings": settings(UNREACHABLE, "g"), **wrong}):
+            pass
+
+
+def test_another_event_loop_than_that_of_asyncio() -> None:
+    connecting = kzconsumer.connect(settings(UNREACHABLE, "g")).__aenter__()
+    with pytest.raises(RuntimeError, match=r"start the program with asyncio.run\(\)"):
+        connecting.send(None)  # as a task of trio does
 
 
 async def test_one_partition_instead_of_a_collection() -> None:

@@ -37,8 +37,9 @@ class HeldStream(KafkaStream):
         put(cursor.queue, *chunks)
 
 
-def stream_of(*chunks: Chunk, lease: Lease | None = None) -> HeldStream:
-    return HeldStream(*chunks, cursor=StreamCursor(ChunkQueue(1 << 20), lease or LeaseInHand()))
+def stream_of(*chunks: Chunk, lease: Lease | None = None, explicit: bool = False) -> HeldStream:
+    counted = Unacknowledged(1000) if explicit else None
+    return HeldStream(*chunks, cursor=StreamCursor(ChunkQueue(1 << 20), lease or LeaseInHand(), counted))
 
 
 async def take(iterator: AsyncIterator[T], number: int) -> list[T]:
@@ -112,6 +113,17 @@ async def test_ack_without_anything_in_hand() -> None:
     stream.ack()
     stream.cursor.checkpoint()
     assert claim.processed == 0
+
+
+async def test_ack_of_none_is_not_an_ack_of_the_last_one() -> None:
+    claim = progress()
+    stream = stream_of(chunk(claim, 0, 3), explicit=True)
+    await take(aiter(stream), 1)
+    with pytest.raises(TypeError, match=r"ack\(None\): give a message or a batch"):
+        stream.ack(None)  # type: ignore[arg-type]
+    assert done(claim, stream) == 0
+    assert stream.ack()
+    assert done(claim, stream) == 1
 
 
 async def test_gaps_in_the_log_count_as_processed() -> None:
@@ -508,14 +520,29 @@ async def test_tasks_that_share_a_stream_get_every_message_once() -> None:
 
 
 async def test_messages_that_are_asked_for_at_once_are_different_ones() -> None:
-    stream = stream_of(chunk(progress(), 0, 20))
+    stream = stream_of(chunk(progress(), 0, 20), explicit=True)
     iterator = aiter(stream)
     assert [message.offset for message in await asyncio.gather(*(anext(iterator) for _ in range(4)))] == [0, 1, 2, 3]
 
 
-async def test_a_cancelled_task_cancels_no_other() -> None:
+async def test_two_tasks_may_not_read_a_stream_whose_next_record_acknowledges_the_last() -> None:
+    """What one of them works on would be committed as soon as the other takes the next."""
     claim = progress()
     stream = stream_of()
+    first = asyncio.ensure_future(anext(aiter(stream)))
+    await anyio.wait_all_tasks_blocked()
+    for other in (aiter(stream), stream.batches()):
+        with pytest.raises(RuntimeError, match="another task waits for the next record"):
+            await anext(other)
+    put(stream.cursor.queue, chunk(claim, 0, 2))
+    async with asyncio.timeout(LIMIT):
+        assert (await first).offset == 0
+    assert [message.offset for message in await take(aiter(stream), 1)] == [1]
+
+
+async def test_a_cancelled_task_cancels_no_other() -> None:
+    claim = progress()
+    stream = stream_of(explicit=True)
     iterator = aiter(stream)
     one, other = asyncio.ensure_future(anext(iterator)), asyncio.ensure_future(anext(iterator))
     await anyio.wait_all_tasks_blocked()
@@ -529,7 +556,7 @@ async def test_a_cancelled_task_cancels_no_other() -> None:
 
 async def test_close_ends_the_wait_of_every_task() -> None:
     lease = LeaseInHand()
-    stream = stream_of(chunk(progress(), 0, 20), lease=lease)
+    stream = stream_of(chunk(progress(), 0, 20), lease=lease, explicit=True)
     lease.lose()
     waiting = [asyncio.ensure_future(anext(aiter(stream), None)) for _ in range(3)]
     await anyio.wait_all_tasks_blocked()
