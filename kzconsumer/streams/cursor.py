@@ -202,10 +202,10 @@ class StreamCursor:
 
         Without it the record that a task works on would be committed once another task takes the next one.
         """
+        if self._looking and self._unacknowledged is None:
+            way_out = 'read it in one task, or with acknowledge="explicit"'
+            raise RuntimeError(f"another task waits for the next record of this stream: {way_out}")
         while self._looking:
-            if self._unacknowledged is None:
-                way_out = 'read it in one task, or with acknowledge="explicit"'
-                raise RuntimeError(f"another task waits for the next record of this stream: {way_out}")
             if self._looked is None:
                 self._looked = anyio.Event()
             await self._looked.wait()
