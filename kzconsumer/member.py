@@ -21,21 +21,22 @@ from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.end_offsets import EndOffsets, owned_finished, run_finished
 from kzconsumer.errors import CoordinatorError, KzConsumerError, NotFoundError, SessionExpiredError, ZooKeeperError
-from kzconsumer.fetcher.delivery import CorruptPolicy
+from kzconsumer.fetcher.corrupt_batches import CorruptPolicy
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.reading import FetchForm
 from kzconsumer.fetcher.record_times import RecordTimes
 from kzconsumer.group.assignment import GroupSnapshot
-from kzconsumer.group.claimer import Claimer, ListenerCalls
+from kzconsumer.group.claim_and_release import Claimer, ListenerCalls
+from kzconsumer.group.group_overview import Overview
 from kzconsumer.group.membership import ConsumerRegistry, Membership, SnapshotReader
 from kzconsumer.group.owned import OwnedPartitions
 from kzconsumer.group.rebalancer import Rebalancer, RebalanceTrigger
-from kzconsumer.group.reconciler import Notices, Overview, Reconciler
+from kzconsumer.group.reconciler import Notices, Reconciler
 from kzconsumer.lag.partition import Why
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, OffsetRange, TopicPartition
-from kzconsumer.offsets.adopter import Adopter
+from kzconsumer.offsets.claim_start import Adopter
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.progress import Message

@@ -25,8 +25,8 @@ from kzconsumer.end_offsets import EndOffsets
 from kzconsumer.errors import ConnectionLostError, KzConsumerError, SessionExpiredError, UnfitError, sole_cause
 from kzconsumer.fetcher.reading import Looking, decoding
 from kzconsumer.group.assignment import assignment
-from kzconsumer.group.claimer import ListenerCalls, RebalanceListener
-from kzconsumer.group.differences import HoldDown
+from kzconsumer.group.claim_and_release import ListenerCalls, RebalanceListener
+from kzconsumer.group.fitness import HoldDown
 from kzconsumer.group.membership import new_consumer_id
 from kzconsumer.lag.partition import FetchedTimes, Why
 from kzconsumer.logs.logger import facts, get_logger
@@ -50,7 +50,7 @@ log = get_logger("kzconsumer")
 
 
 class Sessions:
-    """Enter `running`, then `join` once. Implements `sinks.planning.OwnedRanges` by the present membership."""
+    """Enter `running`, then `join` once. Implements `sinks.range_plans.OwnedRanges` by the present membership."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 import kzconsumer  # noqa: E402
 from kzconsumer.cli.main import whole_parser  # noqa: E402
-from kzconsumer.service.signals import LIVE  # noqa: E402
+from kzconsumer.service.stop_and_reload import LIVE  # noqa: E402
 from kzconsumer_tools.groups.advice import ADVICE  # noqa: E402
 
 _KEY = re.compile(r"^#?([a-z_]+) = ")

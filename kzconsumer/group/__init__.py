@@ -1,1 +1,1 @@
-"""Who owns what: one loop claims, moves and releases. Read `rebalancer`, then `claimer`."""
+"""Who owns what: one loop claims, moves and releases. Read `rebalancer`, then `claim_and_release`."""

@@ -27,10 +27,10 @@ from kzconsumer.errors import (
     ZooKeeperError,
 )
 from kzconsumer.group.assignment import AssignmentChange, GroupSnapshot, compare, wanted_by
-from kzconsumer.group.claimer import REVOKE_DEADLINE_WITH_ORIGINALS, Claimer, ListenerCalls
-from kzconsumer.group.differences import needs_looking
+from kzconsumer.group.claim_and_release import REVOKE_DEADLINE_WITH_ORIGINALS, Claimer, ListenerCalls
 from kzconsumer.group.membership import Membership, SnapshotReader
 from kzconsumer.group.owned import OwnedPartitions
+from kzconsumer.group.reconcile_rules import needs_looking
 from kzconsumer.group.reconciler import Notices, Reconciler
 from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition

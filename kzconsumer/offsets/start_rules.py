@@ -1,6 +1,6 @@
 """Where an owned partition begins: what to do about the stored offset, a plan that is found, and a second storage.
 
-Pure. `adopter` carries it out.
+Pure. `claim_start` carries it out.
 """
 
 from __future__ import annotations

@@ -34,15 +34,15 @@ from kzconsumer.own_files import ProcessLock, content
 from kzconsumer.registry.cluster import cluster_identity
 from kzconsumer.registry.group_records import GroupRun
 from kzconsumer.runs import is_over
-from kzconsumer.service.signals import SettingChange, Stop, compare, obey_reloads
+from kzconsumer.service.stop_and_reload import SettingChange, Stop, compare, obey_reloads
 from kzconsumer.service.systemd import Manager, ServiceReport
 from kzconsumer.sessions import Sessions
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.capabilities import capabilities, configured_sink
 from kzconsumer.sinks.interface import SinkContext
-from kzconsumer.sinks.planning import RangePlans, destination_of
+from kzconsumer.sinks.quarantine import RangeQuarantine
+from kzconsumer.sinks.range_plans import RangePlans, destination_of
 from kzconsumer.sinks.runner import SinkRunner
-from kzconsumer.sinks.writing import RangeQuarantine
 from kzconsumer.status.observer import Health, Observer
 from kzconsumer.zookeeper.session import Lease
 
@@ -282,7 +282,7 @@ class Daemon:
         return compare(self.settings, self._load())
 
     def _apply(self, change: SettingChange) -> None:
-        """Apply the changes that `signals.LIVE` lists. Only called once the member has joined."""
+        """Apply the changes that `stop_and_reload.LIVE` lists. Only called once the member has joined."""
         assert self._runner is not None and self._sessions is not None  # noqa: PT018  (it has joined)
         before, self.settings = self.settings.subscription.paused_partitions, change.settings
         paused = self.settings.subscription.paused_partitions

@@ -23,7 +23,7 @@ from kzconsumer.records.forms import Unfetched
 from kzconsumer.registry.claim_record import Spans, spans_of
 from kzconsumer.rejected import RejectedRecord
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, Rejected
-from kzconsumer.sinks.planning import OwnedRanges
+from kzconsumer.sinks.range_plans import OwnedRanges
 
 log = get_logger("kzconsumer.sink")
 

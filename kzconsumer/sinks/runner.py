@@ -24,9 +24,10 @@ from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder, OwnedBatch
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch, Sink
-from kzconsumer.sinks.planning import OwnedRanges, RangePlans, sink_failures
+from kzconsumer.sinks.quarantine import RangeQuarantine
+from kzconsumer.sinks.range_plans import OwnedRanges, RangePlans, sink_failures
 from kzconsumer.sinks.rejecting import Policy
-from kzconsumer.sinks.writing import BatchWriter, RangeQuarantine
+from kzconsumer.sinks.writing import BatchWriter
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream, ManyQueues
 
 #: How many of the latest batches are kept.

@@ -19,7 +19,7 @@ from kzconsumer.counters import Counters
 from kzconsumer.display import plural
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.group.assignment import GroupSnapshot
-from kzconsumer.group.reconciler import OverviewPartition
+from kzconsumer.group.group_overview import OverviewPartition
 from kzconsumer.lag.partition import RATED, FetchedTimes, Measured, PartitionFacts, Reason, Why, partition_lag
 from kzconsumer.lag.totals import Total, behind_text, total
 from kzconsumer.logs.logger import get_logger

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from kzconsumer.group import differences
+from kzconsumer.group import reconcile_rules
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import add_partitions
 from tests.core.original.group import PARTITIONS, STALL, mixed_group, our_member
@@ -23,7 +23,7 @@ async def test_ours_nudges_an_original_that_gave_up(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A partition is blocked for longer than the original retries: it owns nothing. A member of ours nudges it."""
-    monkeypatch.setattr(differences, "PATIENCE", 3.0)
+    monkeypatch.setattr(reconcile_rules, "PATIENCE", 3.0)
     async with mixed_group(servers, cluster, unique) as group:
         with console_consumer(
             servers,
@@ -44,7 +44,7 @@ async def test_ours_nudges_an_original_that_gave_up(
             ):
                 threads = [first.thread(), second.thread(), original.thread()]
                 await group.settled("ours join", by_range(unique, PARTITIONS, threads))
-                await anyio.sleep(differences.LOOK_INTERVAL)  # they look: nobody waits for a partition
+                await anyio.sleep(reconcile_rules.LOOK_INTERVAL)  # they look: nobody waits for a partition
                 block = f"/consumers/{unique}/owners/{unique}/{PARTITIONS}"
                 blocked = time.monotonic()
                 await other.create(block, b"somebody-0", ephemeral=True)
@@ -56,7 +56,7 @@ async def test_ours_nudges_an_original_that_gave_up(
                 since = time.monotonic()
                 await group.settled("nudged", by_range(unique, 12, threads), since=since)
                 assert since - blocked + group.figures["nudged, s"] > 3.0
-                assert group.figures["nudged, s"] < 3.0 + 2 * differences.LOOK_INTERVAL + STALL
+                assert group.figures["nudged, s"] < 3.0 + 2 * reconcile_rules.LOOK_INTERVAL + STALL
                 assert original.logged("begin rebalancing consumer") == tried + 1
                 members = Deliveries(
                     **{original.consumer: original.delivered, "first": first.delivered, "second": second.delivered}

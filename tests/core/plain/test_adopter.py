@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from kzconsumer.errors import OffsetLostError
 from kzconsumer.model import ConsumerThreadId, RangeIdentity, TopicPartition
-from kzconsumer.offsets.adopter import Adopter
+from kzconsumer.offsets.claim_start import Adopter
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.storage import ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import (

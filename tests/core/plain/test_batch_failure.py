@@ -18,9 +18,9 @@ from kzconsumer.records.forms import Unfetched
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch, RangeData, StepNotRecordedError
-from kzconsumer.sinks.planning import RangePlans, destination_of
+from kzconsumer.sinks.quarantine import METADATA, RangeQuarantine
+from kzconsumer.sinks.range_plans import RangePlans, destination_of
 from kzconsumer.sinks.runner import SinkRunner
-from kzconsumer.sinks.writing import METADATA, RangeQuarantine
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.core.plain.test_sink_runner import Memory, running, until
 from tests.support.chunks import LeaseInHand, chunk, progress, put
@@ -310,7 +310,7 @@ async def test_a_sink_without_set_aside_is_asked_what_it_has(tmp_path: Path) -> 
 
 async def test_a_destination_that_does_not_answer_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rebalance waits for the answer."""
-    monkeypatch.setattr("kzconsumer.sinks.planning.PATIENCE", 0.01)
+    monkeypatch.setattr("kzconsumer.sinks.range_plans.PATIENCE", 0.01)
 
     class Silent(Memory):
         fingerprint = "f"

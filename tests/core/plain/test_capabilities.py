@@ -10,7 +10,7 @@ from typing import Self
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch
-from kzconsumer.sinks.planning import destination_of
+from kzconsumer.sinks.range_plans import destination_of
 
 
 class Plain:

@@ -8,7 +8,8 @@ from itertools import accumulate
 import pytest
 
 from kzconsumer.errors import CorruptRecordError
-from kzconsumer.fetcher.reading import Jump, NoJump, Unusable, jump, without_way
+from kzconsumer.fetcher.corrupt_batches import Jump, NoJump, jump, without_way
+from kzconsumer.fetcher.reading import Unusable
 from kzconsumer.model import TopicPartition
 from tests.support.record_sets import Record, message, message_set, record_batch
 

@@ -25,7 +25,7 @@ from kzconsumer.durable_files import (
 from kzconsumer.errors import DeadLetterError, SinkError
 from kzconsumer.offsets.progress import Message
 from kzconsumer.rejected import LetterFiles
-from kzconsumer.sinks.writing import RangeQuarantine
+from kzconsumer.sinks.quarantine import RangeQuarantine
 from tests.support.disk import Disk, watched_disk
 from tests.support.failed_syncs import require_written_again
 from tests.support.range_data import range_data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kzconsumer.group.differences import FIRST_HOLD_DOWN, LONGEST_HOLD_DOWN, UNFIT_AFTER, Fitness, HoldDown
+from kzconsumer.group.fitness import FIRST_HOLD_DOWN, LONGEST_HOLD_DOWN, UNFIT_AFTER, Fitness, HoldDown
 from kzconsumer.model import TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from kzconsumer.errors import NotOwnedError
-from kzconsumer.group.claimer import LEAST_FOR_LISTENER
+from kzconsumer.group.claim_and_release import LEAST_FOR_LISTENER
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record

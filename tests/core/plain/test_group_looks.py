@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kzconsumer.group.differences import FIRST_HOLD_DOWN, UNFIT_AFTER
+from kzconsumer.group.fitness import FIRST_HOLD_DOWN, UNFIT_AFTER
 from kzconsumer.group.reconciler import OTHERS_AT_ONCE
 from kzconsumer.member import Member as Membership
 from kzconsumer.model import TopicPartition

@@ -17,7 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from kzconsumer.fetcher import broker_fetcher
 from kzconsumer.fetcher.fetch_state import FetchState
-from kzconsumer.group.claimer import Claimer
+from kzconsumer.group.claim_and_release import Claimer
 from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.member import Member
 from kzconsumer.model import ConsumerThreadId, TopicPartition

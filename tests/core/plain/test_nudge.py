@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from kzconsumer.group.differences import LOOK_INTERVAL, PATIENCE, Nudge, OriginalMemberNudges, needs_looking
+from kzconsumer.group.reconcile_rules import LOOK_INTERVAL, PATIENCE, Nudge, OriginalMemberNudges, needs_looking
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.group_records import STATIC, Registration
 

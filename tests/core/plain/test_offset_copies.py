@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from kzconsumer.errors import CoordinatorError
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.adopter import Adopter
+from kzconsumer.offsets.claim_start import Adopter
 from kzconsumer.offsets.committer import STORE_AGAIN, Committer
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.progress import Progress

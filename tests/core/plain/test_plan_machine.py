@@ -17,13 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kzconsumer.model import RangeIdentity
-from kzconsumer.offsets import adopter
+from kzconsumer.offsets import claim_start
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import Progress
 from kzconsumer.offsets.start_rules import Adoption, Clear, Replay, compare
 from kzconsumer.offsets.storage import OffsetWrite, ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import ClaimRecord, Plan
-from kzconsumer.sinks import planning
+from kzconsumer.sinks import range_plans
 from kzconsumer.zookeeper.operations import Check, Operation, SetData
 from tests.support.extent import extent, only_nightly
 from tests.support.simulated.plan_world import PARTITIONS, PlanWorld, plan_world
@@ -108,7 +108,7 @@ def test_schedules_include_replays_and_rewinds() -> None:
 @pytest.mark.long
 def test_finds_a_range_that_does_not_say_what_it_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The claim alone looks at the destination."""
-    monkeypatch.setattr(planning, "follows", lambda owned: ())
+    monkeypatch.setattr(range_plans, "follows", lambda owned: ())
     assert "is behind a gap" in broken()
 
 
@@ -130,7 +130,7 @@ def test_finds_a_plan_that_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> N
         answer = compare(*found)
         return Clear(answer.first, "forgotten") if isinstance(answer, Replay) else answer
 
-    monkeypatch.setattr(adopter, "compare", forgetful)
+    monkeypatch.setattr(claim_start, "compare", forgetful)
     assert re.search("doubles what|went back", broken())  # a foreign program had set the offset within the range
 
 
@@ -149,7 +149,7 @@ def test_finds_writes_without_fence_checks(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.long
 def test_finds_a_mark_that_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adopter, "resume", lambda stored, committed_until: stored)
+    monkeypatch.setattr(claim_start, "resume", lambda stored, committed_until: stored)
     assert "doubles what" in broken()
 
 
@@ -176,7 +176,7 @@ def test_finds_a_plan_that_is_replayed_at_any_offset(monkeypatch: pytest.MonkeyP
         moved = isinstance(answer, Clear) and "was moved" in answer.reason
         return Replay(plan.first, plan.until, stored) if moved and plan is not None else answer
 
-    monkeypatch.setattr(adopter, "compare", stubborn)
+    monkeypatch.setattr(claim_start, "compare", stubborn)
     assert re.search("doubles what|went back", broken())
 
 

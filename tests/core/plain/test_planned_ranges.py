@@ -37,7 +37,8 @@ from kzconsumer.errors import (
     KzConsumerError,
 )
 from kzconsumer.fetcher import delivery, fetcher_manager
-from kzconsumer.fetcher.delivery import Arrival, CorruptPolicy, Delivery
+from kzconsumer.fetcher.corrupt_batches import CorruptPolicy
+from kzconsumer.fetcher.delivery import Arrival, Delivery
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset

@@ -17,7 +17,7 @@ from kzconsumer.records.forms import Unfetched
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.sinks.batch_builder import OwnedBatch
 from kzconsumer.sinks.interface import MOST_STEPS, Batch, RangeData, StepNotRecordedError, check_step
-from kzconsumer.sinks.planning import RangePlans
+from kzconsumer.sinks.range_plans import RangePlans
 from tests.support.owned_ranges import Nothing, Owned
 from tests.support.plans import plan_of
 from tests.support.range_data import range_data

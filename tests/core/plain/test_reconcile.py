@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kzconsumer.group.differences import BACKOFF, Difference, Differences, Unowned, What
+from kzconsumer.group.reconcile_rules import BACKOFF, Difference, Differences, Unowned, What
 from kzconsumer.model import TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kzconsumer.service.signals import LIVE, REJOINING, compare
+from kzconsumer.service.stop_and_reload import LIVE, REJOINING, compare
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.tables import keys_of
 

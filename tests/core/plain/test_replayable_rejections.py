@@ -17,9 +17,9 @@ from kzconsumer.rejected import RejectedRecord
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks import rejecting
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, Rejected
-from kzconsumer.sinks.planning import RangePlans
+from kzconsumer.sinks.quarantine import RangeQuarantine
+from kzconsumer.sinks.range_plans import RangePlans
 from kzconsumer.sinks.runner import SinkRunner
-from kzconsumer.sinks.writing import RangeQuarantine
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.core.plain.test_rejections import fails
 from tests.core.plain.test_separating import offsets_of

@@ -18,7 +18,7 @@ from kzconsumer.records.contents import contents_of
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch
-from kzconsumer.sinks.planning import RangePlans
+from kzconsumer.sinks.range_plans import RangePlans
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.chunks import LeaseInHand, chunk, failure, hole, progress, put

@@ -26,7 +26,7 @@ from kzconsumer.errors import (
     UnusableBatchError,
 )
 from kzconsumer.fetcher import range_reader
-from kzconsumer.fetcher.delivery import CorruptPolicy
+from kzconsumer.fetcher.corrupt_batches import CorruptPolicy
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.settings.sections import FetchSettings

@@ -23,7 +23,7 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.sessions import Sessions
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch, RangeData
-from kzconsumer.sinks.planning import RangePlans, destination_of
+from kzconsumer.sinks.range_plans import RangePlans, destination_of
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic

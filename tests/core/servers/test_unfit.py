@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.group import differences
+from kzconsumer.group import fitness
 from kzconsumer_sandbox.servers.configuration import HOST, free_port
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
@@ -67,8 +67,8 @@ async def two_members(cluster: Cluster, port: int, group: str) -> AsyncIterator[
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(differences, "UNFIT_AFTER", 1.0)  # twice the session timeout counts: 6 s
-    monkeypatch.setattr(differences, "FIRST_HOLD_DOWN", 1.0)
+    monkeypatch.setattr(fitness, "UNFIT_AFTER", 1.0)  # twice the session timeout counts: 6 s
+    monkeypatch.setattr(fitness, "FIRST_HOLD_DOWN", 1.0)
 
 
 async def test_it_leaves_and_rejoins(proxied: tuple[Cluster, int], unique: str, impatient: None) -> None:

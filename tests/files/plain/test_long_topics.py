@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from kzconsumer.durable_files import create_whole
 from kzconsumer.errors import SinkError
-from kzconsumer.fetcher.delivery import CorruptPolicy
+from kzconsumer.fetcher.corrupt_batches import CorruptPolicy
 from kzconsumer.file_names import MOST_BYTES, named_after, short
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.sinks.interface import Batch, RangeData
-from kzconsumer.sinks.writing import RangeQuarantine, kept_ranges
+from kzconsumer.sinks.quarantine import RangeQuarantine, kept_ranges
 from kzconsumer_files.holdings import files
 from kzconsumer_files.names import (
     NamedRange,

@@ -17,7 +17,7 @@ import pytest
 from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import SinkContext
-from kzconsumer.sinks.writing import RangeQuarantine, kept_ranges
+from kzconsumer.sinks.quarantine import RangeQuarantine, kept_ranges
 from kzconsumer_files.holdings import files
 from kzconsumer_files.names import TargetOwner, data_file, range_name
 from kzconsumer_files.publication import StagedRange

@@ -24,8 +24,7 @@ from kzconsumer_spark.daemon.sink_options import FilesOptions, PathOptions, loca
 from kzconsumer_spark.daemon.workers import WorkerDied, WorkerProcess, worker_environment
 from kzconsumer_spark.pipe.messages import StartWorker, To, ToDelta, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.pipe.spark_settings import local_address, settings
-from kzconsumer_spark.worker.spark_errors import fault_of_settings, reason_of
-from kzconsumer_spark.worker.spark_session import LOG_NAME
+from kzconsumer_spark.worker.spark_session import LOG_NAME, fault_of_settings, reason_of
 from tests.support.batch_ranges import SETTINGS
 
 PARQUET = {"destination": "parquet", "path": "out/"}

@@ -38,7 +38,7 @@ from kzconsumer_spark.pipe.messages import (
     decode_event,
     encode,
 )
-from kzconsumer_spark.ranges.unstorable import MOST_REJECTED
+from kzconsumer_spark.ranges.refused_content import MOST_REJECTED
 from tests.support.batch_ranges import SETTINGS
 from tests.support.range_data import range_data
 

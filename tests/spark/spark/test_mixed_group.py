@@ -19,7 +19,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from kzconsumer.group.claimer import REVOKE_DEADLINE_WITH_ORIGINALS
+from kzconsumer.group.claim_and_release import REVOKE_DEADLINE_WITH_ORIGINALS
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.core.original.group import PARTITIONS, mixed_group
 from tests.support.extent import only_nightly

@@ -24,8 +24,8 @@ from kzconsumer_spark.pipe.column_options import Columns, FieldOptions
 from kzconsumer_spark.pipe.messages import ToDelta, ToFiles, ToIceberg, ToJdbc
 from kzconsumer_spark.ranges.batch import SCHEMA, SparkBatch, WorkerLease
 from kzconsumer_spark.ranges.files import RangeFiles
+from kzconsumer_spark.ranges.refused_content import refuses_content
 from kzconsumer_spark.worker.range_writers import FilesDestination, TableDestination
-from kzconsumer_spark.worker.spark_errors import refuses_content
 from tests.spark.spark.test_spark_destinations import OWNER
 from tests.support.extent import only_nightly
 from tests.support.placed_records import placed_frame

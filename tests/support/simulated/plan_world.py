@@ -17,7 +17,7 @@ import anyio
 
 from kzconsumer.errors import DestinationWentBackError, KzConsumerError
 from kzconsumer.model import ConsumerThreadId, RangeIdentity, TopicPartition
-from kzconsumer.offsets.adopter import Adopter
+from kzconsumer.offsets.claim_start import Adopter
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import Progress
 from kzconsumer.offsets.storage import ZooKeeperOffsetStorage
@@ -33,7 +33,7 @@ from kzconsumer.registry.claim_record import (
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.paths import CONSUMERS, GroupPaths
-from kzconsumer.sinks import planning
+from kzconsumer.sinks import range_plans
 from kzconsumer.zookeeper.operations import ConnectString, Create, Delete, Operation, SetData
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from tests.support.simulated.ensemble import OPERATOR, Ensemble
@@ -390,7 +390,7 @@ class PlanWorld:
         for progress, until in ends.items():
             await anyio.sleep(self.random.choice([0.0, 0.05, 0.5, 3.0]))
             identity = RangeIdentity(*progress.topic_partition, INCARNATION, progress.epoch, progress.processed, until)
-            self.publish(process.name, identity, planning.follows([progress]))
+            self.publish(process.name, identity, range_plans.follows([progress]))
         await anyio.sleep(self.random.choice([0.0, 0.05, 0.5]))
         for progress, until in ends.items():
             progress.wrote(progress.processed, until)

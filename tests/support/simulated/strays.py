@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kzconsumer.group.claimer import LEAST_FOR_LISTENER
+from kzconsumer.group.claim_and_release import LEAST_FOR_LISTENER
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import BROKER_IDS
 from tests.support.members import sessions_of

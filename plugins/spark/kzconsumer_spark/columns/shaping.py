@@ -28,7 +28,7 @@ from kzconsumer_spark.columns.decoding import Decoding, error_of, raw_of
 from kzconsumer_spark.pipe.column_options import Columns, Field
 from kzconsumer_spark.pipe.messages import BatchRange
 from kzconsumer_spark.ranges.batch import Shaped
-from kzconsumer_spark.ranges.unstorable import MOST_REJECTED
+from kzconsumer_spark.ranges.refused_content import MOST_REJECTED
 
 # Records that cannot be decoded are on disk in the quarantine before the range's other records go to the destination:
 # one Parquet file per range; the first writer wins.

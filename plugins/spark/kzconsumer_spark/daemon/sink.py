@@ -29,7 +29,7 @@ from kzconsumer.errors import (
     ZooKeeperError,
     ZooKeeperUnreachableError,
 )
-from kzconsumer.fetcher.delivery import CorruptPolicy
+from kzconsumer.fetcher.corrupt_batches import CorruptPolicy
 from kzconsumer.fetcher.range_reader import range_reader
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, RangeIdentity, Wants, count_offsets

@@ -33,7 +33,7 @@ from kzconsumer_spark.ranges.batch import (
     tagged,
 )
 from kzconsumer_spark.ranges.files import TIMES
-from kzconsumer_spark.ranges.unstorable import Limits, Screen
+from kzconsumer_spark.ranges.refused_content import Limits, Screen
 
 _TYPES: Final[dict[type[types.DataType], str]] = {
     types.StringType: "text",

@@ -29,7 +29,7 @@ from kzconsumer.errors import (
     RecordRejectedError,
     UnusableBatchError,
 )
-from kzconsumer.fetcher.delivery import CorruptPolicy
+from kzconsumer.fetcher.corrupt_batches import CorruptPolicy
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.plugins import require_extra

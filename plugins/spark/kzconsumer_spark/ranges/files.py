@@ -36,7 +36,7 @@ from kzconsumer_spark.ranges.batch import (
     tag_of,
     tagged,
 )
-from kzconsumer_spark.ranges.unstorable import Limits, Screen
+from kzconsumer_spark.ranges.refused_content import Limits, Screen
 
 # Which range a Parquet file written by Spark holds, according to its footer.
 #

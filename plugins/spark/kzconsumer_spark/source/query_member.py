@@ -31,7 +31,7 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.values import TopicFilter
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch, RangeData
-from kzconsumer.sinks.planning import RangePlans, destination_of
+from kzconsumer.sinks.range_plans import RangePlans, destination_of
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.zookeeper.session import Lease
 from kzconsumer_spark.source.prompt_commits import committed_ends

@@ -51,8 +51,8 @@ from kzconsumer_spark.executors.task_parts import PublishedBatch, PublishedBatch
 from kzconsumer_spark.pipe.messages import BatchRange, Done, Failed, QueryProgress, RunBatch
 from kzconsumer_spark.pipe.spark_settings import location
 from kzconsumer_spark.ranges.batch import ACCOUNT, SCHEMA, Permission, SparkBatch
-from kzconsumer_spark.worker.spark_errors import first_line, refuses_content
-from kzconsumer_spark.worker.spark_session import Tracebacks
+from kzconsumer_spark.ranges.refused_content import refuses_content
+from kzconsumer_spark.worker.spark_session import Tracebacks, first_line
 
 _LOOK_SECONDS: Final = 0.5
 

@@ -50,8 +50,14 @@ from kzconsumer_spark.ranges.batch import SCHEMA, Permission, SparkBatch, Worker
 from kzconsumer_spark.ranges.files import RangeFiles
 from kzconsumer_spark.worker.query import ProgressReports, RangeQuery, TopicsLease, warm_up
 from kzconsumer_spark.worker.range_writers import FilesDestination, FunctionDestination, StepRecorder, TableDestination
-from kzconsumer_spark.worker.spark_errors import fault_of_settings, first_line, is_without_java, reason_of
-from kzconsumer_spark.worker.spark_session import Tracebacks, build_session
+from kzconsumer_spark.worker.spark_session import (
+    Tracebacks,
+    build_session,
+    fault_of_settings,
+    first_line,
+    is_without_java,
+    reason_of,
+)
 
 
 class RangeWriter(Protocol):

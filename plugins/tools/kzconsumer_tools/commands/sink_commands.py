@@ -166,7 +166,7 @@ async def verify(settings: Settings) -> Proof:
 
     from anyio import to_thread
 
-    from kzconsumer.sinks.writing import kept_ranges
+    from kzconsumer.sinks.quarantine import kept_ranges
     from kzconsumer_tools.groups.cluster_access import read_nodes
     from kzconsumer_tools.proof import gaps, prove
 

@@ -17,7 +17,7 @@ from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.group.owned import OwnedPartition, OwnedPartitions
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.offsets.adopter import Adopter
+from kzconsumer.offsets.claim_start import Adopter
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.storage import CommittedPosition
 from kzconsumer.registry.claim_record import Blocked, Claimed, ClaimRefused

@@ -1,7 +1,7 @@
 """Differences between the expected and the actual state of the group, since when, and what follows from them.
 
-A difference that is seen once may be a change under way; one that is still there after BACKOFF is not. What may follow:
-original members are nudged, or this member leaves its partitions to others.
+A difference that is seen once may be a change under way; one that is still there after BACKOFF is not. Original members
+that are stuck are nudged. Pure: `reconciler` carries it out.
 """
 
 from __future__ import annotations
@@ -155,58 +155,3 @@ class OriginalMemberNudges:
 def needs_looking(members: Mapping[str, Registration]) -> bool:
     """Whether the group has original members, which can get stuck."""
     return any(not member.ours for member in members.values())
-
-
-# When a member should leave its partitions to others, and when it may rejoin.
-#
-# It leaves only if no broker answers it while other members' offsets advance. A failure that affects the whole group
-# is not a reason to leave it.
-
-# Seconds, or twice the session timeout if that is longer.
-UNFIT_AFTER = 60.0
-FIRST_HOLD_DOWN = 60.0
-LONGEST_HOLD_DOWN = 1800.0
-
-
-class Fitness:
-    """The evidence of one membership."""
-
-    def __init__(self, session_timeout: float) -> None:
-        self._patience = max(UNFIT_AFTER, 2 * session_timeout)
-        self._before: Mapping[TopicPartition, int] | None = None
-
-    def doubtful(self, unreachable: float) -> bool:
-        """Whether no broker has answered for so many seconds that `others_advance` has to be asked."""
-        if unreachable >= self._patience:
-            return True
-        self._before = None
-        return False
-
-    def others_advance(self, stored: Mapping[TopicPartition, int]) -> bool:
-        """Whether others have stored any offset since the doubt began.
-
-        `stored` has for each of their partitions the transaction id of the last write to its offset.
-        """
-        if self._before is None:
-            self._before = stored
-        return any(partition in self._before and self._before[partition] != at for partition, at in stored.items())
-
-
-class HoldDown:
-    """How long an unfit member stays away: longer each time in a row. `seconds` is 0 for a fit one."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._next = FIRST_HOLD_DOWN
-        self._joined = 0.0
-
-    def begin(self, now: float) -> None:
-        """The member has left, or has failed the check before coming back."""
-        if not self.seconds and now - self._joined > LONGEST_HOLD_DOWN:
-            self._next = FIRST_HOLD_DOWN
-        self.seconds, self._next = self._next, min(self._next * 2, LONGEST_HOLD_DOWN)
-
-    def end(self, now: float) -> None:
-        """The member joins."""
-        self.seconds = 0.0
-        self._joined = now
