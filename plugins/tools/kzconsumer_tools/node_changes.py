@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
 
 from kzconsumer.model import TopicPartition
+from kzconsumer.registry.group_records import decode_topic_record, last_incarnation
 from kzconsumer.registry.paths import is_number, topic, topic_of
 from kzconsumer.zookeeper.operations import Create, Delete, Node, SetData
+
+_TOPIC_RECORD = re.compile(r"/consumers/[^/]+/topics/[^/]+")
 
 
 class NodeChange(msgspec.Struct, frozen=True):
@@ -55,9 +59,18 @@ class _SavedLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     leader_epoch: int = -1
 
 
-def undo_file(changes: Iterable[NodeChange]) -> bytes:
-    """The content before the changes, for `read_nodes`."""
-    return write_nodes(SavedNode(change.path, change.before) for change in changes)
+def kept_content(path: str, node: Node) -> bytes:
+    """The node's content, as another node of that path can have it.
+
+    The record of a topic may take the topic's incarnation from the transaction that wrote it.
+    """
+    if not _TOPIC_RECORD.fullmatch(path):
+        return node.data
+    try:
+        record, incarnation = decode_topic_record(node.data), last_incarnation(node)
+    except ValueError:
+        return node.data
+    return msgspec.json.encode(msgspec.structs.replace(record, incarnation=f"{incarnation:#x}"))
 
 
 def write_nodes(nodes: Iterable[SavedNode]) -> bytes:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from argparse import Namespace
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal, cast
 
 import msgspec
 import pytest
 
 from kzconsumer.errors import NotDoneError, NotFoundError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.offsets.start_rules import WithBrokers
+from kzconsumer.offsets.start_rules import Storage, WithBrokers
 from kzconsumer.registry.claim_record import (
     Claimed,
     ClaimRecord,
@@ -17,10 +21,17 @@ from kzconsumer.registry.claim_record import (
     decode_claim_record,
     encode_claim_record,
 )
+from kzconsumer.registry.group_records import TopicRecord, last_incarnation
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths, topic
+from kzconsumer.settings.sections import ZooKeeperSettings
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer_tools.commands.offsets_apply import import_offsets
+from kzconsumer_tools.commands.cluster_option import ClusterOption
+from kzconsumer_tools.commands.groups_repair import _clean, _delete, _restore
+from kzconsumer_tools.commands.offsets_apply import Prepared, import_offsets, perform, reset
+from kzconsumer_tools.groups.cluster_access import ClusterAccess
+from kzconsumer_tools.groups.diagnosis import RepairResult
+from kzconsumer_tools.node_changes import read_nodes
 from kzconsumer_tools.offsets.changes import Reset, read_undo
 from kzconsumer_tools.offsets.move import MoveRequest, apply_move, prepare_move
 from kzconsumer_tools.offsets.offset_files import FileFormat, SavedOffset, read_offsets, write_offsets
@@ -47,6 +58,18 @@ def play(script: Script, topic_id: str = "") -> None:
         await script(cluster)
 
     Clients().play(run)
+
+
+class At:
+    """The chosen cluster, as a verb gets it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.zookeeper = ZooKeeperSettings(connect="zk0:2181")
+
+    @asynccontextmanager
+    async def access(self) -> AsyncIterator[Cluster]:
+        yield self.cluster
 
 
 async def create_topic(session: ZooKeeperSession, topic_id: str = "") -> None:
@@ -175,6 +198,58 @@ def test_a_reset_and_its_undo() -> None:
     play(script)
 
 
+@pytest.mark.parametrize("kind", ["current", "shift", "offset"])
+@pytest.mark.parametrize(
+    ("storage", "brokers", "refused"),
+    [
+        ("kafka", WithBrokers(8, 0), True),
+        ("kafka", WithBrokers(4, 0), True),
+        (None, WithBrokers(8, 0), True),
+        (None, WithBrokers(4, 0), False),  # ZooKeeper's counts: members that store with the brokers alone go on
+        ("both", WithBrokers(8, 0), True),
+        ("zookeeper", WithBrokers(8, 0), False),
+        ("kafka", None, False),
+        ("kafka", WithBrokers(6, 0), False),
+    ],
+)
+def test_a_reset_counts_from_the_offset_at_which_members_start(
+    storage: Storage | None, brokers: WithBrokers | None, refused: bool, kind: Literal["current", "shift", "offset"]
+) -> None:
+    """From ZooKeeper's, of members that store theirs with the brokers, `--to-current` may be the end of the log."""
+
+    async def script(cluster: Cluster) -> None:
+        if brokers is not None:
+            cluster.has["orders"] = {PLACE: brokers}
+        preparing = reset(
+            "zk0:2181", "orders", {"orders": None}, Reset(kind, -1 if kind == "shift" else 2), storage, cluster
+        )
+        if refused and kind != "offset":
+            with pytest.raises(NotDoneError, match=r"for orders-0: `kzconsumer groups move orders --from-kafka"):
+                await preparing
+        else:
+            assert (await preparing)[0].changes[0].after == {"current": b"6", "shift": b"5", "offset": b"2"}[kind]
+
+    play(script)
+
+
+def test_which_groups_of_a_file_were_changed_before_a_change_failed(tmp_path: Path) -> None:
+    async def script(cluster: Cluster) -> None:
+        await put(cluster.session, GroupPaths("others").offset(PLACE), b"3")
+        saved = [SavedOffset(group, PLACE, b"4") for group in ("orders", "others")]
+        undo = tmp_path / "undo.jsonl"
+
+        async def prepared(access: ClusterAccess) -> Prepared:
+            changes = await import_offsets(saved, None, False, access)
+            await put(cluster.session, GroupPaths("others").offset(PLACE), b"5")
+            return changes
+
+        with pytest.raises(NotDoneError, match=rf"^group others: .* of 2 groups, orders was changed before.* {undo}$"):
+            await perform(cast("ClusterOption", At(cluster)), prepared, True, True, undo)
+        assert (await cluster.session.get(GROUP.offset(PLACE))).data == b"4"
+
+    play(script)
+
+
 @pytest.mark.parametrize("claimed", [True, False])
 @pytest.mark.parametrize("format", ["zookeeper", "nodes"])
 def test_offsets_of_an_earlier_topic_are_not_imported(format: FileFormat, claimed: bool) -> None:
@@ -189,6 +264,58 @@ def test_offsets_of_an_earlier_topic_are_not_imported(format: FileFormat, claime
             with pytest.raises(NotDoneError, match=r"1 offset \(orders-0\) of another topic .* remove the topics"):
                 await imported(cluster, content, "new")
         assert await cluster.session.find(GroupPaths("new").offset(PLACE)) is None
+
+    play(script)
+
+
+@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("claimed", [True, False])
+@pytest.mark.parametrize("verb", [_delete, _clean])
+def test_offsets_of_an_earlier_topic_are_not_restored(
+    verb: Callable[..., Awaitable[RepairResult]], claimed: bool, again: bool, tmp_path: Path
+) -> None:
+    """A new node of theirs would be younger than the new topic, of which the records before it would never be read."""
+
+    async def script(cluster: Cluster) -> None:
+        session, file = cluster.session, tmp_path / "undo.jsonl"
+        arguments = Namespace(execute=True, undo=file, topic=None, file=file)
+        if not claimed:
+            await session.delete(GROUP.claim_record(PLACE), -1)
+        if verb is _clean:
+            await session.create(topic("others"), b'{"partitions":{"0":[1]}}')
+            await session.delete(topic("orders"), -1)
+        await verb(arguments, cast("ClusterOption", At(cluster)), "orders")
+        assert await session.find(GROUP.offset(PLACE)) is None
+        if again and verb is _delete:
+            await recreate_topic(cluster)
+        elif again:
+            await create_topic(session)
+        saved = read_nodes(file.read_bytes())
+        if again:
+            with pytest.raises(NotDoneError, match=r"1 offset \(orders-0\) of another topic .* remove their lines"):
+                await _restore(arguments, cast("ClusterOption", At(cluster)), "orders", saved)
+            assert await session.find(GROUP.offset(PLACE)) is None
+        else:
+            await _restore(arguments, cast("ClusterOption", At(cluster)), "orders", saved)
+            assert (await session.get(GROUP.offset(PLACE))).data == b"6"
+
+    play(script)
+
+
+def test_a_topic_keeps_its_incarnation_in_a_group_that_is_restored(tmp_path: Path) -> None:
+    """Of a cluster without ZooKeeper: the group's own record says so, by the transaction that wrote it."""
+
+    async def script(cluster: Cluster) -> None:
+        session, file = cluster.session, tmp_path / "undo.jsonl"
+        arguments, at = Namespace(execute=True, undo=file, topic=None, file=file), cast("ClusterOption", At(cluster))
+        await put(session, GROUP.topic("orders"), msgspec.json.encode(TopicRecord(1, (ID,))))
+        before = last_incarnation(await session.get(GROUP.topic("orders")))
+        await _delete(arguments, at, "orders")
+        saved = read_nodes(file.read_bytes())
+        await _restore(arguments, at, "orders", saved)
+        assert last_incarnation(await session.get(GROUP.topic("orders"))) == before
+        await put(session, GROUP.topic("orders"), msgspec.json.encode(TopicRecord(1, (ID,), f"{before:#x}")))
+        assert (await _restore(arguments, at, "orders", saved)).nodes == ()
 
     play(script)
 

@@ -15,7 +15,7 @@ from kzconsumer.registry.claim_record import ClaimRecord, CommitMark, Plan, deco
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, Node, SetData, Stat
 from kzconsumer_tools.groups.group_lag import LogRange
-from kzconsumer_tools.node_changes import NodeChange, SavedNode, read_nodes, undo_file, write_nodes
+from kzconsumer_tools.node_changes import SavedNode, read_nodes, write_nodes
 from kzconsumer_tools.offsets.changes import (
     ChangedGroup,
     ChangedOffsets,
@@ -178,13 +178,8 @@ def test_operations_apply_only_to_the_state_that_was_read(standing: PartitionNod
 @given(st.lists(st.tuples(LEGAL, st.none() | st.binary(max_size=30))))
 def test_an_undo_file_has_the_previous_contents(places: list[tuple[str, bytes | None]]) -> None:
     content = dict(places)
-    changes = [
-        NodeChange(f"/consumers/{name}", None if data is None else node(data, 1), b"new")
-        for name, data in content.items()
-    ]
-    saved = read_nodes(undo_file(changes))
-    assert saved == [SavedNode(f"/consumers/{name}", data) for name, data in content.items()]
-    assert write_nodes(saved) == undo_file(changes)
+    nodes = [SavedNode(f"/consumers/{name}", data) for name, data in content.items()]
+    assert read_nodes(write_nodes(nodes)) == nodes
 
 
 @given(LEGAL, st.dictionaries(PARTITIONS, CONTENTS, min_size=1))

@@ -142,6 +142,11 @@ def cluster_option(arguments: argparse.Namespace) -> ClusterOption:
     return ClusterOption(settings.zookeeper, settings.brokers, group, settings.source, storage)
 
 
+def said_storage(arguments: argparse.Namespace, at: ClusterOption) -> Storage | None:
+    """As `--storage` or `--config` says; None if neither is given."""
+    return at.storage if arguments.storage or arguments.config is not None else None
+
+
 def cluster_flags(arguments: argparse.Namespace) -> str:
     """Options that choose the same cluster, for a command that the operator can copy."""
     flags = [word for flag in flags_given(arguments) for word in ("--set", quote(flag))]

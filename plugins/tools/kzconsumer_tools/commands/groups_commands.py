@@ -40,6 +40,7 @@ from kzconsumer_tools.commands.cluster_option import (
     cluster_settings,
     group_name,
     required_group,
+    said_storage,
 )
 from kzconsumer_tools.groups.advice import examined
 from kzconsumer_tools.groups.group_description import GroupDescription, describe, preview
@@ -208,7 +209,7 @@ def run_move(arguments: argparse.Namespace) -> int:
         group=group,
         kafka_group=group if other is True else other,
         to="kafka" if arguments.to_kafka else "zookeeper",
-        storage=at.storage if arguments.storage or arguments.config is not None else None,
+        storage=said_storage(arguments, at),
         scope=chosen_topics(arguments.topic),
     )
     result = ask(_move, arguments, at, asked)

@@ -45,7 +45,7 @@ from kzconsumer_tools.groups.diagnosis import (
     verified,
 )
 from kzconsumer_tools.groups.group_nodes import require_no_members
-from kzconsumer_tools.node_changes import SavedNode, read_nodes, undo_file
+from kzconsumer_tools.node_changes import SavedNode, read_nodes
 from kzconsumer_tools.tables.group_tables import repair_table, symptoms_table, verified_table
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ def run_delete(arguments: argparse.Namespace) -> int:
 
 async def _delete(arguments: argparse.Namespace, at: ClusterOption, group: str) -> RepairResult:
     from kzconsumer_tools.groups.group_reader import apply_changes, require_group, single, tree_of
+    from kzconsumer_tools.offsets.prepare import undo_of_removal
 
     async with at.access() as access:
         await require_group(access.session, at.zookeeper.connect, group)
@@ -152,7 +153,7 @@ async def _delete(arguments: argparse.Namespace, at: ClusterOption, group: str) 
         undo = None
         if arguments.execute:
             require_no_members(nodes)
-            undo = write_undo(arguments.undo, group, undo_file(changes))
+            undo = write_undo(arguments.undo, group, undo_of_removal(nodes, changes))
             topics = [arguments.topic] if arguments.topic else nodes.topics
             await apply_changes(access.session, GroupPaths(group), single(changes), topics=topics)
     return repair_result(nodes, changes, undo, executed=undo is not None)
@@ -165,6 +166,7 @@ def run_clean(arguments: argparse.Namespace) -> int:
 
 async def _clean(arguments: argparse.Namespace, at: ClusterOption, group: str) -> RepairResult:
     from kzconsumer_tools.groups.group_reader import apply_changes, require_group, single
+    from kzconsumer_tools.offsets.prepare import undo_of_removal
 
     async with at.access() as access:
         await require_group(access.session, at.zookeeper.connect, group)
@@ -174,7 +176,8 @@ async def _clean(arguments: argparse.Namespace, at: ClusterOption, group: str) -
         rest = removal(nodes, [each for each in found if each.kind == "topic_gone"])
         undo = None
         if arguments.execute and found:
-            undo = write_undo(arguments.undo, group, undo_file([*unheld, *rest]))
+            gone = {each.path for each in rest}
+            undo = write_undo(arguments.undo, group, undo_of_removal(nodes, [*unheld, *rest], gone))
             # Allowed while members are live: these nodes prevent members from working.
             await apply_changes(access.session, GroupPaths(group), single(unheld), with_members=True)
             topics = {topic_of(each.path) for each in rest if each.path != GroupPaths(group).run}
@@ -200,11 +203,14 @@ async def _restore(
     arguments: argparse.Namespace, at: ClusterOption, group: str, saved: Sequence[SavedNode]
 ) -> RepairResult:
     from kzconsumer_tools.groups.group_reader import apply_changes, make_parents, single, tree_of
+    from kzconsumer_tools.offsets.prepare import require_same_topics
 
     async with at.access() as access:
         nodes = await access.nodes(group)
         try:
             changes = restoration(saved, await tree_of(access.session, GroupPaths(group).root))
+            made = {change.path for change in changes}
+            await require_same_topics(access, group, [each for each in saved if each.path in made])
         except ValueError as error:
             raise NotDoneError(f"{arguments.file}: {error}; nothing was changed") from None
         executed = arguments.execute and bool(changes)

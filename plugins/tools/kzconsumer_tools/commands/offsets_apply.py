@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from kzconsumer.display import plural
-from kzconsumer.errors import NotDoneError
+from kzconsumer.display import plural, some
+from kzconsumer.errors import GroupInUseError, NotDoneError
+from kzconsumer.offsets.start_rules import Storage
 from kzconsumer_tools.commands.answer import write_undo
 from kzconsumer_tools.commands.cluster_option import ClusterOption
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
@@ -32,6 +33,7 @@ from kzconsumer_tools.offsets.prepare import (
     prepare_clone,
     prepare_import,
     prepare_reset,
+    require_counting,
 )
 from kzconsumer_tools.offsets.stored import MovedPartition
 
@@ -58,13 +60,26 @@ async def perform(
                 if not republish:
                     refuse_republishing(each.nodes.group, changes)
             written = write_undo(undo, prepared[0].nodes.group, b"".join(each.undo_file() for each in prepared))
-            for each in prepared:
-                await each.apply(access)
+            await _apply(prepared, written, access)
     groups = [
         ChangedGroup(each.nodes.group, members_present(each.nodes), tuple(changes), each.left_out)
         for each, changes in zip(prepared, described, strict=True)
     ]
     return ChangedOffsets(written is not None, str(written) if written is not None else None, tuple(groups))
+
+
+async def _apply(prepared: Prepared, undo: Path, access: ClusterAccess) -> None:
+    for number, each in enumerate(prepared):
+        try:
+            await each.apply(access)
+        except (GroupInUseError, NotDoneError) as error:
+            if not number:
+                raise
+            before = some(other.nodes.group for other in prepared[:number])
+            raise NotDoneError(
+                f"group {each.nodes.group}: {error}; of {plural(len(prepared), 'group')}, {before} was changed before, "
+                f"the undo file is {undo}"
+            ) from error
 
 
 def refuse_republishing(group: str, changes: Sequence[DescribedChange | MovedPartition]) -> None:
@@ -81,12 +96,15 @@ def refuse_republishing(group: str, changes: Sequence[DescribedChange | MovedPar
 
 
 async def reset(
-    connect: str, group: str, scope: Scope | None, to: Reset, access: ClusterAccess
+    connect: str, group: str, scope: Scope | None, to: Reset, storage: Storage | None, access: ClusterAccess
 ) -> Sequence[OffsetChanges]:
+    """`storage`: where members of the group store their offsets; None: the operator has not said."""
     if scope is None:
         await require_group(access.session, connect, group)
     nodes = await access.nodes(group)
     partitions = await partitions_in(access, nodes, scope)
+    if to.kind in ("current", "shift"):
+        await require_counting(access, nodes, partitions, storage)
     return [OffsetChanges(nodes, await prepare_reset(access, nodes, partitions, to))]
 
 

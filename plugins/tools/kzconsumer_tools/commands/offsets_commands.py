@@ -38,6 +38,7 @@ from kzconsumer_tools.commands.cluster_option import (
     cluster_option,
     group_name,
     required_group,
+    said_storage,
 )
 from kzconsumer_tools.offsets.changes import SavedCoordinatorOffset, read_undo
 from kzconsumer_tools.offsets.offset_files import SavedOffset, read_offsets, write_offsets
@@ -120,6 +121,7 @@ def _add_reset(actions: _SubParsersAction[argparse.ArgumentParser]) -> argparse.
     )
     add_group(resetting)
     add_reset_options(resetting)
+    add_storage(resetting)
     add_topics(resetting)
     resetting.add_argument("--all-topics", action="store_true", help="all topics for which the group has offsets")
     return resetting
@@ -195,7 +197,8 @@ def run_reset(arguments: argparse.Namespace) -> int:
     if bool(arguments.topic) == arguments.all_topics:
         arguments.misused("give --topic TOPIC (one or more), or --all-topics")
     scope = chosen_topics(arguments.topic)
-    return _change(arguments, at, partial(reset, at.zookeeper.connect, group, scope, chosen_reset(arguments)))
+    storage = said_storage(arguments, at)
+    return _change(arguments, at, partial(reset, at.zookeeper.connect, group, scope, chosen_reset(arguments), storage))
 
 
 def run_import(arguments: argparse.Namespace) -> int:

@@ -27,7 +27,7 @@ from kzconsumer.zookeeper.operations import Node
 from kzconsumer_tools.groups.advice import Problem, Symptom, examined
 from kzconsumer_tools.groups.group_lag import LogRange, Logs, Standing, partition_lags, partitions_of
 from kzconsumer_tools.groups.group_nodes import GroupFacts, GroupNodes, facts, members_present
-from kzconsumer_tools.node_changes import NodeChange, SavedNode, partition_of
+from kzconsumer_tools.node_changes import NodeChange, SavedNode, kept_content, partition_of
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -417,7 +417,7 @@ def restoration(saved: Sequence[SavedNode], present: Mapping[str, Node]) -> list
         found = present.get(node.path)
         if found is None:
             changes.append(NodeChange(node.path, None, node.data))
-        elif found.data != node.data:
+        elif node.data not in (found.data, kept_content(node.path, found)):
             raise ValueError(f"{node.path} has other content now; `kzconsumer offsets import` changes offsets")
     return changes
 

@@ -13,11 +13,13 @@ from typing import NamedTuple, cast
 import msgspec
 
 from kzconsumer.assignors import Assignor
+from kzconsumer.display import some
 from kzconsumer.errors import NotDoneError, NotFoundError, PluginError
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.start_rules import Storage, WithBrokers
 from kzconsumer.plugins import ASSIGNORS, list_plugins, load
 from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.zookeeper.operations import Node
 from kzconsumer_tools import node_changes
 from kzconsumer_tools.groups.advice import Symptom
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
@@ -25,7 +27,7 @@ from kzconsumer_tools.groups.diagnosis import examine, not_asked
 from kzconsumer_tools.groups.group_lag import next_offsets, partition_lags, partitions_of, standing_of
 from kzconsumer_tools.groups.group_nodes import GroupFacts, GroupNodes, facts, members_present, require_no_members
 from kzconsumer_tools.groups.group_reader import apply_changes, make_parents
-from kzconsumer_tools.node_changes import SavedNode, partition_of_0_7
+from kzconsumer_tools.node_changes import NodeChange, SavedNode, partition_of, partition_of_0_7
 from kzconsumer_tools.offsets.changes import (
     NO_OFFSET,
     CoordinatorChange,
@@ -39,6 +41,8 @@ from kzconsumer_tools.offsets.changes import (
 )
 from kzconsumer_tools.offsets.offset_files import FileFormat, SavedOffset
 from kzconsumer_tools.offsets.stored import (
+    EARLIER,
+    OffsetOrigin,
     effective_offsets,
     offsets_of_0_7,
     origin_of,
@@ -131,6 +135,30 @@ def saved_node(nodes: GroupNodes, partition: TopicPartition, data: bytes | None)
     return SavedNode(GroupPaths(nodes.group).offset(partition), data, origin.topic, origin.leader_epoch)
 
 
+def undo_of_removal(nodes: GroupNodes, removed: Iterable[NodeChange], gone: Collection[str] = ()) -> bytes:
+    """The present content of nodes that are removed, and of which topic offsets are; `gone`: of one that is gone."""
+    return node_changes.write_nodes(_removed(nodes, change.path, change.seen, gone) for change in removed)
+
+
+def _removed(nodes: GroupNodes, path: str, node: Node | None, gone: Collection[str]) -> SavedNode:
+    if node is None:
+        return SavedNode(path, None)
+    if path not in nodes.offsets:
+        return SavedNode(path, node_changes.kept_content(path, node))
+    try:
+        saved = saved_node(nodes, partition_of(path), node.data)
+    except ValueError:
+        return SavedNode(path, node.data)
+    return msgspec.structs.replace(saved, topic=saved.topic or EARLIER) if path in gone else saved
+
+
+async def require_same_topics(access: ClusterAccess, group: str, restored: Iterable[SavedNode]) -> None:
+    """Raises NotDoneError for offsets of an earlier topic: stored now, they would count for the present one."""
+    origins = {partition_of(each.path): OffsetOrigin(each.topic) for each in restored if each.topic}
+    topics = await (await access.topics()).found(sorted({each.topic for each in origins}), group)
+    require_present_topics(origins, topics, "remove their lines from the file")
+
+
 def within(partition: TopicPartition, scope: Scope | None) -> bool:
     """Whether the scope has the partition; None has all."""
     if scope is None:
@@ -180,6 +208,25 @@ async def prepare_reset(
         return [reset(nodes_at(nodes, each), to, logs[each], times.get(each)) for each in partitions]
     except ValueError as error:
         raise NotDoneError(f"{error}; nothing was changed") from None
+
+
+async def require_counting(
+    access: ClusterAccess, nodes: GroupNodes, partitions: Iterable[TopicPartition], storage: Storage | None
+) -> None:
+    """Raises NotDoneError if members start at other offsets than ZooKeeper's; `storage` None: at which is not said."""
+    if storage == "zookeeper":
+        return
+    chosen = list(partitions)
+    zookeeper = facts(nodes).offsets
+    brokers = await access.coordinator_offsets(nodes.group, chosen)
+    counting = effective_offsets(nodes, zookeeper, brokers, storage or "both")
+    others = [each for each in chosen if counting.get(each) not in (None, zookeeper.get(each))]
+    if others:
+        raise NotDoneError(
+            f"the brokers have other offsets of group {nodes.group} than ZooKeeper, for {some(map(str, others))}: "
+            f"`kzconsumer groups move {nodes.group} --from-kafka --execute` copies them first; "
+            "with --storage zookeeper they do not count (nothing was changed)"
+        )
 
 
 async def prepare_import(

@@ -26,7 +26,7 @@ from kzconsumer_tools.offsets.changes import DescribedChange, consumption, offse
 #
 # A number alone does not say: the topic may have been deleted and created again, or its log cut off and grown again.
 
-_EARLIER = "earlier"
+EARLIER = "earlier"
 
 
 class OffsetOrigin(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ def origin_of(nodes: GroupNodes, partition: TopicPartition) -> OffsetOrigin:
     if record is not None and present is not None and record.incarnation == f"{present:#x}":
         return OffsetOrigin(topic.id or record.incarnation, record.leader_epoch_before(offset))
     if present is None or of_earlier_topic(node.stat.mzxid, present):
-        return OffsetOrigin(record.incarnation if record is not None else _EARLIER)
+        return OffsetOrigin(record.incarnation if record is not None else EARLIER)
     return OffsetOrigin(topic.id or f"{present:#x}")
 
 
