@@ -196,9 +196,12 @@ class FetcherManager:
 
     async def run(self) -> None:
         async with anyio.create_task_group() as self._tasks:
-            self.look_for_ends()
-            self._tasks.start_soon(self.check_replays)
-            await self._leader_finder.run()
+            try:
+                self.look_for_ends()
+                self._tasks.start_soon(self.check_replays)
+                await self._leader_finder.run()
+            finally:
+                self._tasks = None  # a stop ends fetching before the rebalancer, which may still claim partitions
 
     def start(self, states: Iterable[FetchState]) -> None:
         # A claim that was closed meanwhile must not replace the state of a later one.

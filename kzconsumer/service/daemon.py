@@ -319,7 +319,7 @@ def run(settings: Settings, load: Callable[[], Settings], show: Callable[[int, i
     try:
         with instance_lock(lock_path(settings.service.lock, settings.source, os.environ)):
             loop = {"use_uvloop": find_spec("uvloop") is not None}
-            return anyio.run(_run_daemons, settings, load, manager, show, backend_options=loop)
+            return anyio.run(run_daemons, settings, load, manager, show, backend_options=loop)
     except (AlreadyRunningError, ConfigError, PluginError):
         raise
     except NotPermittedError as error:
@@ -335,12 +335,13 @@ def run(settings: Settings, load: Callable[[], Settings], show: Callable[[int, i
         finish()
 
 
-async def _run_daemons(
+async def run_daemons(
     settings: Settings,
     load: Callable[[], Settings],
     manager: Manager,
     show: Callable[[int, int], None] | None,
 ) -> int:
+    """One daemon after the other, as `Daemon.run` says. Returns the exit status; raises as it does."""
     while True:
         daemon = Daemon(settings, load, manager, show)
         if (status := await daemon.run()) is not None:

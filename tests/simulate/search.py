@@ -12,13 +12,15 @@ from tests.support.simulated.broker_machine import (
     LogsCutOffMachine,
     ZooKeeperRestoredMachine,
 )
+from tests.support.simulated.daemon_machine import DaemonMachine
 from tests.support.simulated.machine import GroupMachine
 
-MACHINES: tuple[type[GroupMachine], ...] = (
+MACHINES: tuple[type[GroupMachine | DaemonMachine], ...] = (
     GroupMachine,
     GroupAndBrokersMachine,
     LogsCutOffMachine,
     ZooKeeperRestoredMachine,
+    DaemonMachine,
 )
 SCHEDULES = 30
 """Of one seed: some seconds, so that a failure is soon repeated. The first ones do little."""

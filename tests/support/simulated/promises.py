@@ -239,7 +239,7 @@ class Promises:
     def logged(self, name: str, event: str) -> None:
         """A member of this name has logged an event. By some it excuses itself, which must have a reason."""
         late, uncommitted = event.startswith("work not finished in time"), event.startswith("final commit failed")
-        if late or uncommitted:
+        if self.watching and (late or uncommitted):
             member = next(each for each in reversed(self.members) if each.name == name)
             (self._released_late if late else self._left_uncommitted)(member)
 

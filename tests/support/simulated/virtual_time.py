@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context
-from functools import wraps
+from functools import partial, wraps
 from random import Random
 from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
@@ -73,6 +73,7 @@ class Process(asyncio.SelectorEventLoop):
         self.queued = INFINITY
         """When it is next in the queue of the world; not later than `due` unless it is frozen."""
         self._frozen = False
+        self._handlers: dict[int, Callable[[], object]] = {}
         self.set_exception_handler(lambda _, context: self.errors.append(context))
 
     def __repr__(self) -> str:
@@ -117,6 +118,19 @@ class Process(asyncio.SelectorEventLoop):
         self, protocol_factory: Callable[[], P], host: str, port: int, *, ssl: None = None, server_hostname: None = None
     ) -> tuple[asyncio.Transport, P]:
         return await self.world.network.connect(self, protocol_factory, host, port)
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., object], *arguments: Any) -> None:  # type: ignore[override]
+        self._handlers[sig] = partial(callback, *arguments)
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        return self._handlers.pop(sig, None) is not None
+
+    def send_signal(self, sig: int) -> bool:
+        """As `os.kill`; False if the process does not handle it."""
+        handler = self._handlers.get(sig)
+        if handler is not None:
+            self.call_soon(handler)
+        return handler is not None
 
     @property
     def due(self) -> float:

@@ -1,0 +1,38 @@
+"""Daemons in a simulated group (tests/support/simulated), with the schedules that hypothesis always begins with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+
+from kzconsumer.service.daemon import EXIT_UNFINISHED
+from tests.support.extent import extent
+from tests.support.simulated.daemon_machine import SLOW, DaemonMachine
+from tests.support.simulated.daemons import simulated_daemons
+from tests.support.simulated.scene import Scene
+
+DaemonMachine.TestCase.settings = settings(
+    max_examples=extent(30, 1000, quick=5),
+    stateful_step_count=12,
+    phases=[phase for phase in Phase if phase is not Phase.explain],
+)
+
+TestDaemonMachine: Any = pytest.mark.timeout(7200)(DaemonMachine.TestCase)
+
+
+def test_a_daemon_that_is_stopped_while_it_claims_ends_in_order() -> None:
+    """Fetching ends first; the rebalancer that still claims partitions of a run must not start any."""
+    with simulated_daemons(1, Scene()) as daemons:
+        daemons.group.logs.grow("t", 2)
+        daemons.group.logs.burst(300)
+        daemon = daemons.start(Scene(), SLOW, topics={"t": 1}, stop_at="end")
+        daemons.world.pass_time(3.0)
+        daemons.group.logs.grow("t", 1)
+        daemons.world.pass_time(0.4)
+        daemons.stop(daemon)
+        daemons.group.logs.grow("t", 1)
+        daemons.world.pass_time(20.0)
+        daemons.check()
+        assert daemon.task.result() == EXIT_UNFINISHED

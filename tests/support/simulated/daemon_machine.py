@@ -1,0 +1,177 @@
+"""Daemons (`kzconsumer run`) in a simulated group, also in bounded runs, under random signals, reloads and faults."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import ExitStack
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from kzconsumer.model import TopicPartition
+from tests.support.simulated.daemons import SimulatedDaemon, simulated_daemons
+from tests.support.simulated.machine import ANY, FAULTS, WAITS
+from tests.support.simulated.scene import Scene
+
+END = -1
+MOST_DAEMONS = 4
+REST = 60.0
+SLOW = 7.0
+PACES = st.sampled_from((0.0, 0.005, 0.3, SLOW))
+"""Seconds that a write takes."""
+SCENES = st.builds(
+    Scene,
+    brokers=st.just(2),
+    looks=st.sampled_from(("1h", "3s")),
+    lag=st.sampled_from(((0.0005, 0.01), (0.0, 0.4))),
+)
+CHANGES = st.sampled_from(
+    (
+        ("offsets", {"commit_interval": 0.2}),
+        ("subscription", {"paused": ("t:0",)}),
+        ("subscription", {"paused": ()}),
+        ("log", {"progress_interval": 1.0}),
+        ("fetch", {"rate_limit": 100_000}),
+        ("subscription", {"topics": {"t": 2}, "include": None, "streams": 1}),
+        ("group", {"id": "another"}),
+    )
+)
+
+
+class DaemonMachine(RuleBasedStateMachine):
+    """All daemons of a schedule work on bounded runs, or none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.exits = ExitStack()
+
+    @initialize(seed=st.integers(0, 2**16), partitions=st.integers(1, 3), scene=SCENES, bounded=st.booleans())
+    def begin(self, seed: int, partitions: int, scene: Scene, bounded: bool) -> None:
+        self.scene, self.bounded = scene, bounded
+        self.daemons = self.exits.enter_context(simulated_daemons(seed, scene))
+        self.group = self.daemons.group
+        self.group.logs.grow("t", partitions)
+        self.group.logs.burst(300)
+        if bounded:  # what follows happens in the middle of a run
+            self.start(SLOW, None, True, 1.5)
+
+    @precondition(lambda self: len(self.running) < MOST_DAEMONS)
+    @rule(pace=PACES, run=st.sampled_from((None, None, "monday", "tuesday")), listed=st.booleans(), wait=WAITS)
+    def start(self, pace: float, run: str | None, listed: bool, wait: float) -> None:
+        wanted: dict[str, Any] = {"topics": {"t": 1}} if listed else {"include": "t.*", "streams": 2}
+        if self.bounded:
+            wanted |= {"stop_at": "end"} | ({"run": run} if run is not None else {})
+        self.daemons.start(self.scene, pace, **wanted)
+        self.wait(wait)
+
+    @precondition(lambda self: self.running)
+    @rule(which=ANY, number=st.sampled_from((signal.SIGTERM, signal.SIGINT)), wait=WAITS)
+    def stop(self, which: int, number: int, wait: float) -> None:
+        self.daemons.stop(self.daemon(which), number)
+        self.wait(wait)
+
+    @precondition(lambda self: self.running)
+    @rule(which=ANY, wait=WAITS)
+    def stop_at_once(self, which: int, wait: float) -> None:
+        """By two signals."""
+        daemon = self.daemon(which)
+        self.daemons.stop(daemon)
+        self.wait(1.5)
+        self.daemons.stop(daemon)
+        self.wait(wait)
+
+    @precondition(lambda self: self.running)
+    @rule(which=ANY, wait=WAITS)
+    def reload_what_is_refused(self, which: int, wait: float) -> None:
+        self.daemons.reload(self.daemon(which), None)
+        self.wait(wait)
+
+    @precondition(lambda self: self.running)
+    @rule(which=ANY, wait=WAITS)
+    def kill(self, which: int, wait: float) -> None:
+        self.daemons.kill(self.daemon(which))
+        self.wait(wait)
+
+    @precondition(lambda self: self.running)
+    @rule(which=ANY, change=CHANGES, wait=WAITS)
+    def reload(self, which: int, change: tuple[str, dict[str, object]], wait: float) -> None:
+        section, changed = change
+        if not self.bounded or changed.get("paused") != ("t:0",):
+            self.daemons.reload(self.daemon(which), section, **changed)
+        self.wait(wait)
+
+    @precondition(lambda self: self.running)
+    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
+    def silence(self, which: int, lasts: float, wait: float) -> None:
+        process = self.daemon(which).process
+        self.group.network.set_silent(process, True)
+        self.group.world.after(lasts, lambda: self.group.network.set_silent(process, False))
+        self.wait(wait)
+
+    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
+    def silence_broker(self, which: int, lasts: float, wait: float) -> None:
+        self.group.broker_faults.silence(which % 2, lasts)
+        self.wait(wait)
+
+    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
+    def cut_off_server(self, which: int, lasts: float, wait: float) -> None:
+        self.group.cut_off(which % 3, lasts)
+        self.wait(wait)
+
+    @rule(lasts=FAULTS, wait=WAITS)
+    def take_brokers(self, lasts: float, wait: float) -> None:
+        self.group.take_brokers(lasts)
+        self.wait(wait)
+
+    @rule(which=ANY, part=st.integers(1, 4), wait=WAITS)
+    def delete_records(self, which: int, part: int, wait: float) -> None:
+        partition = self.partition(which)
+        self.daemons.retain(partition, self.group.logs.end(partition) * part // 4)
+        self.wait(wait)
+
+    @rule(which=ANY, lost=st.sampled_from((1, 9, 30)), wait=WAITS)
+    def elect_uncleanly(self, which: int, lost: int, wait: float) -> None:
+        self.daemons.cut_off(self.partition(which), lost)
+        self.wait(wait)
+
+    @precondition(lambda self: len(self.group.logs.partitions) < 6)
+    @rule(topic=st.sampled_from(("t", "tt")), wait=WAITS)
+    def add_partition(self, topic: str, wait: float) -> None:
+        self.group.logs.grow(topic, 1)
+        self.wait(wait)
+
+    @rule(wait=WAITS)
+    def recreate_topic(self, wait: float) -> None:
+        self.daemons.recreate("t", 2)
+        self.wait(wait)
+
+    @rule(records=st.sampled_from((40, 200)), wait=WAITS)
+    def produce_a_burst(self, records: int, wait: float) -> None:
+        self.group.logs.burst(records)
+        self.wait(wait)
+
+    @rule(seconds=st.sampled_from((1.0, 3.0, 10.0)))
+    def wait(self, seconds: float) -> None:
+        self.group.world.pass_time(seconds)
+
+    @invariant()
+    def nothing_wrong(self) -> None:
+        if hasattr(self, "daemons"):
+            self.daemons.check()
+
+    def teardown(self) -> None:
+        with self.exits:
+            if hasattr(self, "daemons") and not self.daemons.violations:
+                self.daemons.come_to_an_end(REST)
+
+    @property
+    def running(self) -> list[SimulatedDaemon]:
+        return [each for each in self.daemons.daemons if each.runs]
+
+    def daemon(self, which: int) -> SimulatedDaemon:
+        return self.running[which % len(self.running)]
+
+    def partition(self, which: int) -> TopicPartition:
+        partitions = self.group.logs.partitions
+        return partitions[which % len(partitions)]

@@ -1,0 +1,358 @@
+"""Daemons in a simulated group: `kzconsumer run` from its start to its exit status, with signals and reloads.
+
+Each is `kzconsumer.service.daemon.run_daemons` in a process of its own, with the sink `callable` and a service manager
+that keeps what it is told. `Daemons` checks what holds at every commit, and what a run's end promises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import anyio
+from msgspec import structs
+
+from kzconsumer.errors import ConfigError, KzConsumerError
+from kzconsumer.model import TopicPartition
+from kzconsumer.registry import paths
+from kzconsumer.registry.group_records import GroupRun, decode_group_run
+from kzconsumer.service import daemon as product
+from kzconsumer.service import stop_and_reload
+from kzconsumer.service.daemon import EXIT_UNFINISHED, run_daemons
+from kzconsumer.service.systemd import Field, Manager
+from kzconsumer.settings.settings import Settings
+from kzconsumer.sinks.interface import Batch
+from kzconsumer.zookeeper.operations import Create, Operation, SetData
+from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.scene import SESSION_TIMEOUT, STOP_DEADLINE, Scene, settings_of
+from tests.support.simulated.virtual_time import Process, World
+
+WATCHDOG = 20.0
+WRITES = "tests.support.simulated.daemons:write"
+
+
+class ServiceManager(Manager):
+    """It keeps what it is told, and when."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(None, None)
+        self.watchdog = WATCHDOG
+        self._world = world
+        self.told: list[tuple[float, dict[str, Field]]] = []
+
+    @property
+    def listens(self) -> bool:
+        return True
+
+    def send(self, **fields: Field) -> None:
+        self.told.append((self._world.now, fields))
+
+    def when(self, field: str) -> list[float]:
+        return [at for at, fields in self.told if field in fields]
+
+
+class SimulatedDaemon:
+    """One `kzconsumer run`."""
+
+    def __init__(self, daemons: Daemons, process: Process, settings: Settings, pace: float) -> None:
+        self.daemons = daemons
+        self.process = process
+        self.settings = settings
+        """Those in its file."""
+        self.pace = pace
+        self.manager = ServiceManager(process.world)
+        self.progress = (0, 0)
+        """Of its part of a run, as last shown."""
+        self.stopped: list[float] = []
+        """When it got a signal to stop."""
+        self.killed = self.reported = False
+        self.valid = True
+        self.task = process.create_task(run_daemons(settings, self._load, self.manager, self._show))
+
+    def __repr__(self) -> str:
+        return f"<SimulatedDaemon {self.process.name}>"
+
+    def _load(self) -> Settings:
+        if not self.valid:
+            raise ConfigError(["not valid"])
+        return self.settings
+
+    def _show(self, done: int, total: int) -> None:
+        if not 0 <= done <= total:
+            self.daemons.violated(f"{self} shows {done} of {total}")
+        self.progress = (done, total)
+
+    @property
+    def runs(self) -> bool:
+        return not self.killed and not self.task.done()
+
+    @property
+    def topics(self) -> set[str]:
+        """Those of the group's that it subscribes to."""
+        listed = self.settings.subscription.topics
+        return set(listed) if listed else {each.topic for each in self.daemons.group.logs.partitions}
+
+
+class Daemons:
+    """See the module; made by `simulated_daemons`."""
+
+    def __init__(self, group: SimulatedGroup) -> None:
+        self.group = group
+        self.world = group.world
+        self.daemons: list[SimulatedDaemon] = []
+        self.violations: list[str] = []
+        self.may_lack_topics_until = 0.0
+        """A topic that is created again is missing for a moment."""
+        self._written: dict[tuple[TopicPartition, int], set[int]] = {}  # or lost by the log; of each incarnation
+        self._cut: set[TopicPartition] = set()
+        """Whose log was cut off: the run ends sooner than it did."""
+        self._done: dict[tuple[TopicPartition, int], int] = {}  # before it all was
+        group.promises.watching = False
+        group.ensemble.committed.append(self._committed)
+
+    def violated(self, what: str) -> None:
+        self.violations.append(f"{self.world.now:.3f} {what}")
+
+    # -- what happens
+
+    def start(self, scene: Scene, pace: float, **subscription: Any) -> SimulatedDaemon:
+        name = f"d{len(self.daemons)}"
+        base = structs.asdict(settings_of(scene))
+        changed = structs.replace(settings_of(scene).group, consumer_id=name)
+        chosen = Settings.from_dict(
+            {"subscription": subscription, "sink": {"plugin": "callable", "options": {"function": WRITES}}}
+            | {"zookeeper": {"connect": base["zookeeper"].connect}, "group": {"id": "g"}}
+        )
+        settings = structs.replace(
+            settings_of(scene), group=changed, subscription=chosen.subscription, sink=chosen.sink, batch=chosen.batch
+        )
+        daemon = SimulatedDaemon(self, self.world.process(name), settings, pace)
+        self.daemons.append(daemon)
+        return daemon
+
+    def stop(self, daemon: SimulatedDaemon, number: int = signal.SIGTERM) -> None:
+        if daemon.process.send_signal(number):
+            daemon.stopped.append(self.world.now)
+
+    def kill(self, daemon: SimulatedDaemon) -> None:
+        daemon.killed = daemon.process.frozen = True
+        self.group.network.cut(daemon.process, arrives=True)
+
+    def reload(self, daemon: SimulatedDaemon, section: str | None, **changed: Any) -> None:
+        """Other values in its file, which is not valid if `section` is None, and SIGHUP."""
+        daemon.valid = section is not None
+        if section is not None:
+            table = structs.replace(getattr(daemon.settings, section), **changed)
+            daemon.settings = structs.replace(daemon.settings, **{section: table})
+        daemon.process.send_signal(signal.SIGHUP)
+
+    def cut_off(self, partition: TopicPartition, lost: int) -> None:
+        """An unclean election loses so many records."""
+        before = self.group.logs.end(partition)
+        self.group.broker_faults.elect_uncleanly(partition, lost, 0, 0.0)
+        self._cut.add(partition)
+        self._gone(partition, self.group.logs.end(partition), before)
+
+    def retain(self, partition: TopicPartition, offset: int) -> None:
+        """Retention deletes what is before this offset."""
+        self.group.broker_faults.retain(partition, offset)
+        self._gone(partition, 0, offset)
+
+    def recreate(self, topic: str, partitions: int) -> None:
+        self.may_lack_topics_until = self.world.now + SESSION_TIMEOUT
+        self.group.broker_faults.recreate(topic, partitions, 0.0)
+
+    def _gone(self, partition: TopicPartition, first: int, until: int) -> None:
+        """These offsets need not be written any more."""
+        key = partition, self._incarnation(partition.topic)
+        self._written.setdefault(key, set()).update(range(first, until))
+
+    # -- what must hold
+
+    @property
+    def run(self) -> GroupRun | None:
+        """The group's run as it is stored."""
+        node = self.group.ensemble.tree.nodes.get(self.group.paths.run)
+        return decode_group_run(node.data) if node is not None else None
+
+    def stored(self, partition: TopicPartition) -> int:
+        node = self.group.ensemble.tree.nodes.get(self.group.paths.offset(partition))
+        return int(node.data) if node is not None else 0
+
+    def done(self, partition: TopicPartition) -> int:
+        """The first offset of the present topic that was not written."""
+        return self._done_of(partition, self._incarnation(partition.topic))
+
+    def _done_of(self, partition: TopicPartition, incarnation: int) -> int:
+        key = partition, incarnation
+        written, done = self._written.get(key, set()), self._done.get(key, 0)
+        while done in written:
+            done += 1
+        self._done[key] = done
+        return done
+
+    def _incarnation(self, topic: str) -> int:
+        return self.group.ensemble.tree.nodes[paths.topic(topic)].czxid
+
+    def check(self) -> None:
+        for daemon in self.daemons:
+            if daemon.process.errors:
+                self.violated(f"{daemon}: {daemon.process.errors}")
+            if daemon.task.done() and not daemon.killed and not daemon.reported:
+                daemon.reported = True
+                self._ended(daemon)
+            late = [at for at in daemon.stopped[:1] if daemon.runs and self.world.now > at + STOP_DEADLINE + 1]
+            if late and not daemon.process.frozen:
+                self.violated(f"{daemon} was stopped at {late[0]:.3f} and runs")
+            if daemon.runs and not daemon.process.frozen:
+                self._check_reports(daemon)
+        assert not self.violations, "\n".join([*self.group.promises.trace, "", *self.violations])
+
+    def _ended(self, daemon: SimulatedDaemon) -> None:
+        told = daemon.manager.told
+        if (error := daemon.task.exception()) is not None:
+            lacks = isinstance(error, KzConsumerError) and self.world.now < self.may_lack_topics_until
+            if not lacks:
+                self.violated(f"{daemon} failed: {error!r}")
+            return
+        status, run = daemon.task.result(), self.run
+        if told[-1][1] != {"STOPPING": 1, "STATUS": "stopped"}:
+            self.violated(f"{daemon} said at last {told[-1]}")
+        bounded = daemon.settings.subscription.stop_at is not None
+        if not bounded and (status not in (0, 1) or not daemon.stopped):
+            self.violated(f"{daemon} ended with {status}, signals: {daemon.stopped}")
+        if bounded and status == 0:
+            wanted = daemon.settings.subscription.run
+            if run is None or (run.finished is None and run.id == wanted):
+                self.violated(f"{daemon} ended with 0, and the run is {run}")
+        if bounded and status == EXIT_UNFINISHED and not daemon.stopped:
+            self.violated(f"{daemon} ended with {status} without a signal")
+
+    def _check_reports(self, daemon: SimulatedDaemon) -> None:
+        """As systemd: the watchdog is fed in time, and no start takes longer than was announced."""
+        told = daemon.manager.told
+        fed = [at for at, fields in told if "WATCHDOG" in fields]
+        if told and self.world.now - (fed[-1] if fed else told[0][0]) > WATCHDOG:
+            self.violated(f"{daemon} fed the watchdog last at {fed[-1:]}")
+
+    def wrote(self, daemon: SimulatedDaemon, batch: Batch) -> None:
+        """A write has ended."""
+        run = self.run if daemon.settings.subscription.stop_at is not None else None
+        for part in batch.ranges:
+            partition = part.topic_partition
+            offsets = [message.offset for message in part.messages()]
+            if offsets != sorted(set(offsets)) or not set(offsets) <= set(range(part.first, part.until)):
+                self.violated(f"{daemon} wrote {offsets} as {part.range}")
+            self._written.setdefault((partition, part.incarnation), set()).update(range(part.first, part.until))
+            there = run is not None and partition not in self._cut and part.incarnation == self._incarnation(part.topic)
+            if run is not None and there and part.until > (run.end(partition, part.incarnation) or 0):
+                self.violated(f"{daemon} wrote {part.range}, which is beyond {run}")
+
+    def _committed(self, session: int, operations: Sequence[Operation]) -> None:
+        """Every transaction that ZooKeeper executed."""
+        if (process := self.group.network.processes.get(session)) is None:
+            return
+        for operation in operations:
+            if operation.path == self.group.paths.run and (run := self.run) is not None and run.finished is not None:
+                for partition in self.group.logs.partitions:  # not of topics that were created again since
+                    end = run.end(partition, self._incarnation(partition.topic))
+                    if end is not None and self.stored(partition) < end:
+                        self.violated(f"{partition} is committed at {self.stored(partition)}, and finished is {run}")
+            if isinstance(operation, Create | SetData):
+                for stored in [p for p in self.group.logs.partitions if self.group.paths.offset(p) == operation.path]:
+                    written = max((self._done_of(*key) for key in list(self._written) if key[0] == stored), default=0)
+                    if int(operation.data) > written:
+                        self.violated(f"{process.name} commits {stored} at {operation.data!r}, written is {written}")
+
+    def come_to_an_end(self, within: float) -> None:
+        """No fault any more: runs are finished by those who work on them, and all others end when they are told to."""
+        self.group.logs.stop()
+        self.group.logs.register(up=True)
+        self.group.broker_faults.end()
+        self.group.network.forget_faults()
+        for daemon in self.daemons:
+            daemon.pace = 0.0
+            if not daemon.killed:
+                daemon.process.frozen = False
+                self.reload(daemon, "subscription", paused=())
+        bounded = [each for each in self.daemons if each.runs and each.settings.subscription.stop_at is not None]
+        if bounded:
+            if not self.world.pass_time(within, lambda: not any(each.runs for each in bounded)):
+                self.violated(f"{[each for each in bounded if each.runs]} do not end: {self.run}")
+        else:
+            self.world.pass_time(within)
+            self.check()
+            read = set().union(*(each.topics for each in self.daemons if each.runs))
+            for partition in self.group.logs.partitions:
+                if partition.topic in read and self.done(partition) < self.group.logs.end(partition):
+                    self.violated(f"{partition} is written up to {self.done(partition)}, not to its end")
+        for daemon in self.daemons:
+            if daemon.runs:
+                self.stop(daemon)
+        self.world.pass_time(STOP_DEADLINE + 2)
+        self.check()
+
+
+@contextmanager
+def simulated_daemons(seed: int, scene: Scene) -> Iterator[Daemons]:
+    """A group whose members are daemons."""
+    with simulated_group(seed, scene) as group:
+        daemons = Daemons(group)
+
+        class Timer:
+            """The last resort of a stop, on the clock of the world."""
+
+            daemon = False
+
+            def __init__(self, seconds: float, function: Callable[..., object], arguments: Sequence[object]) -> None:
+                self._seconds, self._cancelled = seconds, False
+                self._of = asyncio.get_running_loop()
+
+            def start(self) -> None:
+                group.world.after(self._seconds, self._end)
+
+            def cancel(self) -> None:
+                self._cancelled = True
+
+            def _end(self) -> None:
+                process = self._of
+                assert isinstance(process, Process)
+                if not self._cancelled and not process.frozen:
+                    daemons.violated(f"{process.name} was ended by its last resort")
+
+        def daemon_here() -> SimulatedDaemon:
+            here = asyncio.get_running_loop()
+            return next(each for each in daemons.daemons if each.process is here)
+
+        global _daemon_here
+        _daemon_here = daemon_here
+        with (
+            mock.patch.object(stop_and_reload, "threading", SimpleNamespace(Timer=Timer)),
+            mock.patch.object(product, "configure"),
+        ):
+            try:
+                yield daemons
+            finally:
+                for daemon in daemons.daemons:
+                    daemon.process.frozen = False
+                    daemon.task.cancel()
+                group.world.pass_time(60.0, lambda: all(each.task.done() for each in daemons.daemons))
+                for daemon in daemons.daemons:
+                    if daemon.task.done() and not daemon.task.cancelled():
+                        daemon.task.exception()
+
+
+_daemon_here: Callable[[], SimulatedDaemon]
+
+
+async def write(batch: Batch) -> None:
+    """The sink's function: it takes `pace` seconds, and the records are there at its end."""
+    daemon = _daemon_here()
+    if daemon.pace:
+        await anyio.sleep(daemon.pace)
+    daemon.daemons.wrote(daemon, batch)
