@@ -1,1 +1,1 @@
-"""One loop per broker fetches for all partitions it leads. Read `broker_fetcher`, then `delivery`."""
+"""One loop per broker and 250 partitions fetches. Read `broker_fetcher`, then `delivery`."""

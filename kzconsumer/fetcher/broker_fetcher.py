@@ -1,6 +1,6 @@
-"""One broker's fetch loop: one task, one connection, one request after the other for all its partitions.
+"""A fetch loop of one broker: one task, one connection, one request after the other for all its partitions.
 
-Holds the fetch states of the partitions that this broker leads. The FetcherManager starts it and hands it partitions;
+Holds the fetch states of partitions that this broker leads. The FetcherManager starts it and hands it partitions;
 one whose leader is elsewhere goes back to the leader finder. The next request is on its way while the last response is
 decoded (`delivery`), unless that is small; a partition whose queue is full is left out of it, and delays no other.
 A request names only partitions that have changed (`fetch_session`).
@@ -53,7 +53,7 @@ LONGEST_WAIT = 0.5
 
 
 class BrokerFetcher:
-    """Fetches from one broker, for as long as `run` runs."""
+    """Fetches from one broker, for as long as `run` runs. `number`: of all fetchers of the membership."""
 
     def __init__(
         self,
@@ -66,8 +66,10 @@ class BrokerFetcher:
         find_leader: Callable[[Iterable[FetchState]], None],
         counters: Counters,
         rack: str = "",
+        number: int = 0,
     ) -> None:
         self.broker = broker
+        self.number = number
         self._brokers = brokers
         self._settings = settings
         self._reset = reset
@@ -80,7 +82,7 @@ class BrokerFetcher:
         self._left = False  # the connection was closed during a long wait, to ask for more
         self._intake = Intake(broker, brokers, settings, read, limit, find_leader, counters, self.wake)
         self._states = self._intake.states
-        self._silent = SilentPartitions(self._intake, brokers, settings, rack, self.wake)
+        self._silent = SilentPartitions(self._intake, brokers, settings, rack, self.wake, f"alone {number}")
         # Whose logs are to be compared with their positions, before they are fetched.
         self._unchecked: set[FetchState] = set()
         self._work = asyncio.Event()
@@ -88,10 +90,18 @@ class BrokerFetcher:
     def __contains__(self, state: FetchState) -> bool:
         return state in self._states
 
+    def __len__(self) -> int:
+        """How many partitions are still to be fetched."""
+        return sum([state.open for state in self._states])
+
+    def share(self, fetchers: int) -> None:
+        """So many of this broker have its responses' bytes together."""
+        self._intake.throttle.limit(self._settings.response_bytes // fetchers)
+
     def add(self, states: Iterable[FetchState]) -> None:
         for state in states:
             self._states.add(state)
-            state.broker = self.broker.id
+            state.broker, state.fetcher = self.broker.id, self.number
             if state.preferred != self.broker.id:  # only leaders can be asked, and it was, before it named this replica
                 self._unchecked.add(state)
         self._wake_up()
@@ -122,7 +132,7 @@ class BrokerFetcher:
             await self._work.wait()
             try:
                 connection = None
-                connection = await self._brokers.connection(self.broker, "fetch")
+                connection = await self._brokers.connection(self.broker, f"fetch {self.number}")
                 try:
                     await self._fetch_from(connection)
                 finally:

@@ -1,4 +1,4 @@
-"""The partitions that one broker leads for a member, and which of them the next request asks for. Without IO.
+"""The partitions of one fetch loop, and which of them the next request asks for. Without IO.
 
 Only states that may have changed are looked at: those that an answer was about (`touch`), and all of them after `wake`,
 at the end of a pause, when a queue has become full or has room again, and when another size is asked for. So a quiet

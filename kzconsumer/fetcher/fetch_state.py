@@ -69,6 +69,8 @@ class FetchState(msgspec.Struct, eq=False):
     """End offset of a bounded run."""
     broker: int = 0
     """Id of the one that it is fetched from, or was last."""
+    fetcher: int = -1
+    """Number of the fetcher that has it, or had it last."""
     preferred: int | None = None
     """Id of the replica to fetch from instead of the leader, which has named it (KIP-392)."""
     preferred_until: float = 0.0
@@ -233,7 +235,7 @@ SHOWN = 15.0
 
 
 class Throttle:
-    """Of one broker. `most` is how many bytes to ask for."""
+    """Of one fetch loop. `most` is how many bytes to ask for."""
 
     def __init__(self, most: int) -> None:
         self._limit = most
@@ -243,6 +245,10 @@ class Throttle:
         self._until = 0.0
         self._empty = 0  # throttled answers in a row
         self._throttled_at = -SHOWN
+
+    def limit(self, most: int) -> None:
+        """Never ask for more bytes."""
+        self._limit, self.most = most, min(self.most, most)
 
     def answered(self, now: float, seconds: float, size: int, asked: int, *, muted: bool) -> bool:
         """A response of `size` bytes of records came, throttled for so many seconds. True if throttling begins by that.

@@ -1,4 +1,4 @@
-"""The fetchers of one membership: one per broker, and the LeaderFinder that feeds them.
+"""The fetchers of one membership: one per broker and 250 partitions, and the LeaderFinder that feeds them.
 
 The claimer starts partitions here. Closing a partition's progress stops its fetching: there is nothing to stop or wait
 for.
@@ -6,8 +6,10 @@ for.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import count, islice
 
 import anyio
 from anyio.abc import TaskGroup
@@ -125,6 +127,11 @@ class LeaderFinder:
             log.warning("partition has no leader", **partition._asdict(), reason=reason)
 
 
+# Partitions of one fetch session at most. For each answer a broker looks at the logs of all that the session has: with
+# more, it costs a record more of the broker's processor and of time. Each session has a connection of its own, since a
+# broker reads no other request from it while it holds an answer back. The original consumer's `num.consumer.fetchers`
+# is the number of them (`AbstractFetcherManager`, 1.1.1); here it follows the partitions.
+SESSION_PARTITIONS = 250
 # Seconds between two attempts to read the log offsets of planned ranges.
 PAUSE = 1.0
 # Failed attempts before one is logged: a new leader is often there within a moment.
@@ -159,7 +166,8 @@ class FetcherManager:
         self._ending: dict[TopicPartition, FetchState] = {}  # with an end offset, which may still change
         self._replays: dict[TopicPartition, FetchState] = {}  # planned ranges that the log may have lost
         self._leader_finder = LeaderFinder(leaders, self._assign)
-        self._fetchers: dict[int, tuple[BrokerFetcher, anyio.CancelScope]] = {}
+        self._fetchers: dict[int, tuple[BrokerFetcher, anyio.CancelScope]] = {}  # by number
+        self._numbers = count()
         self._tasks: TaskGroup | None = None
 
     def __contains__(self, state: FetchState) -> bool:
@@ -182,7 +190,7 @@ class FetcherManager:
         return (fetcher := self._fetcher_of(state)) is not None and fetcher.throttled
 
     def _fetcher_of(self, state: FetchState) -> BrokerFetcher | None:
-        fetcher, _ = self._fetchers.get(state.broker, (None, None))
+        fetcher, _ = self._fetchers.get(state.fetcher, (None, None))
         return fetcher if fetcher is not None and state in fetcher else None
 
     def limit(self, per_second: int | None) -> None:
@@ -317,35 +325,64 @@ class FetcherManager:
         return found
 
     def _assign(self, broker: Broker, states: list[FetchState]) -> None:
-        assert self._tasks is not None
-        present = self._fetchers.get(broker.id)
-        if present is not None and present[0].broker != broker:
-            # The broker has another address now: the old fetcher sends back its partitions as it ends.
-            present[1].cancel()
-            present = None
-        if present is None:
-            fetcher = BrokerFetcher(
-                broker,
-                self._brokers,
-                self._settings,
-                self._reset,
-                self._read,
-                self._limit,
-                self._leader_finder.add,
-                self._counters,
-                self._rack,
-            )
-            scope = anyio.CancelScope()
-            self._fetchers[broker.id] = fetcher, scope
-            self._tasks.start_soon(self._run, fetcher, scope)
-        else:
-            fetcher, _ = present
-        fetcher.add(states)
+        # A state that a fetcher has stays there, or two would queue its records: `start` may be called twice for it, by
+        # a seek in `on_assigned` that takes longer than the call.
+        new = [state for state in states if self._fetcher_of(state) is None]
+        for former in self._of(broker.id):
+            if former.broker != broker:  # it has another address now
+                self._fetchers[former.number][1].cancel()
+        fetchers = self._of(broker.id)
+        partitions = sum(map(len, fetchers)) + len(new)
+        while len(fetchers) * SESSION_PARTITIONS < partitions:
+            fetchers.append(self._begin(broker))
+        rest = iter(new)
+        for fetcher in fetchers:
+            fetcher.share(len(fetchers))
+            fetcher.add(islice(rest, max(0, math.ceil(partitions / len(fetchers)) - len(fetcher))))
 
-    @staticmethod
-    async def _run(fetcher: BrokerFetcher, scope: anyio.CancelScope) -> None:
-        with scope:
-            await fetcher.run()
+    def merge(self) -> None:
+        """Call when partitions have left: a few need no more than a fetcher. Others have theirs found again."""
+        for broker in {fetcher.broker.id for fetcher, _ in self._fetchers.values()}:
+            fetchers = sorted(self._of(broker), key=len)
+            needed = max(1, math.ceil(sum(map(len, fetchers)) / SESSION_PARTITIONS))
+            if len(fetchers) > 2 * needed:
+                for fetcher in fetchers[:-needed]:
+                    self._fetchers[fetcher.number][1].cancel()
+
+    def _of(self, broker: int) -> list[BrokerFetcher]:
+        """Those that are not about to end."""
+        return [
+            fetcher
+            for fetcher, scope in self._fetchers.values()
+            if fetcher.broker.id == broker and not scope.cancel_called
+        ]
+
+    def _begin(self, broker: Broker) -> BrokerFetcher:
+        assert self._tasks is not None
+        fetcher = BrokerFetcher(
+            broker,
+            self._brokers,
+            self._settings,
+            self._reset,
+            self._read,
+            self._limit,
+            self._leader_finder.add,
+            self._counters,
+            self._rack,
+            next(self._numbers),
+        )
+        scope = anyio.CancelScope()
+        self._fetchers[fetcher.number] = fetcher, scope
+        self._tasks.start_soon(self._run, fetcher, scope)
+        return fetcher
+
+    async def _run(self, fetcher: BrokerFetcher, scope: anyio.CancelScope) -> None:
+        """It sends back its partitions as it ends, once a thread that decodes has ended: they are in it until then."""
+        try:
+            with scope:
+                await fetcher.run()
+        finally:
+            del self._fetchers[fetcher.number]
 
 
 def _replay_lost(state: FetchState, lacking: tuple[tuple[int, int], ...], begin: int, end: int) -> OffsetLostError:

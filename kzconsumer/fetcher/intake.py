@@ -1,4 +1,4 @@
-"""Takes the answers of one broker: positions move, records go to the streams, partitions that it does not lead leave.
+"""Takes the answers to a fetch loop: positions move, records go to the streams, partitions with other leaders leave.
 
 Of the fetch loop (`broker_fetcher`) and of the task that asks for one partition alone (`silent_partitions`), which
 share the partitions, the broker's quota and the rate limit. Sends nothing.
@@ -50,7 +50,7 @@ SILENCE = 5.0
 
 
 class Intake:
-    """Of one broker."""
+    """Of one fetch loop."""
 
     def __init__(
         self,

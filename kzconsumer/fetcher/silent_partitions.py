@@ -38,17 +38,24 @@ def mutes(connection: BrokerConnection) -> bool:
 
 
 class SilentPartitions:
-    """Of one broker."""
+    """Of one fetch loop."""
 
     def __init__(
-        self, intake: Intake, brokers: Brokers, settings: FetchSettings, rack: str, wake: Callable[[], None]
+        self,
+        intake: Intake,
+        brokers: Brokers,
+        settings: FetchSettings,
+        rack: str,
+        wake: Callable[[], None],
+        purpose: str,
     ) -> None:
-        """`wake` is called when the fetch loop has to ask for one again."""
+        """`wake` is called when the fetch loop has to ask for one again. `purpose`: of the connection."""
         self._intake = intake
         self._brokers = brokers
         self._settings = settings
         self._rack = rack
         self._wake = wake
+        self._purpose = purpose
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -83,7 +90,7 @@ class SilentPartitions:
         most, least = intake.throttle.most, 1
         request = FetchRequest(int(wait * 1000), least, most, asked, intake.isolation, self._rack)
         arrived: list[Arrival] = []
-        connection = await self._brokers.connection(intake.broker, "alone")
+        connection = await self._brokers.connection(intake.broker, self._purpose)
         try:
             sent = now()
             response = await connection.send(request, timeout=intake.throttle.patience(timeout) + wait)

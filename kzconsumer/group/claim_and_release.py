@@ -243,6 +243,7 @@ class Claimer:
         """Release partitions for another member, each as soon as the work on it has ended."""
         until = anyio.current_time() + self.revoke_deadline
         await self._as_drained(self._owned.open(partitions), until, partial(self._release, until=until))
+        self._fetchers.merge()
 
     async def _as_drained(
         self, claims: Collection[OwnedPartition], until: float, end: Callable[[list[OwnedPartition]], Awaitable[None]]

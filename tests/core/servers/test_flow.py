@@ -12,6 +12,7 @@ import pytest
 import kzconsumer
 from kzconsumer import NotOwnedError
 from kzconsumer.clock import now
+from kzconsumer.fetcher import fetcher_manager
 from kzconsumer.model import TopicPartition
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.readiness import create_topic
@@ -28,7 +29,11 @@ async def send(cluster: Cluster, topic: str, number: int) -> None:
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
 
 
-async def test_a_pause_stops_one_partition_and_outlives_a_rebalance(cluster: Cluster, unique: str) -> None:
+async def test_a_pause_stops_one_partition_and_outlives_a_rebalance(
+    cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two fetch sessions."""
+    monkeypatch.setattr(fetcher_manager, "SESSION_PARTITIONS", 1)
     await create_topic(cluster.connect, unique, PARTITIONS)
     await send(cluster, unique, 200)
     configured = settings(cluster.connect, unique)

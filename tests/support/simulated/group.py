@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
+from unittest import mock
 
 import structlog
 from msgspec import structs
 
+from kzconsumer.fetcher import fetcher_manager
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import BROKER_TOPICS, GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, SetData
@@ -289,7 +291,8 @@ def simulated_group(seed: int, scene: Scene | None = None, **more: Any) -> Itera
 
     logging = structlog.get_config()
     structlog.configure(processors=[traced])
-    with product_in(world):
+    sessions = mock.patch.object(fetcher_manager, "SESSION_PARTITIONS", group.scene.session_partitions)
+    with product_in(world), sessions:
         try:
             yield group
         finally:

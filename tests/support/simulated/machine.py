@@ -70,6 +70,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.start(seed, partitions, scene)
 
     def start(self, seed: int, partitions: int, scene: Scene) -> None:
+        scene = replace(scene, session_partitions=2 if seed % 3 == 0 else scene.session_partitions)
         self.group: SimulatedGroup = self.exits.enter_context(simulated_group(seed, scene))
         self.group.logs.grow("t", partitions)
         self.topics = ["t"]

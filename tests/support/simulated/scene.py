@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import kzconsumer
+from kzconsumer.fetcher.fetcher_manager import SESSION_PARTITIONS
 from tests.support.simulated.member import GROUP
 
 SESSION_TIMEOUT = 6.0
@@ -33,6 +34,8 @@ class Scene:
     """Where the members are."""
     fetch: tuple[tuple[str, str], ...] = ()
     """More of the members' `[fetch]`."""
+    session_partitions: int = SESSION_PARTITIONS
+    """Of one fetch session at most."""
 
 
 @cache
