@@ -7,19 +7,29 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.extent import extent
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.support.spark_cluster import SparkCluster
 
 
+# Of queries of a few rows, compiling them is a fourth of the work.
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
+
 @pytest.fixture(scope="session")
 def spark(quick_sparks: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """In this process, with the worker's settings and PostgreSQL's driver."""
+    """In this process, with the worker's settings and PostgreSQL's driver.
+
+    In `make test` it interprets queries; those of members and of a killed driver compile them, as a user's do.
+    """
     from tests.support.postgres import driver_jar
     from tests.support.spark_session import spark_session  # half a second that most tests do not need
 
-    with spark_session(tmp_path_factory.mktemp("spark"), {"spark.jars": str(driver_jar())}) as running:
+    conf = {"spark.jars": str(driver_jar()), **extent(_INTERPRETED, {})}
+    with spark_session(tmp_path_factory.mktemp("spark"), conf) as running:
         yield running
 
 

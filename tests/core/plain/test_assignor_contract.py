@@ -35,10 +35,14 @@ class TestSticky(AssignorContract):
     assignor = staticmethod(sticky.assign)
 
 
-class TestAPlainFunction(AssignorContract):
+class APlainFunction(AssignorContract):
     """Without staticmethod."""
 
     assignor = range_assignor.assign_range  # type: ignore[assignment]
+
+
+def test_an_assignor_may_be_given_without_staticmethod() -> None:
+    APlainFunction().test_partitions_go_only_to_threads_that_subscribe()
 
 
 def forgets_the_last(context: AssignmentContext) -> Assignment:

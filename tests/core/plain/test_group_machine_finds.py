@@ -141,6 +141,7 @@ def test_finds_offsets_that_are_stored_without_their_epoch() -> None:
     find(ClaimRecord, "leader_epoch_before", unknown, bug, start=10, machine=LogsCutOffMachine)
 
 
+@only_nightly  # test_plan_machine.py finds the same fault
 def test_finds_commits_that_check_no_owner() -> None:
     operations = ZooKeeperOffsetStorage._operations
 
@@ -229,6 +230,7 @@ def test_finds_records_that_count_as_processed_when_handed_out() -> None:
     find(StreamCursor, "checkpoint", at_once, "was not worked on", start=0)
 
 
+@only_nightly
 def test_finds_a_stop_without_the_final_commit() -> None:
     """Though the member reports that it failed: ZooKeeper would have answered."""
 

@@ -1,4 +1,4 @@
-"""A slice of `python -m tests.simulate` from a random seed; `.ci/run` and `make thorough` search longer."""
+"""A slice of `python -m tests.simulate` from a random seed; `make thorough` searches longer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.simulate.search import random_seed
 from tests.support.extent import NIGHTLY, extent
 
-MINUTES = float(os.environ.get("KZCONSUMER_SIMULATE_MINUTES", extent("0.1", "20")))
+MINUTES = float(os.environ.get("KZCONSUMER_SIMULATE_MINUTES", extent("0.05", "20")))
 """Of processor time: twenty schedules a second."""
 LIMIT = 600.0
 """Seconds more: the last seed is searched to its end."""

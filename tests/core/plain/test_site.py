@@ -1,4 +1,7 @@
-"""The site of docs/: it is built without a warning, needs nothing from other hosts, and its reference is complete."""
+"""The site of docs/: it is built without a warning, needs nothing from other hosts, and its reference is complete.
+
+In `make test`, `test_pages.py` and `test_options.py` read the pages themselves.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ import pytest
 import kzconsumer
 from kzconsumer.cli.main import whole_parser
 from kzconsumer.settings.settings import layers_of
+from tests.support.extent import only_nightly
 from tests.support.installing import ROOT
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, only_nightly]
 
 FOREIGN = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=\"?(?:https?:)?//[^>]*>")
 

@@ -17,6 +17,7 @@ from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_sandbox.servers.readiness import known_brokers, led_partitions, zookeeper_serves
 from kzconsumer_sandbox.servers.state_file import StateFile
 from tests.sandbox.servers.conftest import KZCONSUMER, Commands
+from tests.support.extent import only_nightly
 from tests.support.processes import exists, wait_gone, wait_until
 
 OLDEST = "0.8.2.2"
@@ -111,6 +112,7 @@ def test_lines_and_generated_records_are_produced(running: Commands) -> None:
     lines_and_generated_records(running)
 
 
+@only_nightly  # with a server's address: test_a_version_takes_topics_and_records of test_sandbox_servers.py
 def test_lines_and_generated_records_are_produced_to_the_oldest_version(sandbox: Commands) -> None:
     sandbox.up("--kafka-version", OLDEST)
     lines_and_generated_records(sandbox)
@@ -193,7 +195,7 @@ def test_down_ends_a_supervisor_that_does_not_listen(sandbox: Commands) -> None:
     assert not Path(status["folder"]).exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=only_nightly)])  # one receiver
 def test_foreground_ends_on_a_signal(sandbox: Commands, number: signal.Signals) -> None:
     command = subprocess.Popen(
         sandbox.words("up", "--foreground", "--kafka-version", OLDEST), stdout=subprocess.PIPE, text=True

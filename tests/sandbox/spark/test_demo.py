@@ -1,4 +1,8 @@
-"""The demo as a user runs it: the count at the end, and that nothing is left behind."""
+"""The demo as a user runs it: the count at the end, and that nothing is left behind.
+
+`make test` has its parts: the steps (`tests/sandbox/plain/test_demo.py`), a killed member with a Spark
+(`tests/spark/spark/test_replay_after_kill.py`), Spark in a sandbox (README.md, by `tests/core/spark/test_tutorial.py`).
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,7 @@ def left(folder: Path) -> list[object]:
 
 
 @pytest.mark.timeout(420)
+@only_nightly
 def test_nothing_is_missing_after_a_kill_9_and_nothing_is_left(tmp_path: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "-o", "json"], env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=400

@@ -18,6 +18,7 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark import GroupSource
+from tests.support.extent import extent
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session
 
@@ -45,7 +46,7 @@ def expected(*spans: tuple[int, int, int]) -> set[tuple[int, int]]:
     return {(partition, offset) for partition, first, until in spans for offset in range(first, until)}
 
 
-@pytest.mark.parametrize("version", ["0.8.2.2", "3.9.1"])
+@pytest.mark.parametrize("version", extent(["3.9.1"], ["0.8.2.2", "3.9.1"]))  # the oldest: test_executors_fetch.py
 async def test_what_lies_between_two_bounds(
     spark: SparkSession, cluster_of: Callable[[str], Cluster], unique: str, version: str
 ) -> None:

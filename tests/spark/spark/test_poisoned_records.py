@@ -54,7 +54,7 @@ def letters(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in directory.glob("*.jsonl") for line in file.read_text().splitlines()]
 
 
-@only_nightly  # of 16 rows, with a Spark: test_poisoned_rows.py; a daemon: tests/files/servers/test_poisoned_records.py
+@only_nightly  # of 8 rows, with a Spark: test_poisoned_rows.py; a daemon: tests/files/servers/test_poisoned_records.py
 async def test_everything_else_is_written_once(
     cluster: Cluster, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

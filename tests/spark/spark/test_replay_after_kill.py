@@ -60,7 +60,7 @@ async def committed(cluster: Cluster, topic: str, offset: int) -> None:
 
 async def test_the_next_member_writes_the_planned_range(cluster: Cluster, unique: str, tmp_path: Path) -> None:
     """No process of a killed member's Spark remains. `make nightly` kills the next member, too, with the range
-    published; the contract of sinks has that with a Spark in make test (test_spark_contract.py).
+    published; in make test the contract of the target has that (tests/files/plain/test_parquet_sink.py).
     """
     await create_topic(cluster.connect, unique, 1)
     out = tmp_path / "out"

@@ -1,7 +1,8 @@
 """The contract of sinks with a real Spark: what the parquet destination promises, and what a function can keep.
 
 Each member process has a Spark of its own, which takes ten seconds and more to start: few kills, and each test reuses
-the members.
+the members. In `make test`, `test_replay_after_kill.py` kills a member with a Spark; what members find of each other is
+the contract of the target itself (`tests/files/plain/test_parquet_sink.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.support.extent import only_nightly
 from tests.support.served_sink import ServedSink
 from tests.support.spark_functions import FUNCTION_DIRECTORY
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), only_nightly]
 
 
 def _common(directory: Path) -> dict[str, str]:
@@ -50,7 +51,6 @@ class TestParquet(OnSpark):
         return copied(directory / "out")
 
 
-@only_nightly  # kills in a call of a function: test_spark_sink.py
 class TestFunction(OnSpark):
     kills = int(os.environ.get("KZCONSUMER_KILLS", "1"))
     zombies = 0  # those of a function are in test_docs_functions.py

@@ -268,7 +268,7 @@ def test_the_page_has_this_table() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind",  # test_poisoned_rows.py has one of them in each kind
+    "kind",  # test_poisoned_rows.py has one of them in each kind of destination
     [
         "parquet",
         "jdbc",

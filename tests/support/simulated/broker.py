@@ -91,9 +91,10 @@ class SimulatedBroker:
         now = self.world.now
         while self._sent and self._sent[0][0] < now - WINDOW:
             self._sent.popleft()
-        rate = (sum(size for _, size in self._sent) + size) / WINDOW
-        if self.quota is not None and rate > self.quota:
-            return (rate - self.quota) / self.quota * WINDOW
+        if self.quota is not None:
+            rate = (sum(size for _, size in self._sent) + size) / WINDOW
+            if rate > self.quota:
+                return (rate - self.quota) / self.quota * WINDOW
         self._sent.append((now, size))
         return 0.0
 

@@ -20,6 +20,7 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_tools.commands.sink_commands import last_offsets
+from tests.support.extent import only_nightly
 from tests.support.producing import Sent, produce
 
 pytestmark = pytest.mark.timeout(300)
@@ -54,6 +55,7 @@ async def test_records_are_read_without_a_group(cluster_of, version: str, unique
         assert await session.exists(f"{paths.CONSUMERS}/{unique}") is None
 
 
+@only_nightly  # the same in one process: test_spark_columns.py; the command: tests/tools/plain/test_cli_sink.py
 async def test_try_shows_the_frame_and_bad_records_and_leaves_nothing_behind(
     cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
