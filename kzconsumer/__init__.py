@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         UnsupportedVersionError,
         ZooKeeperError,
     )
-    from kzconsumer.group.claim_and_release import RebalanceListener
+    from kzconsumer.group.listener import RebalanceListener
     from kzconsumer.model import TopicPartition
     from kzconsumer.offsets.progress import Message, Position
     from kzconsumer.settings.settings import Settings
@@ -64,7 +64,7 @@ _HOME = {
     "OffsetLostError": "errors",
     "PluginError": "errors",
     "Position": "offsets.progress",
-    "RebalanceListener": "group.claim_and_release",
+    "RebalanceListener": "group.listener",
     "RecordRejectedError": "errors",
     "RecordsRejectedError": "sinks.interface",
     "Rejected": "sinks.interface",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from kzconsumer.brokers.protocol.log_reads import EARLIEST, LATEST, ListedOffset
 from kzconsumer.errors import NotOwnedError
-from kzconsumer.group.claim_and_release import RebalanceListener
+from kzconsumer.group.listener import RebalanceListener
 from kzconsumer.model import TopicPartition, checked_offset
 from kzconsumer.offsets.progress import Message, Position
 from kzconsumer.registry.group_records import GroupRun, Registration

@@ -27,8 +27,9 @@ from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.reading import FetchForm
 from kzconsumer.fetcher.record_times import RecordTimes
 from kzconsumer.group.assignment import GroupSnapshot
-from kzconsumer.group.claim_and_release import Claimer, ListenerCalls
+from kzconsumer.group.claim_and_release import Claimer
 from kzconsumer.group.group_overview import Overview
+from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.membership import ConsumerRegistry, Membership, SnapshotReader
 from kzconsumer.group.owned import OwnedPartitions
 from kzconsumer.group.rebalancer import Rebalancer, RebalanceTrigger
@@ -43,9 +44,9 @@ from kzconsumer.offsets.progress import Message
 from kzconsumer.offsets.start_rules import Authority, Destination
 from kzconsumer.offsets.storage import KafkaOffsetStorage, OffsetStorage, ZooKeeperOffsetStorage
 from kzconsumer.records.forms import ColumnRecords
+from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.registry.cluster import ClusterView, bootstrap
 from kzconsumer.registry.group_records import Registration
-from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.runs import Runs
 from kzconsumer.settings.settings import Settings

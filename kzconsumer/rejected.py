@@ -20,7 +20,7 @@ import anyio.from_thread
 from anyio import to_thread
 
 from kzconsumer.clock import now
-from kzconsumer.dead_letter import DeadLetter
+from kzconsumer.dead_letter_format import DeadLetter
 from kzconsumer.durable_files import AppendedFile
 from kzconsumer.errors import ConfigError, DeadLetterError, KzConsumerError, RecordRejectedError
 from kzconsumer.logs.logger import get_logger
@@ -268,8 +268,8 @@ class RejectedRecords:
         """
         # Nothing is buffered: when this returns True the letters are durable, and only then the message is acknowledged
         # or the batch marked. For a replayable sink the order is: dead letters, the rejected offsets in the plan, the
-        # rest of the range (`sinks/writing`). Otherwise another member could find the range published without knowing
-        # of letters that were not written, or write other records than the first one did.
+        # rest of the range (`batch_writer`). Otherwise another member could find the range published without knowing of
+        # letters that were not written, or write other records than the first one did.
         by_policy: dict[RejectPolicy, list[RejectedRecord]] = {}
         for record in rejected:
             message, error_class, reason = record

@@ -25,8 +25,8 @@ from kzconsumer.end_offsets import EndOffsets
 from kzconsumer.errors import ConnectionLostError, KzConsumerError, SessionExpiredError, UnfitError, sole_cause
 from kzconsumer.fetcher.reading import Looking, decoding
 from kzconsumer.group.assignment import assignment
-from kzconsumer.group.claim_and_release import ListenerCalls, RebalanceListener
 from kzconsumer.group.fitness import HoldDown
+from kzconsumer.group.listener import ListenerCalls, RebalanceListener
 from kzconsumer.group.membership import new_consumer_id
 from kzconsumer.lag.partition import FetchedTimes, Why
 from kzconsumer.logs.logger import facts, get_logger

@@ -14,6 +14,7 @@ import msgspec
 
 from kzconsumer.errors import KzConsumerError, SessionExpiredError, TopicChangedError, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
+from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.owned import OwnedPartition, OwnedPartitions
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
@@ -21,87 +22,13 @@ from kzconsumer.offsets.claim_start import Adopter
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.storage import CommittedPosition
 from kzconsumer.registry.claim_record import Blocked, Claimed, ClaimRefused
+from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.registry.nodes import Topic
-from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Delete
 from kzconsumer.zookeeper.watches import Watches, outcomes, repeated, together
 
-# The application's listener is notified of the end only of partitions that were reported to it as assigned, also if the
-# member leaves or loses its session during a claim. A listener that exceeds its deadline is cancelled.
-
 log = get_logger("kzconsumer.group")
-
-Call = Callable[[int, frozenset[TopicPartition]], Awaitable[None]]
-
-
-class RebalanceListener:
-    """Override what you need; each method is awaited, within `deadline` seconds, with the generation and partitions.
-
-    An exception ends the member. A method may await `leave()`, which returns at once there: the call is cancelled at
-    its next await, and `on_revoked` follows for everything owned. A move to another stream of the member is not
-    reported. `on_lost` is not in `kafka.javaapi.consumer.ConsumerRebalanceListener` (0.9 to 1.1), which reported lost
-    partitions as released, or not at all.
-    """
-
-    deadline: float = 5.0
-
-    async def on_assigned(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
-        """These are owned from now on; nothing of them is delivered before this call has ended.
-
-        `ConsumerConnector.seek` may be awaited here, to begin elsewhere than at the stored offset.
-        """
-
-    async def on_revoked(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
-        """These will be released: nothing more is delivered, and the final commit follows this call."""
-
-    async def on_lost(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
-        """These are no longer owned: what is not committed will be redelivered, possibly to another member."""
-
-
-class ListenerCalls:
-    """The listener of one member; without one the calls do nothing."""
-
-    def __init__(self, listener: RebalanceListener | None) -> None:
-        self._listener = listener if listener is not None else RebalanceListener()
-        self._reported: set[TopicPartition] = set()
-        self._tasks: set[int] = set()
-        self.generation = 0
-
-    @property
-    def calling(self) -> bool:
-        """Whether the current task is a call of the listener, which must not wait for the membership to end."""
-        return anyio.get_current_task().id in self._tasks
-
-    async def assigned(self, partitions: Collection[TopicPartition]) -> None:
-        self._reported.update(partitions)
-        await self._call(self._listener.on_assigned, partitions)
-
-    async def revoked(self, partitions: Collection[TopicPartition]) -> None:
-        await self._call(self._listener.on_revoked, self._forget(partitions))
-
-    async def lost(self, partitions: Collection[TopicPartition]) -> None:
-        await self._call(self._listener.on_lost, self._forget(partitions))
-
-    def _forget(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
-        """Those of them that were reported as assigned."""
-        known = self._reported.intersection(partitions)
-        self._reported -= known
-        return known
-
-    async def _call(self, call: Call, partitions: Collection[TopicPartition]) -> None:
-        if not partitions:
-            return
-        task = anyio.get_current_task().id
-        self._tasks.add(task)
-        try:
-            with anyio.move_on_after(self._listener.deadline) as scope:
-                await call(self.generation, frozenset(partitions))
-        finally:
-            self._tasks.discard(task)
-        if scope.cancelled_caught:
-            name = getattr(call, "__name__", repr(call))
-            log.error("rebalance listener timed out", call=name, seconds=self._listener.deadline)
 
 
 REVOKE_DEADLINE_WITH_ORIGINALS = 3.5

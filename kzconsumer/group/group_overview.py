@@ -13,7 +13,7 @@ from kzconsumer.lag.partition import Why
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.storage import ZooKeeperOffsetStorage
-from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.claim_transactions import OwnerRegistry
 
 #: Partitions that are read in one round trip: the session's other requests wait behind them.
 AT_ONCE = 100

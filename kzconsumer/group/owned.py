@@ -16,7 +16,7 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import Position, Progress
 from kzconsumer.registry.claim_record import OwnerNode
-from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.streams.cursor import StreamCursor
 from kzconsumer.zookeeper.operations import Stat
 from kzconsumer.zookeeper.watches import Watches, repeated, together

@@ -27,7 +27,8 @@ from kzconsumer.errors import (
     ZooKeeperError,
 )
 from kzconsumer.group.assignment import AssignmentChange, GroupSnapshot, compare, wanted_by
-from kzconsumer.group.claim_and_release import REVOKE_DEADLINE_WITH_ORIGINALS, Claimer, ListenerCalls
+from kzconsumer.group.claim_and_release import REVOKE_DEADLINE_WITH_ORIGINALS, Claimer
+from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.membership import Membership, SnapshotReader
 from kzconsumer.group.owned import OwnedPartitions
 from kzconsumer.group.reconcile_rules import needs_looking

@@ -29,8 +29,8 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.storage import ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import Blocked, BlockedBy, blocked_by
+from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.registry.group_records import Registration, has_wildcard, streams_by_topic
-from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.zookeeper.session import ZooKeeperSession
 
 log = get_logger("kzconsumer.group")

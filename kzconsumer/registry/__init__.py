@@ -1,1 +1,1 @@
-"""Kafka's and the group's nodes in ZooKeeper: formats, readers, writers. Read `nodes`, then `owners`."""
+"""Kafka's and the group's nodes in ZooKeeper: formats, readers, writers. Read `nodes`, then `claim_transactions`."""

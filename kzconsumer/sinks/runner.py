@@ -22,12 +22,12 @@ from kzconsumer.errors import CoordinatorError, SessionExpiredError, ZooKeeperEr
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder, OwnedBatch
+from kzconsumer.sinks.batch_writer import BatchWriter
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch, Sink
 from kzconsumer.sinks.quarantine import RangeQuarantine
 from kzconsumer.sinks.range_plans import OwnedRanges, RangePlans, sink_failures
 from kzconsumer.sinks.rejecting import Policy
-from kzconsumer.sinks.writing import BatchWriter
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream, ManyQueues
 
 #: How many of the latest batches are kept.

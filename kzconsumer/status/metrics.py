@@ -21,8 +21,8 @@ from kzconsumer.counters import BOUNDS, Counters, Timing
 from kzconsumer.lag.totals import VERDICTS
 from kzconsumer.logs.setup import Trouble
 from kzconsumer.sinks.runner import BatchCounters
+from kzconsumer.status.partition_health import Kind, PartitionStatus
 from kzconsumer.status.report import SESSION_STATES, Report, examination
-from kzconsumer.status.track import Kind, PartitionStatus
 
 PREFIX = "kzconsumer_"
 Samples = Iterable[tuple[tuple[object, ...], float]]

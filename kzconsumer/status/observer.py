@@ -1,6 +1,6 @@
 """Observes a running member at intervals, and makes reports of it for the status server: its health, and its group's.
 
-Keeps a history of each owned partition (`track`) while it is owned, and of all together for an hour.
+Keeps a history of each owned partition (`partition_health`) while it is owned, and of all together for an hour.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from kzconsumer.registry.group_records import has_wildcard
 from kzconsumer.sessions import Sessions
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.runner import BatchCounters, BatchStatus, SinkRunner
+from kzconsumer.status.partition_health import INTERVAL, ListedLog, PartitionStatus, Track, behind_sink
 from kzconsumer.status.report import (
     Assigned,
     BlockedClaim,
@@ -42,7 +43,6 @@ from kzconsumer.status.report import (
     SinkBatch,
     point,
 )
-from kzconsumer.status.track import INTERVAL, ListedLog, PartitionStatus, Track, behind_sink
 from kzconsumer.version import __version__
 from kzconsumer.zookeeper.session import Lease
 

@@ -24,7 +24,7 @@ from kzconsumer.lag.totals import (
     reasons,
     total,
 )
-from kzconsumer.status.track import Hindrance, Judgement, PartitionStatus
+from kzconsumer.status.partition_health import Hindrance, Judgement, PartitionStatus
 
 SessionState: TypeAlias = Literal["held", "doubtful", "none"]
 SESSION_STATES: tuple[SessionState, ...] = ("held", "doubtful", "none")

@@ -25,8 +25,8 @@ from kzconsumer.settings.tables import keys_of
 from kzconsumer.status.access import load_token
 from kzconsumer.status.metrics import families
 from kzconsumer.status.observer import Observer
+from kzconsumer.status.partition_health import INTERVAL
 from kzconsumer.status.report import Point, Report, examination
-from kzconsumer.status.track import INTERVAL
 from kzconsumer.status.web_server import Handler, application, json_response, metrics, served
 
 

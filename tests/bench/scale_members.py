@@ -19,7 +19,7 @@ import msgspec
 
 import kzconsumer
 from kzconsumer import clock
-from kzconsumer.group.claim_and_release import RebalanceListener
+from kzconsumer.group.listener import RebalanceListener
 from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.logs import setup
 from kzconsumer.model import TopicPartition

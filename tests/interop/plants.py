@@ -13,7 +13,7 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import Progress
 from kzconsumer.offsets.storage import OffsetWrite, ZooKeeperOffsetStorage
-from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.claim_transactions import OwnerRegistry
 
 
 def release_uncommitted() -> None:

@@ -30,7 +30,6 @@ from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer_files import fold_plan
 from kzconsumer_files.fold_plan import Span
 from kzconsumer_files.ledger import LedgerContents
-from kzconsumer_files.marked_place import MARKER, MarkedPlace, new_marker, require_unused
 from kzconsumer_files.names import (
     AnyRange,
     LedgerEntry,
@@ -49,6 +48,7 @@ from kzconsumer_files.names import (
 from kzconsumer_files.object_store import ObjectStore, StateObjects, StorePut, StoreUnavailable
 from kzconsumer_files.private_directory import local_attempts, make_local_attempts, sweep
 from kzconsumer_files.publication import SetAside, StagedRange, log_blocked, require_none
+from kzconsumer_files.target_marker import MARKER, MarkedPlace, new_marker, require_unused
 
 # The ledger of a target in a store: an entry is an object, and entries are not folded. A range, and so its line, may
 # have two names (`names.range_names`). Calls block, and raise OSError.

@@ -22,7 +22,7 @@ from kzconsumer.registry.claim_record import (
     decode_claim_record,
     encode_claim_record,
 )
-from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from tests.support.owned_ranges import Nothing

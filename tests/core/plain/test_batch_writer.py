@@ -10,10 +10,10 @@ from pathlib import Path
 
 from kzconsumer.offsets.progress import Progress
 from kzconsumer.sinks.batch_builder import OwnedBatch
+from kzconsumer.sinks.batch_writer import BatchWriter
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.quarantine import RangeQuarantine
-from kzconsumer.sinks.writing import BatchWriter
 from tests.core.plain.test_sink_runner import Memory
 from tests.support.chunks import TOPIC, LeaseInHand, progress
 from tests.support.owned_ranges import Owned

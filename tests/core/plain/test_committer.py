@@ -12,7 +12,7 @@ from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import Progress
 from kzconsumer.offsets.storage import CommittedPosition, ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import Claimed, ClaimRecord, decode_claim_record
-from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from tests.support.plans import plan_of

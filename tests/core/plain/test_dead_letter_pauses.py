@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kzconsumer.dead_letter import DeadLetter
+from kzconsumer.dead_letter_format import DeadLetter
 from kzconsumer.errors import DeadLetterError
 from kzconsumer.rejected import RejectedRecords
 from tests.core.plain.test_rejects import configured, rejected_record

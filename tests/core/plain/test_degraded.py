@@ -14,8 +14,8 @@ from kzconsumer.lag.totals import Finding
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.claim_record import Blocked
 from kzconsumer.registry.group_records import Registration
+from kzconsumer.status.partition_health import PartitionStatus, behind_sink
 from kzconsumer.status.report import BlockedClaim, Report, degraded, examination
-from kzconsumer.status.track import PartitionStatus, behind_sink
 from tests.core.plain.test_status_metrics import report
 from tests.core.plain.test_status_report import changed, unknown
 

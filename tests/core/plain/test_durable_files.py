@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kzconsumer import durable_files
-from kzconsumer.dead_letter import DeadLetter
+from kzconsumer.dead_letter_format import DeadLetter
 from kzconsumer.durable_files import (
     AppendedFile,
     create_same,

@@ -25,7 +25,7 @@ from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import Progress
 from kzconsumer.offsets.storage import OffsetWrite, ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import Blocked, Claimed, ClaimRecord, ClaimRefused
-from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.streams.cursor import StreamCursor
 from kzconsumer.zookeeper.heartbeat import Heartbeat, Instant
 from kzconsumer.zookeeper.operations import Check, Create, SetData

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kzconsumer.status.track import WINDOW, Commit, judge
+from kzconsumer.status.partition_health import WINDOW, Commit, judge
 
 offsets = st.integers(0, 50)
 steps = st.floats(0.5, 10.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kzconsumer.dead_letter import DeadLetter
+from kzconsumer.dead_letter_format import DeadLetter
 from kzconsumer.errors import DeadLetterError
 from kzconsumer.offsets.progress import Message
 from kzconsumer.rejected import LetterFiles

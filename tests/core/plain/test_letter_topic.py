@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kzconsumer import rejected
-from kzconsumer.dead_letter import DeadLetter
+from kzconsumer.dead_letter_format import DeadLetter
 from kzconsumer.errors import DeadLetterError
 from kzconsumer.offsets.progress import Message
 from kzconsumer.rejected import LetterTopic

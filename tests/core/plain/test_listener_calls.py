@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kzconsumer.group.claim_and_release import ListenerCalls, RebalanceListener
+from kzconsumer.group.listener import ListenerCalls, RebalanceListener
 from kzconsumer.model import TopicPartition
 
 FIRST, SECOND, THIRD = (TopicPartition("t", number) for number in range(3))

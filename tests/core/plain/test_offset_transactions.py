@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.storage import Lost, OffsetWrite, Stored, ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import Claimed, Plan, decode_claim_record, encode_claim_record
-from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
 from kzconsumer.zookeeper.session import ZooKeeperSession

@@ -9,7 +9,7 @@ import pytest
 from kzconsumer.errors import TopicChangedError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.claim_record import Blocked, Claimed, ClaimRecord, ClaimRefused, Fence, encode_claim_record
-from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths, topic
 from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession

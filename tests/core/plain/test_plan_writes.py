@@ -31,7 +31,7 @@ from kzconsumer.registry.claim_record import (
     Spans,
     decode_claim_record,
 )
-from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.registry.paths import CONSUMERS, GroupPaths
 from kzconsumer.zookeeper.operations import ConnectString, Create, Delete, Operation, SetData
 from kzconsumer.zookeeper.session import ZooKeeperSession

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kzconsumer import rejected
-from kzconsumer.dead_letter import DeadLetter
+from kzconsumer.dead_letter_format import DeadLetter
 from kzconsumer.errors import ConfigError, DeadLetterError, RecordRejectedError
 from kzconsumer.offsets.progress import Message
 from kzconsumer.rejected import RejectedRecord, RejectedRecords, check_rejected

@@ -23,8 +23,8 @@ from kzconsumer.logs.setup import Trouble
 from kzconsumer.offsets.progress import Position
 from kzconsumer.sinks.runner import BatchCounters
 from kzconsumer.status.metrics import families
+from kzconsumer.status.partition_health import PartitionStatus, Track
 from kzconsumer.status.report import Queue, Report
-from kzconsumer.status.track import PartitionStatus, Track
 from tests.support.programs import PROMTOOL, need
 
 MONITORING = Path(__file__).parents[3] / "monitoring"

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from kzconsumer.lag.partition import Measured, PartitionFacts, PartitionLag, Why, partition_lag
+from kzconsumer.status.partition_health import PartitionStatus
 from kzconsumer.status.report import point
-from kzconsumer.status.track import PartitionStatus
 
 PROGRESS = partition_lag(
     PartitionFacts(topic="t", partition=0, position=5, end=Measured(20, 9.0), written=5_000), now=9.0, wall=9.0

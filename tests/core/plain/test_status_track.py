@@ -9,7 +9,7 @@ import pytest
 
 from kzconsumer.lag.partition import FRESH, Measured, Reason, Why
 from kzconsumer.offsets.progress import Position
-from kzconsumer.status.track import ListedLog, PartitionStatus, Track, hindrance
+from kzconsumer.status.partition_health import ListedLog, PartitionStatus, Track, hindrance
 
 BEHIND = Position(
     topic="t", partition=0, thread="m-0", fetched=10, consumed=10, processed=5, committed=4, high_watermark=20, leader=1

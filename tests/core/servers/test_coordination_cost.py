@@ -9,7 +9,7 @@ import anyio
 
 import kzconsumer
 from kzconsumer.consumer import ConsumerConnector
-from kzconsumer.group.claim_and_release import RebalanceListener
+from kzconsumer.group.listener import RebalanceListener
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.group_records import encode_registration
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer

@@ -15,7 +15,7 @@ from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import Progress
 from kzconsumer.offsets.storage import CommittedPosition, OffsetWrite, ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import Claimed, ClaimRefused, Plan, decode_claim_record
-from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.registry.paths import CONSUMERS, GroupPaths
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import ZooKeeperServer

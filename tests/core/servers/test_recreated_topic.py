@@ -13,7 +13,7 @@ import kzconsumer
 from kzconsumer.consumer import KafkaStream
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.claim_record import Claimed
-from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.registry.paths import CONSUMERS, GroupPaths
 from kzconsumer.zookeeper.operations import Delete
 from kzconsumer.zookeeper.session import ZooKeeperSession

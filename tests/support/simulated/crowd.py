@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 import kzconsumer
-from kzconsumer.group.claim_and_release import RebalanceListener
+from kzconsumer.group.listener import RebalanceListener
 from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.paths import GroupPaths

@@ -30,8 +30,8 @@ from kzconsumer.registry.claim_record import (
     decode_claim_record,
     encode_claim_record,
 )
+from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.registry.nodes import decode_offset
-from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.paths import CONSUMERS, GroupPaths
 from kzconsumer.sinks import range_plans
 from kzconsumer.zookeeper.operations import ConnectString, Create, Delete, Operation, SetData

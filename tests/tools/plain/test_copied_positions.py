@@ -21,8 +21,8 @@ from kzconsumer.registry.claim_record import (
     decode_claim_record,
     encode_claim_record,
 )
+from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.registry.group_records import TopicRecord, last_incarnation
-from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths, topic
 from kzconsumer.settings.sections import ZooKeeperSettings
 from kzconsumer.zookeeper.session import ZooKeeperSession

@@ -29,7 +29,7 @@ from kzconsumer.registry import paths
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.sections import StatusSettings
 from kzconsumer.settings.settings import Settings
-from kzconsumer.status.track import WINDOW
+from kzconsumer.status.partition_health import WINDOW
 from kzconsumer.zookeeper.operations import Create, Node, SetData, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.configuration import free_port

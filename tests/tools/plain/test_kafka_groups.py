@@ -22,7 +22,7 @@ from kzconsumer.brokers.protocol.groups import (
 from kzconsumer.brokers.protocol.versions import OFFSET_FETCH, Versions
 from kzconsumer.errors import BrokersUnreachableError, ConnectionLostError
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.status.track import WINDOW
+from kzconsumer.status.partition_health import WINDOW
 from kzconsumer_tools.exporter.kafka_groups import KafkaGroup, certain, merged, read_kafka_groups
 from kzconsumer_tools.exporter.seen_groups import Histories, ReadGroup, SeenPartition, group_of_nodes
 from kzconsumer_tools.groups.group_lag import LogRange

@@ -16,7 +16,6 @@ from deltalake import DeltaTable
 
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files.holdings import Held
-from kzconsumer_files.marked_place import MARKER
 from kzconsumer_files.names import (
     AnyRange,
     LedgerEntry,
@@ -35,6 +34,7 @@ from kzconsumer_files.names import (
 from kzconsumer_files.object_store import Put
 from kzconsumer_files.private_directory import dead_attempts
 from kzconsumer_files.publication import SetAside, StagedRange
+from kzconsumer_files.target_marker import MARKER
 from kzconsumer_files.writer import require_usable as require_place
 from kzconsumer_spark.destinations.delta_columns import partition_values
 from kzconsumer_spark.destinations.delta_log import AddedFile, DeltaHistory, DeltaLog, place_of

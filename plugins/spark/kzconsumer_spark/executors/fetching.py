@@ -20,7 +20,7 @@ from anyio.from_thread import start_blocking_portal
 from pyspark import TaskContext
 
 from kzconsumer.brokers.protocol.error_codes import may_pass
-from kzconsumer.dead_letter import DeadLetter
+from kzconsumer.dead_letter_format import DeadLetter
 from kzconsumer.display import some
 from kzconsumer.errors import (
     BrokerError,

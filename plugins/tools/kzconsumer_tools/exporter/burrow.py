@@ -7,7 +7,7 @@ from typing import Any
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.nodes import MOST_PARTITIONS
-from kzconsumer.status.track import WINDOW
+from kzconsumer.status.partition_health import WINDOW
 from kzconsumer_tools.exporter.seen_groups import SeenGroup, SeenPartition
 
 Document = dict[str, Any]

@@ -14,7 +14,7 @@ from kzconsumer.lag.partition import History, LogGrowth, Measured, PartitionFact
 from kzconsumer.lag.totals import Total, total
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.status.track import WINDOW, Commit, Judgement, judge
+from kzconsumer.status.partition_health import WINDOW, Commit, Judgement, judge
 from kzconsumer_tools.groups.group_description import described_partitions
 from kzconsumer_tools.groups.group_lag import LogRange, Logs
 from kzconsumer_tools.groups.group_nodes import GroupNodes, facts

@@ -48,7 +48,7 @@ UNKNOWN = OffsetOrigin()
 
 
 def origin_of(nodes: GroupNodes, partition: TopicPartition) -> OffsetOrigin:
-    """Of a group's stored offset in ZooKeeper. The rules are those of a claim (`kzconsumer.registry.owners`)."""
+    """Of a group's stored offset in ZooKeeper. The rules are those of a claim (`registry.claim_transactions`)."""
     node = nodes.offsets.get(GroupPaths(nodes.group).offset(partition))
     offset = offset_in(node.data) if node is not None else None
     if node is None or offset is None:

@@ -18,7 +18,7 @@ from kzconsumer.display import count, moment, plural, printable, rate, span
 from kzconsumer_tools.tables.text import clip, dash
 from kzconsumer_tools.top_feed import DaemonFeed
 
-#: States of a partition, the worst first (`kzconsumer.status.track.State`), and how each is shown.
+#: States of a partition, the worst first (`kzconsumer.status.partition_health.State`), and how each is shown.
 _STYLES = {
     "stalled": "red",
     "commits stop": "red",
