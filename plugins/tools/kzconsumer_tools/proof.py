@@ -32,12 +32,14 @@ class Planned(NamedTuple):
 
 class GroupProgress(msgspec.Struct, frozen=True):
     """A partition in the group's nodes: incarnation, epoch and plan of its claim record; `stored` is where a member
-    continues."""
+    continues, `written` the last range, as (first, until), that was written to the destination with `fingerprint`."""
 
     incarnation: int
     epoch: int
     stored: int | None
     plan: Planned | None = None
+    written: tuple[int, int] | None = None
+    fingerprint: str = ""
 
 
 class ProofFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,16 +111,38 @@ class _Held(NamedTuple):
         return sorted(found, key=lambda each: each.first)
 
 
+def unlisted(before: Mapping[TopicPartition, GroupProgress], holdings: Holdings) -> list[RangeIdentity]:
+    """The last ranges that were written to this destination, if it does not list them.
+
+    It may have them all the same: a table's history may not go back so far.
+    """
+    found = []
+    for partition, progress in before.items():
+        if progress.written is not None and progress.fingerprint == holdings.fingerprint:
+            last = RangeIdentity(*partition, progress.incarnation, progress.epoch, *progress.written)
+            runs = (run for each in holdings.ranges for run in each.runs if run[:4] == last[:4])
+            if not any(run.first <= last.first and last.until <= run.until for run in runs):
+                found.append(last)
+    return found
+
+
 def gaps(
-    before: Mapping[TopicPartition, GroupProgress], holdings: Holdings, aside: Collection[QuarantinedRange]
+    before: Mapping[TopicPartition, GroupProgress],
+    holdings: Holdings,
+    aside: Collection[QuarantinedRange],
+    lost: Collection[RangeIdentity] = (),
 ) -> list[RangeIdentity]:
     """Ranges from the destination's first offset to the stored one that are neither there nor in quarantine.
 
-    They are missing only if the log has records of them: a sink does not receive ranges without records.
+    They are missing only if the log has records of them: a sink does not receive ranges without records. `lost`: those
+    `unlisted` that the destination does not have.
     """
     found = []
+    began = {_Line(*each[:4]): each.first for each in lost}
     for line, held in _lines(before, holdings, aside).items():
         at: int | None = None
+        if line in began and (not held.spans or held.spans[0].first > began[line]):
+            at = began[line]
         for identity in held.spans:
             if at is not None and identity.first > at:
                 found.append(RangeIdentity(*line, at, identity.first))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.sinks.interface import HeldRange, Holdings, QuarantinedRange
-from kzconsumer_tools.proof import GroupProgress, InLog, Planned, Proof, gaps, prove
+from kzconsumer.settings.settings import Settings
+from kzconsumer.sinks.interface import Batch, HeldRange, Holdings, QuarantinedRange
+from kzconsumer_tools.commands.sink_commands import lost
+from kzconsumer_tools.proof import GroupProgress, InLog, Planned, Proof, gaps, prove, unlisted
 from kzconsumer_tools.tables.offset_tables import proof_table
 
 PARTITION = TopicPartition("t", 0)
@@ -152,6 +155,60 @@ def test_a_range_that_is_there_twice_is_an_overlap(history: History, data: st.Da
     again = at._replace(first=at.first - 1) if data.draw(st.booleans()) else at._replace(until=at.until + 1)
     assume(again.first >= 0)
     assert "overlap" in kinds(proof(with_ranges(found, *found.holdings.ranges, held(again))))
+
+
+@given(histories())
+def test_a_partition_of_which_everything_was_lost_is_a_gap(history: History) -> None:
+    """Nothing of the destination says where it began: the last range that was written does."""
+    found = seen(history)
+    written = [each for each, kind in history.done if kind == "held" and each.until <= history.stored]
+    if not written:
+        return
+    last = written[-1]
+    before = msgspec.structs.replace(found.before, written=(last.first, last.until), fingerprint="f")
+    whole = found._replace(before=before)
+    assert unlisted({PARTITION: before}, whole.holdings) == []
+    other = msgspec.structs.replace(before, fingerprint="of an earlier destination")
+    assert unlisted({PARTITION: other}, with_ranges(whole).holdings) == []
+    empty = with_ranges(whole)._replace(aside=[])
+    assert unlisted({PARTITION: before}, empty.holdings) == [last]
+    assert gaps({PARTITION: before}, empty.holdings, [], [last]) == [last._replace(until=history.stored)]
+    assert gaps({PARTITION: before}, empty.holdings, []) == [], "its history does not go back so far"
+    part = [each for each in whole.holdings.ranges if each.identity.until < last.first]
+    if part:
+        found_gaps = gaps({PARTITION: before}, with_ranges(whole, *part).holdings, [], [last])
+        assert found_gaps[-1].first == part[-1].identity.until
+
+
+class Forgetful:
+    """A sink that was not entered, whose destination lacks some ranges."""
+
+    fingerprint = "f"
+
+    def __init__(self, has: Collection[RangeIdentity], *, remembers: bool) -> None:
+        self._has, self.remembers = has, remembers
+
+    async def write(self, batch: Batch) -> None: ...
+
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        return [each for each in ranges if each in self._has]
+
+    async def holdings(self, *, count_rows: bool) -> Holdings:
+        raise AssertionError
+
+
+async def test_a_destination_is_asked_for_the_last_range_that_it_does_not_list() -> None:
+    one, two = (RangeIdentity("t", number, INCARNATION, 0, 0, 3) for number in range(2))
+    settings = Settings.from_dict(
+        {
+            "zookeeper": {"connect": "zk"},
+            "group": {"id": "g"},
+            "sink": {"plugin": "stdout"},
+            "subscription": {"topics": ["t"]},
+        }
+    )
+    assert await lost(settings, Forgetful([one], remembers=True), [one, two]) == [two]
+    assert await lost(settings, Forgetful([], remembers=False), [one, two]) == []
 
 
 @given(histories(), st.integers(1, 3))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -168,7 +168,7 @@ async def verify(settings: Settings) -> Proof:
 
     from kzconsumer.sinks.quarantine import kept_ranges
     from kzconsumer_tools.groups.cluster_access import read_nodes
-    from kzconsumer_tools.proof import gaps, prove
+    from kzconsumer_tools.proof import gaps, prove, unlisted
 
     group, aside = settings.group.id, settings.require_daemon().quarantine
     nodes = await read_nodes(settings, group)
@@ -177,7 +177,7 @@ async def verify(settings: Settings) -> Proof:
     kept = await to_thread.run_sync(kept_ranges, Path(aside)) if aside is not None else []
     holdings = await sink.holdings(count_rows=True)
     after = progress_of(await read_nodes(settings, group))
-    missing = gaps(before, holdings, kept)
+    missing = gaps(before, holdings, kept, await lost(settings, sink, unlisted(before, holdings)))
     return prove(group, before, holdings, after, kept, await _in_log(settings, missing, incarnations(nodes)))
 
 
@@ -201,6 +201,19 @@ async def accountable(settings: Settings, group: str, safe_until: Callable[[], f
     return accounts
 
 
+async def lost(settings: Settings, sink: Accountable, unlisted: Sequence[RangeIdentity]) -> list[RangeIdentity]:
+    """Those that the destination does not have; none if it may forget ranges. Raises SinkError."""
+    from kzconsumer.sinks.capabilities import capabilities
+    from kzconsumer.sinks.interface import Sink
+    from kzconsumer.sinks.range_plans import destination_of
+
+    destination = destination_of(settings.require_daemon().plugin, capabilities(cast(Sink, sink)))
+    if not unlisted or destination is None or not destination.remembers:
+        return []
+    there = await destination.has(unlisted)
+    return [each for each in unlisted if each not in there]
+
+
 def progress_of(nodes: GroupNodes) -> dict[TopicPartition, GroupProgress]:
     """The stored offsets and plans. Raises NotDoneError for a claim record of an unknown format."""
     group = paths.GroupPaths(nodes.group)
@@ -218,7 +231,9 @@ def progress_of(nodes: GroupNodes) -> dict[TopicPartition, GroupProgress]:
             planned = Planned(identity, plan.records if plan.checksum else None, plan.fingerprint)
         offset = nodes.offsets.get(group.offset(partition))
         stored = resume(offset_in(offset.data) if offset is not None else None, record.committed_until)
-        found[partition] = GroupProgress(int(record.incarnation, 16), record.epoch, stored, planned)
+        found[partition] = GroupProgress(
+            int(record.incarnation, 16), record.epoch, stored, planned, record.last_written, record.fingerprint
+        )
     return found
 
 
