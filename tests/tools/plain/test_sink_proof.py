@@ -188,6 +188,11 @@ class Forgetful:
     def __init__(self, has: Collection[RangeIdentity], *, remembers: bool) -> None:
         self._has, self.remembers = has, remembers
 
+    async def __aenter__(self) -> Forgetful:
+        raise AssertionError
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None: ...
+
     async def write(self, batch: Batch) -> None: ...
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
