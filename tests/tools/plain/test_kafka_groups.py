@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import msgspec
 import pytest
 
 from kzconsumer.brokers.protocol.cluster_state import MetadataResponse, PartitionMetadata, TopicMetadata
@@ -26,6 +27,7 @@ from kzconsumer.status.partition_health import WINDOW
 from kzconsumer_tools.exporter.kafka_groups import KafkaGroup, certain, merged, read_kafka_groups
 from kzconsumer_tools.exporter.seen_groups import Histories, ReadGroup, SeenPartition, group_of_nodes
 from kzconsumer_tools.groups.group_lag import LogRange
+from kzconsumer_tools.groups.group_nodes import KnownTopic
 from tests.support.readings import looked
 from tests.tools.plain.test_exporter import INTERVAL, P, stored
 from tests.tools.plain.test_group_description import group, node, ours
@@ -34,7 +36,7 @@ MEMBER = CoordinatedMember("m-1", "client", "/10.0.0.1", ("orders",), (P[0],))
 
 
 def kafka(offsets: dict[TopicPartition, int], *members: CoordinatedMember, state: str = "Stable") -> ReadGroup:
-    return KafkaGroup(GroupState(0, state, members), offsets).read(P[:3])
+    return KafkaGroup(GroupState(0, state, members), offsets).read({"orders": KnownTopic((0, 1, 2), None)})
 
 
 def test_subscribed_assigned_and_committed_partitions() -> None:
@@ -50,6 +52,18 @@ def test_subscribed_assigned_and_committed_partitions() -> None:
     rebalancing = kafka({}, MEMBER, state="PreparingRebalance")
     assert not any(each.unowned for each in rebalancing.partitions)
     assert [each.place for each in kafka({P[1]: 7}, state="Empty").partitions] == [P[1]]
+
+
+@pytest.mark.parametrize(
+    "topic", [None, KnownTopic((), None, hidden=True), KnownTopic((), 1, "unreadable"), KnownTopic((1,), 1)]
+)
+def test_an_offset_is_only_gone_if_the_topic_can_be_described(topic: KnownTopic | None) -> None:
+    where = TopicPartition("closed", 0)
+    there = {"closed": topic} if topic is not None else {}
+    read = KafkaGroup(GroupState(0, "Empty", ()), {where: 3}).read(there)
+    known = topic is None or topic.described
+    assert [each.gone for each in read.partitions] == [known]
+    assert (where in read.existing) == (not known)
 
 
 def judged(*offsets: int, end: int = 100) -> SeenPartition:
@@ -92,6 +106,8 @@ def test_of_two_groups_with_one_name() -> None:
     assert (rows[P[0]].committed, rows[P[1]].committed, completed.members) == (0.0, None, 1)
     (both,) = merged({"g": alive}, {"g": other}).values()
     assert both.partitions[0].owner == "m-0"
+    spout = msgspec.structs.replace(alive, foreign=("partition_0",))
+    assert merged({"g": spout}, {"g": copies})["g"].foreign == ("partition_0",)
     (neither,) = merged({"g": empty}, {"g": copies}).values()
     assert [(each.place, each.stored) for each in neither.partitions] == [(P[0], 5), (P[1], 9)]
 

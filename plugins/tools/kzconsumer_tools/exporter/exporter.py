@@ -335,13 +335,4 @@ class Exporter:
 async def _with_partitions(found: KafkaGroups, topics: Topics) -> tuple[dict[str, ReadGroup], KzConsumerError | None]:
     names = {name for group in found.groups.values() for name in group.topics}
     there = await topics.found(sorted(names), None)
-    existing = {
-        name: [
-            TopicPartition(each, number)
-            for each in sorted(group.topics)
-            if each in there
-            for number in there[each].partitions
-        ]
-        for name, group in found.groups.items()
-    }
-    return {name: group.read(existing[name]) for name, group in found.groups.items()}, found.failure
+    return {name: group.read(there) for name, group in found.groups.items()}, found.failure

@@ -31,6 +31,7 @@ from kzconsumer.registry.topics import ClusterMetadata
 from kzconsumer.zookeeper.watches import outcomes, together
 from kzconsumer_tools.exporter.seen_groups import ReadGroup, ReadPartition
 from kzconsumer_tools.groups.cluster_access import OFFSETS_TOPIC
+from kzconsumer_tools.groups.group_nodes import KnownTopic
 from kzconsumer_tools.groups.group_reader import Topics
 
 #: Requests in flight to one broker.
@@ -51,8 +52,12 @@ class KafkaGroup(NamedTuple):
         subscribed = {topic for member in self.state.members for topic in member.topics}
         return subscribed.union(each.topic for each in self.offsets)
 
-    def read(self, existing: Collection[TopicPartition]) -> ReadGroup:
-        """`existing`: the partitions of its topics that the cluster has."""
+    def read(self, there: Mapping[str, KnownTopic]) -> ReadGroup:
+        """`there`: those of its topics that the cluster has. Of one that cannot be described nothing is gone."""
+        existing = {
+            TopicPartition(name, number) for name in self.topics & there.keys() for number in there[name].partitions
+        }
+        existing |= {each for each in self.offsets if each.topic in there and not there[each.topic].described}
         owners = {each: member for member in self.state.members for each in member.partitions}
         subscribed = {topic for member in self.state.members for topic in member.topics}
         wanted = {each for each in existing if each.topic in subscribed}
@@ -98,7 +103,7 @@ def merged(zookeeper: Mapping[str, ReadGroup], kafka: Mapping[str, ReadGroup]) -
             if mine.stored is None and not mine.unreadable:
                 rows[place] = msgspec.structs.replace(mine, stored=row.stored)
         found[name] = ReadGroup(
-            ours.members, tuple(rows[each] for each in sorted(rows)), ours.existing | other.existing
+            ours.members, tuple(rows[each] for each in sorted(rows)), ours.existing | other.existing, ours.foreign
         )
     return found
 

@@ -61,6 +61,11 @@ class KnownTopic(msgspec.Struct, frozen=True):
     id: str = ""
     hidden: bool = False
 
+    @property
+    def described(self) -> bool:
+        """Whether its partitions are known."""
+        return not self.fault and not self.hidden
+
 
 class GroupNodes(msgspec.Struct, frozen=True):
     """As read: registrations by consumer id, topics by name; owners, offsets and claims by path; the last run.
@@ -137,7 +142,7 @@ def facts(nodes: GroupNodes) -> GroupFacts:
         claimed=frozenset(_claimed(nodes, findings)),
         findings=tuple(sorted(findings)),
         unreadable_offsets=frozenset(partition_of(each.path) for each in findings if each.kind == "unreadable_offset"),
-        unreadable_topics=frozenset(name for name, topic in nodes.topics.items() if topic.fault or topic.hidden),
+        unreadable_topics=frozenset(name for name, topic in nodes.topics.items() if not topic.described),
         topics_known=nodes.topics_known,
     )
 
