@@ -13,6 +13,7 @@ from kzconsumer.errors import NotOwnedError
 from kzconsumer.group.listener import RebalanceListener
 from kzconsumer.model import TopicPartition, checked_offset
 from kzconsumer.offsets.progress import Message, Position
+from kzconsumer.plugins import is_async, misfit
 from kzconsumer.registry.group_records import GroupRun, Registration
 from kzconsumer.rejected import RejectedRecord
 from kzconsumer.sessions import Sessions
@@ -290,8 +291,8 @@ async def connect(
     """
     if acknowledge not in get_args(Acknowledge):
         raise ValueError(f'acknowledge is "implicit" or "explicit", not {acknowledge!r}')
-    if listener is not None and not isinstance(listener, RebalanceListener):
-        raise TypeError(f"listener is an instance of a class derived from RebalanceListener, not {listener!r}")
+    if listener is not None:
+        _require_listener(listener)
     if stop_at is not None and not isinstance(stop_at, Mapping):
         raise TypeError(f'stop_at is a mapping of partitions to offsets, not {stop_at!r}; for "end" see [subscription]')
     try:
@@ -301,6 +302,18 @@ async def connect(
     sessions = Sessions(connect_settings(settings, zookeeper, group), listener=listener, stop_at=stop_at)
     async with sessions.running():
         yield ConsumerConnector(sessions, acknowledge)
+
+
+def _require_listener(listener: RebalanceListener) -> None:
+    """Raises TypeError for what would end the member at its first rebalance."""
+    if not isinstance(listener, RebalanceListener):
+        raise TypeError(f"listener is an instance of a class derived from RebalanceListener, not {listener!r}")
+    if not isinstance(listener.deadline, int | float):
+        raise TypeError(f"the listener's deadline is a number of seconds, not {listener.deadline!r}")
+    for call in (listener.on_assigned, listener.on_revoked, listener.on_lost):
+        reason = misfit(call, "generation", "partitions") if is_async(call) else "is not async"
+        if reason is not None:
+            raise TypeError(f"{type(listener).__name__}.{call.__name__} {reason}")
 
 
 def connect_settings(

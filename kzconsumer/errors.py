@@ -291,6 +291,11 @@ def sole_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return first
 
 
+PLUGIN_FAULTS = (Exception, SystemExit)
+"""What the code of a plugin raises by a fault of its own: `sys.exit(0)` in it must not end a member as if it had been
+stopped, with status 0."""
+
+
 def raised(error: BaseException) -> str:
     """What a plugin raised, in one line: type, text, and the last line of the plugin's own code on the way to it."""
     places = [(frame.f_code.co_filename, number) for frame, number in walk_tb(error.__traceback__)]

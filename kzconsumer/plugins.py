@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from kzconsumer.errors import ConfigError, PluginError, UnknownPluginError
+from kzconsumer.errors import PLUGIN_FAULTS, ConfigError, PluginError, UnknownPluginError
 from kzconsumer.installation import pip_install
 from kzconsumer.settings.tables import nearest
 
@@ -83,7 +83,7 @@ def load(group: str, name: str, beside: Collection[str] = (), among: metadata.En
         raise PluginError(f'{kind(group)} "{name}" is in more than one distribution: {rivals}; uninstall one of them')
     try:
         return found[0].load()
-    except Exception as error:  # an import may raise anything
+    except PLUGIN_FAULTS as error:  # an import may raise anything
         raise PluginError(f"{_described(found[0])} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
@@ -183,7 +183,7 @@ def load_function(reference: str, where: str) -> Callable[..., Any]:
         sys.path.insert(0, current)
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:
+    except PLUGIN_FAULTS as error:
         reason = " ".join(f"{type(error).__name__}: {error}{_place(error)}".split())
         raise ConfigError([f"{where}: cannot import {module_name}: {reason}"]) from error
     for name in attribute.split("."):
@@ -226,7 +226,7 @@ def _require_arguments(function: Callable[..., Any], reference: str, where: str,
         raise ConfigError([f"{where}: {reference} {reason}"])
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """The line of the user's code at which an import failed; empty if the module was not found."""
     frames = traceback.extract_tb(error.__traceback__)
     users = [each for each in frames if not each.filename.startswith("<frozen") and each.filename != __file__]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from kzconsumer.assignors import AssignmentContext, Assignor, subscribers
-from kzconsumer.errors import PluginError, raised
+from kzconsumer.errors import PLUGIN_FAULTS, PluginError, raised
 from kzconsumer.model import ConsumerThreadId, TopicPartition, thread_order
 from kzconsumer.registry.group_records import Registration, streams_by_topic
 from kzconsumer.registry.nodes import Topic
@@ -38,7 +38,7 @@ def assignment(
     """
     try:
         assigned = assignor(context)
-    except Exception as error:
+    except PLUGIN_FAULTS as error:
         raise PluginError(f"{plugin} failed: {raised(error)}") from error
     if not isinstance(assigned, Mapping):
         raise PluginError(f"{plugin} returned a {type(assigned).__name__}, not a mapping")

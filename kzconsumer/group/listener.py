@@ -6,10 +6,12 @@ its session during a claim. A listener that exceeds its deadline is cancelled.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection
 
 import anyio
 
+from kzconsumer.errors import PluginError, raised
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 
@@ -80,6 +82,12 @@ class ListenerCalls:
         try:
             with anyio.move_on_after(self._listener.deadline) as scope:
                 await call(self.generation, frozenset(partitions))
+        except asyncio.CancelledError as error:
+            # A future that it awaits may be cancelled by anybody. Passed on, that would end the member as a stop does.
+            if (current := asyncio.current_task()) is None or current.cancelling():
+                raise
+            what = f"rebalance listener: {raised(error)}"
+            raise PluginError(f"{what}: something that it awaited was cancelled") from error
         finally:
             self._tasks.discard(task)
         if scope.cancelled_caught:

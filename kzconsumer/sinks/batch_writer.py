@@ -25,7 +25,7 @@ from kzconsumer.model import RangeIdentity
 from kzconsumer.offsets.progress import Progress
 from kzconsumer.registry.claim_record import spans_of
 from kzconsumer.sinks.batch_builder import OwnedBatch
-from kzconsumer.sinks.capabilities import Capabilities
+from kzconsumer.sinks.capabilities import Capabilities, require_written
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, Rejected, Sink, Steps
 from kzconsumer.sinks.quarantine import RangeQuarantine
 from kzconsumer.sinks.range_plans import OwnedRanges, RangePlans, SinkDestination, sink_failures
@@ -181,6 +181,7 @@ class BatchWriter:
             if work.lost:
                 scope.cancel()
 
+        write: Callable[[Batch], Awaitable[object]] = self._sink.write  # a plugin may return what it should not
         with scope:
             for progress, part in work.parts.items():
                 progress.when_lost(partial(give_up, part))
@@ -188,7 +189,7 @@ class BatchWriter:
                 while work.parts:
                     try:
                         with sink_failures(self._name):
-                            await self._sink.write(work.batch)
+                            require_written(f"sink {self._name}: `write`", await write(work.batch))
                     except RecordsRejectedError as error:
                         with sink_failures(self._name):
                             if await self._reject(work, error):

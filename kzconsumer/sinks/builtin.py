@@ -21,11 +21,12 @@ import anyio.to_thread
 import msgspec
 
 from kzconsumer.clock import now
-from kzconsumer.errors import SinkError, raised
+from kzconsumer.errors import PLUGIN_FAULTS, SinkError, raised
 from kzconsumer.offsets.progress import Message
 from kzconsumer.plugins import load_async_function
 from kzconsumer.records.forms import Content, Headers, content
 from kzconsumer.settings.tables import read_table
+from kzconsumer.sinks.capabilities import require_written
 from kzconsumer.sinks.interface import Batch, RecordsRejectedError, SinkContext
 
 _WHERE = "[sink.options]"
@@ -43,7 +44,7 @@ class CallableSink:
     def __init__(self, options: Mapping[str, object], context: SinkContext) -> None:
         self._reference = read_table(options, CallableOptions, _WHERE).function
         where = f"{_WHERE} function"
-        self._function: Callable[[Batch], Awaitable[None]] = load_async_function(self._reference, where, "batch")
+        self._function: Callable[[Batch], Awaitable[object]] = load_async_function(self._reference, where, "batch")
 
     def __repr__(self) -> str:
         return f"CallableSink({self._reference})"
@@ -58,11 +59,12 @@ class CallableSink:
 
     async def write(self, batch: Batch) -> None:
         try:
-            await self._function(batch)
+            returned = await self._function(batch)
         except RecordsRejectedError:
             raise
-        except Exception as error:
+        except PLUGIN_FAULTS as error:
             raise SinkError(f"{self._reference} raised {raised(error)}") from error
+        require_written(self._reference, returned)
 
 
 # `jsonlines`: once `write` returns, the kernel has the bytes; a member that dies in a write may leave a partial last

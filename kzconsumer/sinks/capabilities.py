@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import Any, cast, get_args
 
 import msgspec
 
-from kzconsumer.errors import KzConsumerError, PluginError, raised
+from kzconsumer.errors import PLUGIN_FAULTS, KzConsumerError, PluginError, SinkError, raised
 from kzconsumer.model import RangeIdentity, Wants
 from kzconsumer.offsets.start_rules import Destination
 from kzconsumer.plugins import SINKS, described, is_async, load_chosen, misfit
@@ -197,7 +197,7 @@ def configured_sink(settings: Settings, context: SinkContext) -> Sink:
             sink = build(chosen.options, msgspec.structs.replace(context, settings=settings))
     except KzConsumerError:
         raise
-    except Exception as error:
+    except PLUGIN_FAULTS as error:
         raise PluginError(f"{plugin} failed to check its options: {raised(error)}") from error
     try:
         capabilities(sink)
@@ -217,3 +217,15 @@ def _require_builder(plugin: str, build: SinkPlugin) -> None:
         reason = misfit(build, "options", "context")
     if reason is not None:
         raise PluginError(f"{plugin} {reason}")
+
+
+def require_written(writer: str, returned: object) -> None:
+    """Raises SinkError for what no write returns that has written everything.
+
+    False, or a coroutine that nobody awaits, would otherwise count as success, and the offsets would be committed.
+    """
+    if returned is False or isinstance(returned, Awaitable):
+        shown = "False" if returned is False else f"a {type(returned).__name__}"
+        if isinstance(returned, Coroutine):
+            returned.close()
+        raise SinkError(f"{writer} returned {shown}; it returns None once all is written, and raises otherwise")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import uuid
 from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +12,15 @@ from typing import NamedTuple, Protocol, TypeVar
 import anyio
 import msgspec
 
-from kzconsumer.errors import KzConsumerError, RangeChangedError, SessionExpiredError, SinkError, ZooKeeperError, raised
+from kzconsumer.errors import (
+    PLUGIN_FAULTS,
+    KzConsumerError,
+    RangeChangedError,
+    SessionExpiredError,
+    SinkError,
+    ZooKeeperError,
+    raised,
+)
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
 from kzconsumer.offsets.progress import Message, Progress
@@ -97,8 +106,13 @@ def sink_failures(name: str) -> Iterator[None]:
         raise SinkError(f"sink {name}: {error}") from error
     except KzConsumerError:
         raise
-    except Exception as error:
+    except PLUGIN_FAULTS as error:
         raise SinkError(f"sink {name}: {raised(error)}") from error
+    except asyncio.CancelledError as error:
+        # A future that it awaits may be cancelled by anybody. Passed on, that would end the member as a stop does.
+        if (task := asyncio.current_task()) is None or task.cancelling():
+            raise
+        raise SinkError(f"sink {name}: {raised(error)}: something that it awaited was cancelled") from error
 
 
 # Seconds. `has` may first publish the files of a member that died, on a slow disk.
@@ -142,7 +156,11 @@ class _Asked:
         return self._can.remembers()
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
-        return await self._answer(self._sink.has(ranges))
+        found = await self._answer(self._sink.has(ranges))
+        if not isinstance(found, Collection):  # a generator would have been read after the first look
+            kind = type(found).__name__
+            raise SinkError(f"sink {self._name}: `has` returned a {kind}; it returns a collection of ranges")
+        return found
 
     async def set_aside(self, part: RangeIdentity, records: int) -> bool:
         if self._can.set_aside is None:

@@ -326,6 +326,22 @@ async def test_a_destination_that_does_not_answer_is_a_failure(monkeypatch: pyte
             await destination.has([RangeIdentity("orders", 1, 0, 0, 0, 5)])
 
 
+@pytest.mark.parametrize("answer", [None, True, iter(())])
+async def test_an_answer_that_is_no_collection_is_a_failure(answer: object) -> None:
+    """Of an iterator the first look at it would leave nothing: published ranges would be missed."""
+
+    class Odd(Memory):
+        fingerprint = "f"
+
+        async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+            return answer  # type: ignore[return-value]
+
+    destination = destination_of("odd", capabilities(Odd()))
+    assert destination is not None
+    with pytest.raises(SinkError, match=r"sink odd: `has` returned a \w+; it returns a collection of ranges"):
+        await destination.has([RangeIdentity("orders", 1, 0, 0, 0, 5)])
+
+
 @pytest.mark.parametrize("error", [StepNotRecordedError("none is ours"), NoNodeError("/consumers/g/claims/orders/0")])
 async def test_a_step_that_cannot_be_recorded_is_a_failure_of_the_write(tmp_path: Path, error: Exception) -> None:
     claims = [progress(0), progress(1)]

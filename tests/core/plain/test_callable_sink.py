@@ -27,6 +27,14 @@ async def refuse(batch: Batch) -> None:
     raise ValueError("no room")
 
 
+async def fails(batch: Batch) -> bool:
+    return False
+
+
+async def leaves(batch: Batch) -> None:
+    sys.exit(0)
+
+
 class Keeper:
     async def __call__(self, batch: Batch) -> None:
         SEEN.append(batch)
@@ -74,6 +82,13 @@ async def test_the_function_gets_the_batch(name: str) -> None:
     async with sink(name) as entered:
         await entered.write(batch)
     assert SEEN.pop() is batch
+
+
+@pytest.mark.parametrize(("function", "words"), [("fails", " returned False"), ("leaves", " raised SystemExit: 0")])
+async def test_a_function_that_has_not_written_is_no_success(function: str, words: str) -> None:
+    async with sink(function) as entered:
+        with pytest.raises(SinkError, match=f"{function}{words}"):
+            await entered.write(Batch(()))
 
 
 async def test_an_exception_of_the_function_is_a_sink_error() -> None:

@@ -19,6 +19,18 @@ from tests.support.members import settings
 UNREACHABLE = "127.0.0.1:1"
 
 
+class NotAsync(kzconsumer.RebalanceListener):
+    def on_revoked(self, generation: int, partitions: object) -> None: ...  # type: ignore[override]
+
+
+class TooFew(kzconsumer.RebalanceListener):
+    async def on_lost(self, partitions: object) -> None: ...  # type: ignore[override]
+
+
+class NoNumber(kzconsumer.RebalanceListener):
+    deadline = "5s"  # type: ignore[assignment]
+
+
 @pytest.mark.parametrize(
     ("topics", "kind", "words"),
     [
@@ -106,6 +118,9 @@ async def test_times(wrong: Any, kind: type[Exception]) -> None:
     [
         ({"listener": kzconsumer.RebalanceListener}, "an instance of a class derived from RebalanceListener"),
         ({"listener": object()}, "an instance of a class derived from RebalanceListener"),
+        ({"listener": NotAsync()}, "NotAsync.on_revoked is not async"),
+        ({"listener": TooFew()}, r"TooFew.on_lost cannot be called as \(generation, partitions\)"),
+        ({"listener": NoNumber()}, "the listener's deadline is a number of seconds, not '5s'"),
         ({"stop_at": "end"}, "a mapping of partitions to offsets"),
         ({"settings": {"group": {"id": "g"}}}, r"a kzconsumer.Settings \(Settings.from_dict\), not dict"),
     ],

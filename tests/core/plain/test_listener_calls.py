@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import anyio
+import pytest
+
+from kzconsumer.errors import PluginError
 from kzconsumer.group.listener import ListenerCalls, RebalanceListener
 from kzconsumer.model import TopicPartition
 
@@ -38,3 +44,24 @@ async def test_only_reported_assignments_are_revoked() -> None:
         ("assigned", {FIRST}),
         ("lost", {FIRST}),
     ]
+
+
+async def test_a_call_that_something_else_has_cancelled_is_an_error() -> None:
+    """Passed on, it would end the rebalance as the end of the membership does."""
+
+    class Cancelled(RebalanceListener):
+        async def on_assigned(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
+            raise asyncio.CancelledError
+
+    with pytest.raises(PluginError, match="rebalance listener: CancelledError"):
+        await ListenerCalls(Cancelled()).assigned([FIRST])
+
+
+async def test_a_call_that_is_cancelled_with_its_task_is_cancelled() -> None:
+    class Waits(RebalanceListener):
+        async def on_assigned(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
+            await anyio.sleep_forever()
+
+    with anyio.move_on_after(0.01) as scope:
+        await ListenerCalls(Waits()).assigned([FIRST])
+    assert scope.cancelled_caught

@@ -374,6 +374,42 @@ async def test_a_write_that_raises_ends_the_runner_with_nothing_marked() -> None
     assert (claim.processed, commits.made, sink.events) == (0, [], ["enter", "exit"])
 
 
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [(SystemExit(0), "SystemExit: 0"), (asyncio.CancelledError(), "something that it awaited was cancelled")],
+)
+async def test_a_sink_cannot_end_the_member_as_a_stop_does(fault: BaseException, words: str) -> None:
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory(fault)
+    commits = Owned([claim])
+    put(queue, chunk(claim, 0, 5))
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
+        async with running(runner_of(sink, commits), [queue]) as task:
+            await until(task.done)
+            await task
+    assert raised.group_contains(SinkError, match=f"sink memory: .*{words}")
+    assert (claim.processed, commits.made) == (0, [])
+
+
+async def test_a_write_that_returns_false_or_a_coroutine_has_written_nothing() -> None:
+    class Fails(Memory):
+        async def write(self, batch: Batch) -> None:
+            return False  # type: ignore[return-value]
+
+    class Forgets(Memory):
+        async def write(self, batch: Batch) -> None:
+            return super().write(batch)  # type: ignore[return-value]
+
+    for sink, returned in ((Fails(), "False"), (Forgets(), "a coroutine")):
+        claim, queue = progress(), ChunkQueue(1 << 20)
+        put(queue, chunk(claim, 0, 5))
+        with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
+            async with running(runner_of(sink), [queue]) as task:
+                await until(task.done)
+                await task
+        assert raised.group_contains(SinkError, match=f"sink memory: `write` returned {returned}; it returns None once")
+        assert claim.processed == 0
+
+
 async def test_a_group_of_errors_of_the_sink_is_mapped() -> None:
     """A sink that uses a task group raises exception groups; the caller still gets a SinkError."""
     claim, queue = progress(), ChunkQueue(1 << 20)
