@@ -18,6 +18,7 @@ from kzconsumer.errors import CoordinatorError
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.consuming import LIMIT, member, stored_offset, take
+from tests.support.extent import only_nightly
 from tests.support.kafka_offsets import coordinator_of, in_sync, kafka_offset
 from tests.support.original import Record, console_consumer
 from tests.support.producing import Sent, produce
@@ -41,6 +42,7 @@ def cluster(servers: Servers) -> Iterator[Cluster]:
     cluster.kill()
 
 
+@only_nightly  # both storages and the coordinator: tests/core/servers/test_offset_storage.py; both kinds: test_kill.py
 async def test_both_kinds_hand_over_while_the_coordinator_changes(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from kzconsumer.assignors import Assignor, assign_legacy, assign_roundrobin
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import add_partitions, create_topic
 from tests.core.original.group import STALL, MixedGroup, mixed_group, our_member
-from tests.support.extent import extent
+from tests.support.extent import extent, only_nightly
 from tests.support.flow import Deliveries, flow
 from tests.support.members import Daemon
 from tests.support.original import Record, console_consumer
@@ -72,6 +72,7 @@ def distinguishing_topic(name: str, *members: int, partitions: int = 12) -> str:
     raise AssertionError("no topic distinguishes them")
 
 
+@only_nightly  # with the range assignor: test_kill.py, test_topics.py; what each computes: test_original_assignors.py
 @IN_ERAS
 async def test_events_of_an_original_and_of_topics(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str, assignor: str, computed: Assignor

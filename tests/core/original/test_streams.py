@@ -10,6 +10,7 @@ import anyio
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.core.original.group import mixed_group, our_member
+from tests.support.extent import only_nightly
 from tests.support.flow import Deliveries
 from tests.support.members import reader, settings
 from tests.support.original import REPLAY_GROUP, Record, replaying_consumer
@@ -18,6 +19,7 @@ from tests.support.servers import Servers
 from tests.support.static_original import static_original
 
 
+@only_nightly  # with round robin: test_round_robin.py
 async def test_two_streams_of_an_original_and_three_of_ours(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:

@@ -126,7 +126,7 @@ def compacted(records: list[tuple[Sent, int]], until: int) -> list[tuple[Sent, i
     return [(each, offset) for each, offset in records if offset >= until or latest[each.key] == offset]
 
 
-@pytest.mark.parametrize("version", ["0.8.2.2", "0.10.2.2", *extent((), ("1.1.1", "2.8.2")), "3.9.1"])
+@pytest.mark.parametrize("version", ["0.10.2.2", *extent((), ("0.8.2.2", "1.1.1", "2.8.2")), "3.9.1"])
 async def test_compacted_topics(servers: Servers, unique: str, version: str) -> None:
     eager = {"log.cleaner.enable": "true", "log.cleaner.backoff.ms": 50, "log.cleaner.threads": 1}
     cluster = servers.cluster(f"compacting-{version}", version, config=eager)

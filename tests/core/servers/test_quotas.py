@@ -12,6 +12,7 @@ from kzconsumer_sandbox.servers.jars import kafka_version, resolve_jars
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.consuming import member, take
+from tests.support.extent import only_nightly
 from tests.support.members import sessions_of
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
@@ -71,6 +72,7 @@ def racks(servers: Servers) -> Iterator[Cluster]:
     cluster.kill()
 
 
+@only_nightly  # all that a leader may say of replicas: tests/core/plain/test_group_quotas.py
 async def test_the_replica_in_the_same_rack_is_read_and_given_up_with_its_broker(racks: Cluster, unique: str) -> None:
     await create_topic(racks.connect, unique, 2, replicas=2)
     await send(racks, unique)

@@ -38,8 +38,8 @@ from tests.support.stops import (
 )
 from tests.support.zookeeper_sessions import session, until
 
-STOPS = seeds(int(os.environ.get("KZCONSUMER_STOPS", "5")), 20)
-STOPS_WITHOUT = seeds(int(os.environ.get("KZCONSUMER_STOPS", "3")), 10)
+STOPS = seeds(int(os.environ.get("KZCONSUMER_STOPS", "3")), 20)
+STOPS_WITHOUT = seeds(int(os.environ.get("KZCONSUMER_STOPS", "2")), 10)
 RECORDS = 40_000
 MARGIN = 1.0
 """Seconds that a busy machine needs to begin and to notice."""

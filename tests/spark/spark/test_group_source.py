@@ -114,6 +114,7 @@ async def test_every_column_and_batches_of_a_limited_size(
                 await anyio.sleep(0.05)
 
 
+@only_nightly  # the two tests below, and tests/spark/servers/test_source_changes.py; kills: test_chaos_source.py
 async def test_kill_of_the_driver_in_a_batch(
     spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:

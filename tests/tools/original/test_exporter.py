@@ -21,6 +21,7 @@ from prometheus_client.samples import Sample
 from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.readiness import create_topic
+from tests.support.extent import only_nightly
 from tests.support.members import reader, settings
 from tests.support.original import console_consumer, offset_checker
 from tests.support.producing import Sent, produce
@@ -101,6 +102,7 @@ def cluster(servers: Servers, server: ZooKeeperServer, unique: str) -> Cluster:
     return servers.cluster(f"exporter-{unique}", "1.1.1", zookeeper=server)
 
 
+@only_nightly  # figures: test_figures.py, test_offset_tools.py; outages: tests/tools/plain/test_exporter_outages.py
 async def test_the_same_figures_as_kafkas_tool_and_nothing_invented_during_outages(
     servers: Servers, server: ZooKeeperServer, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:

@@ -28,7 +28,7 @@ from tests.support.zookeeper_sessions import session
 pytestmark = pytest.mark.timeout(240)
 
 ALL = ["0.8.2.2", "1.1.1", "2.8.2", "3.9.1"]
-VERSIONS = ALL if os.environ.get("KZCONSUMER_ADMIN_VERSIONS") else extent(["0.8.2.2", "3.9.1"], ALL)
+VERSIONS = ALL if os.environ.get("KZCONSUMER_ADMIN_VERSIONS") else extent(["3.9.1"], ALL)
 
 NOTIFIED = {
     "0.8.2.2": b'"moved"',
