@@ -32,11 +32,12 @@ from kzconsumer.counters import Counters
 from kzconsumer.errors import BrokerError, ConnectionLostError, ProtocolError, SecurityError, UnsupportedVersionError
 from kzconsumer.fetcher.delivery import SMALL_RESPONSE, Arrival, size_of, take_back
 from kzconsumer.fetcher.fetch_session import SESSIONS, SessionRequest
-from kzconsumer.fetcher.fetch_state import FetchState, RateLimit
+from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.intake import Intake
 from kzconsumer.fetcher.offset_reset import OffsetReset, find_divergence
 from kzconsumer.fetcher.reading import FetchForm
 from kzconsumer.fetcher.silent_partitions import SilentPartitions, mutes
+from kzconsumer.fetcher.throttle import RateLimit
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker
 from kzconsumer.settings.sections import FetchSettings
@@ -45,9 +46,11 @@ log = get_logger("kzconsumer.fetcher")
 
 # Seconds without a request after which a connection that the broker closes is an idle one (`connections.max.idle.ms`).
 IDLE = 20.0
-# Seconds for which the broker may hold an answer back while a full queue keeps a partition out; and after which changes
-# are looked at during a long wait.
-MOMENT = 0.01
+# Seconds for which the broker may hold an answer back while a full queue keeps a partition out: a stream takes what it
+# has in no time, and the partition is to be asked for then.
+WAIT_FOR_ROOM = 0.01
+# Seconds after which changes are looked at during a long wait, so that those of one rebalance are looked at together.
+LOOK_AGAIN = 0.01
 # Seconds for which a broker may hold an answer back while nothing comes, as `fetch.max.wait.ms` of Java and librdkafka.
 LONGEST_WAIT = 0.5
 
@@ -233,7 +236,7 @@ class BrokerFetcher:
         """
         usual = self._settings.max_wait
         if self._states.has_full_queue:
-            return MOMENT
+            return WAIT_FOR_ROOM
         if not asked.repeats or self._settings.min_bytes > 1 or (self._rack and self._states.has_followed):
             return usual
         return max(usual, min(self._max_wait * 2, LONGEST_WAIT, self._settings.request_timeout / 2))
@@ -242,7 +245,7 @@ class BrokerFetcher:
         self._work.set()
         if self._long_wait is not None and not self._looks_again:
             self._looks_again = True
-            asyncio.get_running_loop().call_later(MOMENT, self._look_again, *self._long_wait)
+            asyncio.get_running_loop().call_later(LOOK_AGAIN, self._look_again, *self._long_wait)
 
     def _look_again(self, connection: BrokerConnection, reply: Response[FetchResponse]) -> None:
         """Leave a connection on which the broker holds its answer back, if there is more to ask for by now.

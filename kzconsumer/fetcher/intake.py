@@ -20,7 +20,7 @@ from kzconsumer.counters import Counters
 from kzconsumer.errors import ProtocolError
 from kzconsumer.fetcher.delivery import SMALL_RESPONSE, Arrival, Delivery
 from kzconsumer.fetcher.fetch_set import FetchSet
-from kzconsumer.fetcher.fetch_state import Answers, FetchState, RateLimit, Throttle
+from kzconsumer.fetcher.fetch_state import Answers, FetchState
 from kzconsumer.fetcher.reading import (
     ATTEMPTS,
     LOOK_BYTES,
@@ -33,6 +33,7 @@ from kzconsumer.fetcher.reading import (
     readable_end,
     unreadable,
 )
+from kzconsumer.fetcher.throttle import RateLimit, Throttle
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.records.decode import scan_next_offset

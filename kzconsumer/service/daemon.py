@@ -38,7 +38,7 @@ from kzconsumer.service.stop_and_reload import SettingChange, Stop, compare, obe
 from kzconsumer.service.systemd import Manager, ServiceReport
 from kzconsumer.sessions import Sessions
 from kzconsumer.settings.settings import Settings
-from kzconsumer.sinks.capabilities import capabilities, configured_sink
+from kzconsumer.sinks.capabilities import capabilities, configured_sink, misspelt
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer.sinks.quarantine import RangeQuarantine
 from kzconsumer.sinks.range_plans import RangePlans, destination_of
@@ -199,6 +199,8 @@ class Daemon:
         )
         sink = configured_sink(settings, context)
         can = capabilities(sink)
+        for attribute, meant in misspelt(sink).items():
+            log.warning("sink attribute has no effect", attribute=attribute, meant=meant)
         destination = destination_of(chosen.plugin, can)
         sessions = Sessions(settings, lease=self._lease, wants=can.wants, destination=destination)
         sessions.published = settings.status.published

@@ -5,6 +5,7 @@ The only place that looks for the optional parts of a sink.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -38,12 +39,32 @@ _ENTERING: dict[str, tuple[str, ...]] = {"__aenter__": (), "__aexit__": ("kind",
 _OPTIONAL = {"has": ("ranges",), "set_aside": ("part", "records"), "asked": ()}
 # Of a replayable sink alone.
 _REPLAYING = ("has", "set_aside", "remembers")
+KNOWN = frozenset(
+    {
+        *("write", "wants", "start_limit", "batch_bytes", "due_records", "last_batch", "status", "destination"),
+        *("fingerprint", "has", "remembers", "set_aside", "asked", "trial", "range_lost", "check", "preview"),
+        *("holdings", "elsewhere"),
+    }
+)
+"""All that a sink can have."""
+_MEANT = {"replayable": "fingerprint", **{name: name for name in KNOWN}}
+_NEAR = 0.88  # `want` and `wants`, `finger_print`: not `state` and `status`, which are two words
 
 
 def sink_faults(sink: object) -> list[str]:
     """Each begins with the name of the sink's class and says what to change. Empty for a usable sink."""
     kind = type(sink).__name__
     return [f"{kind} {fault}" for fault in (*_shape(sink), *_contradictions(sink))]
+
+
+def misspelt(sink: object) -> dict[str, str]:
+    """The sink's public attributes that have no effect, each with what was probably meant.
+
+    They may be the sink's own, so they are no faults.
+    """
+    others = (name for name in dir(sink) if not name.startswith("_") and name not in KNOWN)
+    near = {name: difflib.get_close_matches(name.casefold(), _MEANT, n=1, cutoff=_NEAR) for name in others}
+    return {name: _MEANT[found[0]] for name, found in near.items() if found}
 
 
 def _shape(sink: object) -> Iterator[str]:

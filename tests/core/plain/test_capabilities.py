@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Self
 
 from kzconsumer.model import RangeIdentity
-from kzconsumer.sinks.capabilities import capabilities
-from kzconsumer.sinks.interface import Batch
+from kzconsumer.offsets.start_rules import Destination
+from kzconsumer.sinks import capabilities as capabilities_module
+from kzconsumer.sinks.capabilities import KNOWN, capabilities, misspelt
+from kzconsumer.sinks.interface import (
+    Accountable,
+    Batch,
+    Checkable,
+    Previewing,
+    Pulling,
+    Redirectable,
+    SettingAside,
+    Sink,
+    Trying,
+)
 from kzconsumer.sinks.range_plans import destination_of
 
 
@@ -75,3 +89,38 @@ async def test_a_sink_with_all_capabilities() -> None:
     assert destination is not None
     assert destination.remembers
     assert await destination.set_aside(RangeIdentity("t", 0, 1, 0, 0, 5), 5)
+
+
+def test_a_misspelt_capability_is_named() -> None:
+    class Misspelt(Everything):
+        replayble = True
+        set_asides = None
+        want = "ranges"
+        due_record = 5
+        state = "the sink's own"
+        path = "the sink's own"
+        records = 0
+        _fingerprint = "the sink's own"
+
+    meant = {"replayble": "fingerprint", "set_asides": "set_aside", "want": "wants", "due_record": "due_records"}
+    assert misspelt(Misspelt()) == meant
+    assert misspelt(Everything()) == {}
+
+
+def test_all_that_is_looked_for_is_known() -> None:
+    """Or its right name would be taken for a mistake."""
+    looked_for = set(re.findall(r'getattr\(sink, "(\w+)"', inspect.getsource(capabilities_module)))
+    for protocol in (
+        Sink,
+        Destination,
+        Pulling,
+        SettingAside,
+        Trying,
+        Checkable,
+        Previewing,
+        Accountable,
+        Redirectable,
+    ):
+        looked_for |= {name for name in vars(protocol) if not name.startswith("_")}
+    assert len(looked_for) > 12
+    assert looked_for <= KNOWN

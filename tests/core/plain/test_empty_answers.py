@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.log_reads import FetchedPartition, FetchPosition
 from kzconsumer.counters import Counters
-from kzconsumer.fetcher.fetch_state import FetchState, RateLimit
+from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.intake import Intake
 from kzconsumer.fetcher.reading import EmptyAnswers
+from kzconsumer.fetcher.throttle import RateLimit
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.records.decode import Decoded
 from kzconsumer.settings.sections import FetchSettings

@@ -22,9 +22,10 @@ from kzconsumer.brokers.transport import BrokerTransport
 from kzconsumer.counters import Counters
 from kzconsumer.fetcher import delivery, reading
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
-from kzconsumer.fetcher.fetch_state import FetchState, RateLimit
+from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.reading import LOOK_SECONDS, Looking
+from kzconsumer.fetcher.throttle import RateLimit
 from kzconsumer.model import Broker, Wants
 from kzconsumer.offsets.progress import Chunk
 from kzconsumer.records import decode

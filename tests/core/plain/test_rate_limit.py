@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kzconsumer.fetcher.fetch_state import RateLimit
+from kzconsumer.fetcher.throttle import RateLimit
 
 
 def test_without_a_limit_nothing_waits() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kzconsumer.fetcher.fetch_state import FEWEST_BYTES, PATIENT, SHOWN, Throttle
+from kzconsumer.fetcher.throttle import FEWEST_BYTES, PATIENT, SHOWN, Throttle
 
 MB = 1 << 20
 
