@@ -36,7 +36,7 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """About ten seconds. The JVM ends with the block, which PySpark alone would not ensure."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in worker_environment({}).items():
+        for name, value in worker_environment({}, master).items():
             patch.setenv(name, value)
         scratch.mkdir(parents=True, exist_ok=True)
         start = into_parquet(scratch, conf=conf, master=master)
