@@ -14,7 +14,7 @@ from typing import BinaryIO
 import msgspec
 from pyspark.sql import SparkSession
 
-from kzconsumer_spark.pipe.messages import StartWorker, ToFunction
+from kzconsumer_spark.pipe.messages import StartWorker, ToFiles
 from kzconsumer_spark.pipe.spark_settings import settings
 from kzconsumer_spark.worker.spark_session import take_pipes
 
@@ -60,8 +60,8 @@ def _run(session: SparkSession, read: Read) -> None:
 
 
 def session_in(scratch: str, conf: Mapping[str, str]) -> SparkSession:
-    """With our worker's settings."""
-    to = ToFunction(function="")
+    """With our worker's settings for files: whatever of them helps the other source as well, it has."""
+    to = ToFiles(path="")
     start = StartWorker(
         scratch=scratch, master="local[2]", conf=dict(conf), destination=to, next_batch=0, safe_until=0.0
     )

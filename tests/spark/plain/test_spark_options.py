@@ -37,6 +37,7 @@ KUBERNETES: dict[str, Any] = {
     "master": "k8s://https://h:6443",
     "conf": {"spark.kubernetes.container.image": "registry/spark:4.3"},
 }
+UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 FUNCTION = {"destination": "function", "function": "a:b"}
 
 
@@ -227,7 +228,7 @@ def test_the_users_settings_come_before_our_defaults() -> None:
     made = settings(start(FILES, {"spark.driver.memory": "3g", "spark.driver.extraJavaOptions": "-Dx=y"}))
     assert made["spark.driver.memory"] == "3g"
     assert made["spark.driver.extraJavaOptions"] == (
-        '-Duser.timezone=UTC -Dx=y -Djava.io.tmpdir="/s c/r" -XX:-UsePerfData'
+        f'-Duser.timezone=UTC {UNCHECKED} -Dx=y -Djava.io.tmpdir="/s c/r" -XX:-UsePerfData'
     )
     assert made["spark.master"] == "local[1]"
     assert settings(start(FILES, {}))["spark.driver.memory"] == "1g"
@@ -341,7 +342,7 @@ def test_the_time_zone_is_utc_or_the_configured_one(given: str | None, java: str
         made = settings(start(FILES, {**conf, "spark.executor.extraJavaOptions": "-Dx=y"}, master))
         assert made["spark.sql.session.timeZone"] == (given or "UTC")
         assert made["spark.driver.extraJavaOptions"].split()[0] == f"-Duser.timezone={java}"
-        assert made["spark.executor.extraJavaOptions"] == f"-Duser.timezone={java} -Dx=y"
+        assert made["spark.executor.extraJavaOptions"] == f"-Duser.timezone={java} {UNCHECKED} -Dx=y"
         assert made["spark.executorEnv.TZ"] == environment
     assert worker_environment(conf)["TZ"] == environment
 

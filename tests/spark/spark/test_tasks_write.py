@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from kzconsumer_spark.executors.task_files import TaskFiles
+from kzconsumer_spark.executors import task_files
+from kzconsumer_spark.executors.task_files import TaskFiles, TaskWriter, nowhere
 from kzconsumer_spark.pipe.messages import ToFiles
 from kzconsumer_spark.ranges.batch import TAGS
 from kzconsumer_spark.ranges.files import RangeFiles, StagedFiles
@@ -85,3 +88,29 @@ def test_what_tasks_write_is_what_spark_writes(spark: SparkSession, tmp_path: Pa
     plain = RangeFiles(spark, ToFiles(path=""))
     found = plain.stage(frame, parts, tmp_path / "plain by tasks", TaskFiles(put))
     assert made_of(spark, found, store) == made_of(spark, plain.stage(frame, parts, tmp_path / "plain"), store)
+
+
+def test_tasks_get_their_rows_a_thousand_at_a_time(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark 4.3 looks at all headers of an Arrow batch for each of its rows."""
+
+    class Measuring(TaskWriter):  # defined here, so that Spark sends it to its tasks
+        def files(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            most = 0
+            for batch in batches:
+                most = max(most, batch.num_rows)
+            raise ValueError(f"at most {most} rows")
+
+    monkeypatch.setattr(task_files, "TaskWriter", Measuring)
+    parts = placed(tmp_path, range_data("t", 0, 0, 2_500))
+    frame = records_of(spark, tmp_path, parts)
+    with pytest.raises(Exception, match="at most 1000 rows"):
+        RangeFiles(spark, ToFiles(path="")).stage(frame, parts, tmp_path / "staged", TaskFiles(nowhere))
+
+
+def test_java_reads_what_tasks_have_fetched_without_checks_of_its_own(spark: SparkSession) -> None:
+    java = spark.sparkContext._jvm
+    assert java is not None
+    assert not java.org.apache.arrow.memory.BoundsChecking.BOUNDS_CHECKING_ENABLED
+    assert not java.org.apache.arrow.vector.NullCheckingForGet.NULL_CHECKING_ENABLED
