@@ -14,9 +14,10 @@ import socket
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
@@ -151,6 +152,11 @@ class AmazonStore(ObjectStore):
         else:
             with urlopen(Request(f"{self.endpoint}/moto-api/reset", method="POST")):
                 self.make_bucket()
+
+    def deny_writes(self) -> None:
+        """Until it is renewed."""
+        with suppress(HTTPError), urlopen(Request(f"{self.endpoint}/read-only", method="POST")):
+            pass
 
     def _client(self) -> Any:
         return fs.S3FileSystem(

@@ -3,7 +3,8 @@
 By itself moto looks whether an object exists and puts it later, so two conditional puts at once may both succeed: here
 one request is answered after the other. CONDITIONS says which puts `If-None-Match` applies to: "all", "none", or
 "probes" (those by which a store is tested for it). With "lost" it applies to all, and the first conditional put of each
-object is answered with an error after it has succeeded.
+object is answered with an error after it has succeeded. From a request for /read-only on, until moto is reset, nothing
+may be written.
 """
 
 from __future__ import annotations
@@ -30,11 +31,17 @@ class WholeRequests:
         self._lock = threading.Lock()
         self._conditions = conditions
         self._lost: set[str] = set()
+        self._read_only = False
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         is_probe = "/probe-" in environ["PATH_INFO"]
         if self._conditions == "none" or (self._conditions == "probes" and not is_probe):
             environ.pop("HTTP_IF_NONE_MATCH", None)
+        if environ["PATH_INFO"] in ("/read-only", "/moto-api/reset"):
+            self._read_only = environ["PATH_INFO"] == "/read-only"
+        if self._read_only and environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            start_response("403 Forbidden", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"]
         with self._lock:
             if (
                 self._conditions == "lost"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -11,17 +12,21 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
-from kzconsumer.sinks.interface import Sink
+from kzconsumer.errors import ConfigError
+from kzconsumer.sinks.interface import Sink, SinkContext
 from kzconsumer_files.names import NotOurs
 from kzconsumer_files.publication import SetAside
+from kzconsumer_spark.daemon.marked_destination import mark
+from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.pipe.messages import ToDelta, ToIceberg
+from tests.support.batch_ranges import SETTINGS
 from tests.support.copied import copied
 from tests.support.delta import OWNER, Writer, race
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
 from tests.support.extent import extent, only_nightly
-from tests.support.object_store import ObjectStore
+from tests.support.object_store import AmazonStore, ObjectStore
 from tests.support.range_data import range_data
 from tests.support.store_contract import Reach, StoreContract
 from tests.support.table_sink import TableSink
@@ -203,3 +208,24 @@ def test_a_store_without_conditional_puts_is_refused_for_delta(store: ObjectStor
     """An Iceberg table's commits are the catalog's."""
     with pytest.raises(NotOurs, match=f"{store.uri('lake')}: this store does not honour conditional writes"):
         delta(store)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_start_without_leave_to_write_names_the_store_before_there_is_a_worker(
+    amazon: AmazonStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Everything can be read, also that the table is there."""
+    for key, value in amazon.environment.items():
+        monkeypatch.setenv(key, value)
+    place, options = TABLE, {"table": TABLE, "catalog_options": catalog_options(tmp_path, amazon)}
+    if kind == "delta":
+        place, options = amazon.uri("lake"), {"path": amazon.uri("lake"), "store_options": amazon.options}
+    context = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
+    sink = SparkSink({"destination": kind, **options}, context)
+    mark(sink.target, OWNER)
+    assert not [name for name in amazon.objects() if "probe" in name]
+    amazon.deny_writes()
+    with pytest.raises(ConfigError, match=rf"^\[sink.options\]: .*{place}.*(AccessDenied|ACCESS_DENIED)") as caught:
+        await sink.__aenter__()
+    assert "\n" not in str(caught.value)
+    assert sink.workers is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -106,7 +107,8 @@ class IcebergLog:
     def make(self) -> Table:
         """The table, which is made without columns if there is none: it gets those of its first rows.
 
-        Raises NotOurs for a catalog that changes a table without comparing.
+        Raises NotOurs for a catalog that changes a table without comparing, TableError if the table is in a store that
+        cannot be written.
         """
         for left in reversed(range(_MAKING)):
             try:
@@ -122,7 +124,22 @@ class IcebergLog:
                 require_comparison(catalog, self._to.table)
         if is_local(table.location()):
             self.sync_names(local(table.location()))
+        else:
+            self._require_writable(table)
         return table
+
+    def _require_writable(self, table: Table) -> None:
+        """That the catalog knows the table says nothing of this: only files are written into the store."""
+        probe = f"{table.location().rstrip('/')}/data/_kzconsumer-probe-{uuid.uuid4().hex}"
+        try:
+            with table.io.new_output(probe).create() as made:
+                made.write(b"1")
+            table.io.delete(probe)
+        except Exception as error:  # whatever the catalog's library raises
+            raise TableError(
+                f"Iceberg table {self._to.table}: {table.location()} cannot be written: {redacted_line(error)}; set"
+                " catalog_options, the environment or this machine's role to one that may"
+            ) from error
 
     def take_columns(self, table: Table, file: Path) -> bool:
         """Add the columns of a Parquet file that the table lacks; with its first columns, its partitioning.

@@ -228,9 +228,7 @@ def settings(start: StartWorker) -> dict[str, str]:
     merged[_EXECUTOR_JAVA_OPTIONS] = f"{java} {start.conf.get(_EXECUTOR_JAVA_OPTIONS, '')}".strip()
     given = start.conf.get(_JAVA_OPTIONS, "")
     # What the JVM leaves in its temporary directory goes with the scratch directory, also after a kill.
-    merged[_JAVA_OPTIONS] = (
-        f'{java}{_heap(merged, given)} {given} -Djava.io.tmpdir="{start.scratch}" -XX:-UsePerfData'
-    )
+    merged[_JAVA_OPTIONS] = f'{java}{_heap(merged, given)} {given} -Djava.io.tmpdir="{start.scratch}" -XX:-UsePerfData'
     return merged
 
 
