@@ -166,7 +166,6 @@ bench-scale: $(READY)
 
 bench-spark: $(READY)
 	$(BIN)/python -m tests.bench.spark
-	$(BIN)/python -m tests.bench.spark --part source --size 100
 
 lock: $(READY)
 	$(BIN)/pip install --quiet uv

@@ -5,10 +5,8 @@ read_committed: so all of it becomes readable at one moment, for which our daemo
 Spark's session, has been waiting. Spark's own source reads a round in one batch: that is its default, and
 costs it least. Measured is from that moment until all is written: wall clock, and the
 processor time of the whole tree of processes. Then both sides' records are compared, one by one. The sides take turns,
-and rounds before the first that counts warm the JVMs. The sink `parquet`, which needs no Spark, follows in rounds of
-its own.
-
-`--part source` measures a streaming query of `GroupSource` beside Spark's own source in the same way.
+and rounds before the first that counts warm the JVMs. A streaming query of `GroupSource`, and the sink `parquet`, which
+needs no Spark, follow in rounds of their own.
 
 `--part cluster` measures our sink alone, on a standalone master with two workers. The processes of the cluster are
 counted.
@@ -84,9 +82,9 @@ async def _run(args: argparse.Namespace) -> Report:
     await anyio.to_thread.run_sync(lambda: fetched(JARS))
     sections = []
     console = Console(stderr=True)
-    sides = {"local": 3, "source": 2, "cluster": 2}[args.part]
-    if args.ours_alone:
-        sides = 1 if args.part == "source" else 2
+    sides = {"local": 4, "cluster": 1}[args.part]
+    if args.ours_alone and args.part == "local":
+        sides = 3
     steps = len(args.size) * (args.repetitions + args.warm) * sides
     with tempfile.TemporaryDirectory(prefix="kzconsumer-bench-") as folder, Progress(console=console) as progress:
         task = progress.add_task("starting", total=steps)
@@ -101,7 +99,7 @@ async def _run(args: argparse.Namespace) -> Report:
             for size in args.size:
                 topic = f"bench-{size}"
                 rounds = Rounds(sandbox, args, size, print_line)
-                for each in (topic, f"{topic}-parquet"):
+                for each in (topic, f"{topic}-source", f"{topic}-parquet"):
                     await create_topic(sandbox.zookeeper_connect, each, PARTITIONS)
                 # In this thread: the processes that it starts must not outlive it.
                 sections.append(PARTS[args.part](rounds, topic, Path(folder, topic)))
@@ -156,24 +154,13 @@ def _local(rounds: Rounds, topic: str, folder: Path) -> Section:
         if not args.ours_alone:
             sides[THEIRS] = stack.enter_context(theirs(folder / "theirs", sandbox.bootstrap))
         rounds.measure(topic, sides)
+    own = f"{topic}-source"
+    with source(folder / "source", connect, own, args.settings) as query:
+        rounds.measure(own, {SOURCE: query})
     own = f"{topic}-parquet"
     with ours(folder / "p", connect, own, "parquet", args.settings) as parquet:
         rounds.measure(own, {PARQUET: parquet})
     return rounds.section(SPARK, THEIRS, GOALS.get(rounds.size))
-
-
-def _source(rounds: Rounds, topic: str, folder: Path) -> Section:
-    folder.mkdir()
-    sandbox, args = rounds.sandbox, rounds.args
-    with (
-        source(folder / "source", sandbox.zookeeper_connect, topic, args.settings) as ours_,
-        theirs(folder / "theirs", sandbox.bootstrap) as theirs_,
-    ):
-        sides: dict[str, Side] = {SOURCE: ours_}
-        if not args.ours_alone:
-            sides[THEIRS] = theirs_
-        rounds.measure(topic, sides)
-    return rounds.section(SOURCE, THEIRS, GOALS.get(rounds.size))
 
 
 def _cluster(rounds: Rounds, topic: str, folder: Path) -> Section:
@@ -188,7 +175,7 @@ def _cluster(rounds: Rounds, topic: str, folder: Path) -> Section:
 
 
 #: The ways to measure a size.
-PARTS: Mapping[str, Callable[[Rounds, str, Path], Section]] = {"local": _local, "source": _source, "cluster": _cluster}
+PARTS: Mapping[str, Callable[[Rounds, str, Path], Section]] = {"local": _local, "cluster": _cluster}
 
 
 def _run_side(side: Side, round: Round, writer: TransactionalWriter) -> Run:
