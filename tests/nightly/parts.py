@@ -37,6 +37,7 @@ CHAOS = (
     "tests/sandbox/spark/test_demo.py",
     "tests/tools/spark/test_sink_verify.py",
 )
+FUZZ_FINDS = ("tests/core/plain/test_record_fuzz.py::test_control_libfuzzer_finds_what_is_planted_within_a_minute",)
 VERSIONS = (
     "tests/core/original",
     "tests/sandbox/servers/test_sandbox_servers.py",
@@ -75,13 +76,14 @@ class Part:
 def parts(seed: int) -> list[Part]:
     """In their order; the quickest to fail comes first."""
     return [
-        Part("simulate", _program("simulate", "--minutes", "20", "--first", str(seed)), 25, seed),
-        Part("fuzz", _program("fuzz", "--seed", str(seed), "--jobs", str(PROCESSES)), 25, seed),
+        Part("simulate", _program("simulate", "--minutes", "20", "--first", str(seed)), 23, seed),
+        Part("fuzz", _program("fuzz", "--seed", str(seed), "--jobs", str(PROCESSES), "--guided", "60"), 23, seed),
+        Part("fuzz finds", _tests(seed, FUZZ_FINDS), 6, seed, _nightly(seed)),
         Part("broker versions", _tests(seed, VERSIONS), 20, seed, _nightly(seed)),
         Part("chaos", _tests(seed, CHAOS), 40, seed, _nightly(seed)),
         Part("soak", _program("soak", "--minutes", "20", "--every", "25", "--seed", str(seed)), 25, seed),
         Part("mutants", _program("mutants", "--jobs", str(PROCESSES)), 45),
-        Part("audit-tests", _program("audit", "--seed", str(seed), "--sample", "40"), 30, seed),
+        Part("audit-tests", _program("audit", "--seed", str(seed), "--sample", "40"), 28, seed),
     ]
 
 

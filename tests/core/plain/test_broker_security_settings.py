@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import serialization
 
 from kzconsumer.brokers.transport import Security, load_security
 from kzconsumer.cli.main import main
-from kzconsumer.errors import ConfigError
+from kzconsumer.errors import ConfigError, SecurityError
 from kzconsumer.installation import pip_install
 from kzconsumer.settings.settings import Settings
 
@@ -295,3 +295,39 @@ def test_a_password_in_the_settings_file_is_rejected(capsys: pytest.CaptureFixtu
         "settings: [brokers.tls] key_password: unknown key",
     ]
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "store"),
+    [
+        ({}, None, None),
+        ({"ticket_cache": "FILE:/cache"}, None, {"ccache": "FILE:/cache"}),
+        ({"ticket_cache": "FILE:/cache", "principal": "me"}, "me", {"ccache": "FILE:/cache"}),
+        ({"keytab": "nonsense", "principal": "me"}, "me", {"client_keytab": "nonsense", "ccache": "MEMORY:"}),
+    ],
+)
+def test_kerberos_takes_its_tickets_from_where_the_settings_say(
+    files: Path,
+    options: dict[str, str],
+    name: str | None,
+    store: dict[str, str] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gssapi = pytest.importorskip("gssapi", reason=pip_install("kerberos"))
+    sasl = load(files, "SASL_PLAINTEXT", {}, {"mechanism": "GSSAPI", **options}).sasl
+    assert sasl is not None
+    asked: list[dict[str, Any]] = []
+
+    def credentials(**about: Any) -> None:
+        asked.append(about)
+        raise SecurityError("asked")
+
+    monkeypatch.setattr(gssapi, "Credentials", credentials)
+    with pytest.raises(SecurityError):
+        next(sasl.begin("kafka1"))
+    (found,) = asked
+    assert (str(found["name"]) if found["name"] is not None else None, found["usage"]) == (name, "initiate")
+    got = found["store"]
+    assert got.keys() == store.keys() if store is not None else got is None
+    for key, value in (store or {}).items():
+        assert got[key].startswith(value) or got[key] == str(files / value)

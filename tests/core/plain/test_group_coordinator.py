@@ -25,7 +25,7 @@ from kzconsumer.brokers.protocol.groups import (
     StoredOffsets,
 )
 from kzconsumer.brokers.protocol.versions import CONSUMER_GROUP_DESCRIBE
-from kzconsumer.errors import CoordinatorError
+from kzconsumer.errors import ConnectionLostError, CoordinatorError
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets import coordinator as module
 from kzconsumer.offsets.coordinator import GroupCoordinator
@@ -45,9 +45,10 @@ class Cluster:
         self.versions = self
         self.ranges: dict[int, tuple[int, int]] = {}
         self.has: dict[TopicPartition, CoordinatorOffset] = {}
+        self.version = 1
 
     def choose(self, api_key: int) -> int:
-        return 1
+        return self.version
 
     async def brokers(self) -> list[Broker]:
         return [UP]
@@ -61,6 +62,10 @@ class Cluster:
         if isinstance(request, FindCoordinatorRequest):
             return Coordinator(error_codes.NONE, self.leads, None)
         if isinstance(request, OffsetFetchRequest):
+            if request.partitions is not None:
+                return StoredOffsets(error_codes.NONE, {each: self.has[each] for each in request.partitions})
+            if self.version < 2:  # null was no array in that version
+                raise ConnectionLostError("closed by the broker, which cannot read the request")
             return StoredOffsets(error_codes.NONE, dict(self.has))
         return dict.fromkeys(OFFSETS, error_codes.NONE)
 
@@ -84,10 +89,31 @@ async def test_an_offset_missing_from_the_response_is_not_taken_for_no_offset(mo
     (asked,), other = OFFSETS, TopicPartition("orders", 1)
     cluster.has = {asked: CoordinatorOffset(error_codes.NONE, 7), other: CoordinatorOffset(error_codes.NONE, -1)}
     assert {partition: each.offset for partition, each in (await group.stored([asked, other])).items()} == {asked: 7}
-    del cluster.has[other]
+
+    async def left_out(request: object, *, timeout: float) -> Any:
+        if isinstance(request, OffsetFetchRequest):
+            return StoredOffsets(error_codes.NONE, {asked: cluster.has[asked]})
+        return await Cluster.call(cluster, request, timeout=timeout)
+
+    monkeypatch.setattr(cluster, "call", left_out)
     monkeypatch.setattr(module, "READ_PATIENCE", 0.1)
     with pytest.raises(CoordinatorError, match="left orders-1 out of its answer"):
         await group.stored([asked, other])
+
+
+@pytest.mark.parametrize("version", [1, 2, 8])
+@pytest.mark.parametrize("others", [False, True])
+async def test_all_offsets_are_read_where_the_brokers_can_return_them(
+    version: int, others: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "READ_PATIENCE", 0.1)
+    cluster = Cluster()
+    cluster.leads, cluster.version = UP, version
+    (asked,), other = OFFSETS, TopicPartition("bills", 1)
+    cluster.has = dict.fromkeys((asked, other), CoordinatorOffset(error_codes.NONE, 7))
+    group = GroupCoordinator("g", cast(KnownBrokers, cluster), cast(Brokers, cluster), 60.0)
+    found = await group.stored([asked], others=others)
+    assert set(found) == ({asked, other} if others and version >= 2 else {asked})
 
 
 def test_a_loading_coordinator_is_asked_with_growing_pauses() -> None:

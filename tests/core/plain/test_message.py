@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from kzconsumer.offsets.progress import Message
-from kzconsumer.records._native import allocated_bytes
+from kzconsumer.records._native import Lot, MessageIterator, allocated_bytes
+from kzconsumer.records._native import decode as decode_columns
 from kzconsumer.records.decode import decode
 from kzconsumer.records.forms import Records
 from tests.support.chunks import messages
@@ -139,3 +140,25 @@ def test_messages_are_values() -> None:
         "Message(topic='orders', partition=3, offset=1, key=b'k', value=b'w', timestamp=1700000000000, headers=(), "
         "timestamp_type=0)"
     )
+
+
+def test_the_garbage_collector_sees_what_compiled_objects_hold() -> None:
+    """Otherwise a cycle through them is never freed: a reference that it does not see is somebody else's."""
+    claim, lot = [b"a claim"], Lot()
+
+    async def allow_more() -> None: ...
+
+    def nothing(codec: int, magic: int, body: memoryview) -> bytes:
+        raise AssertionError("nothing is compressed")
+
+    columns, *_ = decode_columns(record_batch([Record(None, b"v")], base_offset=0), 0, (), 1 << 20, None, nothing)
+    assert columns is not None
+    lot.load(columns, "t", 0, claim, 0)
+    lot.allow(10.0)
+    iterator = MessageIterator(lot, allow_more)
+    waiting = iterator.__anext__()
+    *types, origin = gc.get_referents(lot)
+    assert types == [Lot, Message]
+    assert gc.get_referents(origin) == [type(origin), claim]
+    assert gc.get_referents(iterator) == [MessageIterator, lot, allow_more, type(waiting), waiting]
+    assert gc.get_referents(waiting) == [type(waiting), lot, allow_more]

@@ -119,6 +119,12 @@ class Member(RebalanceListener):
         member = sessions_of(self.connector).member if self.connector is not None else None
         return member.owned.held if member is not None else {}
 
+    @property
+    def claims(self) -> Collection[TopicPartition]:
+        """With those that were lost since the last rebalance."""
+        member = sessions_of(self.connector).member if self.connector is not None else None
+        return member.owned.claims if member is not None else ()
+
     def unfreeze(self) -> None:
         self.process.frozen = False
 

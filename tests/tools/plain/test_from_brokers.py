@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from kzconsumer.brokers.protocol.cluster_state import (
     ActiveController,
@@ -32,6 +33,12 @@ BROKERS = {1: Broker(1, "kafka1", 9092), 2: Broker(2, "kafka2", 9092)}
 PARTITIONS = {0: PartitionMetadata(0, 1, 3, (1, 2), (1,)), 1: PartitionMetadata(5, -1, 0, (2,), ())}
 
 
+def without_replicas(topic: TopicMetadata) -> TopicMetadata:
+    """As it is decoded for those who do not ask for them."""
+    parts = {number: replace(part, replicas=(), isr=()) for number, part in topic.partitions.items()}
+    return replace(topic, partitions=parts)
+
+
 class Reports:
     """`quorum` None: the brokers do not know the request."""
 
@@ -46,6 +53,8 @@ class Reports:
 
     async def ask(self, topics: tuple[str, ...] | None, *, replicas: bool = False) -> MetadataResponse:
         found = {name: about for name, about in self.topics.items() if topics is None or name in topics}
+        if not replicas:
+            found = {name: without_replicas(about) for name, about in found.items()}
         return MetadataResponse(BROKERS, found, "cluster", {1: "rack"})
 
     async def described(self, names: Collection[str], *, replicas: bool = False) -> dict[str, TopicMetadata]:

@@ -13,6 +13,7 @@ from kzconsumer.offsets.start_rules import Storage, WithBrokers
 from kzconsumer.registry.paths import GroupPaths, topic
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_tools.offsets.move import MoveRequest, apply_move, prepare_move
+from kzconsumer_tools.offsets.prepare import read_view
 from kzconsumer_tools.offsets.stored import Side
 from kzconsumer_tools.tables.offset_tables import compared_table, move_table
 from tests.support.cluster_in_memory import Cluster
@@ -124,6 +125,20 @@ def test_old_offsets_in_zookeeper_are_not_moved_unless_the_operator_says_so() ->
         for storage, expected in new.items():
             shown = (await prepare_move(cluster, asked(storage=storage))).shown
             assert ([each.new for each in shown.partitions][: len(expected)], shown.blocked) == (expected, ())
+
+    play(script)
+
+
+def test_a_topic_of_which_only_the_brokers_have_offsets_is_looked_up() -> None:
+    """As for one that ZooKeeper has offsets of, it is known which of its partitions exist."""
+    bills, gone = TopicPartition("bills", 0), TopicPartition("gone", 0)
+
+    async def script(cluster: Cluster) -> None:
+        await cluster.session.create(topic("bills"), msgspec.json.encode({"partitions": {"0": [1]}}))
+        cluster.has["orders"] = dict.fromkeys((*PLACES[:2], bills, gone), WithBrokers(7, None))
+        facts = (await read_view(cluster, await cluster.nodes("orders"), "both")).facts
+        assert facts.offsets == {**OFFSETS, **dict.fromkeys((*PLACES[:2], bills, gone), 7)}
+        assert [facts.gone(each) for each in (*PLACES, bills, gone)] == [False] * 4 + [True]
 
     play(script)
 
