@@ -84,6 +84,14 @@ def test_unknown_is_never_zero(stored: str, log: LogRange | Why, written: Any, r
     assert all(why in text for why in row[1::2] if why is not None)
 
 
+def test_a_group_without_partitions_has_no_lag_of_0() -> None:
+    """It may have just started, or its members ended before their first commit."""
+    found = lag_of({}, {}, {})
+    assert (found.lag, found.seconds, found.lag_at_least, found.seconds_at_least) == (None, None, 0, None)
+    assert lag_table(found).splitlines()[0] == "group g: lag unknown; 0 partitions"
+    assert "No offset is stored, and no member subscribes to a partition" in lag_table(found)
+
+
 def test_what_is_known_is_shown_beside_what_is_not() -> None:
     found = lag_of({0: "7", 1: "8", 2: "x"}, {0: LogRange(5, 10), 1: Why("no leader")}, {0: 2})
     assert (found.lag, found.lag_at_least, found.seconds, found.seconds_at_least) == (None, 3, None, 2.0)

@@ -70,8 +70,9 @@ class LagRow(msgspec.Struct, frozen=True):
 
 
 class GroupLag(msgspec.Struct, frozen=True):
-    """`lag` and `seconds` are exact: the sum and the largest; None if those of one partition are unknown. What is known
-    gives `lag_at_least` and `seconds_at_least`. `unknown` and `unknown_seconds`: number of partitions by reason.
+    """`lag` and `seconds` are exact: the sum and the largest; None if those of one partition are unknown, or if no
+    member subscribes to a partition and no offset is stored: such a group may just have started. What is known gives
+    `lag_at_least` and `seconds_at_least`. `unknown` and `unknown_seconds`: number of partitions by reason.
 
     `lost`: offsets deleted from the logs before they were read, None if that is not known. `gone`: offsets of
     partitions that do not exist, which are no part of the lag. `at`: when the ends of the logs were read. `health`,
@@ -196,14 +197,15 @@ def group_lag(
     """`found`: what `partition_lags` has of these logs, which were read `at`. `foreign`: another client's nodes, which
     are all that is known of a group without partitions."""
     sums = total(found, elsewhere=0 if found else len(foreign))
+    some_partition = bool(sums.partitions or sums.gone)  # the sum over none is no lag of 0
     return GroupLag(
         group=group,
         at=datetime.fromtimestamp(at, UTC),
-        lag=sums.lag,
+        lag=sums.lag if some_partition else None,
         lag_at_least=sums.at_least,
         unknown=sums.unknown,
-        seconds=sums.lag_seconds,
-        seconds_at_least=sums.seconds,
+        seconds=sums.lag_seconds if some_partition else None,
+        seconds_at_least=sums.seconds if some_partition else None,
         unknown_seconds=sums.unknown_seconds,
         lost=sums.lost,
         gone=sums.gone,
@@ -253,6 +255,8 @@ def sums_of(group: GroupLag) -> Total:
 
 def remarks(group: GroupLag) -> Iterator[str]:
     """What the figures leave out, a sentence each."""
+    if not group.partitions and not group.unknown:
+        yield "No offset is stored, and no member subscribes to a partition: what is left to read is not known."
     why = {reason: number for reason, number in group.unknown_seconds.items() if reason not in group.unknown}
     if why:
         yield f"The age of the next record is unknown in {plural(sum(why.values()), 'partition')} ({reasons(why)})."
