@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal, cast
@@ -11,7 +11,7 @@ from typing import Literal, cast
 import msgspec
 import pytest
 
-from kzconsumer.errors import NotDoneError, NotFoundError
+from kzconsumer.errors import CoordinatorError, NotDoneError, NotFoundError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.start_rules import Storage, WithBrokers
 from kzconsumer.registry.claim_record import (
@@ -228,6 +228,22 @@ def test_a_reset_counts_from_the_offset_at_which_members_start(
                 await preparing
         else:
             assert (await preparing)[0].changes[0].after == {"current": b"6", "shift": b"5", "offset": b"2"}[kind]
+
+    play(script)
+
+
+def test_a_reset_says_what_to_do_if_the_coordinator_does_not_answer() -> None:
+    class Away(Cluster):
+        async def coordinator_offsets(
+            self, group: str, partitions: Collection[TopicPartition]
+        ) -> dict[TopicPartition, WithBrokers]:
+            raise CoordinatorError("offsets of group orders: not authorized")
+
+    async def script(cluster: Cluster) -> None:
+        away, to = Away(cluster.session), Reset("current")
+        with pytest.raises(NotDoneError, match=r"not authorized: .* say --storage zookeeper \(nothing was changed"):
+            await reset("zk0:2181", "orders", {"orders": None}, to, None, away)
+        assert await reset("zk0:2181", "orders", {"orders": None}, to, "zookeeper", away)
 
     play(script)
 

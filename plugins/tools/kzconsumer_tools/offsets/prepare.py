@@ -14,7 +14,7 @@ import msgspec
 
 from kzconsumer.assignors import Assignor
 from kzconsumer.display import some
-from kzconsumer.errors import NotDoneError, NotFoundError, PluginError
+from kzconsumer.errors import CoordinatorError, NotDoneError, NotFoundError, PluginError
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.start_rules import Storage, WithBrokers
 from kzconsumer.plugins import ASSIGNORS, list_plugins, load
@@ -213,12 +213,19 @@ async def prepare_reset(
 async def require_counting(
     access: ClusterAccess, nodes: GroupNodes, partitions: Iterable[TopicPartition], storage: Storage | None
 ) -> None:
-    """Raises NotDoneError if members start at other offsets than ZooKeeper's; `storage` None: at which is not said."""
+    """Raises NotDoneError if members start at other offsets than ZooKeeper's, or may; `storage` None: at which is not
+    said."""
     if storage == "zookeeper":
         return
     chosen = list(partitions)
     zookeeper = facts(nodes).offsets
-    brokers = await access.coordinator_offsets(nodes.group, chosen)
+    try:
+        brokers = await access.coordinator_offsets(nodes.group, chosen)
+    except CoordinatorError as error:
+        way = "if it has none with the brokers, say --storage zookeeper"
+        raise NotDoneError(
+            f"{error}: where group {nodes.group} continues is not known; {way} (nothing was changed)"
+        ) from error
     counting = effective_offsets(nodes, zookeeper, brokers, storage or "both")
     others = [each for each in chosen if counting.get(each) not in (None, zookeeper.get(each))]
     if others:
