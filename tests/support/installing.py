@@ -52,7 +52,7 @@ def build(into: Path, *, isolated: bool) -> list[Path]:
         )
         for folder in DISTRIBUTIONS.values()
     ]
-    output = [child.communicate(timeout=300)[0].decode() for child in children]
+    output = [child.communicate(timeout=900 if isolated else 300)[0].decode() for child in children]
     assert not any(child.returncode for child in children), "\n".join(output)
     return sorted(into.iterdir())
 
