@@ -31,7 +31,7 @@ from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.errors import BrokerError, ConnectionLostError, ProtocolError, SecurityError, UnsupportedVersionError
 from kzconsumer.fetcher.delivery import SMALL_RESPONSE, Arrival, size_of, take_back
-from kzconsumer.fetcher.fetch_session import SESSIONS, SessionRequest
+from kzconsumer.fetcher.fetch_session import SESSIONS
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.intake import Intake
 from kzconsumer.fetcher.offset_reset import OffsetReset, find_divergence
@@ -215,7 +215,7 @@ class BrokerFetcher:
 
     def _next_request(self, *, opens: bool) -> FetchRequest:
         asked = self._states.request(opens=opens)
-        self._max_wait = self._next_wait(asked)
+        self._max_wait = self._next_wait()
         return FetchRequest(
             max_wait_ms=int(self._max_wait * 1000),
             min_bytes=1 if self._intake.looking else self._settings.min_bytes,
@@ -228,16 +228,18 @@ class BrokerFetcher:
             forgotten=asked.forgotten,
         )
 
-    def _next_wait(self, asked: SessionRequest) -> float:
+    def _next_wait(self) -> float:
         """Seconds for which the broker may hold back its answer: twice as long each time, while nothing comes.
 
         Only where any record ends the wait. It does not with a larger `min_bytes`, nor on followers before Kafka 3.4
-        (KAFKA-14334).
+        (KAFKA-14334). Not for looks, which are due at fixed times.
         """
         usual = self._settings.max_wait
         if self._states.has_full_queue:
             return WAIT_FOR_ROOM
-        if not asked.repeats or self._settings.min_bytes > 1 or (self._rack and self._states.has_followed):
+        if self._settings.min_bytes > 1 or self._intake.looking or (self._rack and self._states.has_followed):
+            return usual
+        if not self._states.session.repeats:
             return usual
         return max(usual, min(self._max_wait * 2, LONGEST_WAIT, self._settings.request_timeout / 2))
 

@@ -49,11 +49,6 @@ class SessionRequest(NamedTuple):
     session_id: int
     epoch: int
 
-    @property
-    def repeats(self) -> bool:
-        """The broker is to read what it has just read, and had no records of."""
-        return self.epoch > OPENS and not self.partitions and not self.forgotten
-
 
 class FetchSession:
     """A request is answered, or given up by `renew`, before the next one is made."""
@@ -66,6 +61,8 @@ class FetchSession:
         nothing to send."""
         self.opened = False
         """The last answer has opened a session."""
+        self.repeats = False
+        """The last request has the broker read what it has just read, and had no records of."""
         self._wanted: dict[TopicPartition, FetchPosition] = {}
         self._held: dict[TopicPartition, FetchPosition] = {}
         self._changed: dict[TopicPartition, None] = {}  # what is wanted of them may not be what is held
@@ -113,12 +110,15 @@ class FetchSession:
 
     def request(self, order: Iterable[TopicPartition], *, opens: bool) -> SessionRequest:
         """The next request. `order`: that of partitions in a full one. `opens`: the broker has sessions."""
-        self._asked, self._renewed = self._next if opens else OPENS_NONE, False
+        renewed, self._renewed = self._renewed, False
+        self._asked = self._next if opens else OPENS_NONE
         if self._asked <= OPENS:
+            before = self._held
             self._held = {partition: self._wanted[partition] for partition in order if partition in self._wanted}
             self._changed.clear()
             self._served.clear()
             self.reads = self._held
+            self.repeats = not opens and not renewed and self._held == before
             return SessionRequest(self._held, (), self._id if opens else 0, self._asked)
         for partition in self._served:  # as the broker has done
             if partition in self._held:
@@ -135,6 +135,7 @@ class FetchSession:
         self._changed.clear()
         self._served.clear()
         self.reads = self._held
+        self.repeats = not named and not forgotten
         return SessionRequest(named, forgotten, self._id, self._asked)
 
     def answered(self, response: FetchResponse) -> bool:

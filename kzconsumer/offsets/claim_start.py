@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import anyio.lowlevel
+
 from kzconsumer.errors import DestinationWentBackError, OffsetLostError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity, TopicPartition
@@ -19,6 +21,9 @@ from kzconsumer.offsets.storage import CommittedPosition, raise_refused
 from kzconsumer.registry.claim_record import Claimed, Plan
 
 log = get_logger("kzconsumer.offsets")
+
+# Claims that begin in one turn of the event loop.
+AT_ONCE = 256
 
 
 class Adopted(NamedTuple):
@@ -65,8 +70,10 @@ class Adopter:
         copies = await self._coordinator.stored([partition for partition, *_ in claims]) if self._coordinator else {}
         adopted: list[Adopted] = []
         try:
-            for partition, incarnation, claimed in claims:
+            for number, (partition, incarnation, claimed) in enumerate(claims, 1):
                 adopted.append(self._begin(partition, incarnation, claimed, copies.get(partition)))
+                if number % AT_ONCE == 0:
+                    await anyio.lowlevel.checkpoint()  # thousands take long, and what else is due has its turn
             found = {i: each.claimed.record.plan for i, each in enumerate(adopted)}
             planned = {i: _identity(adopted[i].progress, plan) for i, plan in found.items() if plan is not None}
             last = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from structlog.testing import capture_logs
 
 from kzconsumer.errors import OffsetLostError
 from kzconsumer.model import ConsumerThreadId, RangeIdentity, TopicPartition
-from kzconsumer.offsets.claim_start import Adopter
+from kzconsumer.offsets.claim_start import AT_ONCE, Adopter
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.storage import ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import (
@@ -168,3 +169,26 @@ def test_a_destination_without_the_last_committed_range_went_back() -> None:
     found = claim(None, 50, Remembering(), mark=MARK)
     assert "offsets 40 to 50 were written and committed, and are missing now" in found.refusal
     assert claim(None, 50, Nothing(), mark=MARK).refusal == "", "a destination that cannot be asked"
+
+
+def test_other_tasks_run_while_thousands_of_claims_begin() -> None:
+    """The session's among them: to begin 10,000 took seconds on a busy machine."""
+    clients = Clients()
+    clients.ensemble.make(RECORD, encode_claim_record(ClaimRecord(1, "range", "0x2a", 1, "f", None, msgspec.UNSET)))
+    clients.ensemble.make(OFFSET, b"5")
+
+    async def script(session: ZooKeeperSession) -> int:
+        owners = OwnerRegistry(session, PATHS, "range", "f", "read_committed")
+        claimed = await owners.claim(PARTITION, ConsumerThreadId("g_a", 0), INCARNATION)
+        assert isinstance(claimed, Claimed)
+        adopter = Adopter(Committer(ZooKeeperOffsetStorage(session, PATHS), lambda reason: None), Nothing())
+        many = [(TopicPartition("orders", number), INCARNATION, claimed) for number in range(4 * AT_ONCE)]
+        adopting = asyncio.ensure_future(adopter.adopt(many))
+        turns = 0
+        while not adopting.done() and turns < 100:
+            await asyncio.sleep(0)
+            turns += 1
+        assert [each.position for each in await adopting] == [5] * 4 * AT_ONCE
+        return turns
+
+    assert 4 < clients.play(script) < 100

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from kzconsumer.brokers.protocol import error_codes
-from kzconsumer.fetcher import delivery
-from kzconsumer.fetcher.fetch_session import FetchSession
+from kzconsumer.fetcher import broker_fetcher, delivery
+from kzconsumer.fetcher.fetch_session import SESSIONS, FetchSession
 from kzconsumer.model import TopicPartition
 from tests.core.plain.test_group_empty_answers import finished
 from tests.support.simulated.broker_machine import QUICK
@@ -290,8 +290,10 @@ def quiet(group: SimulatedGroup) -> Member:
     return member
 
 
-def test_the_broker_waits_longer_while_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And answers at once when something comes."""
+@pytest.mark.parametrize("since", [SESSIONS, 99])
+def test_the_broker_waits_longer_while_nothing_comes(since: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And answers at once when something comes. Brokers that have no sessions do so, too."""
+    monkeypatch.setattr(broker_fetcher, "SESSIONS", since)
     with simulated_group(1, fetch=QUICK) as group:
         member = quiet(group)
         group.logs.grow_log(FIRST, 1)
@@ -337,9 +339,12 @@ def test_records_that_do_not_end_the_wait_are_not_delayed(monkeypatch: pytest.Mo
         group.come_to_rest(30, 3)
 
 
-@pytest.mark.parametrize("how", ["resumed", "sought"])
-def test_a_partition_is_read_on_during_a_long_wait(how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "since"), [("resumed", SESSIONS), ("sought", SESSIONS), ("resumed", 99), ("sought", 99)]
+)
+def test_a_partition_is_read_on_during_a_long_wait(how: str, since: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker would not see another request on this connection before it has answered."""
+    monkeypatch.setattr(broker_fetcher, "SESSIONS", since)
     with simulated_group(1, fetch=QUICK) as group:
         member = quiet(group)
         for number in range(5):
@@ -354,7 +359,7 @@ def test_a_partition_is_read_on_during_a_long_wait(how: str) -> None:
             group.world.pass_time(0.15)
             assert fetched(member)[FIRST] == group.logs.end(FIRST)
             group.world.pass_time(1)
-            assert positions(group) == [fetched(member)], "one session, of all"
+            assert since > SESSIONS or positions(group) == [fetched(member)], "one session, of all"
         group.come_to_rest(30, 3)
 
 
