@@ -3,12 +3,14 @@
 Colours follow the reader's scheme (light or dark). A drawing has its own background, so it is also legible on a page
 whose scheme was chosen by hand. The screens of `kzconsumer top` and of the demo are made by the product's own code, of
 what two daemons served in a real run (top.json) and of what a demo has shown (demo.json, by record_demo.py): so they
-change when the screens do.
+change when the screens do. The curves are of what benchmarks have measured (growth.json, by growth.py).
 """
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -86,6 +88,9 @@ class Drawing:
         start = f' marker-start="url(#{head})"' if both else ""
         self._parts.append(f'<path class="{kind}" d="{path}" marker-end="url(#{head})"{start}/>')
 
+    def curve(self, points: str, kind: str) -> None:
+        self._parts.append(f'<path class="{kind}" d="M{points}"/>')
+
     def rule(self, y: float) -> None:
         self._parts.append(f'<path class="rule" d="M24 {y:g}H{WIDTH - 24}"/>')
 
@@ -127,7 +132,7 @@ def architecture() -> str:
     drawing.text(420, 75, "one process, one event loop", "note")
     drawing.box(320, 90, 200, 62, "membership:\nclaims, commits", "inner")
     drawing.box(320, 182, 200, 62, "streams:\nrecords in order", "inner")
-    drawing.box(320, 274, 200, 62, "fetchers:\none for each broker", "inner")
+    drawing.box(320, 274, 200, 62, "fetchers:\none or more a broker", "inner")
     drawing.box(620, 40, 156, 132, "Python:\nasync for\nbatches (Arrow)")
     drawing.box(620, 214, 156, 132, "a sink:\nSpark\nParquet files\nyour own")
     drawing.arrow("M318 121H216", both=True)
@@ -266,6 +271,61 @@ def demo() -> str:
     return screen_of("kzconsumer demo: a member is killed, others take over, each record is in the files once", shown)
 
 
+OURS, OTHERS = "kzconsumer async for", "confluent-kafka poll"
+Curves = Mapping[str, Sequence[tuple[float, float]]]
+"""By name: points. The first one is drawn as a line, others are dashed."""
+
+
+def growth() -> str:
+    data = json.loads((Path(__file__).parent / "growth.json").read_text())
+    drawing = Drawing(
+        "How the cost of a member grows with partitions, with the size of records and with the group", 580
+    )
+    lone = [rest for rest in data["rests"] if rest["rate"]]
+
+    def figures(name: str) -> Curves:
+        named = {"async for": OURS, "confluent-kafka": OTHERS}
+        return {
+            shown: [(r["partitions"], each[name]) for r in lone for each in r["clients"] if each["client"] == client]
+            for shown, client in named.items()
+        }
+
+    _curves(drawing, 24, 24, "cores, by partitions (100 records/s)", figures("cores"))
+    _curves(drawing, 412, 24, "delay in ms (p50), by partitions", figures("p50"))
+    sizes = {name: [(int(size), cost) for size, cost in each.items()] for name, each in data["sizes"].items()}
+    _curves(drawing, 24, 300, "CPU s per million, by record bytes", sizes)
+    members = {name: [(int(size), cost) for size, cost in each.items()] for name, each in data["members"].items()}
+    _curves(drawing, 412, 300, "requests to ZooKeeper, by members", members)
+    return drawing.svg()
+
+
+def _curves(drawing: Drawing, x: float, y: float, title: str, curves: Curves) -> None:
+    """Both axes are logarithmic; what grows as fast as that which it is drawn over rises by 45 degrees at most."""
+    width, height, left, top = 364, 256, 16, 76
+    drawing.box(x, y, width, height)
+    drawing.text(x + width / 2, y + 26, title, "title")
+    points = [point for each in curves.values() for point in each]
+    least_x, most_x = min(at for at, _ in points), max(at for at, _ in points)
+    least, most = min(value for _, value in points), max(value for _, value in points)
+    wide = (width - 2 * left - 60) / math.log(most_x / least_x)
+    scale = min(wide, (height - top - 56) / math.log(most / least))
+    ground = y + height - 34
+
+    def place(at: float, value: float) -> tuple[float, float]:
+        return x + left + 24 + wide * math.log(at / least_x), ground - 18 - scale * math.log(value / least)
+
+    for at in sorted({at for at, _ in points}):
+        drawing.text(place(at, least)[0], ground + 22, f"{at:,.0f}", "note")
+    for number, (name, each) in enumerate(curves.items()):
+        kind = "fault" if number else "line"
+        places = [place(*point) for point in each]
+        drawing.curve(" L".join(f"{at:.1f} {value:.1f}" for at, value in places), kind)
+        for (right, down), (at, value) in zip(places, each, strict=True):
+            above = value >= max(v for other in curves.values() for a, v in other if a == at)
+            drawing.text(right, down + (-8 if above else 18), f"{value:,g}", "note")
+        drawing.text(x + left + 8 + 168 * number, y + 50, name, "label" if not number else "yellow", "start")
+
+
 def screen_of(title: str, shown: RenderableType) -> str:
     """A terminal that shows this."""
     console = Console(width=COLUMNS, force_terminal=True, color_system="standard", legacy_windows=False)
@@ -282,6 +342,7 @@ PICTURES = {
     "range-states.svg": range_states,
     "top.svg": top,
     "demo.svg": demo,
+    "growth.svg": growth,
 }
 
 if __name__ == "__main__":

@@ -44,8 +44,14 @@ BROKER = "3.9.1"
 PARTITIONS = 4
 REFERENCE = "confluent-kafka consume(1000)"
 PARTS = ("rate", "long", "latency", "first", "rest")
-REST = ((8, 0), (8, 100), (2000, 100))
-"""Partitions of the topic, and records per second, of each table of the part `rest`."""
+REST = (
+    (8, 0, REST_CLIENTS),
+    (8, 100, REST_CLIENTS),
+    (250, 100, TUNED),
+    (2000, 100, REST_CLIENTS),
+    (10_000, 100, TUNED),
+)
+"""Partitions of the topic, records per second and clients of each table of the part `rest`."""
 LONG = 16_000_000
 LONG_CLIENTS = (*(client for client in CLIENTS if client.startswith("kzconsumer")), REFERENCE)
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -86,7 +92,7 @@ async def _run(args: argparse.Namespace) -> None:
     long_clients = [client for client in args.clients if client in LONG_CLIENTS]
     steps += runs * len(long_clients) * ("long" in args.part)
     steps += runs * len(TUNED) * (("latency" in args.part) + ("first" in args.part))
-    steps += args.repetitions * len(REST_CLIENTS) * len(REST) * ("rest" in args.part)
+    steps += args.repetitions * sum(len(clients) for *_, clients in REST) * ("rest" in args.part)
     sections: list[Section] = []
     delays: list[DelaySection] = []
     rests: list[RestSection] = []
@@ -106,8 +112,8 @@ async def _run(args: argparse.Namespace) -> None:
             if "first" in args.part:
                 delays.append(await _measure_first(sandbox, args.repetitions, output))
             if "rest" in args.part:
-                for partitions, rate in REST:
-                    rests.append(await _measure_rest(sandbox, args.repetitions, partitions, rate, output))
+                for partitions, rate, who in REST:
+                    rests.append(await _measure_rest(sandbox, args.repetitions, partitions, rate, who, output))
     show(report(BROKER, PARTITIONS, sections, delays, rests), as_json=args.json)
 
 
@@ -166,12 +172,12 @@ async def _measure_first(sandbox: Sandbox, repetitions: int, output: _Progress) 
 
 
 async def _measure_rest(
-    sandbox: Sandbox, repetitions: int, partitions: int, rate: int, output: _Progress
+    sandbox: Sandbox, repetitions: int, partitions: int, rate: int, clients: Sequence[str], output: _Progress
 ) -> RestSection:
     source = Source(sandbox.zookeeper_connect, sandbox.bootstrap, f"rest-{partitions}-{rate}", 0)
-    await create_topic(source.zookeeper, source.topic, partitions)
+    await create_topic(source.zookeeper, source.topic, partitions, limit=600.0)
     (broker,) = sandbox.cluster.brokers.values()
-    runs: dict[str, list[RestRun]] = {client: [] for client in REST_CLIENTS}
+    runs: dict[str, list[RestRun]] = {client: [] for client in clients}
     for repetition in range(1, repetitions + 1):
         for client in runs:
             run = await anyio.to_thread.run_sync(
@@ -179,7 +185,7 @@ async def _measure_rest(
             )
             output.report_run(f"{repetition}/{repetitions} {client}: {run.cores:.4f} cores", done=1)
             runs[client].append(run)
-    return rest_section(f"{partitions:,} partitions, {rate} records a second", runs)
+    return rest_section(partitions, rate, runs)
 
 
 async def _measure(

@@ -69,7 +69,7 @@ def measure_rest(
             produce(b"0")
             if process.poll() is not None or time.monotonic() - began > _LIMIT:
                 raise RuntimeError(f"{client} has not read within {_LIMIT} s")
-        time.sleep(SETTLING)
+        time.sleep(SETTLING + partitions / 1000)  # the first message may come before all are read
         before, broker_before, began = cpu_seconds(process.pid), cpu_seconds(broker_pid), time.monotonic()
         if rate:
             for number in range(int(rate * seconds)):
@@ -134,14 +134,16 @@ def _peak_rss(pid: int) -> int:
     raise OSError(f"no VmHWM of process {pid}")
 
 
-def rest_section(what: str, runs: Mapping[str, Sequence[RestRun]]) -> RestSection:
+def rest_section(partitions: int, rate: int, runs: Mapping[str, Sequence[RestRun]]) -> RestSection:
     """The medians of each client's figures."""
 
     def median(client: str, figure: str) -> float:
         return statistics.median([float(getattr(run, figure)) for run in runs[client]])
 
     return RestSection(
-        what,
+        f"{partitions:,} partitions, {rate} records a second",
+        partitions,
+        rate,
         tuple(
             RestLine(client, *(median(client, name) for name in ("cores", "broker_cores", "peak_rss", "p50", "p99")))
             for client in runs

@@ -94,6 +94,9 @@ class RestSection(msgspec.Struct, frozen=True):
     """One number of partitions at one rate."""
 
     what: str
+    partitions: int
+    rate: int
+    """Records per second."""
     lines: tuple[RestLine, ...]
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
+
+from tests.bench.report import RestLine, RestSection, report
 
 ROOT = Path(__file__).parents[3]
 IMAGES = ROOT / "docs" / "images"
 PICTURES = runpy.run_path(str(ROOT / "docs" / "site" / "pictures.py"))["PICTURES"]
+GROWTH = runpy.run_path(str(ROOT / "docs" / "site" / "growth.py"))
 CLASS = re.compile(r"\.(\w+) \{")
 
 
@@ -43,3 +48,19 @@ def test_a_page_shows_the_drawing_and_describes_it(name: str) -> None:
     described = [match for page in pages for match in re.findall(rf"!\[([^\]]*)\]\(\S*{name}\)", page.read_text())]
     assert described
     assert all(len(each) > 80 for each in described)
+
+
+def test_the_table_of_measured_costs_is_up_to_date() -> None:
+    """`python docs/site/growth.py -n` makes it again."""
+    page = (ROOT / "docs" / "performance.md").read_text()
+    assert GROWTH["with_table"](page, json.loads((ROOT / "docs" / "site" / "growth.json").read_text())) == page
+
+
+def test_a_report_of_the_benchmark_becomes_the_table() -> None:
+    lines = (RestLine("kzconsumer async for", 0.0414, 0.116, 50 << 20, 0.00123, 0.0021),)
+    rests = (RestSection("", 8, 0, lines), RestSection("", 2000, 100, lines))
+    found = msgspec.json.decode(msgspec.json.encode(report("3.9.1", 4, (), (), rests)))
+    assert GROWTH["table"](GROWTH["taken"](found, {})).splitlines()[2:4] == [
+        "| 8, none | `async for` | 0.041 |  | 0.12 | 50 |",
+        "| 2,000, 100 | `async for` | 0.041 | 1.2; 2.1 | 0.12 | 50 |",
+    ]
