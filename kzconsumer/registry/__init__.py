@@ -1,1 +1,6 @@
-"""Kafka's and the group's nodes in ZooKeeper: formats, readers, writers. Read `nodes`, then `claim_transactions`."""
+"""Kafka's and the group's nodes in ZooKeeper: formats, readers, writers. Read `nodes`, then `claim_transactions`.
+
+- Formats: `paths`, `nodes` (Kafka's), `claim_record`, `group_records`.
+- Claims and releases, each a transaction; the stored offset that is found: `claim_transactions`.
+- Topics, brokers and their listeners: `topics`, `cluster_topics`; `cluster` opens the session and finds brokers.
+"""

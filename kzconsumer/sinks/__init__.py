@@ -1,4 +1,9 @@
-"""Sinks and what runs them. Read `interface` (for authors), then `runner`."""
+"""Sinks and what runs them. Read `interface` (for authors), then `runner`.
+
+- What a sink can do: `capabilities`. The core's own: `builtin`.
+- A batch: `batch_builder` cuts it, `range_plans` stores what is about to be written, `batch_writer` writes it, alone or
+  range by range, into `quarantine` what cannot be; `rejecting`: single records.
+"""
 
 from __future__ import annotations
 

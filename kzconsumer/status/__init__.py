@@ -1,1 +1,5 @@
-"""What a member reports of itself over HTTP. Read `observer`, then `report`."""
+"""What a member reports of itself over HTTP. Read `observer`, then `report`.
+
+- Whether a partition advances, and why not: `partition_health`. What is degraded: `report`.
+- Shown by: `metrics`, `server`; `web_server` and `access` are shared with other programs.
+"""

@@ -1,1 +1,4 @@
-"""From queue to application: what is handed out and acknowledged. Read `cursor` first."""
+"""From queue to application: what is handed out and acknowledged. Read `cursor` first.
+
+`chunk_queue`: what waits, its bounds in bytes, and whose turn it is.
+"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -45,3 +46,16 @@ def test_names_of_modules_and_classes_are_unique() -> None:
                 places[f"class {each.name}"].add(file)
     assert len(places) > 500
     assert {name: sorted(files) for name, files in places.items() if len(files) > 1} == {}
+
+
+def test_the_map_of_a_room_is_true() -> None:
+    """Of the docstrings of `__init__.py`: each word in backticks is a file or a room there; large rooms name all."""
+    rooms = [*ROOT.glob("kzconsumer/*/**/__init__.py"), *ROOT.glob("plugins/*/kzconsumer_*/**/__init__.py")]
+    assert len(rooms) > 30
+    for init in rooms:
+        text = ast.get_docstring(ast.parse(init.read_bytes())) or ""
+        named = set(re.findall(r"`([a-z_]+)`", text))
+        files = {each.stem for each in init.parent.glob("*.py") if not each.stem.startswith("_")}
+        assert named <= files | {each.name for each in init.parent.iterdir() if each.is_dir()}, init
+        if len(files) > 8 and init.parent.name != "commands":
+            assert files <= named, init
