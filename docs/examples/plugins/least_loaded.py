@@ -4,7 +4,7 @@
 every member.
 
     pip install ./docs/examples/plugins
-    kzconsumer groups plan orders --set group.assignor=example-least-loaded    # what would move; changes nothing
+    kzconsumer groups plan orders --set group.assignor=example-least-loaded    # what would move in a running group
     kzconsumer run group.toml --set group.assignor=example-least-loaded        # in every member of the group
 """
 
