@@ -300,8 +300,14 @@ async def connect(
     except RuntimeError:
         raise RuntimeError("kzconsumer runs in asyncio's event loop: start the program with asyncio.run()") from None
     sessions = Sessions(connect_settings(settings, zookeeper, group), listener=listener, stop_at=stop_at)
-    async with sessions.running():
-        yield ConsumerConnector(sessions, acknowledge)
+    entered_by = asyncio.current_task()
+    try:
+        async with sessions.running():
+            yield ConsumerConnector(sessions, acknowledge)
+    except RuntimeError as error:  # anyio's text says nothing of this block
+        if asyncio.current_task() is not entered_by:
+            error.add_note("the block of kzconsumer.connect() is left by the task that entered it; see docs/python.md")
+        raise
 
 
 def _require_listener(listener: RebalanceListener) -> None:

@@ -155,16 +155,22 @@ class Sessions:
         """Leaving the block commits what is processed and leaves the group. Raises as `consumer.connect`."""
         self._security()
         load_access(self.settings.zookeeper, self.settings.source)
+        of_application: BaseException | None = None
         try:
             async with self._brokers, anyio.create_task_group() as self._tasks:
                 try:
                     yield
+                except BaseException as raised:
+                    of_application = raised
+                    raise
                 finally:
                     with anyio.CancelScope(shield=True):
                         await self.leave()
                     self.rejects.close()
                     self._tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
+            if len(group.exceptions) == 1 and group.exceptions[0] is of_application:
+                raise of_application from of_application.__cause__  # as it is, also if it is a group
             error = sole_cause(group)
             raise error from error.__cause__
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -129,6 +130,24 @@ async def test_other_arguments(wrong: Any, words: str) -> None:
     with pytest.raises(TypeError, match=words):
         async with kzconsumer.connect(**{"settings": settings(UNREACHABLE, "g"), **wrong}):
             pass
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), ExceptionGroup("two", [ValueError("x"), KeyError("y")])])
+async def test_what_the_block_raises_comes_out_as_it_is(error: Exception) -> None:
+    for raised in (error, ExceptionGroup("one", [error])):
+        with pytest.raises(type(raised)) as caught:
+            async with kzconsumer.connect(settings(UNREACHABLE, "g")):
+                raise raised
+        assert caught.value is raised
+
+
+async def test_a_block_that_another_task_leaves_is_named() -> None:
+    """So do fixtures of pytest-asyncio."""
+    block = kzconsumer.connect(settings(UNREACHABLE, "g"))
+    await asyncio.create_task(block.__aenter__())
+    with pytest.raises(RuntimeError) as raised:
+        await block.__aexit__(None, None, None)
+    assert "is left by the task that entered it" in raised.value.__notes__[0]
 
 
 def test_another_event_loop_than_that_of_asyncio() -> None:
