@@ -97,7 +97,9 @@ def listen(listening: socket.socket) -> None:
 _Address: TypeAlias = tuple[Any, ...]
 
 
-class _Target(NamedTuple):
+class SocketTarget(NamedTuple):
+    """One address of a host."""
+
     family: int
     address: _Address
     """As for `socket.connect`."""
@@ -139,7 +141,7 @@ async def connect(
     """
     loop = asyncio.get_running_loop()
     name = server_name(host) if tls is not None else None
-    targets = await _targets(host, port)
+    targets = await targets_of(host, port)
     if len(targets) == 1:
         at = targets[0].address[0]
         transport, made = await loop.create_connection(protocol, at, port, ssl=tls, server_hostname=name)
@@ -155,15 +157,15 @@ def server_name(host: str) -> str:
     return host.removesuffix(".")
 
 
-async def _targets(host: str, port: int) -> list[_Target]:
+async def targets_of(host: str, port: int) -> list[SocketTarget]:
     """Its addresses, those of IPv6 and IPv4 in turn, beginning with what the system prefers."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
         found = await addresses(host, port)
     else:
-        return [_Target(0, (host, port))]
-    targets = list(dict.fromkeys(_Target(family, address) for family, _, _, _, address in found))
+        return [SocketTarget(0, (host, port))]
+    targets = list(dict.fromkeys(SocketTarget(family, address) for family, _, _, _, address in found))
     if not targets:
         raise OSError(f"{host} has no address")
     preferred = [target for target in targets if target.family == targets[0].family]
@@ -171,11 +173,11 @@ async def _targets(host: str, port: int) -> list[_Target]:
     return [target for target in chain.from_iterable(zip_longest(preferred, others)) if target is not None]
 
 
-async def _first(targets: Sequence[_Target], attempts: Attempts) -> socket.socket:
+async def _first(targets: Sequence[SocketTarget], attempts: Attempts) -> socket.socket:
     """A socket that is connected to one of them. Raises OSError."""
     connected: socket.socket | None = None
 
-    async def attempt(target: _Target, ended: anyio.Event) -> None:
+    async def attempt(target: SocketTarget, ended: anyio.Event) -> None:
         nonlocal connected
         address = str(target.address[0])
         attempts.set(address, NO_ANSWER)

@@ -54,10 +54,15 @@ def matcher(expression: str) -> Callable[[str], bool]:
 
     The function raises TooManySteps.
     """
-    tree = _parser.parse(expression)
-    if _repetitions(tree) <= _FEW:
+    if _repetitions(_parser.parse(expression)) <= _FEW:
         compiled = re.compile(expression)
         return lambda text: compiled.fullmatch(text) is not None
+    return matcher_in_steps(expression)
+
+
+def matcher_in_steps(expression: str) -> Callable[[str], bool]:
+    """The same without `re`, also for an expression that it matches fast."""
+    tree = _parser.parse(expression)
     part = _sequence(tree, tree.state.flags)
 
     def matches(text: str) -> bool:

@@ -148,7 +148,7 @@ def read_layers(
         except ConfigError as error:
             faults.extend(error.faults)
             return
-        origins = {place: Origin(layer, file, line) for place, line in _lines(text).items()}
+        origins = {place: Origin(layer, file, line) for place, line in lines_of(text).items()}
         layers.append((tomllib.loads(text), origins))
 
     for file in sorted(vendor.glob("*.toml")):
@@ -185,7 +185,7 @@ def _text(source: str) -> str:
 _CLOSES = re.compile(r"\]|\}|\"\"\"|\'\'\'")
 
 
-def _lines(text: str) -> dict[Place, int]:
+def lines_of(text: str) -> dict[Place, int]:
     """The line on which each key of a TOML text begins: the parser does not tell.
 
     A statement of TOML ends at the end of a line; each is valid TOML by itself, and no proper beginning of one is. If

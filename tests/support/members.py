@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,18 @@ async def stored_offsets(connect: str, group: str, topic: str, partitions: int) 
     async with session(connect) as zookeeper:
         nodes = [await zookeeper.find(f"/consumers/{group}/offsets/{topic}/{n}") for n in range(partitions)]
     return [int(node.data) if node else None for node in nodes]
+
+
+async def committed(
+    connect: str, group: str, topic: str, offsets: Sequence[int], limit: float, member: Daemon | None = None
+) -> None:
+    """Returns when these are stored, by partition. It fails after `limit` seconds, and if the member has ended."""
+    with anyio.fail_after(limit):
+        while await stored_offsets(connect, group, topic, len(offsets)) != offsets:
+            if member is not None:
+                assert member.process is not None
+                assert member.process.poll() is None, member.err.read_text()
+            await anyio.sleep(0.05)
 
 
 class Daemon:

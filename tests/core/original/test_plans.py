@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import anyio
 import pytest
 from structlog.testing import capture_logs
 
@@ -13,7 +12,7 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.core.servers.test_plan_handover import RECORDS, Slow, owner_of, plans, whole
 from tests.core.servers.test_replay import LIMIT, Sink, Target, consume
-from tests.support.members import stored_offsets
+from tests.support.members import committed, stored_offsets
 from tests.support.original import Record, console_consumer, offset_checker, tools_verdict
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
@@ -65,9 +64,7 @@ async def test_an_original_that_lost_the_partition_commits_late(
         over = asyncio.Event()
         async with asyncio.TaskGroup() as members:
             members.create_task(consume(cluster, unique, Sink(target), over.is_set, group={"consumer_id": "a"}))
-            with anyio.fail_after(LIMIT):
-                while await stored_offsets(cluster.connect, unique, unique, 1) != [RECORDS]:
-                    await anyio.sleep(0.05)
+            await committed(cluster.connect, unique, unique, [RECORDS], LIMIT)
             await original.commit(0, 10)
             await original.leave()
             over.set()
@@ -108,9 +105,7 @@ async def test_an_original_takes_a_planned_partition_over_and_gives_it_back(
             await owner_of(cluster, unique, 1, lambda owner: owner.startswith(f"{unique}_a"))
             slow.free.set()
             await filled(cluster, unique, RECORDS, RECORDS + MORE)
-            with anyio.fail_after(LIMIT):
-                while await stored_offsets(cluster.connect, unique, unique, 2) != [RECORDS + MORE] * 2:
-                    await anyio.sleep(0.05)
+            await committed(cluster.connect, unique, unique, [RECORDS + MORE] * 2, LIMIT)
             over.set()
     assert await plans(cluster, unique, 2) == [None, None]
     # The batch in flight when the original took over has been published, too: the destination has everything.

@@ -77,9 +77,9 @@ def named(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
         async def targets(host: str, port: int) -> list[Any]:
             asked.append(host)
             found = left.pop(0) if len(left) > 1 else left[0]
-            return [connecting._Target(socket.AF_INET, (address, port)) for address in found]
+            return [connecting.SocketTarget(socket.AF_INET, (address, port)) for address in found]
 
-        monkeypatch.setattr(connecting, "_targets", targets)
+        monkeypatch.setattr(connecting, "targets_of", targets)
         return asked
 
     return name
@@ -232,7 +232,7 @@ async def test_families_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         return [(family, 1, 6, "", (at, port)) for family, at in ((six, "a"), (six, "b"), (four, "c"), (six, "a"))]
 
     monkeypatch.setattr(connecting, "addresses", resolve)
-    assert [target.address[0] for target in await connecting._targets("kz.test", 1)] == ["a", "c", "b"]
+    assert [target.address[0] for target in await connecting.targets_of("kz.test", 1)] == ["a", "c", "b"]
 
 
 def test_the_name_of_a_server_has_no_dot_at_its_end() -> None:

@@ -254,7 +254,7 @@ def test_a_list_of_thousands_of_lines_is_read_once() -> None:
     entries = "".join(f'  "topic-{number}:0",\n' for number in range(3_000))
     text = f'[subscription]\npaused = [\n{entries}]\nstreams = 2\nrun = """\nlong\n"""\n[fetch]\nmax_wait = "1s"\n'
     began = time.process_time()
-    found = layers._lines(text)
+    found = layers.lines_of(text)
     assert time.process_time() - began < 1.0
     assert found["subscription", "paused"] == 2
     assert found["subscription", "streams"] == 3_004

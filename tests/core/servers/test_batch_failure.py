@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import anyio
 import pyarrow.parquet as pq
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
-from tests.support.members import daemon, stored_offsets
+from tests.support.members import committed, daemon
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import until
 
@@ -31,9 +30,7 @@ async def test_the_group_continues_without_the_quarantined_range(cluster: Cluste
         await until(lambda: member.events(kept), 60)
         more = [Sent(1, None, b"good again")]
         await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, more)
-        with anyio.fail_after(60):
-            while await stored_offsets(cluster.connect, unique, unique, 2) != [RECORDS, RECORDS + 1]:
-                await anyio.sleep(0.05)
+        await committed(cluster.connect, unique, unique, [RECORDS, RECORDS + 1], 60)
     (output,) = member.events(kept)
     assert (output["level"], output["topic"], output["partition"]) == ("error", unique, 1)
     assert "poison" in output["reason"]

@@ -8,7 +8,6 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import anyio
 import pytest
 
 from kzconsumer.zookeeper.operations import Create
@@ -17,7 +16,7 @@ from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import start_server, stop_server
 from tests.support.broker_logs import log_directory, segments
 from tests.support.extent import only_nightly
-from tests.support.members import Daemon, daemon, stored_offsets
+from tests.support.members import Daemon, committed, daemon, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session, until
@@ -80,9 +79,8 @@ async def test_damage_on_the_brokers_disk(servers: Servers, unique: str, tmp_pat
         ) as member:
             await until(lambda: len(member.records()) == len(good[0]) + len(good[1]), 60)
             await until(lambda: len(member.events(LOST)) == 2, 10)
-            with anyio.fail_after(60):  # what is skipped at the very end is not a record that could be waited for
-                while await stored_offsets(cluster.connect, f"{unique}-{policy}", unique, 2) != [30, 30]:
-                    await anyio.sleep(0.1)
+            # What is skipped at the very end is not a record that could be waited for.
+            await committed(cluster.connect, f"{unique}-{policy}", unique, [30, 30], 60)
             member.signal(signal.SIGTERM)
             assert await member.ended() == 0
             output = {event["partition"]: event for event in member.events(LOST)}

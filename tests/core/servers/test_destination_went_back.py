@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-import anyio
 import pytest
 from structlog.testing import capture_logs
 
@@ -19,7 +18,7 @@ from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.core.servers.test_plan_handover import whole
 from tests.core.servers.test_replay import LIMIT, Sink, Target, consume, retained_from
 from tests.support.command_line import CommandLine
-from tests.support.members import stored_offsets
+from tests.support.members import committed, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session
 
@@ -143,8 +142,6 @@ async def test_ranges_that_the_destination_never_received_are_not_missed(cluster
     await retained_from(cluster, unique, 20)  # of partition 0
     done = Asked(target)
     await consume(cluster, unique, done, lambda: whole(target, [1], 20))
-    with anyio.fail_after(LIMIT):
-        while await stored_offsets(cluster.connect, unique, unique, 2) != [20, 20]:
-            await anyio.sleep(0.05)
+    await committed(cluster.connect, unique, unique, [20, 20], LIMIT)
     after = await mark_of(cluster, unique, 0)
     assert (before.until, before.written, after.until, after.written) == (10, (0, 10), 20, (0, 10))

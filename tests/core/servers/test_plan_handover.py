@@ -15,7 +15,7 @@ from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.core.servers.test_replay import LIMIT, Sink, Target, consume
-from tests.support.members import stored_offsets
+from tests.support.members import committed
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session, until
 
@@ -72,12 +72,6 @@ async def plans(cluster: Cluster, topic: str, partitions: int) -> list[Plan | No
     return [decode_claim_record(node.data).plan for node in nodes]
 
 
-async def committed(cluster: Cluster, topic: str, partitions: int) -> None:
-    with anyio.fail_after(LIMIT):
-        while await stored_offsets(cluster.connect, topic, topic, partitions) != [RECORDS] * partitions:
-            await anyio.sleep(0.05)
-
-
 async def owner_of(cluster: Cluster, topic: str, partition: int, is_owner: Callable[[str], bool]) -> None:
     async with session(cluster.connect) as zookeeper:
         with anyio.fail_after(LIMIT):
@@ -108,7 +102,7 @@ async def test_a_partition_that_moves_in_the_middle_of_a_batch(cluster: Cluster,
             await until(lambda: successor.written, LIMIT)
             assert [(part.partition, part.first, part.until) for part in successor.replayed] == [(1, 0, RECORDS)]
             slow.free.set()  # too late for partition 1, in time for partition 0
-        await committed(cluster, unique, 2)
+        await committed(cluster.connect, unique, unique, [RECORDS] * 2, LIMIT)
         assert bool(successor.replayed) is not in_time
         assert slow.written == 1
         assert whole(target, (0, 1))
@@ -129,7 +123,7 @@ async def test_a_write_of_ranges_released_past_the_deadline_is_cancelled(cluster
         going = members.create_task(consume(cluster, unique, slow, over.is_set, group=group | {"consumer_id": "b"}))
         await until(slow.writing.is_set, LIMIT)
         members.create_task(consume(cluster, unique, successor, over.is_set, group=group | {"consumer_id": "a"}))
-        await committed(cluster, unique, 1)
+        await committed(cluster.connect, unique, unique, [RECORDS], LIMIT)
         await until(lambda: slow.cancelled, LIMIT)
         assert not going.done()
         over.set()
@@ -149,7 +143,7 @@ async def test_a_stop_in_the_middle_of_a_batch_leaves_its_plan_to_the_next_membe
     assert plan is not None
     async with asyncio.TaskGroup() as members:
         members.create_task(consume(cluster, unique, successor, over.is_set))
-        await committed(cluster, unique, 1)
+        await committed(cluster.connect, unique, unique, [RECORDS], LIMIT)
         over.set()
     assert [(part.first, part.until) for part in successor.replayed] == [(plan.first, plan.until)]
     assert whole(target, [0])

@@ -46,19 +46,6 @@ async def test_a_claim_whose_owner_node_is_gone_unnoticed_is_claimed_again(clust
         assert 0 in await owners(operator, unique, unique, PARTITIONS)
 
 
-async def test_a_claim_that_is_not_fetched_is_fetched_again(cluster: Cluster, unique: str) -> None:
-    await create_topic(cluster.connect, unique, PARTITIONS)
-    await send(cluster, unique, 400)
-    async with reader(looking(cluster, unique, OFTEN), {unique: 1}) as member:
-        await until(lambda: len(member.messages) == 400)
-        fetchers = present_member(member.consumer).parts.fetchers
-        ((fetcher, _),) = fetchers._fetchers.values()
-        fetcher._intake.forget(list(fetcher._states))
-        await anyio.sleep(0.5)  # responses to earlier requests may still arrive
-        await send(cluster, unique, 400)
-        await until(lambda: len(member.messages) == 800, 10)
-
-
 async def test_a_member_waits_quietly_for_a_cluster_without_brokers(
     zookeeper: ZooKeeperServer, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.core.servers.test_replay import Sink, Target, consume, tiled
-from tests.support.members import reader, settings, stored_offsets
+from tests.support.members import committed, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.recreation import recreate_topic
 from tests.support.zookeeper_sessions import session, until
@@ -168,9 +168,7 @@ async def test_a_group_that_rejoins(cluster: Cluster, unique: str, reset: str) -
     await produced(cluster, unique, NEW)
     async with reader(settings(cluster.connect, unique, offsets=offsets), {unique: 1}) as member:
         if reset == "largest":
-            with anyio.fail_after(LIMIT):
-                while await stored_offsets(cluster.connect, unique, unique, 1) != [len(NEW)]:
-                    await anyio.sleep(0.02)
+            await committed(cluster.connect, unique, unique, [len(NEW)], LIMIT)
             await produced(cluster, unique, [b"last"])
         expected = NEW if reset == "smallest" else [b"last"]
         await until(lambda: len(member.messages) >= len(expected), LIMIT)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import anyio
 import pytest
 from structlog.testing import capture_logs
 
@@ -20,7 +19,7 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.consuming import LIMIT, member, stored_offset, take
 from tests.support.dead_letters import read_letters
-from tests.support.members import daemon, sessions_of, stored_offsets
+from tests.support.members import committed, daemon, sessions_of
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import until
 
@@ -126,9 +125,7 @@ async def test_a_sinks_function_rejects_records(cluster: Cluster, unique: str, t
         f'[rejected]\nclasses = {{ undecodable = "dead-letter" }}\ndirectory = "{directory}"\n'
     )
     with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink) as running:
-        with anyio.fail_after(60):
-            while await stored_offsets(cluster.connect, unique, unique, 2) != [20, 20]:
-                await anyio.sleep(0.05)
+        await committed(cluster.connect, unique, unique, [20, 20], 60)
         running.signal(signal.SIGTERM)
         assert await running.ended() == 0
     printed = {(each["partition"], each["offset"]) for each in running.records()}

@@ -22,7 +22,7 @@ from kzconsumer.zookeeper.session import Lease
 from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
-from tests.support.members import Daemon, owners, settings, stored_offsets
+from tests.support.members import Daemon, committed, owners, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
 from tests.support.servers import Servers
@@ -83,9 +83,7 @@ async def test_from_start_to_stop(servers: Servers, cluster: Cluster, unique: st
             await until(lambda: len(member.records()) == 10, 30)
             await until(lambda: manager.status == "consuming 2 partitions, 0 records behind")
 
-            with anyio.fail_after(20):
-                while await stored_offsets(cluster.connect, unique, unique, 2) != [5, 5]:
-                    await anyio.sleep(0.05)
+            await committed(cluster.connect, unique, unique, [5, 5], 20)
 
             # An unavailable ZooKeeper is not a reason for a restart.
             await proxy.refuse()

@@ -18,7 +18,7 @@ from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.copied import copied
 from tests.support.extent import only_nightly
-from tests.support.members import daemon, stored_offsets
+from tests.support.members import committed, daemon, stored_offsets
 from tests.support.object_store import ObjectStore
 from tests.support.producing import Sent, produce
 from tests.support.steady_flow import flowing
@@ -129,10 +129,7 @@ async def test_a_lake_that_is_restored_while_a_daemon_writes(
 
     async def write(first: int) -> None:
         await send(first)
-        while await stored_offsets(cluster.connect, unique, unique, 2) != [first + 10] * 2:
-            assert member.process is not None
-            assert member.process.poll() is None, member.err.read_text()
-            await asyncio.sleep(0.05)
+        await committed(cluster.connect, unique, unique, [first + 10] * 2, 60, member)
 
     with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink, session_timeout=SESSION) as member:
         await write(0)

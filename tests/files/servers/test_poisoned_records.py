@@ -15,12 +15,13 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.extent import extent
-from tests.support.members import daemon, stored_offsets
+from tests.support.members import committed, daemon
 from tests.support.plans import planned
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import until
 
 pytestmark = pytest.mark.timeout(300)
+LIMIT = 120
 NANOSECONDS = 1_700_000_000_000_000_000
 RECORDS = extent(1_000, 1_000_000, quick=1_000)
 
@@ -52,12 +53,6 @@ def letters(tmp_path: Path) -> Counter[int]:
     return Counter(json.loads(line)["offset"] for line in lines)
 
 
-async def committed(cluster: Cluster, group: str, end: int) -> None:
-    async with asyncio.timeout(120):
-        while await stored_offsets(cluster.connect, group, group, 1) != [end]:
-            await asyncio.sleep(0.2)
-
-
 @pytest.mark.parametrize("policy", ["skip", "dead-letter"])
 async def test_all_others_are_written(
     cluster: Cluster,
@@ -71,7 +66,7 @@ async def test_all_others_are_written(
     bad = RECORDS // 2
     await poisoned(cluster, unique, RECORDS, {bad})
     with daemon(tmp_path, cluster.connect, unique, {unique: 1}, tables(tmp_path, policy)) as member:
-        await committed(cluster, unique, RECORDS)
+        await committed(cluster.connect, unique, unique, [RECORDS], LIMIT)
         member.signal(signal.SIGTERM)
         assert await member.ended() == 0
     assert written(tmp_path) == [n for n in range(RECORDS) if n != bad]
@@ -108,7 +103,7 @@ async def test_kills_double_no_row_and_lose_no_dead_letter(cluster: Cluster, uni
             member.signal(signal.SIGKILL)
             await member.ended()
     with daemon(tmp_path, cluster.connect, unique, {unique: 1}, extra, session_timeout="2s") as member:
-        await committed(cluster, unique, 4000)
+        await committed(cluster.connect, unique, unique, [4000], LIMIT)
     assert written(tmp_path) == [n for n in range(4000) if n not in bad]
     assert letters(tmp_path).keys() == bad
     assert max(letters(tmp_path).values()) <= 2, "at least once: again for the range in hand when it was killed"

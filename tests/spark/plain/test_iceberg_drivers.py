@@ -67,4 +67,4 @@ def test_a_catalog_that_is_not_configured_or_not_supported(
 
 
 def test_supported_catalogs_are_those_of_the_table() -> None:
-    assert {f"{kind.capitalize()}Catalog" for kind in SUPPORTED} == set(iceberg_log._CATALOGS)
+    assert {f"{kind.capitalize()}Catalog" for kind in SUPPORTED} == set(iceberg_log.CATALOGS)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.request import urlopen
 
-import anyio
 import msgspec
 import pyarrow.dataset as ds
 import pytest
@@ -38,7 +37,7 @@ from kzconsumer_spark.worker.range_writers import FilesDestination
 from kzconsumer_spark.worker.spark_session import Tracebacks
 from tests.support.batch_ranges import batch_range
 from tests.support.extent import only_nightly
-from tests.support.members import daemon, stored_offsets
+from tests.support.members import committed, daemon
 from tests.support.processes import wait_until
 from tests.support.producing import Sent, produce
 from tests.support.range_data import range_data, record
@@ -233,18 +232,13 @@ async def test_executors_of_a_cluster_fetch_each_record_once_and_no_password_is_
         records = [Sent(n % 2, None, b"%d" % n) for n in range(first, until)]
         await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
 
-    async def committed(offset: int) -> None:
-        with anyio.fail_after(LIMIT):
-            while await stored_offsets(cluster.connect, unique, unique, 2) != [offset, offset]:
-                await anyio.sleep(0.05)
-
     await send(0, 1600)
     with daemon(tmp_path / "member", cluster.connect, unique, {unique: 1}, extra) as member:
         await until(lambda: member.events("batch written"), LIMIT)
         os.kill(member.events("spark ready")[0]["pid"], signal.SIGKILL)
-        await committed(800)
+        await committed(cluster.connect, unique, unique, [800, 800], LIMIT)
         await send(1600, 1700)
-        await committed(850)
+        await committed(cluster.connect, unique, unique, [850, 850], LIMIT)
         ready = member.events("spark ready")[-1]
         pages = await asyncio.to_thread(shown, ready["ui"], ready["application"])
         logs = [file.read_bytes() for file in (tmp_path / "scratch").rglob("spark.log")]

@@ -7,7 +7,6 @@ import os
 import signal
 from pathlib import Path
 
-import anyio
 import pyarrow.dataset as ds
 import pytest
 
@@ -16,7 +15,7 @@ from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.core.servers.test_corrupt_batches import LOST, damaged
 from tests.support.chaos import PASSWORD, PostgresTable
 from tests.support.extent import only_nightly
-from tests.support.members import daemon, stored_offsets
+from tests.support.members import committed, daemon
 from tests.support.postgres import Postgres
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
@@ -43,9 +42,7 @@ path = "{out}"
 value = {{ format = "json", schema = "n BIGINT", on_error = "quarantine" }}
 """
     with daemon(tmp_path / "member", cluster.connect, unique, {unique: 1}, tables) as member:
-        with anyio.fail_after(LIMIT):
-            while await stored_offsets(cluster.connect, unique, unique, 2) != [30, 30]:
-                await anyio.sleep(0.1)
+        await committed(cluster.connect, unique, unique, [30, 30], LIMIT)
         member.signal(signal.SIGTERM)
         assert await member.ended() == 0
     assert {event["partition"]: (event["first"], event["until"]) for event in member.events(LOST)} == lost
@@ -74,13 +71,10 @@ async def test_rows_of_postgresql_are_fetched_by_tasks(
 
     await send(0, 2000)
     with daemon(tmp_path / "member", cluster.connect, unique, {unique: 1}, table.tables) as member:
-        with anyio.fail_after(LIMIT):
-            while await stored_offsets(cluster.connect, unique, unique, 2) != [1000, 1000]:
-                await anyio.sleep(0.1)
-            os.kill(member.events("spark ready")[0]["pid"], signal.SIGKILL)
-            await send(2000, 2100)
-            while await stored_offsets(cluster.connect, unique, unique, 2) != [1050, 1050]:
-                await anyio.sleep(0.1)
+        await committed(cluster.connect, unique, unique, [1000, 1000], LIMIT)
+        os.kill(member.events("spark ready")[0]["pid"], signal.SIGKILL)
+        await send(2000, 2100)
+        await committed(cluster.connect, unique, unique, [1050, 1050], LIMIT)
         member.signal(signal.SIGTERM)
         assert await member.ended() == 0
     found = table.rows()

@@ -24,7 +24,7 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark import PromptCommits
 from tests.support.extent import extent, only_nightly
-from tests.support.members import owners, reader, settings, stored_offsets
+from tests.support.members import committed, owners, reader, settings, stored_offsets
 from tests.support.plans import planned
 from tests.support.processes import kill_session, wait_gone, wait_until
 from tests.support.producing import Sent, produce
@@ -274,9 +274,7 @@ async def test_a_partition_that_moves_in_a_batch(
         assert {part for number in range(second.batches) for part in second.ranges(number)} == moved
         over.set()
         await send(cluster, unique, 500, 700)
-        with anyio.fail_after(LIMIT):
-            while await stored_offsets(cluster.connect, unique, unique, 2) != [350, 350]:
-                await anyio.sleep(0.1)
+        await committed(cluster.connect, unique, unique, [350, 350], LIMIT)
     finally:
         over.set()
         await asyncio.to_thread(query.stop)

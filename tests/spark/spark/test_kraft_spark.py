@@ -11,7 +11,6 @@ import os
 import signal
 from pathlib import Path
 
-import anyio
 import msgspec
 import pyarrow.dataset as ds
 import pytest
@@ -24,7 +23,7 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic_in_kraft
 from tests.spark.spark.test_group_source import AT_ONCE, rows, send
 from tests.support.extent import only_nightly
-from tests.support.members import daemon, stored_offsets
+from tests.support.members import committed, daemon, stored_offsets
 from tests.support.plans import planned
 from tests.support.source_query import LIMIT, Written, reader_processes, run_to_the_end, source, start
 from tests.support.zookeeper_sessions import session, until
@@ -95,9 +94,7 @@ async def test_the_sink(kraft: Cluster, unique: str, tmp_path: Path) -> None:
         await first.ended()
     await send(kraft, unique, 1600, 1700)
     with daemon(tmp_path / "member", kraft.connect, unique, {unique: 1}, extra) as member:
-        with anyio.fail_after(LIMIT):
-            while await stored_offsets(kraft.connect, unique, unique, 2) != [850, 850]:
-                await anyio.sleep(0.05)
+        await committed(kraft.connect, unique, unique, [850, 850], LIMIT)
         member.signal(signal.SIGTERM)
         assert await member.ended() == 0
     table = ds.dataset(tmp_path / "out", format="parquet", partitioning=None).to_table()

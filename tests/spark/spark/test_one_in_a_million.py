@@ -34,7 +34,7 @@ from tests.files.servers.test_poisoned_records import NANOSECONDS, letters
 from tests.spark.spark.test_replay_after_kill import spark_of
 from tests.support.chaos import PASSWORD, DeltaFiles, IcebergFiles, ParquetFiles, PostgresTable, Row
 from tests.support.extent import NIGHTLY, only_nightly
-from tests.support.members import daemon, stored_offsets
+from tests.support.members import committed, daemon, stored_offsets
 from tests.support.poison_functions import DIRECTORY, stored_by_call
 from tests.support.postgres import Postgres
 from tests.support.processes import kill_session, wait_gone, wait_until
@@ -173,9 +173,7 @@ async def test_all_but_one_are_in_the_destination(
     before = sink.rows()
     assert 0 < len(before) < RECORDS - 1, "in the middle"
     with timed("to the end"), daemon(tmp_path / "c", cluster.connect, unique, {unique: 1}, tables) as c:
-        with anyio.fail_after(SECONDS):
-            while await stored_offsets(cluster.connect, unique, unique, 1) != [RECORDS]:
-                await anyio.sleep(0.1)
+        await committed(cluster.connect, unique, unique, [RECORDS], SECONDS)
         c.signal(signal.SIGTERM)
         assert await c.ended(60) == 0
     rows = sink.rows()

@@ -24,7 +24,7 @@ from tests.files.servers.test_poisoned_records import NANOSECONDS
 from tests.spark.spark.test_replay_after_kill import spark_of
 from tests.support.dead_letters import read_letters
 from tests.support.extent import NIGHTLY, extent, only_nightly
-from tests.support.members import daemon, stored_offsets
+from tests.support.members import committed, daemon
 from tests.support.processes import wait_gone
 from tests.support.producing import Sent, produce
 
@@ -83,9 +83,7 @@ select = "value.n, timestamp_micros(value.us) AS at, cast(value.text AS INT) AS 
             await first.ended()
             wait_gone(spark, 20)
     with daemon(tmp_path / "next", cluster.connect, unique, {unique: 1}, tables) as member:
-        with anyio.fail_after(LIMIT):
-            while await stored_offsets(cluster.connect, unique, unique, 1) != [RECORDS]:
-                await anyio.sleep(0.1)
+        await committed(cluster.connect, unique, unique, [RECORDS], LIMIT)
         member.signal(signal.SIGTERM)
         assert await member.ended() == 0
     table = ds.dataset(out, format="parquet").to_table().sort_by("offset")

@@ -16,7 +16,7 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.extent import NIGHTLY
-from tests.support.members import Daemon, daemon, stored_offsets
+from tests.support.members import Daemon, committed, daemon
 from tests.support.processes import session_of, wait_gone
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session, until
@@ -52,12 +52,6 @@ def ranges(path: Path) -> list[tuple[int, int]]:
     return sorted((int(first), int(last)) for *_, first, last in names)
 
 
-async def committed(cluster: Cluster, topic: str, offset: int) -> None:
-    with anyio.fail_after(LIMIT):
-        while await stored_offsets(cluster.connect, topic, topic, 1) != [offset]:
-            await anyio.sleep(0.05)
-
-
 async def test_the_next_member_writes_the_planned_range(cluster: Cluster, unique: str, tmp_path: Path) -> None:
     """No process of a killed member's Spark remains. `make nightly` kills the next member, too, with the range
     published; in make test the contract of the target has that (tests/files/plain/test_parquet_sink.py).
@@ -80,7 +74,7 @@ async def test_the_next_member_writes_the_planned_range(cluster: Cluster, unique
             await second.ended()
             wait_gone(spark, 20)
     with daemon(tmp_path / "last", cluster.connect, unique, {unique: 1}, sink(out)) as last:
-        await committed(cluster, unique, 300)
+        await committed(cluster.connect, unique, unique, [300], LIMIT)
         last.signal(signal.SIGTERM)
         assert await last.ended() == 0
     found = ranges(out)

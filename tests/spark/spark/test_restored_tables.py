@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import anyio
 import pytest
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
@@ -16,7 +15,7 @@ from tests.support.chaos import DeltaFiles, Destination, IcebergFiles, published
 from tests.support.command_line import CommandLine
 from tests.support.copied import copied
 from tests.support.extent import only_nightly
-from tests.support.members import daemon, stored_offsets
+from tests.support.members import committed, daemon, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import until
 
@@ -48,11 +47,7 @@ async def test_the_next_batch_names_what_is_missing_and_a_reset_has_it_written_a
 
     async def write(first: int) -> None:
         await send(first)
-        with anyio.fail_after(LIMIT):
-            while await stored_offsets(cluster.connect, unique, unique, 1) != [first + 10]:
-                assert member.process is not None
-                assert member.process.poll() is None, member.err.read_text()
-                await asyncio.sleep(0.05)
+        await committed(cluster.connect, unique, unique, [first + 10], LIMIT, member)
 
     with daemon(tmp_path / "first", cluster.connect, unique, {unique: 1}, table.tables) as member:
         await write(0)

@@ -26,7 +26,7 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.extent import extent
-from tests.support.members import stored_offsets
+from tests.support.members import committed
 from tests.support.pages import printed
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
@@ -100,12 +100,6 @@ def positions(path: Path) -> list[tuple[int, int]]:
     return sorted((row["partition"], row["offset"]) for row in table.to_pylist())
 
 
-async def committed(cluster: Cluster, offset: int) -> None:
-    with anyio.fail_after(LIMIT):
-        while await stored_offsets(cluster.connect, "billing", "orders", 2) != [offset] * 2:
-            await anyio.sleep(0.05)
-
-
 async def tree(cluster: Cluster) -> dict[str, bytes]:
     """The group's offsets and claims in ZooKeeper."""
     async with session(cluster.connect) as zookeeper:
@@ -129,7 +123,7 @@ async def test_the_page_matches_a_live_member(
     (folder / "small.toml").write_text(small)
     member = _started(folder, "--config", "group.toml")
     try:
-        await committed(ordered, LOTS * EACH)
+        await committed(ordered.connect, "billing", "orders", [LOTS * EACH] * 2, LIMIT)
         before = await tree(ordered)
         published = await _killed_replay(folder)
         done: list[tuple[str, int]] = []
@@ -191,7 +185,7 @@ async def _beside(cluster: Cluster, kzconsumer: CommandLine) -> None:
         records = [Sent(p, None, b"%d" % n, timestamp=NEW_YEAR + n * 10) for n in numbers for p in (0, 1)]
         await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, "orders", records)
         await look()
-    await committed(cluster, (LOTS + 4) * EACH)
+    await committed(cluster.connect, "billing", "orders", [(LOTS + 4) * EACH] * 2, LIMIT)
     await look()
     assert [each["healthy"] for each in looks] == [True] * 5, [each["findings"] for each in looks]
     assert [(each["stored"], each["rows"]) for each in looks[-1]["partitions"]] == [((LOTS + 4) * EACH,) * 2] * 2

@@ -55,7 +55,7 @@ _SYNCED: Final = 100  # snapshots whose manifests are synced, also those of othe
 _MAKING: Final = 5  # members that start together make the same namespace and table
 # Those that change a table only if it is as it was read; Hive's by `kzconsumer_spark.destinations.iceberg_hive`.
 _HIVE: Final = "HiveCatalog"
-_CATALOGS: Final = ("SqlCatalog", "RestCatalog", _HIVE)
+CATALOGS: Final = ("SqlCatalog", "RestCatalog", _HIVE)
 
 
 class TableError(OSError):
@@ -254,8 +254,8 @@ class IcebergLog:
     def _connected(self) -> Catalog:
         if self._catalog is None:
             catalog = load_catalog(self._to.catalog, **self._to.catalog_options)
-            if (kind := type(catalog).__name__) not in _CATALOGS:
-                known = ", ".join(each.removesuffix("Catalog").lower() for each in _CATALOGS)
+            if (kind := type(catalog).__name__) not in CATALOGS:
+                known = ", ".join(each.removesuffix("Catalog").lower() for each in CATALOGS)
                 raise NotOurs(f"the catalog {self._to.catalog} is a {kind}: supported are those of type {known}")
             for key, seconds in _CLIENT.items():
                 catalog.properties.setdefault(key, seconds)
