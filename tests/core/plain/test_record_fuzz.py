@@ -145,22 +145,26 @@ def test_control_sanitizers_find_what_is_planted(name: str, tmp_path: Path) -> N
 MISREAD = {
     "a key, value or header of -2": ("reading.h", "size < -1 || size > end - at", "size < -2 || size > end - at"),
     "a field one byte too long": ("reading.h", "size < -1 || size > end - at", "size < -1 || size > end - at + 1"),
-    "a record one byte too long": ("batches.c", "SMALLEST_RECORD - 1 || size >", "SMALLEST_RECORD - 1 || size - 1 >"),
-    "headers of a negative number": ("batches.c", "if (count < 0 ||", "if ("),
-    "a header without name": ("batches.c", "== NULL || key.data == NULL", "== NULL"),
-    "an offset behind the last": ("batches.c", "> last_delta", "> last_delta + 1"),
-    "a marker's key that is too short": ("batches.c", "key.size < TYPE_END", "key.size < TYPE_END - 1"),
-    "a marker one byte too long": ("batches.c", "size < 1 || size > end", "size < 1 || size - 1 > end"),
+    "a record one byte too long": (
+        "record_batches.c",
+        "SMALLEST_RECORD - 1 || size >",
+        "SMALLEST_RECORD - 1 || size - 1 >",
+    ),
+    "headers of a negative number": ("record_batches.c", "if (count < 0 ||", "if ("),
+    "a header without name": ("record_batches.c", "== NULL || key.data == NULL", "== NULL"),
+    "an offset behind the last": ("record_batches.c", "> last_delta", "> last_delta + 1"),
+    "a marker's key that is too short": ("record_batches.c", "key.size < TYPE_END", "key.size < TYPE_END - 1"),
+    "a marker one byte too long": ("record_batches.c", "size < 1 || size > end", "size < 1 || size - 1 > end"),
     "a message's key of -2": ("framing.c", "key_size < -1 ||", "key_size < -2 ||"),
     "a message's value of -2": ("framing.c", "if (size < -1 || (size < 0 ?", "if (size < -2 || (size < 0 ?"),
     "a message one byte too long": ("framing.c", "if (size > batches->size", "if (size - 1 > batches->size"),
     "an inner key of -2": (
-        "messages.c",
+        "message_sets.c",
         "if (size < -1 || size > end - at - 4)",
         "if (size < -2 || size > end - at - 4)",
     ),
-    "an inner value of -2": ("messages.c", "if (size < -1 || (size < 0", "if (size < -2 || (size < 0"),
-    "an inner message one byte too long": ("messages.c", "if (size > end - at -", "if (size - 1 > end - at -"),
+    "an inner value of -2": ("message_sets.c", "if (size < -1 || (size < 0", "if (size < -2 || (size < 0"),
+    "an inner message one byte too long": ("message_sets.c", "if (size > end - at -", "if (size - 1 > end - at -"),
 }
 """Of each length field, what a slip makes of it. Where two checks refuse a length, either of them may be missing."""
 
