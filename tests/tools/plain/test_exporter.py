@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -23,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
 from kzconsumer.brokers.protocol.cluster_state import PartitionMetadata, TopicMetadata
+from kzconsumer.clock import now
 from kzconsumer.lag.partition import Why
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
@@ -34,6 +36,7 @@ from kzconsumer.zookeeper.operations import Create, Node, SetData, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_tools.exporter import burrow, feed
+from kzconsumer_tools.exporter import exporter as exporter_module
 from kzconsumer_tools.exporter.exporter import PAGE, RECHECK, Exporter, ExporterReading, FollowedGroups, WatchedNodes
 from kzconsumer_tools.exporter.exporter_server import families, serving
 from kzconsumer_tools.exporter.seen_groups import Histories, ReadGroup, SeenGroup, group_of_nodes
@@ -561,6 +564,18 @@ async def test_a_look_at_many_groups_lets_others_run() -> None:
         tasks.cancel_scope.cancel()
     assert turns >= len(names)
     assert list(exporter.last.groups if exporter.last is not None else ()) == names
+
+
+@pytest.mark.parametrize("set_back", [True, False], ids=["the clock is set back", "the machine was suspended"])
+async def test_an_old_reading_is_not_shown(monkeypatch: pytest.MonkeyPatch, set_back: bool) -> None:
+    settings = Settings.from_dict({"zookeeper": {"connect": "zk1:2181"}, "group": {"id": "unused"}})
+    exporter = Exporter(settings, "c", INTERVAL, 60.0)
+    await exporter.take_reading({}, [], {}, 0.1, (), {})
+    assert exporter.present is not None
+    wall, since = time.time(), now()
+    monkeypatch.setattr(time, "time", lambda: wall + (-3600.0 if set_back else 3600.0))
+    monkeypatch.setattr(exporter_module, "now", lambda: since + (3600.0 if set_back else 1.0))
+    assert exporter.present is None
 
 
 ODD = ["a b", "ä/ö", "100%", "%41", 'q"uo\\te', "{x}", "?x#y", "a+b", "new\nline", "🦆"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -199,7 +200,8 @@ class Exporter:
         self.histories = Histories(interval)
         """What was seen of each group before."""
         self.last: ExporterReading | None = None
-        """However old it is; `reading` is what is shown."""
+        """However old it is; `present` is what is shown."""
+        self._taken = math.inf
         self._settled = False
         self._with_brokers: frozenset[str] = frozenset()
         self._written: dict[tuple[TopicPartition, int], float | Why] = {}
@@ -213,8 +215,11 @@ class Exporter:
     @property
     def present(self) -> ExporterReading | None:
         """The last reading; None if it is too old."""
+        # By both clocks: one of them does not count while the machine is suspended, the other may be set back.
         last = self.last
-        return last if last is not None and time.time() - last.at <= VALID * self.interval + DELAY else None
+        if last is None or max(time.time() - last.at, now() - self._taken) > VALID * self.interval + DELAY:
+            return None
+        return last
 
     @property
     def absence(self) -> str:
@@ -316,7 +321,7 @@ class Exporter:
         topics: dict[str, list[int]] = {}
         for topic, number in existing:
             topics.setdefault(topic, []).append(number)
-        at = time.time()
+        at, self._taken = time.time(), now()
         seen = {}
         for each in self.histories.look(groups, logs, self._written, at, unread=unread):
             seen[each.group] = each
