@@ -169,9 +169,10 @@ class Sessions:
                     self.rejects.close()
                     self._tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            if len(group.exceptions) == 1 and group.exceptions[0] is of_application:
-                raise of_application from of_application.__cause__  # as it is, also if it is a group
             error = sole_cause(group)
+            alone = of_application is not None and group.exceptions == (of_application,)
+            if of_application is not None and alone and not isinstance(error, KzConsumerError):
+                error = of_application  # as it is, also if it is a group
             raise error from error.__cause__
 
     async def join(self, registration: Registration, cursors: Mapping[tuple[str | None, int], StreamCursor]) -> None:

@@ -14,7 +14,7 @@ def exists(pid: int) -> bool:
     """False once the process has ended, also before its status has been collected."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it ended before it was opened, or before it was read
         return False
     return state not in "ZX"
 

@@ -12,7 +12,7 @@ import pytest
 
 import kzconsumer
 from kzconsumer.consumer import ConsumerConnector
-from kzconsumer.errors import NotPermittedError
+from kzconsumer.errors import NotPermittedError, OffsetLostError
 from kzconsumer.model import checked_offset
 from kzconsumer.sessions import Sessions
 from tests.support.members import settings
@@ -139,6 +139,14 @@ async def test_what_the_block_raises_comes_out_as_it_is(error: Exception) -> Non
             async with kzconsumer.connect(settings(UNREACHABLE, "g")):
                 raise raised
         assert caught.value is raised
+
+
+async def test_an_error_of_a_member_comes_out_of_the_tasks_of_an_application() -> None:
+    error = OffsetLostError("lost")
+    with pytest.raises(OffsetLostError) as caught:
+        async with kzconsumer.connect(settings(UNREACHABLE, "g")):
+            raise ExceptionGroup("tasks", [error])
+    assert caught.value is error
 
 
 async def test_a_block_that_another_task_leaves_is_named() -> None:

@@ -270,6 +270,9 @@ def test_a_claim_of_a_topic_that_was_recreated_before_it_reads_nothing(partition
         group.come_to_rest(20, 3)
         assert {record_of(group, each).incarnation for each in member.owned} == {f"{present:#x}"}
         assert not [each for each in group.events if each["event"] == "stored offset of a deleted topic removed"]
+        said = [each for each in group.events if each["event"] == "rebalanced"]
+        owned = [len(each["partitions"]) for each in group.events if each["event"] == "partitions owned"]
+        assert [each["kept"] + each["moved"] + each["claimed"] for each in said] == owned
 
 
 def test_nothing_is_delivered_of_new_partitions_before_on_assigned_returns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
@@ -17,7 +16,7 @@ from kzconsumer.settings.values import LARGEST
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData
 from tests.support.members import sessions_of
 from tests.support.simulated.ensemble import OPERATOR, Ensemble
-from tests.support.simulated.member import GROUP, Handed, Member, listed
+from tests.support.simulated.member import GROUP, Handed, Member
 from tests.support.simulated.network import SLOW, SimulatedNetwork
 from tests.support.simulated.partition_logs import PartitionLogs
 from tests.support.simulated.scene import STOP_DEADLINE
@@ -237,19 +236,12 @@ class Promises:
         if handed.counts:
             self._finished.setdefault(partition, set()).update(there)
 
-    def logged(self, name: str, fields: Mapping[str, Any]) -> None:
+    def logged(self, name: str, event: str) -> None:
         """A member of this name has logged an event. By some it excuses itself, which must have a reason."""
-        event = fields["event"]
         late, uncommitted = event.startswith("work not finished in time"), event.startswith("final commit failed")
-        if not self.watching or not (late or uncommitted or event == "rebalanced"):
-            return
-        member = next(each for each in reversed(self.members) if each.name == name)
-        if late:
-            self._released_late(member)
-        elif uncommitted:
-            self._left_uncommitted(member)
-        elif len(member.claims) != (said := sum(fields[each] for each in ("kept", "moved", "claimed"))):
-            self.violated(f"{name} says that it has {said} partitions, and has {listed(member.claims)}")
+        if self.watching and (late or uncommitted):
+            member = next(each for each in reversed(self.members) if each.name == name)
+            (self._released_late if late else self._left_uncommitted)(member)
 
     def _released_late(self, member: Member) -> None:
         """It has waited the whole revoke deadline for work in hand, which must be the reason.

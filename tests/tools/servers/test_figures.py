@@ -211,7 +211,8 @@ def truth(
         else:
             lags.append(log[1] - max(log[0], int(text)))
     known = [lag for lag in lags if lag is not None]
-    return Truth(None if None in lags else sum(known), sum(known), lags.count(None), gone)
+    nothing = not lags and not gone  # no offset, no member: what is left to read is not known
+    return Truth(None if None in lags or nothing else sum(known), sum(known), lags.count(None), gone)
 
 
 async def make(
@@ -357,7 +358,7 @@ async def compared(
                 of_list["lag"], of_list["lag_at_least"], sum(of_list["unknown"].values()), of_list["gone"]
             ),
             "exporter": Truth(
-                of_exporter.lag, of_exporter.at_least, sum(of_exporter.unknown.values()), of_exporter.gone
+                reading.groups[group].lag, of_exporter.at_least, sum(of_exporter.unknown.values()), of_exporter.gone
             ),
         }
         rows += [(name, view, figure, true) for view, figure in views.items()]

@@ -45,7 +45,7 @@ def status(cluster: str, name: str, group: SeenGroup | None, *, whole: bool) -> 
         "partitions": [each for each in partitions if whole or each["status"] != "OK"],
         "partition_count": len(partitions),
         "maxlag": max(known, key=lambda each: int(each["current_lag"]), default=None),
-        "totallag": 0 if group is None else (group.committed if partitions else group.total).lag,
+        "totallag": 0 if group is None else group.committed.lag if partitions else group.lag,
     }
 
 

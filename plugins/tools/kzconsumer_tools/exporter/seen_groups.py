@@ -123,6 +123,11 @@ class SeenGroup(msgspec.Struct, frozen=True):
         return total((each.found for each in self.partitions), elsewhere=elsewhere)
 
     @property
+    def lag(self) -> int | None:
+        """Of all its partitions. Unknown of a group without any, which may just have started."""
+        return self.total.lag if self.partitions or self.foreign else None
+
+    @property
     def committed(self) -> Total:
         """Of the partitions with an offset: what Burrow knows of."""
         return total(each.found for each in self.partitions if each.has_offset)
