@@ -165,8 +165,8 @@ async def test_a_full_disk_is_reported(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, [Sent(0, None, b"one")])
     done = await asyncio.to_thread(to_a_full_disk, cluster, unique)
-    output = b"kzconsumer: cannot write to standard output: No space left on device\n"
-    assert (done.returncode, done.stderr) == (1, output)
+    output = b"kzconsumer: standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (74, output)
 
 
 async def test_later_records_are_followed(cluster: Cluster, unique: str, tmp_path: Path) -> None:

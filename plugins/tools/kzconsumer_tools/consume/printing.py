@@ -18,7 +18,7 @@ from anyio import to_thread
 from anyio.streams.memory import MemoryObjectSendStream
 
 from kzconsumer.consumer import connect
-from kzconsumer.errors import NotDoneError
+from kzconsumer.errors import NotDoneError, OutputError
 from kzconsumer.fetcher.range_reader import RangeReader, range_reader
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, TopicPartition
@@ -83,7 +83,7 @@ class Printer:
     async def print(self, partition: TopicPartition, batch: pa.RecordBatch) -> None:
         """Write the records of the partition's batch that the filter allows.
 
-        Raises BrokenPipeError if the reader of the output is gone, NotDoneError for other errors of writing.
+        Raises BrokenPipeError if the reader of the output is gone, OutputError for other errors of writing.
         """
         self.behind = 0
         self._ended.clear()
@@ -110,7 +110,7 @@ class Printer:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise NotDoneError(f"cannot write to standard output: {error.strerror}") from None
+            raise OutputError(f"standard output: {error.strerror}") from None
         self.records += rows.num_rows
         self.size += size
         self.behind = rows.column("offset")[-1].as_py() + 1 if self.done and rows.num_rows else ENDLESS
