@@ -14,7 +14,7 @@ from tests.support.simulated.daemons import simulated_daemons
 from tests.support.simulated.scene import Scene
 
 DaemonMachine.TestCase.settings = settings(
-    max_examples=extent(30, 1000, quick=5),
+    max_examples=extent(12, 1000, quick=5),
     stateful_step_count=12,
     phases=[phase for phase in Phase if phase is not Phase.explain],
 )
