@@ -109,6 +109,7 @@ class Member:
         self.left_uncommitted = False
         """Whether the final commit failed: what was processed since the previous one will be redelivered."""
         self._stopping_since = math.inf
+        self._commits_at_end = False
 
         group = settings.group
         brokers, destination, end_offsets = state.brokers, state.destination, state.end_offsets
@@ -224,6 +225,7 @@ class Member:
                 await self._claims.settle(self.patience)
             await self._final_commit()
         except* SessionExpiredError:
+            self._commits_at_end = True  # it cannot, and says so
             if self._leaves_uncommitted():
                 self._log_uncommitted("session expired")
             await self._claims.lose_all()
@@ -232,6 +234,10 @@ class Member:
             await self._final_commit()
             raise
         finally:
+            # Cancelled before the final commit: the deadline of the stop had passed when the member was to leave, as
+            # that of a process that was suspended meanwhile.
+            if not self._commits_at_end and self._leaves_uncommitted():
+                self._log_uncommitted("no time left")
             self.owned.close_all()
 
     async def bootstrap(self) -> str:
@@ -300,9 +306,9 @@ class Member:
         self._reconfigured.set()
         self._reconfigured = anyio.Event()
 
-    def stop_fetching(self) -> None:
-        """Ask the brokers for nothing more: a stop has begun. What is queued may still be taken."""
-        self._stopping_since = min(self._stopping_since, now())
+    def stop_fetching(self, since: float = math.inf) -> None:
+        """Ask the brokers for nothing more: a stop has begun, now or at `since`. What is queued may still be taken."""
+        self._stopping_since = min(self._stopping_since, now(), since)
         self._fetching.cancel()
 
     async def _fetch(self) -> None:
@@ -345,6 +351,7 @@ class Member:
 
         The listener gets a time limit of its own, so that a slow one costs no commit.
         """
+        self._commits_at_end = True
         patience = self._settings.stop.deadline / 3 if self._session.trusted() else 1.0
         try:
             with anyio.move_on_after(patience):

@@ -6,6 +6,7 @@ sessions > one session > membership > claims > fetching. They end in the opposit
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -197,11 +198,11 @@ class Sessions:
         """Replace the deadline of `leave`: after `seconds` whatever is not done is given up."""
         self._scope.deadline = anyio.current_time() + seconds
 
-    def stop_fetching(self) -> None:
-        """Ask the brokers for nothing more; what is queued may still be taken."""
+    def stop_fetching(self, since: float = math.inf) -> None:
+        """Ask the brokers for nothing more; what is queued may still be taken. `since`: the stop's begin, if before."""
         self._fetching = False
         if self.member is not None:
-            self.member.stop_fetching()
+            self.member.stop_fetching(since)
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply `[offsets] commit_interval`, `[fetch] rate_limit`, `[batch]` and `[stop] deadline`.

@@ -243,7 +243,8 @@ class Daemon:
                 #    afterwards can be committed.
                 # 3. Only then the member leaves: streams end, the last offsets are committed, the session is closed. A
                 #    session that ended while our worker still writes would give the partitions to another writer.
-                sessions.stop_fetching()
+                # Of the time of the signal: partitions that were lost in between are those of a stop.
+                sessions.stop_fetching(self._stop.began)
                 tasks.start_soon(self._end_with_lease, runner)
                 await runner.stop(self._stop.seconds_left - self._stop.reserve)
                 sessions.leave_within(self._stop.seconds_left)

@@ -50,6 +50,8 @@ class Stop:
         """Of everything between the start and the end of the daemon."""
         self.starts_again = False
         """The daemon is to start again: with other topics, or with its own run."""
+        self.began = math.inf
+        """When the stop began (`kzconsumer.clock`)."""
         self._deadline = 0.0
         self._last_resort: threading.Timer | None = None
 
@@ -69,7 +71,8 @@ class Stop:
             return
         self.starts_again = start_again
         seconds = self._settings().stop.deadline
-        self._deadline = now() + seconds
+        self.began = now()
+        self._deadline = self.began + seconds
         if not start_again:
             self._report.stopping(self._deadline + GRACE)
         self.begun.set()

@@ -11,7 +11,7 @@ from kzconsumer.service.daemon import EXIT_UNFINISHED
 from tests.support.extent import extent
 from tests.support.simulated.daemon_machine import SLOW, DaemonMachine
 from tests.support.simulated.daemons import simulated_daemons
-from tests.support.simulated.scene import Scene
+from tests.support.simulated.scene import SESSION_TIMEOUT, Scene
 
 DaemonMachine.TestCase.settings = settings(
     max_examples=extent(12, 1000, quick=5),
@@ -36,3 +36,23 @@ def test_a_daemon_that_is_stopped_while_it_claims_ends_in_order() -> None:
         daemons.world.pass_time(20.0)
         daemons.check()
         assert daemon.task.result() == EXIT_UNFINISHED
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.001])
+@pytest.mark.parametrize("frozen", [2 * SESSION_TIMEOUT, 1.5 * SESSION_TIMEOUT])
+def test_a_daemon_that_is_suspended_as_it_stops_reports_what_was_not_committed(frozen: float, wait: float) -> None:
+    """Its partitions are lost when it goes on, before the member leaves; the deadline of the stop may have passed."""
+    with simulated_daemons(1, Scene()) as daemons:
+        daemons.group.logs.grow("t", 2)
+        daemon = daemons.start(Scene(), SLOW, topics={"t": 1})
+        daemons.world.pass_time(3.0)
+        daemons.group.logs.burst(300)
+        daemons.world.pass_time(0.4)
+        daemons.stop(daemon)
+        daemons.world.pass_time(wait)
+        daemon.process.frozen = True
+        daemons.world.pass_time(frozen)
+        daemon.process.frozen = False
+        daemons.world.pass_time(20.0)
+        assert [each for each in daemons.group.events if each["event"].startswith("final commit failed")]
+        assert daemon.task.result() == 1

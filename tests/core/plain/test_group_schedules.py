@@ -238,6 +238,29 @@ def test_a_stop_that_loses_its_partitions_first_reports_what_was_not_committed(s
         assert failed["reason"] == "partitions were lost"
 
 
+@pytest.mark.parametrize(("stopped", "reported"), [(True, True), (False, False)])
+def test_what_is_lost_between_the_signal_and_the_stop_of_the_member_is_reported(stopped: bool, reported: bool) -> None:
+    """A daemon that is suspended in between learns of its losses first. Without a signal it is a loss as any other."""
+    with simulated_group(1) as group:
+        group.logs.grow("t", 2)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        group.world.pass_time(3.5)
+        group.logs.burst(10)
+        group.world.pass_time(0.1)
+        signalled = group.world.now
+        group.freeze(member, 2 * SESSION_TIMEOUT)
+        assert group.world.pass_time(
+            15, lambda: "partition lost" in {each["event"] for each in group.events}, every=1e-4
+        )
+        assert member.connector is not None
+        sessions = sessions_of(member.connector)
+        member.process.call_soon(sessions.stop_fetching, *([signalled] if stopped else []))
+        group.leave(member)
+        group.world.pass_time(1.0)
+        failed = [each for each in group.events if each["event"].startswith("final commit failed")]
+        assert bool(failed) is reported
+
+
 def test_a_stop_without_zookeeper_redelivers_what_was_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     with simulated_group(1) as group:
 
