@@ -35,6 +35,11 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
     """Of the oldest reading in `known`, in seconds."""
 
     @property
+    def empty(self) -> bool:
+        """Of no partition at all. For a group seen from outside that is no lag of 0: it may just have started."""
+        return not (self.partitions or self.gone)
+
+    @property
     def lag(self) -> int | None:
         """The exact sum; None if one partition is unknown."""
         return None if self.unknown else self.known

@@ -46,7 +46,7 @@ def _of_groups(make: Families, exporter: Exporter, reading: ExporterReading) -> 
     exact = "; none if one is unknown"
     for name, about, value in (
         ("members", "Registered members", lambda group, _: group.members),
-        ("lag_records", f"Sum over the partitions{exact}", lambda group, _: group.lag),
+        ("lag_records", f"Sum over the partitions{exact}", lambda _, sums: None if sums.empty else sums.lag),
         (
             "lag_records_at_least",
             "Sum of the lags, and of what unknown ones cannot be below",
@@ -55,12 +55,12 @@ def _of_groups(make: Families, exporter: Exporter, reading: ExporterReading) -> 
         (
             "lag_seconds",
             f"Age of the oldest record that is next{exact}",
-            lambda group, sums: sums.lag_seconds if group.partitions else None,
+            lambda _, sums: None if sums.empty else sums.lag_seconds,
         ),
         (
             "lag_seconds_at_least",
             "The oldest of the ages that are known",
-            lambda group, sums: sums.seconds if group.partitions else None,
+            lambda _, sums: None if sums.empty else sums.seconds,
         ),
         ("lost_records", "Offsets that were deleted before they were read", lambda _, sums: sums.lost),
         ("gone_offsets", "Stored offsets of partitions that do not exist", lambda _, sums: sums.gone),

@@ -125,7 +125,8 @@ class SeenGroup(msgspec.Struct, frozen=True):
     @property
     def lag(self) -> int | None:
         """Of all its partitions. Unknown of a group without any, which may just have started."""
-        return self.total.lag if self.partitions or self.foreign else None
+        sums = self.total
+        return None if sums.empty else sums.lag
 
     @property
     def committed(self) -> Total:

@@ -197,15 +197,14 @@ def group_lag(
     """`found`: what `partition_lags` has of these logs, which were read `at`. `foreign`: another client's nodes, which
     are all that is known of a group without partitions."""
     sums = total(found, elsewhere=0 if found else len(foreign))
-    some_partition = bool(sums.partitions or sums.gone)  # the sum over none is no lag of 0
     return GroupLag(
         group=group,
         at=datetime.fromtimestamp(at, UTC),
-        lag=sums.lag if some_partition else None,
+        lag=None if sums.empty else sums.lag,
         lag_at_least=sums.at_least,
         unknown=sums.unknown,
-        seconds=sums.lag_seconds if some_partition else None,
-        seconds_at_least=sums.seconds if some_partition else None,
+        seconds=None if sums.empty else sums.lag_seconds,
+        seconds_at_least=None if sums.empty else sums.seconds,
         unknown_seconds=sums.unknown_seconds,
         lost=sums.lost,
         gone=sums.gone,
@@ -255,7 +254,7 @@ def sums_of(group: GroupLag) -> Total:
 
 def remarks(group: GroupLag) -> Iterator[str]:
     """What the figures leave out, a sentence each."""
-    if not group.partitions and not group.unknown:
+    if sums_of(group).empty:
         yield "No offset is stored, and no member subscribes to a partition: what is left to read is not known."
     why = {reason: number for reason, number in group.unknown_seconds.items() if reason not in group.unknown}
     if why:

@@ -239,7 +239,7 @@ def lag_table(group: GroupLag, *, wide: bool = False) -> str:
         rows.append((*offsets, count(each.lag), span(each.seconds), each.topic, ", ".join(_lag_notes(each)), *more))
     sums = sums_of(group)
     total = plural(sums.partitions, "partition")
-    figures = f"lag {lag_text(sums)}, behind {age_text(sums)}" if sums.partitions or sums.gone else "lag unknown"
+    figures = "lag unknown" if sums.empty else f"lag {lag_text(sums)}, behind {age_text(sums)}"
     lines = [f"group {group.group}: {figures}; {total}"]
     if group.partitions:
         table = columns(rows, right={0, 1, 2, 3, 4, 7, 8}, wide=wide, more=5)
