@@ -171,8 +171,8 @@ class Sessions:
                     self._tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             error = sole_cause(group)
-            alone = of_application is not None and group.exceptions == (of_application,)
-            if of_application is not None and alone and not isinstance(error, KzConsumerError):
+            ours = isinstance(error, KzConsumerError)
+            if not ours and of_application is not None and group.exceptions == (of_application,):
                 error = of_application  # as it is, also if it is a group
             raise error from error.__cause__
 

@@ -362,23 +362,8 @@ async def test_stop_before_the_first_streams() -> None:
     assert sink.events == ["enter", "exit"]
 
 
-async def test_a_write_that_raises_ends_the_runner_with_nothing_marked() -> None:
-    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory(OSError("disk full"))
-    commits = Owned([claim])
-    put(queue, chunk(claim, 0, 5))
-    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
-        async with running(runner_of(sink, commits), [queue]) as task:
-            await until(task.done)
-            await task
-    assert raised.group_contains(SinkError, match=rf"sink memory: OSError: disk full \({__file__}, line \d+\)$")
-    assert (claim.processed, commits.made, sink.events) == (0, [], ["enter", "exit"])
-
-
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [(SystemExit(0), "SystemExit: 0"), (asyncio.CancelledError(), "something that it awaited was cancelled")],
-)
-async def test_a_sink_cannot_end_the_member_as_a_stop_does(fault: BaseException, words: str) -> None:
+async def require_failed_write(fault: BaseException, words: str) -> None:
+    """The runner ends with SinkError, and nothing is marked."""
     claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory(fault)
     commits = Owned([claim])
     put(queue, chunk(claim, 0, 5))
@@ -386,8 +371,20 @@ async def test_a_sink_cannot_end_the_member_as_a_stop_does(fault: BaseException,
         async with running(runner_of(sink, commits), [queue]) as task:
             await until(task.done)
             await task
-    assert raised.group_contains(SinkError, match=f"sink memory: .*{words}")
-    assert (claim.processed, commits.made) == (0, [])
+    assert raised.group_contains(SinkError, match=f"sink memory: {words}")
+    assert (claim.processed, commits.made, sink.events) == (0, [], ["enter", "exit"])
+
+
+async def test_a_write_that_raises_ends_the_runner_with_nothing_marked() -> None:
+    await require_failed_write(OSError("disk full"), rf"OSError: disk full \({__file__}, line \d+\)$")
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [(SystemExit(0), "SystemExit: 0"), (asyncio.CancelledError(), "something that it awaited was cancelled")],
+)
+async def test_a_sink_cannot_end_the_member_as_a_stop_does(fault: BaseException, words: str) -> None:
+    await require_failed_write(fault, f".*{words}")
 
 
 async def test_a_write_that_returns_false_or_a_coroutine_has_written_nothing() -> None:

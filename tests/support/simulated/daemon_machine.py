@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import signal
-from contextlib import ExitStack
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from kzconsumer.model import TopicPartition
 from tests.support.simulated.daemons import SimulatedDaemon, simulated_daemons
-from tests.support.simulated.machine import ANY, FAULTS, WAITS
+from tests.support.simulated.machine import ANY, FAULTS, WAITS, ServersMachine
 from tests.support.simulated.scene import Scene
 
 END = -1
@@ -39,12 +37,8 @@ CHANGES = st.sampled_from(
 )
 
 
-class DaemonMachine(RuleBasedStateMachine):
+class DaemonMachine(ServersMachine):
     """All daemons of a schedule work on bounded runs, or none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.exits = ExitStack()
 
     @initialize(seed=st.integers(0, 2**16), partitions=st.integers(1, 3), scene=SCENES, bounded=st.booleans())
     def begin(self, seed: int, partitions: int, scene: Scene, bounded: bool) -> None:
@@ -114,16 +108,6 @@ class DaemonMachine(RuleBasedStateMachine):
         self.group.broker_faults.silence(which % 2, lasts)
         self.wait(wait)
 
-    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
-    def cut_off_server(self, which: int, lasts: float, wait: float) -> None:
-        self.group.cut_off(which % 3, lasts)
-        self.wait(wait)
-
-    @rule(lasts=FAULTS, wait=WAITS)
-    def take_brokers(self, lasts: float, wait: float) -> None:
-        self.group.take_brokers(lasts)
-        self.wait(wait)
-
     @rule(which=ANY, part=st.integers(1, 4), wait=WAITS)
     def delete_records(self, which: int, part: int, wait: float) -> None:
         partition = self.partition(which)
@@ -146,15 +130,6 @@ class DaemonMachine(RuleBasedStateMachine):
         self.daemons.recreate("t", 2)
         self.wait(wait)
 
-    @rule(records=st.sampled_from((40, 200)), wait=WAITS)
-    def produce_a_burst(self, records: int, wait: float) -> None:
-        self.group.logs.burst(records)
-        self.wait(wait)
-
-    @rule(seconds=st.sampled_from((1.0, 3.0, 10.0)))
-    def wait(self, seconds: float) -> None:
-        self.group.world.pass_time(seconds)
-
     @invariant()
     def nothing_wrong(self) -> None:
         if hasattr(self, "daemons"):
@@ -171,7 +146,3 @@ class DaemonMachine(RuleBasedStateMachine):
 
     def daemon(self, which: int) -> SimulatedDaemon:
         return self.running[which % len(self.running)]
-
-    def partition(self, which: int) -> TopicPartition:
-        partitions = self.group.logs.partitions
-        return partitions[which % len(partitions)]

@@ -1,7 +1,7 @@
 """Daemons in a simulated group: `kzconsumer run` from its start to its exit status, with signals and reloads.
 
 Each is `kzconsumer.service.daemon.run_daemons` in a process of its own, with the sink `callable` and a service manager
-that keeps what it is told. `Daemons` checks what holds at every commit, and what a run's end promises.
+that records its notifications. `Daemons` checks what holds at every commit, and what a run's end promises.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ WRITES = "tests.support.simulated.daemons:write"
 
 
 class ServiceManager(Manager):
-    """It keeps what it is told, and when."""
+    """Records each notification, and when it came."""
 
     def __init__(self, world: World) -> None:
         super().__init__(None, None)
         self.watchdog = WATCHDOG
         self._world = world
-        self.told: list[tuple[float, dict[str, Field]]] = []
+        self.received: list[tuple[float, dict[str, Field]]] = []
 
     @property
     def listens(self) -> bool:
         return True
 
     def send(self, **fields: Field) -> None:
-        self.told.append((self._world.now, fields))
+        self.received.append((self._world.now, fields))
 
     def when(self, field: str) -> list[float]:
-        return [at for at, fields in self.told if field in fields]
+        return [at for at, fields in self.received if field in fields]
 
 
 class SimulatedDaemon:
@@ -214,15 +214,15 @@ class Daemons:
         assert not self.violations, "\n".join([*self.group.promises.trace, "", *self.violations])
 
     def _ended(self, daemon: SimulatedDaemon) -> None:
-        told = daemon.manager.told
+        received = daemon.manager.received
         if (error := daemon.task.exception()) is not None:
             lacks = isinstance(error, KzConsumerError) and self.world.now < self.may_lack_topics_until
             if not lacks:
                 self.violated(f"{daemon} failed: {error!r}")
             return
         status, run = daemon.task.result(), self.run
-        if told[-1][1] != {"STOPPING": 1, "STATUS": "stopped"}:
-            self.violated(f"{daemon} said at last {told[-1]}")
+        if received[-1][1] != {"STOPPING": 1, "STATUS": "stopped"}:
+            self.violated(f"{daemon} said at last {received[-1]}")
         bounded = daemon.settings.subscription.stop_at is not None
         if not bounded and (status not in (0, 1) or not daemon.stopped):
             self.violated(f"{daemon} ended with {status}, signals: {daemon.stopped}")
@@ -235,9 +235,9 @@ class Daemons:
 
     def _check_reports(self, daemon: SimulatedDaemon) -> None:
         """As systemd: the watchdog is fed in time, and no start takes longer than was announced."""
-        told = daemon.manager.told
-        fed = [at for at, fields in told if "WATCHDOG" in fields]
-        if told and self.world.now - (fed[-1] if fed else told[0][0]) > WATCHDOG:
+        received = daemon.manager.received
+        fed = [at for at, fields in received if "WATCHDOG" in fields]
+        if received and self.world.now - (fed[-1] if fed else received[0][0]) > WATCHDOG:
             self.violated(f"{daemon} fed the watchdog last at {fed[-1:]}")
 
     def wrote(self, daemon: SimulatedDaemon, batch: Batch) -> None:
@@ -270,7 +270,7 @@ class Daemons:
                         self.violated(f"{process.name} commits {stored} at {operation.data!r}, written is {written}")
 
     def come_to_an_end(self, within: float) -> None:
-        """No fault any more: runs are finished by those who work on them, and all others end when they are told to."""
+        """No fault any more: runs are finished by those who work on them, and all others end at a signal."""
         self.group.logs.stop()
         self.group.logs.register(up=True)
         self.group.broker_faults.end()

@@ -57,12 +57,44 @@ SCENES = st.builds(
 )
 
 
-class GroupMachine(RuleBasedStateMachine):
-    """Members, topics and faults."""
+class ServersMachine(RuleBasedStateMachine):
+    """Faults of a simulated group's servers, records and time: whoever the members are. `begin` enters `group`."""
+
+    group: SimulatedGroup
 
     def __init__(self) -> None:
         super().__init__()
         self.exits = ExitStack()
+
+    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
+    def cut_off_server(self, which: int, lasts: float, wait: float) -> None:
+        self.group.cut_off(which % 3, lasts)
+        self.wait(wait)
+
+    @rule(lasts=FAULTS, wait=WAITS)
+    def take_brokers(self, lasts: float, wait: float) -> None:
+        self.group.take_brokers(lasts)
+        self.wait(wait)
+
+    @rule(records=BURSTS, wait=WAITS)
+    def produce_a_burst(self, records: int, wait: float) -> None:
+        self.group.logs.burst(records)
+        self.wait(wait)
+
+    @rule(seconds=st.sampled_from((1.0, 3.0, 10.0)))
+    def wait(self, seconds: float) -> None:
+        self.group.world.pass_time(seconds)
+
+    def partition(self, which: int) -> TopicPartition:
+        partitions = self.group.logs.partitions
+        return partitions[which % len(partitions)]
+
+
+class GroupMachine(ServersMachine):
+    """Members, topics and faults."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.names = 0
 
     @initialize(seed=st.integers(0, 2**16), partitions=st.integers(1, 5), scene=SCENES)
@@ -71,7 +103,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     def start(self, seed: int, partitions: int, scene: Scene) -> None:
         scene = replace(scene, session_partitions=2 if seed % 3 == 0 else scene.session_partitions)
-        self.group: SimulatedGroup = self.exits.enter_context(simulated_group(seed, scene))
+        self.group = self.exits.enter_context(simulated_group(seed, scene))
         self.group.logs.grow("t", partitions)
         self.topics = ["t"]
 
@@ -173,24 +205,12 @@ class GroupMachine(RuleBasedStateMachine):
         self.group.expire(self.member(which))
         self.wait(wait)
 
-    # -- faults of servers
-
-    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
-    def cut_off_server(self, which: int, lasts: float, wait: float) -> None:
-        self.group.cut_off(which % 3, lasts)
-        self.wait(wait)
-
     # -- what other programs do
 
     @precondition(lambda self: len(self.group.logs.partitions) < MOST_PARTITIONS)
     @rule(which=ANY, partitions=st.integers(1, 2), wait=WAITS)
     def add_partitions(self, which: int, partitions: int, wait: float) -> None:
         self.group.logs.grow(self.topics[which % len(self.topics)], partitions)
-        self.wait(wait)
-
-    @rule(records=BURSTS, wait=WAITS)
-    def produce_a_burst(self, records: int, wait: float) -> None:
-        self.group.logs.burst(records)
         self.wait(wait)
 
     @precondition(lambda self: len(self.group.logs.partitions) < MOST_PARTITIONS)
@@ -216,15 +236,6 @@ class GroupMachine(RuleBasedStateMachine):
         self.group.poison(lasts)
         self.wait(wait)
 
-    @rule(lasts=FAULTS, wait=WAITS)
-    def take_brokers(self, lasts: float, wait: float) -> None:
-        self.group.take_brokers(lasts)
-        self.wait(wait)
-
-    @rule(seconds=st.sampled_from((1.0, 3.0, 10.0)))
-    def wait(self, seconds: float) -> None:
-        self.group.world.pass_time(seconds)
-
     # -- what must hold
 
     @invariant()
@@ -244,7 +255,3 @@ class GroupMachine(RuleBasedStateMachine):
 
     def member(self, which: int) -> Member:
         return self.active[which % len(self.active)]
-
-    def partition(self, which: int) -> TopicPartition:
-        partitions = self.group.logs.partitions
-        return partitions[which % len(partitions)]
