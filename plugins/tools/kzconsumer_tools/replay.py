@@ -8,11 +8,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 import msgspec
-import pyarrow as pa
 
 from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, NotDoneError, SinkError
@@ -23,6 +22,9 @@ from kzconsumer.records.forms import ColumnRecords, Unfetched
 from kzconsumer.registry.claim_record import spans_of
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Accountable, Batch, RangeData, RecordsRejectedError, Sink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LEASE = 5.0
 """Seconds for which a replay's sink may still publish after it was last alive."""
