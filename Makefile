@@ -29,7 +29,7 @@ help:
 	@echo "  make test           every test; those whose programs are missing are listed at the end (15 minutes)"
 	@echo "  make collect        imports every test, and runs none"
 	@echo "  make demo           the whole road on a ZooKeeper and a Kafka of its own (needs only python3)"
-	@echo "  make docs           the pages and the reference as a site, into out/site/ (340 MB, once)"
+	@echo "  make docs           the pages and the reference as a site, into out/site/ (180 MB, once)"
 	@echo "Before a release:"
 	@echo "  make nightly        simulate, fuzz, all broker versions, chaos, soak, mutants, audit-tests (3.5 hours; SEED=n)"
 	@echo "  make thorough       every test, longer and with random seeds (hours; SEED=n: again)"

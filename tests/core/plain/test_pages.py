@@ -8,6 +8,7 @@ import re
 import runpy
 import shlex
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -179,3 +180,35 @@ def test_the_types_that_the_reference_shows_exist() -> None:
     for command, place in shown.items():
         module, _, name = place.partition(":")
         assert hasattr(importlib.import_module(f"kzconsumer_tools.{module}"), name), f"{command}: {place}"
+
+
+def test_the_reference_needs_only_what_the_environment_of_the_site_has() -> None:
+    """It is read and imported without pyarrow, for instance; ruff makes signatures that editors show (test_site.py)."""
+    site = (ROOT / "docs" / "site" / "requirements.txt").read_text().split("\n")
+    assert "ruff" in site
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    absent = {re.split("[=><]", each)[0] for each in needed} - set(site)
+    assert "pyarrow" in absent
+    made = subprocess.run(
+        [sys.executable, "-c", _REFERENCE, str(ROOT / "docs" / "site"), *absent],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+
+
+_REFERENCE = """
+import sys
+
+class Absent:
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[2:]:
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Absent)
+sys.path.insert(0, sys.argv[1])
+import reference
+for page in ("command_line", "json_results", "python_api", "plugin_api"):
+    assert getattr(reference, page)()
+"""
