@@ -77,6 +77,10 @@ dist: $(READY)
 docs: .docs/.ready
 	NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs build --strict -f docs/site/mkdocs.yml
 
+# The order of sets of strings is a part of simulated schedules: two runs do the same.
+quick test: export PYTHONHASHSEED ?= 0
+thorough: export PYTHONHASHSEED = $(seed)
+
 quick: $(READY)
 	HYPOTHESIS_PROFILE=quick $(BIN)/pytest -n 3 --dist worksteal -m "not long" --durations=5 $(QUICK)
 

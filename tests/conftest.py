@@ -190,8 +190,10 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         running.end_of_files()
 
 
-def pytest_report_header() -> str | None:
-    return None if NIGHTLY is None else f"seed: {NIGHTLY}; KZCONSUMER_NIGHTLY={NIGHTLY} repeats this run"
+def pytest_report_header() -> list[str]:
+    """What repeats a run: the seed of the night, and the order of sets of strings."""
+    nightly = [] if NIGHTLY is None else [f"seed: {NIGHTLY}; KZCONSUMER_NIGHTLY={NIGHTLY} repeats this run"]
+    return [*nightly, f"PYTHONHASHSEED={os.environ.get('PYTHONHASHSEED', 'random')}"]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

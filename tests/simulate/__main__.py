@@ -26,13 +26,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="repeat this seed, and only this one, with the smallest schedule")
     parser.add_argument("--first", type=int, help="the first of the seeds (default: a random one)")
     asked = parser.parse_args()
+    first = random_seed() if asked.first is None else asked.first
     if HASH_SEED not in os.environ:  # the order of sets is part of a schedule
-        os.execve(
-            sys.executable, [sys.executable, "-m", "tests.simulate", *sys.argv[1:]], os.environ | {HASH_SEED: "0"}
-        )
+        again = [sys.executable, "-m", "tests.simulate", *sys.argv[1:]]
+        os.execve(sys.executable, again, os.environ | {HASH_SEED: str(first % SEEDS)})
     if asked.seed is not None:
         return failed(asked.seed, shrink=True)
-    return look(random_seed() if asked.first is None else asked.first, asked.minutes)
+    return look(first, asked.minutes)
 
 
 def look(first: int, minutes: float) -> int:
@@ -56,7 +56,7 @@ def failed(seed: int, *, shrink: bool) -> int:
         search(seed, shrink=shrink)
     except Exception:
         traceback.print_exc(file=sys.stdout)
-        again = f"python -m tests.simulate --seed {seed}"
+        again = f"{HASH_SEED}={os.environ[HASH_SEED]} python -m tests.simulate --seed {seed}"
         print(f"found with seed {seed}; again with this commit, and the smallest schedule: {again}")
         return 1
     return 0

@@ -381,7 +381,9 @@ class Promises:
                 del self._handed[partition][each]
         if offset in self._sought.get(partition, ()) or (offset >= before and partition in self._overtaken):
             self._skipped(partition, offset)
-        elif meddled or (stale and offset < before):
+        elif stale and offset < before:
+            self._handed.pop(partition, None)  # after a restoration (see above): who claims it next begins there
+        elif meddled:
             pass
         elif offset < before:
             self.violated(f"{process} moved {partition} back from {before} to {offset}")
