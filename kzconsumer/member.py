@@ -22,16 +22,16 @@ from kzconsumer.counters import Counters
 from kzconsumer.end_offsets import EndOffsets, owned_finished, run_finished
 from kzconsumer.errors import CoordinatorError, KzConsumerError, NotFoundError, SessionExpiredError, ZooKeeperError
 from kzconsumer.fetcher.corrupt_batches import CorruptPolicy
+from kzconsumer.fetcher.fetch_rules import FetchForm
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.fetcher.reading import FetchForm
 from kzconsumer.fetcher.record_times import RecordTimes
 from kzconsumer.group.assignment import GroupSnapshot
 from kzconsumer.group.claim_and_release import Claimer
 from kzconsumer.group.group_overview import Overview
 from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.membership import ConsumerRegistry, Membership, SnapshotReader
-from kzconsumer.group.owned import OwnedPartitions
+from kzconsumer.group.owned_partitions import OwnedPartitions
 from kzconsumer.group.rebalancer import Rebalancer, RebalanceTrigger
 from kzconsumer.group.reconciler import Notices, Reconciler
 from kzconsumer.lag.partition import Why

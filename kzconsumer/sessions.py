@@ -24,7 +24,7 @@ from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.end_offsets import EndOffsets
 from kzconsumer.errors import ConnectionLostError, KzConsumerError, SessionExpiredError, UnfitError, sole_cause
-from kzconsumer.fetcher.reading import Looking, decoding
+from kzconsumer.fetcher.fetch_rules import Looking, decoding
 from kzconsumer.group.assignment import assignment
 from kzconsumer.group.fitness import HoldDown
 from kzconsumer.group.listener import ListenerCalls, RebalanceListener

@@ -2,12 +2,12 @@
 
 Holds the fetch states of partitions that this broker leads. The FetcherManager starts it and hands it partitions;
 one whose leader is elsewhere goes back to the leader finder. The next request is on its way while the last response is
-decoded (`delivery`), unless that is small; a partition whose queue is full is left out of it, and delays no other.
-A request names only partitions that have changed (`fetch_session`).
+decoded (`decode_and_queue`), unless that is small; a partition whose queue is full is left out of it, and delays no
+other. A request names only partitions that have changed (`fetch_session`).
 
-What an answer means for the partitions is in `intake`; a small one is taken in the callback that reads it, so that no
-turn of the event loop comes between its bytes and the streams. A partition of which the broker sends nothing is asked
-for alone, by another task (`silent_partitions`).
+What an answer means for the partitions is in `response_handler`; a small one is taken in the callback that reads it, so
+that no turn of the event loop comes between its bytes and the streams. A partition of which the broker sends nothing is
+asked for alone, by another task (`silent_partitions`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from kzconsumer.brokers.transport import Response
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.errors import BrokerError, ConnectionLostError, ProtocolError, SecurityError, UnsupportedVersionError
-from kzconsumer.fetcher.delivery import SMALL_RESPONSE, Arrival, size_of, take_back
+from kzconsumer.fetcher.decode_and_queue import SMALL_RESPONSE, Arrival, size_of, take_back
+from kzconsumer.fetcher.fetch_rules import FetchForm
 from kzconsumer.fetcher.fetch_session import SESSIONS
 from kzconsumer.fetcher.fetch_state import FetchState
-from kzconsumer.fetcher.intake import Intake
 from kzconsumer.fetcher.offset_reset import OffsetReset, find_divergence
-from kzconsumer.fetcher.reading import FetchForm
+from kzconsumer.fetcher.response_handler import ResponseHandler
 from kzconsumer.fetcher.silent_partitions import SilentPartitions, mutes
 from kzconsumer.fetcher.throttle import RateLimit
 from kzconsumer.logs.logger import get_logger
@@ -83,9 +83,9 @@ class BrokerFetcher:
         self._long_wait: tuple[BrokerConnection, Response[FetchResponse]] | None = None  # the last one
         self._looks_again = False
         self._left = False  # the connection was closed during a long wait, to ask for more
-        self._intake = Intake(broker, brokers, settings, read, limit, find_leader, counters, self.wake)
-        self._states = self._intake.states
-        self._silent = SilentPartitions(self._intake, brokers, settings, rack, self.wake, f"alone {number}")
+        self._handler = ResponseHandler(broker, brokers, settings, read, limit, find_leader, counters, self.wake)
+        self._states = self._handler.states
+        self._silent = SilentPartitions(self._handler, brokers, settings, rack, self.wake, f"alone {number}")
         # Whose logs are to be compared with their positions, before they are fetched.
         self._unchecked: set[FetchState] = set()
         self._work = asyncio.Event()
@@ -99,7 +99,7 @@ class BrokerFetcher:
 
     def share(self, fetchers: int) -> None:
         """So many of this broker have its responses' bytes together."""
-        self._intake.throttle.limit(self._settings.response_bytes // fetchers)
+        self._handler.throttle.limit(self._settings.response_bytes // fetchers)
 
     def add(self, states: Iterable[FetchState]) -> None:
         for state in states:
@@ -112,7 +112,7 @@ class BrokerFetcher:
     @property
     def throttled(self) -> bool:
         """A quota of the broker holds this client back."""
-        return self._intake.throttle.throttling(now())
+        return self._handler.throttle.throttling(now())
 
     def wake(self) -> None:
         """Look at all partitions: something outside of the fetch loop has changed."""
@@ -127,7 +127,7 @@ class BrokerFetcher:
                 await self._fetch_together()
         finally:  # of both tasks: another fetcher begins at the positions that they leave
             self._end_session()
-            self._intake.send_back(self._states)
+            self._handler.send_back(self._states)
 
     async def _fetch_together(self) -> None:
         connection: BrokerConnection | None = None
@@ -150,19 +150,19 @@ class BrokerFetcher:
                     continue
                 reason = str(error)
                 if connection is not None and connection.timed_out and not mutes(connection):
-                    self._intake.throttle.unanswered(self._intake.throttle.patience(self._settings.request_timeout))
+                    self._handler.throttle.unanswered(self._handler.throttle.patience(self._settings.request_timeout))
                     reason += ": if a quota holds its answers back, the next will be smaller"
                 if not isinstance(error, SecurityError):  # the pool logs those, once
                     log.warning("broker lost", broker=self.broker.id, reason=reason)
                 self._work.clear()
                 # Not one whose records the other task is decoding. It wakes this one afterwards.
-                self._intake.send_back(state for state in self._states if not state.decoding)
+                self._handler.send_back(state for state in self._states if not state.decoding)
 
     async def _fetch_from(self, connection: BrokerConnection) -> None:
         """Fetch until the connection is lost or worn out: the next one continues where this one ends."""
         arrived: list[Arrival] = []
         # Not for looks: they ask for all partitions together, at fixed times.
-        opens = self._intake.looking is None and connection.versions.choose(FETCH) >= SESSIONS
+        opens = self._handler.looking is None and connection.versions.choose(FETCH) >= SESSIONS
         muted = mutes(connection)
         self._states.touch_all()
         try:
@@ -175,7 +175,7 @@ class BrokerFetcher:
                 # 3. The response is small: it was decoded when it came (`_receive`), or is decoded now if that takes
                 #    more than a moment. On a quiet topic the request would add to a message's delay.
                 if arrived and size_of(arrived) < SMALL_RESPONSE:
-                    await self._intake.deliver(arrived)
+                    await self._handler.deliver(arrived)
                     await anyio.lowlevel.checkpoint()  # the streams have it before the next request is made
                 time = now()
                 self._work.clear()  # before the states are looked at: one may be added during the next call
@@ -184,13 +184,13 @@ class BrokerFetcher:
                 if due := self._states.unresolved(time):
                     await self._resolve_positions(due, time)
                 reply, sent = None, now()
-                if self._look(time, arrived) and self._intake.held_back(time) <= 0:
+                if self._look(time, arrived) and self._handler.held_back(time) <= 0:
                     request = self._next_request(opens=opens)
                     self._asked_after = sent - self._answered
-                    patience = self._intake.throttle.patience(self._settings.request_timeout)
+                    patience = self._handler.throttle.patience(self._settings.request_timeout)
                     reply = connection.send(request, timeout=patience)
                 if arrived:
-                    await self._intake.deliver(arrived)
+                    await self._handler.deliver(arrived)
                 elif reply is None:
                     await self._wait_for_work(time)
                 if reply is not None:
@@ -198,7 +198,7 @@ class BrokerFetcher:
                     await reply.taken_by(partial(self._receive, arrived, sent, muted=muted))
                     self._answered = now()
                 if connection.worn_out:
-                    await self._intake.deliver(arrived)
+                    await self._handler.deliver(arrived)
                     self.wake()
                     return
         finally:
@@ -207,10 +207,10 @@ class BrokerFetcher:
 
     def _look(self, time: float, arrived: Sequence[Arrival]) -> bool:
         """Whether anything is to be asked for."""
-        most = min(self._settings.max_bytes, self._intake.throttle.most)
+        most = min(self._settings.max_bytes, self._handler.throttle.most)
         arriving = {each.state for each in arrived}
-        if leaving := self._states.look(time, self._intake.wanted, most, self._unchecked, arriving):
-            self._intake.send_back(leaving)
+        if leaving := self._states.look(time, self._handler.wanted, most, self._unchecked, arriving):
+            self._handler.send_back(leaving)
         return bool(self._states.session)
 
     def _next_request(self, *, opens: bool) -> FetchRequest:
@@ -218,10 +218,10 @@ class BrokerFetcher:
         self._max_wait = self._next_wait()
         return FetchRequest(
             max_wait_ms=int(self._max_wait * 1000),
-            min_bytes=1 if self._intake.looking else self._settings.min_bytes,
-            max_bytes=1 if self._intake.looking else self._intake.throttle.most,
+            min_bytes=1 if self._handler.looking else self._settings.min_bytes,
+            max_bytes=1 if self._handler.looking else self._handler.throttle.most,
             partitions=asked.partitions,
-            isolation=self._intake.isolation,
+            isolation=self._handler.isolation,
             rack=self._rack,
             session_id=asked.session_id,
             session_epoch=asked.epoch,
@@ -237,7 +237,7 @@ class BrokerFetcher:
         usual = self._settings.max_wait
         if self._states.has_full_queue:
             return WAIT_FOR_ROOM
-        if self._settings.min_bytes > 1 or self._intake.looking or (self._rack and self._states.has_followed):
+        if self._settings.min_bytes > 1 or self._handler.looking or (self._rack and self._states.has_followed):
             return usual
         if not self._states.session.repeats:
             return usual
@@ -267,16 +267,16 @@ class BrokerFetcher:
     def _receive(self, arrived: list[Arrival], sent: float, response: FetchResponse, *, muted: bool) -> None:
         """Take a response: what is not delivered yet is in `arrived` then."""
         reads = self._states.session.reads
-        throttled = self._intake.count(response, sent, reads, muted=muted)
+        throttled = self._handler.count(response, sent, reads, muted=muted)
         found = self._states.answered(response, now())
         if found is None:
             log.info("fetch session ended", broker=self.broker.id, reason=error_code(response.error).name)
             return
-        self._intake.require(response)
+        self._handler.require(response)
         parts, answers = found
-        arrived += self._intake.take(reads, parts, throttled, answers=answers)
+        arrived += self._handler.take(reads, parts, throttled, answers=answers)
         if arrived:
-            self._intake.deliver_small(arrived)
+            self._handler.deliver_small(arrived)
 
     async def _check_logs(self) -> None:
         """Ask about the positions of partitions that were added."""
@@ -285,7 +285,7 @@ class BrokerFetcher:
         if any(state.epoch >= 0 for state in unchecked):
             control = await self._brokers.connection(self.broker, "control")
             timeout = self._settings.request_timeout
-            self._intake.send_back(await find_divergence(control, unchecked, timeout))
+            self._handler.send_back(await find_divergence(control, unchecked, timeout))
         self._unchecked.difference_update(unchecked)  # not before: without an answer they are still unchecked
         self._states.touch(unchecked)
         for state in unchecked:
@@ -295,14 +295,14 @@ class BrokerFetcher:
     async def _resolve_positions(self, due: list[FetchState], time: float) -> None:
         if self._reset.refuses:
             for state in due:
-                self._intake.fail(state, self._reset.refusal(state))
+                self._handler.fail(state, self._reset.refusal(state))
             return
         for state in due:
             state.pause(time)
         # Not on the fetch connection: an answer there may be held back for as long as max_wait.
         control = await self._brokers.connection(self.broker, "control")
-        self._intake.send_back(await self._reset.resolve(control, due))
-        self._intake.forget([state for state in due if state.failed])
+        self._handler.send_back(await self._reset.resolve(control, due))
+        self._handler.forget([state for state in due if state.failed])
 
     def _end_session(self) -> None:
         """Tell the broker, which has room for a thousand. It evicts those that nobody has used for two minutes.
@@ -319,7 +319,7 @@ class BrokerFetcher:
     async def _wait_for_work(self, time: float) -> None:
         """Until there is room, a new partition, or the end of a pause or rate limit in force at `time`."""
         until = self._states.due
-        if (limited := self._intake.held_back(time)) > 0:
+        if (limited := self._handler.held_back(time)) > 0:
             until = min(until, time + limited)
             self._work.clear()
         with anyio.move_on_after(max(until - now(), 0) if until < math.inf else None):

@@ -18,7 +18,7 @@ from kzconsumer.durable_files import create_same
 from kzconsumer.errors import (
     KzConsumerError,
 )
-from kzconsumer.fetcher.reading import Unusable
+from kzconsumer.fetcher.fetch_rules import Unusable
 from kzconsumer.file_names import named_after
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.records import compression as L

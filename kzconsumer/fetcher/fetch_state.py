@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kzconsumer.brokers.protocol.log_reads import Diverging
-from kzconsumer.fetcher.reading import EmptyAnswers
+from kzconsumer.fetcher.fetch_rules import EmptyAnswers
 from kzconsumer.lag.partition import FetchedTimes
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.progress import Chunk, Progress

@@ -29,9 +29,9 @@ from kzconsumer.errors import (
     ZooKeeperError,
 )
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
+from kzconsumer.fetcher.fetch_rules import FetchForm
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.fetcher.reading import FetchForm
 from kzconsumer.fetcher.throttle import RateLimit
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition

@@ -27,8 +27,8 @@ from kzconsumer.brokers.protocol.log_reads import (
 )
 from kzconsumer.brokers.protocol.versions import OFFSET_FOR_LEADER_EPOCH
 from kzconsumer.errors import CoordinatorError, OffsetLostError
+from kzconsumer.fetcher.fetch_rules import UNKNOWN_END, differs
 from kzconsumer.fetcher.fetch_state import FetchState
-from kzconsumer.fetcher.reading import UNKNOWN_END, differs
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.committer import Committer

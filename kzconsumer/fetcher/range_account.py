@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from kzconsumer.brokers.protocol.error_codes import broker_error
 from kzconsumer.brokers.protocol.log_reads import EpochEnd, FetchedPartition, FetchPosition
 from kzconsumer.errors import ConnectionLostError, KzConsumerError, OffsetLostError
-from kzconsumer.fetcher.reading import EmptyAnswers, FetchOutcome, judge, larger, readable_end, unusable_batch
+from kzconsumer.fetcher.fetch_rules import EmptyAnswers, FetchOutcome, judge, larger, readable_end, unusable_batch
 from kzconsumer.model import OffsetRange
 from kzconsumer.records.decode import Decoded
 from kzconsumer.records.forms import NO_RECORDS, Records

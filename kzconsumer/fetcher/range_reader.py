@@ -46,9 +46,9 @@ from kzconsumer.errors import (
     UnusableBatchError,
 )
 from kzconsumer.fetcher.corrupt_batches import CorruptPolicy, without_way
-from kzconsumer.fetcher.delivery import ATTEMPTS_AT_A_BATCH
+from kzconsumer.fetcher.decode_and_queue import ATTEMPTS_AT_A_BATCH
+from kzconsumer.fetcher.fetch_rules import FetchOutcome, decoding, differs, judge, larger, unusable_batch
 from kzconsumer.fetcher.range_account import Question, RangeAccount, questions
-from kzconsumer.fetcher.reading import FetchOutcome, decoding, differs, judge, larger, unusable_batch
 from kzconsumer.fetcher.throttle import RateLimit
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.records.forms import Records

@@ -1,7 +1,7 @@
 """Asks for one silent partition after the other, each in a request of its own.
 
-Silent is a partition of which the broker sends nothing though its log goes on (`reading.EmptyAnswers`). The broker may
-hold that answer back for long. So this is a task beside the fetch loop, on a connection of its own, and the other
+Silent is a partition of which the broker sends nothing though its log goes on (`fetch_rules.EmptyAnswers`). The broker
+may hold that answer back for long. So this is a task beside the fetch loop, on a connection of its own, and the other
 partitions do not wait for it.
 """
 
@@ -18,9 +18,9 @@ from kzconsumer.brokers.protocol.log_reads import FetchRequest
 from kzconsumer.brokers.protocol.versions import FETCH
 from kzconsumer.clock import now
 from kzconsumer.errors import BrokerError, ConnectionLostError, ProtocolError, SecurityError, UnsupportedVersionError
-from kzconsumer.fetcher.delivery import Arrival, take_back
+from kzconsumer.fetcher.decode_and_queue import Arrival, take_back
 from kzconsumer.fetcher.fetch_state import FetchState
-from kzconsumer.fetcher.intake import Intake
+from kzconsumer.fetcher.response_handler import ResponseHandler
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.settings.sections import FetchSettings
 
@@ -42,7 +42,7 @@ class SilentPartitions:
 
     def __init__(
         self,
-        intake: Intake,
+        handler: ResponseHandler,
         brokers: Brokers,
         settings: FetchSettings,
         rack: str,
@@ -50,7 +50,7 @@ class SilentPartitions:
         purpose: str,
     ) -> None:
         """`wake` is called when the fetch loop has to ask for one again. `purpose`: of the connection."""
-        self._intake = intake
+        self._handler = handler
         self._brokers = brokers
         self._settings = settings
         self._rack = rack
@@ -60,49 +60,49 @@ class SilentPartitions:
     async def run(self) -> None:
         """Runs until cancelled."""
         while True:
-            if not self._intake.silent:
-                self._intake.silence.clear()
-                await self._intake.silence.wait()
-            state = self._intake.silent.popleft()
-            if not (state in self._intake.states and state.empty.behind):
+            if not self._handler.silent:
+                self._handler.silence.clear()
+                await self._handler.silence.wait()
+            state = self._handler.silent.popleft()
+            if not (state in self._handler.states and state.empty.behind):
                 continue
             time = now()
-            if (held := self._intake.held_back(time)) > 0 or not state.fetchable(time) or state.position is None:
-                self._intake.silent.append(state)
+            if (held := self._handler.held_back(time)) > 0 or not state.fetchable(time) or state.position is None:
+                self._handler.silent.append(state)
                 await anyio.sleep(max(held, PAUSE))
                 continue
             try:
                 await self._ask(state, state.position)
             except (ConnectionLostError, ProtocolError, BrokerError, UnsupportedVersionError) as error:
                 if not isinstance(error, SecurityError):  # the pool logs those, once
-                    log.warning("broker lost", broker=self._intake.broker.id, reason=str(error))
-                if state in self._intake.states:
-                    self._intake.send_back([state])
-            if not (state in self._intake.states and state.empty.behind):
+                    log.warning("broker lost", broker=self._handler.broker.id, reason=str(error))
+                if state in self._handler.states:
+                    self._handler.send_back([state])
+            if not (state in self._handler.states and state.empty.behind):
                 self._wake()
-            elif state not in self._intake.silent:
-                self._intake.silent.append(state)
+            elif state not in self._handler.silent:
+                self._handler.silent.append(state)
 
     async def _ask(self, state: FetchState, position: int) -> None:
-        intake = self._intake
+        handler = self._handler
         since, wait, timeout = state.empty.since, state.empty.max_wait, self._settings.request_timeout
-        asked = {state.topic_partition: intake.wanted(state, position)}
-        most, least = intake.throttle.most, 1
-        request = FetchRequest(int(wait * 1000), least, most, asked, intake.isolation, self._rack)
+        asked = {state.topic_partition: handler.wanted(state, position)}
+        most, least = handler.throttle.most, 1
+        request = FetchRequest(int(wait * 1000), least, most, asked, handler.isolation, self._rack)
         arrived: list[Arrival] = []
-        connection = await self._brokers.connection(intake.broker, self._purpose)
+        connection = await self._brokers.connection(handler.broker, self._purpose)
         try:
             sent = now()
-            response = await connection.send(request, timeout=intake.throttle.patience(timeout) + wait)
-            throttled = intake.count(response, sent, asked, muted=mutes(connection))
-            intake.require(response)
+            response = await connection.send(request, timeout=handler.throttle.patience(timeout) + wait)
+            throttled = handler.count(response, sent, asked, muted=mutes(connection))
+            handler.require(response)
             parts = response.partitions
             if not state.empty.behind or state.empty.since != since:
                 return  # it was sent back meanwhile: the other task may have asked as well
             if throttled and not parts:
                 state.empty.interrupt()
-            arrived = intake.take(asked, parts, throttled, alone=True)
-            await intake.deliver(arrived)
+            arrived = handler.take(asked, parts, throttled, alone=True)
+            await handler.deliver(arrived)
             if state.empty.behind and now() - sent < wait / 2:
                 state.pause(now())  # before a hole brokers may answer at once (`DelayedFetch`: on an older segment)
         except BaseException:
@@ -111,10 +111,10 @@ class SilentPartitions:
         finally:
             take_back(arrived)
         if state.empty.asks_where and (end := state.end) is not None:
-            control = await self._brokers.connection(intake.broker, "control")
-            local = await local_start(control, state.topic_partition, intake.isolation, timeout)
+            control = await self._brokers.connection(handler.broker, "control")
+            local = await local_start(control, state.topic_partition, handler.isolation, timeout)
             # A seek, another end or a lost broker may have come meanwhile: then nothing is proved.
-            same = state in intake.states and (state.position, state.end) == (position, end) and state.empty.asks_where
+            same = state in handler.states and (state.position, state.end) == (position, end) and state.empty.asks_where
             if same and state.empty.prove_hole(local, self._settings, now()):
                 state.empty.reset()
                 state.pass_over(position, end)

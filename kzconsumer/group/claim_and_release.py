@@ -15,7 +15,7 @@ import msgspec
 from kzconsumer.errors import KzConsumerError, SessionExpiredError, TopicChangedError, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.group.listener import ListenerCalls
-from kzconsumer.group.owned import OwnedPartition, OwnedPartitions
+from kzconsumer.group.owned_partitions import OwnedPartition, OwnedPartitions
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.claim_start import Adopter

@@ -14,7 +14,7 @@ from kzconsumer.errors import UnfitError
 from kzconsumer.group.assignment import GroupSnapshot, wanted_by
 from kzconsumer.group.fitness import Fitness
 from kzconsumer.group.membership import ConsumerRegistry
-from kzconsumer.group.owned import OwnedPartitions
+from kzconsumer.group.owned_partitions import OwnedPartitions
 from kzconsumer.group.reconcile_rules import (
     BACKOFF,
     LOOK_INTERVAL,

@@ -1,6 +1,6 @@
 """The forms in which fetched records travel from the decoder to the stream or the sink, behind one interface.
 
-The form is chosen once, by what the consumer wants (`kzconsumer.fetcher.reading`), and never changed on the way. To
+The form is chosen once, by what the consumer wants (`kzconsumer.fetcher.fetch_rules`), and never changed on the way. To
 take messages out of it copies what is taken, to take columns copies nothing. Only columns need Arrow.
 """
 

@@ -2,7 +2,7 @@
 
 - What a sink can do: `capabilities`. The core's own: `builtin`.
 - A batch: `batch_builder` cuts it, `range_plans` stores what is about to be written, `batch_writer` writes it, alone or
-  range by range, into `quarantine` what cannot be; `rejecting`: single records.
+  range by range, into `quarantine` what cannot be; `sink_rejections`: single records.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from kzconsumer.sinks.capabilities import Capabilities, require_written
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, Rejected, Sink, Steps
 from kzconsumer.sinks.quarantine import RangeQuarantine
 from kzconsumer.sinks.range_plans import OwnedRanges, RangePlans, SinkDestination, sink_failures
-from kzconsumer.sinks.rejecting import Policy, Rejecting, Separating
+from kzconsumer.sinks.sink_rejections import Policy, Rejecting, Separating
 
 log = get_logger("kzconsumer.sink")
 

@@ -17,7 +17,7 @@ import msgspec
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
 from kzconsumer.offsets.progress import Message
-from kzconsumer.records.contents import Contents
+from kzconsumer.records.checksums import Contents
 from kzconsumer.records.forms import Records, Unfetched
 from kzconsumer.registry.claim_record import Spans, spans_of
 from kzconsumer.settings.settings import Settings

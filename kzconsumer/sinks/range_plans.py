@@ -25,7 +25,7 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
 from kzconsumer.offsets.progress import Message, Progress
 from kzconsumer.offsets.start_rules import Destination
-from kzconsumer.records.contents import Contents, contents_of
+from kzconsumer.records.checksums import Contents, contents_of
 from kzconsumer.registry.claim_record import Plan, Spans
 from kzconsumer.sinks.batch_builder import OwnedBatch
 from kzconsumer.sinks.capabilities import Capabilities

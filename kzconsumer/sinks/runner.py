@@ -27,7 +27,7 @@ from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch, Sink
 from kzconsumer.sinks.quarantine import RangeQuarantine
 from kzconsumer.sinks.range_plans import OwnedRanges, RangePlans, sink_failures
-from kzconsumer.sinks.rejecting import Policy
+from kzconsumer.sinks.sink_rejections import Policy
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream, ManyQueues
 
 #: How many of the latest batches are kept.

@@ -1,6 +1,6 @@
 """A ZooKeeper client that knows nothing of Kafka: one object is one session. Read `session`, then `session_life`.
 
-- Over connections: `session_life`, `server_choice` (which also ends a former session), `heartbeat`, `link`,
+- Over connections: `session_life`, `server_choice` (which also ends a former session), `heartbeat_and_lease`, `link`,
   `credentials`.
 - Requests: `operations`, `wire`. Watches: `watch_table`, `watches`.
 """

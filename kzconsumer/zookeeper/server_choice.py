@@ -27,7 +27,7 @@ from kzconsumer.errors import (
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.zookeeper import wire
 from kzconsumer.zookeeper.credentials import Access
-from kzconsumer.zookeeper.heartbeat import Instant
+from kzconsumer.zookeeper.heartbeat_and_lease import Instant
 from kzconsumer.zookeeper.link import HungUp, Link
 from kzconsumer.zookeeper.operations import Check, ConnectString, host_port
 from kzconsumer.zookeeper.wire import Established

@@ -26,7 +26,7 @@ from kzconsumer.errors import (
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.zookeeper import server_choice, wire
 from kzconsumer.zookeeper.credentials import Access
-from kzconsumer.zookeeper.heartbeat import Beat, Heartbeat
+from kzconsumer.zookeeper.heartbeat_and_lease import Beat, Heartbeat
 from kzconsumer.zookeeper.link import Arming, CallerRequest, Link, Own
 from kzconsumer.zookeeper.operations import Check, ConnectString
 from kzconsumer.zookeeper.server_choice import PAUSE, FormerSession, Found, Handshake, ServerChoice

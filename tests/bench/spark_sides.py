@@ -20,7 +20,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kzconsumer_spark.daemon.workers import java_environment
+from kzconsumer_spark.daemon.worker_process import java_environment
 from tests.bench.spark_source import JARS, Read
 from tests.support.jars import fetched
 from tests.support.spark_cluster import SparkCluster

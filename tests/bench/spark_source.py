@@ -14,9 +14,9 @@ from typing import BinaryIO
 import msgspec
 from pyspark.sql import SparkSession
 
-from kzconsumer_spark.pipe.messages import StartWorker, ToFiles
-from kzconsumer_spark.pipe.spark_settings import settings
 from kzconsumer_spark.worker.spark_session import take_pipes
+from kzconsumer_spark.worker_protocol.messages import StartWorker, ToFiles
+from kzconsumer_spark.worker_protocol.spark_settings import settings
 
 #: The set of jars of Spark's own source.
 JARS = "spark-kafka-source"

@@ -6,7 +6,7 @@ from typing import Final
 
 from kzconsumer.model import OffsetRange
 from kzconsumer.settings.settings import Settings
-from kzconsumer_spark.pipe.messages import BatchRange
+from kzconsumer_spark.worker_protocol.messages import BatchRange
 
 SETTINGS: Final = Settings.from_dict({"zookeeper": {"connect": "127.0.0.1:1"}, "group": {"id": "g"}})
 """Of a member whose servers are not there: for sinks that are not to fetch."""

@@ -20,8 +20,8 @@ from kzconsumer_files.names import TargetOwner
 from kzconsumer_files.parquet import record_table, write_records
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
-from kzconsumer_spark.pipe.messages import BatchRange, ToDelta
 from kzconsumer_spark.worker.range_writers import TableTarget
+from kzconsumer_spark.worker_protocol.messages import BatchRange, ToDelta
 from tests.support.range_data import range_data
 
 Target = TypeVar("Target", bound=TableTarget[Any])

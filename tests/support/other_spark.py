@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from kzconsumer_sandbox.servers.jars import cache_folder
-from kzconsumer_spark.daemon.workers import worker_environment
+from kzconsumer_spark.daemon.worker_process import worker_environment
 from tests.support.jars import fetched
 
 _LOCAL = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.memory": "1g"} | {

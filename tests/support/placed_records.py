@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from kzconsumer.model import OffsetRange
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer_files.parquet import record_table
-from kzconsumer_spark.pipe.messages import BatchRange
 from kzconsumer_spark.ranges.batch import SCHEMA
+from kzconsumer_spark.worker_protocol.messages import BatchRange
 
 
 def placed_frame(

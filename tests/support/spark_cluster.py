@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kzconsumer_sandbox.servers.configuration import HOST, free_port
 from kzconsumer_sandbox.servers.server_process import ServerProcess
-from kzconsumer_spark.daemon.workers import java_environment
+from kzconsumer_spark.daemon.worker_process import java_environment
 
 _CORES = 2
 

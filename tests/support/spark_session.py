@@ -11,9 +11,9 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from kzconsumer_spark.daemon.workers import worker_environment
-from kzconsumer_spark.pipe.messages import StartWorker, ToFiles
+from kzconsumer_spark.daemon.worker_process import worker_environment
 from kzconsumer_spark.worker.spark_session import build_session, start_java
+from kzconsumer_spark.worker_protocol.messages import StartWorker, ToFiles
 
 
 def into_parquet(

@@ -14,12 +14,12 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer_files.names import TargetOwner
 from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
-from kzconsumer_spark.pipe.messages import Kafka, ToFiles
 from kzconsumer_spark.ranges.batch import SparkBatch, WorkerLease
 from kzconsumer_spark.worker.query import RangeQuery, warm_up
 from kzconsumer_spark.worker.range_writers import FilesDestination
-from kzconsumer_spark.worker.spark_session import Tracebacks
+from kzconsumer_spark.worker.spark_errors import Tracebacks
 from kzconsumer_spark.worker.worker_main import query_directory
+from kzconsumer_spark.worker_protocol.messages import Kafka, ToFiles
 from tests.support.placed_records import placed_frame
 from tests.support.range_data import range_data
 from tests.support.spark_session import into_parquet, spark_session

@@ -12,7 +12,7 @@
 
 #include "faults.h"
 #include "framing.h"
-#include "reading.h"
+#include "varints.h"
 
 /* A column of byte strings, as Arrow's `binary`. */
 struct binary {

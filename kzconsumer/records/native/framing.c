@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "framing.h"
-#include "reading.h"
+#include "varints.h"
 
 void make_crc_tables(struct crc_tables *tables) {
     for (uint32_t byte = 0; byte < 256; byte++) {

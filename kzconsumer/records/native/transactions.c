@@ -2,7 +2,7 @@
 
 #include "transactions.h"
 
-#include "reading.h"
+#include "varints.h"
 #include "records.h"
 
 /* The first transaction of the producer, or `count`. */

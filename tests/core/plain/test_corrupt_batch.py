@@ -9,7 +9,7 @@ import pytest
 
 from kzconsumer.errors import CorruptRecordError
 from kzconsumer.fetcher.corrupt_batches import Jump, NoJump, jump, without_way
-from kzconsumer.fetcher.reading import Unusable
+from kzconsumer.fetcher.fetch_rules import Unusable
 from kzconsumer.model import TopicPartition
 from tests.support.record_sets import Record, message, message_set, record_batch
 

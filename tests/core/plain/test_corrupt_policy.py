@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from kzconsumer.errors import CorruptRecordError, KzConsumerError
 from kzconsumer.fetcher.corrupt_batches import CorruptPolicy
-from kzconsumer.fetcher.reading import Unusable
+from kzconsumer.fetcher.fetch_rules import Unusable
 from kzconsumer.settings.sections import FetchSettings
 from tests.core.plain.test_corrupt_batch import FIRST, SECOND, THIRD, unusable
 from tests.support.disk import watched_disk

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.log_reads import FetchedPartition, FetchPosition
 from kzconsumer.counters import Counters
+from kzconsumer.fetcher.fetch_rules import EmptyAnswers
 from kzconsumer.fetcher.fetch_state import FetchState
-from kzconsumer.fetcher.intake import Intake
-from kzconsumer.fetcher.reading import EmptyAnswers
+from kzconsumer.fetcher.response_handler import ResponseHandler
 from kzconsumer.fetcher.throttle import RateLimit
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.records.decode import Decoded
@@ -80,21 +80,21 @@ def unread(part: FetchedPartition, start: int, room: int | None = None) -> Decod
 def test_an_answer_counts_only_for_the_state_and_position_that_were_asked_for(now_is: str, small: bool) -> None:
     """The partition may have gone to another broker, or have moved, while the request was on its way."""
     broker, sent_back = Broker(1, "b", 9092), list[FetchState]()
-    intake = Intake(
+    handler = ResponseHandler(
         broker, cast(Brokers, None), FetchSettings(), unread, RateLimit(None), sent_back.extend,
         Counters(), lambda: None,
     )  # fmt: skip
     state = FetchState(progress(0), ChunkQueue(1 << 20), 5, 1 << 20, broker=1)
     place = state.topic_partition
     if now_is != "gone":
-        intake.states.add(state)
+        handler.states.add(state)
     state.position = 6 if now_is == "another position" else 5
     if now_is == "closed":
         state.progress.close()
     asked = {} if now_is == "not asked for" else {place: FetchPosition(5, 1 << 20)}
     records = memoryview(record_batch([Record(b"k", b"v" * (10 if small else 100_000))], base_offset=5))
     part = msgspec.structs.replace(EMPTY, topic_partition=place, records=records)
-    arrived = intake.take(asked, [part], throttled=False)
+    arrived = handler.take(asked, [part], throttled=False)
     assert [each.state for each in arrived] == [state] * (now_is == "there")
     assert state.queue.filled[1] == len(records) * (now_is == "there")
     assert not sent_back

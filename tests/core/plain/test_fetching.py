@@ -20,11 +20,11 @@ from kzconsumer.brokers.protocol.error_codes import FETCH_SESSION_ID_NOT_FOUND, 
 from kzconsumer.brokers.protocol.log_reads import READ_COMMITTED, FetchedPartition, FetchResponse
 from kzconsumer.brokers.transport import BrokerTransport
 from kzconsumer.counters import Counters
-from kzconsumer.fetcher import delivery, reading
+from kzconsumer.fetcher import decode_and_queue, fetch_rules
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
+from kzconsumer.fetcher.fetch_rules import LOOK_SECONDS, Looking
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.fetcher.reading import LOOK_SECONDS, Looking
 from kzconsumer.fetcher.throttle import RateLimit
 from kzconsumer.model import Broker, Wants
 from kzconsumer.offsets.progress import Chunk
@@ -56,7 +56,7 @@ async def fetching(
     async with Brokers(client_id="test", timeout=LIMIT) as brokers:
         fetcher = BrokerFetcher(
             broker, brokers, SETTINGS, cast(OffsetReset, type("Reset", (), {"refuses": False})),
-            looking if wants == "ranges" else reading.decoding(SETTINGS.largest_body),
+            looking if wants == "ranges" else fetch_rules.decoding(SETTINGS.largest_body),
             RateLimit(None), lambda states: None, Counters(),
         )  # fmt: skip
         fetcher.add(
@@ -108,7 +108,7 @@ async def test_the_event_loop_decompresses_a_bounded_part_of_a_small_response(
             decompressed[-1] += found.size
         return found
 
-    monkeypatch.setattr(reading, "decode", noted)
+    monkeypatch.setattr(fetch_rules, "decode", noted)
     queue = ChunkQueue(1 << 40)
 
     def log(partition: int, offset: int) -> bytes:
@@ -143,7 +143,7 @@ async def test_a_response_that_expands_does_not_take_memory_for_all_its_partitio
 ) -> None:
     """Partitions whose queue is full are fetched again when it has room, and nothing is lost."""
     size = 16 << 20
-    monkeypatch.setattr(delivery, "MOST_DECODED", size)
+    monkeypatch.setattr(decode_and_queue, "MOST_DECODED", size)
     bomb = record_batch([Record(None, bytes(size))], base_offset=0, codec="zstd")
     queue = ChunkQueue(1 << 20)
     before = allocated_bytes()
@@ -203,7 +203,7 @@ def test_a_throttle_counts_in_the_answer_that_ends_a_fetch_session() -> None:
     counters = Counters()
     fetcher = BrokerFetcher(
         Broker(1, "broker", 9092), cast(Brokers, None), SETTINGS, cast(OffsetReset, None),
-        reading.decoding(SETTINGS.largest_body), RateLimit(None), lambda states: None, counters,
+        fetch_rules.decoding(SETTINGS.largest_body), RateLimit(None), lambda states: None, counters,
     )  # fmt: skip
     state = FetchState(progress(0), ChunkQueue(1 << 20), 0, SETTINGS.max_bytes)
     fetcher.add([state])
@@ -221,14 +221,14 @@ def test_a_throttle_counts_in_the_answer_that_ends_a_fetch_session() -> None:
     assert not fetcher.throttled
     assert receive(FETCH_SESSION_ID_NOT_FOUND, 60_000, []) == 1
     assert fetcher.throttled
-    assert fetcher._intake.held_back(clock.now()) > 30
+    assert fetcher._handler.held_back(clock.now()) > 30
     assert counters.of_broker(1).throttled.total == 60
 
 
 async def test_partitions_that_expand_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were not decoded for lack of room come first in the next request."""
     size = 4 << 20
-    monkeypatch.setattr(delivery, "MOST_DECODED", size)
+    monkeypatch.setattr(decode_and_queue, "MOST_DECODED", size)
     bomb = record_batch([Record(None, bytes(size))], base_offset=0, codec="zstd")
     queue = ChunkQueue(1 << 20)
     taken: list[int] = []
@@ -281,9 +281,9 @@ async def test_a_fetcher_with_a_full_queue_does_not_keep_the_last_response() -> 
 _HELD = """
 from pathlib import Path
 
-from kzconsumer.fetcher.delivery import Arrival, enqueue
+from kzconsumer.fetcher.decode_and_queue import Arrival, enqueue
 from kzconsumer.fetcher.fetch_state import FetchState
-from kzconsumer.fetcher.reading import decoding
+from kzconsumer.fetcher.fetch_rules import decoding
 from kzconsumer.model import TopicPartition
 from kzconsumer.brokers.protocol.log_reads import FetchedPartition
 from kzconsumer.streams.chunk_queue import ChunkQueue
@@ -416,7 +416,7 @@ async def test_a_replica_is_given_up_after_what_it_has_sent_was_queued() -> None
             given_up.set()
 
     def answering(size: int) -> None:
-        if size > delivery.SMALL_RESPONSE:
+        if size > decode_and_queue.SMALL_RESPONSE:
             state.preferred_until = 0.0
 
     async with (
@@ -426,7 +426,7 @@ async def test_a_replica_is_given_up_after_what_it_has_sent_was_queued() -> None
         state.prefer(broker.id, clock.now() + LIMIT)
         fetcher = BrokerFetcher(
             broker, brokers, SETTINGS, cast(OffsetReset, type("Reset", (), {"refuses": False})),
-            reading.decoding(SETTINGS.largest_body), RateLimit(None), find_leader, Counters(),
+            fetch_rules.decoding(SETTINGS.largest_body), RateLimit(None), find_leader, Counters(),
         )  # fmt: skip
         fetcher.add([state])
         task = asyncio.create_task(fetcher.run())

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from kzconsumer.brokers.protocol import error_codes
-from kzconsumer.fetcher import broker_fetcher, delivery
+from kzconsumer.fetcher import broker_fetcher, decode_and_queue
 from kzconsumer.fetcher.fetch_session import SESSIONS, FetchSession
 from kzconsumer.model import TopicPartition
 from tests.core.plain.test_group_empty_answers import finished
@@ -197,8 +197,8 @@ def test_a_member_that_leaves_ends_its_session() -> None:
 @pytest.mark.parametrize("slots", [0, SLOTS])
 def test_partitions_that_were_not_decoded_come_first(slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """For want of memory. A session's order is the broker's, which believes that they were read."""
-    monkeypatch.setattr(delivery, "MOST_DECODED", 16 << 10)
-    monkeypatch.setattr(delivery, "QUICK_EXPANSION", 0.0)
+    monkeypatch.setattr(decode_and_queue, "MOST_DECODED", 16 << 10)
+    monkeypatch.setattr(decode_and_queue, "QUICK_EXPANSION", 0.0)
     sizes = (("queue_bytes", "32KiB"), ("response_bytes", "512KiB"), ("max_bytes", "128KiB"))
     with simulated_group(1, record_bytes=150, fetch=sizes) as group:
         group.brokers[0].sessions.slots = slots

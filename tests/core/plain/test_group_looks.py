@@ -106,7 +106,7 @@ def test_a_claim_that_is_not_fetched_is_fetched_again(looks: str) -> None:
         group.logs.grow("t", PARTITIONS)
         (member,) = joined(group, "a")
         for fetcher, _ in insides(member).parts.fetchers._fetchers.values():
-            fetcher._intake.forget(list(fetcher._states))
+            fetcher._handler.forget(list(fetcher._states))
         group.logs.burst(100)
         group.logs.stop()
         assert group.world.pass_time(LONG_ENOUGH, lambda: not group.settled()) == (looks == OFTEN)

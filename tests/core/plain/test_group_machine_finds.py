@@ -27,7 +27,7 @@ from kzconsumer.offsets.storage import OffsetWrite, ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import Blocked, Claimed, ClaimRecord, ClaimRefused
 from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.streams.cursor import StreamCursor
-from kzconsumer.zookeeper.heartbeat import Heartbeat, Instant
+from kzconsumer.zookeeper.heartbeat_and_lease import Heartbeat, Instant
 from kzconsumer.zookeeper.operations import Check, Create, SetData
 from kzconsumer.zookeeper.server_choice import ServerChoice
 from kzconsumer.zookeeper.watches import outcomes

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from kzconsumer.zookeeper.heartbeat import Beat, Heartbeat, Instant
+from kzconsumer.zookeeper.heartbeat_and_lease import Beat, Heartbeat, Instant
 
 T = 6.0
 APART = 1.7e9

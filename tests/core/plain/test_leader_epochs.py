@@ -23,9 +23,9 @@ from kzconsumer.brokers.protocol.log_reads import (
 )
 from kzconsumer.brokers.protocol.versions import OFFSET_FOR_LEADER_EPOCH, Versions
 from kzconsumer.errors import OffsetLostError
+from kzconsumer.fetcher.fetch_rules import UNKNOWN_END
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.offset_reset import OffsetReset, find_divergence
-from kzconsumer.fetcher.reading import UNKNOWN_END
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import UNKNOWN, LeaderEpochs, Progress

@@ -36,9 +36,9 @@ from kzconsumer.errors import (
     CoordinatorError,
     KzConsumerError,
 )
-from kzconsumer.fetcher import delivery, fetcher_manager
+from kzconsumer.fetcher import decode_and_queue, fetcher_manager
 from kzconsumer.fetcher.corrupt_batches import CorruptPolicy
-from kzconsumer.fetcher.delivery import Arrival, Delivery
+from kzconsumer.fetcher.decode_and_queue import Arrival, Delivery
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
@@ -425,7 +425,7 @@ async def test_skipping_a_corrupt_batch_does_not_leave_the_planned_range(
         return Decoded(NO_RECORDS, 7, corrupt=Corruption(7, "its checksum is wrong", 0))
 
     monkeypatch.setattr(CorruptPolicy, "way_over", far_behind)
-    monkeypatch.setattr(delivery, "ATTEMPTS_AT_A_BATCH", 1)
+    monkeypatch.setattr(decode_and_queue, "ATTEMPTS_AT_A_BATCH", 1)
     state = planned(0, 5, 9)
     state.queue.reserve(1)
     part = FetchedPartition(state.topic_partition, 0, 100, -1, -1, (), memoryview(b"?"))

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from kzconsumer.errors import RangeChangedError, SessionExpiredError
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.progress import Progress
-from kzconsumer.records.contents import contents_of
+from kzconsumer.records.checksums import contents_of
 from kzconsumer.records.forms import Unfetched
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.sinks.batch_builder import OwnedBatch

@@ -11,8 +11,8 @@ import pyarrow as pa
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from kzconsumer.records.checksums import Contents, contents_of
 from kzconsumer.records.columns import SCHEMA
-from kzconsumer.records.contents import Contents, contents_of
 from tests.support.range_data import record
 
 CELL = st.none() | st.binary(max_size=3)

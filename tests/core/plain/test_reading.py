@@ -10,7 +10,7 @@ import pytest
 
 from kzconsumer.brokers.protocol.log_reads import READ_COMMITTED, FetchedPartition
 from kzconsumer.errors import PluginError
-from kzconsumer.fetcher.reading import LOOK_BYTES, Looking, decoding
+from kzconsumer.fetcher.fetch_rules import LOOK_BYTES, Looking, decoding
 from kzconsumer.model import TopicPartition
 from kzconsumer.records.forms import Unfetched
 from kzconsumer.settings.sections import BatchSettings

@@ -126,7 +126,7 @@ def stray(fault: str) -> None:
 
 PLANTED = {
     "a field that does not fit its column": ("columns.h", "field.size > binary->room - binary->used", "false"),
-    "a shift into the sign": ("reading.h", "(uint32_t)at[0] << 24", "at[0] << 24"),
+    "a shift into the sign": ("varints.h", "(uint32_t)at[0] << 24", "at[0] << 24"),
 }
 
 
@@ -143,8 +143,8 @@ def test_control_sanitizers_find_what_is_planted(name: str, tmp_path: Path) -> N
 
 
 MISREAD = {
-    "a key, value or header of -2": ("reading.h", "size < -1 || size > end - at", "size < -2 || size > end - at"),
-    "a field one byte too long": ("reading.h", "size < -1 || size > end - at", "size < -1 || size > end - at + 1"),
+    "a key, value or header of -2": ("varints.h", "size < -1 || size > end - at", "size < -2 || size > end - at"),
+    "a field one byte too long": ("varints.h", "size < -1 || size > end - at", "size < -1 || size > end - at + 1"),
     "a record one byte too long": (
         "record_batches.c",
         "SMALLEST_RECORD - 1 || size >",

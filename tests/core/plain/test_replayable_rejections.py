@@ -15,7 +15,7 @@ from kzconsumer.records.forms import Unfetched
 from kzconsumer.registry.claim_record import Plan, Spans, offset_list, offsets_in, spans_of
 from kzconsumer.rejected import RejectedRecord
 from kzconsumer.settings.sections import BatchSettings
-from kzconsumer.sinks import rejecting
+from kzconsumer.sinks import sink_rejections
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, Rejected
 from kzconsumer.sinks.quarantine import RangeQuarantine
 from kzconsumer.sinks.range_plans import RangePlans
@@ -414,7 +414,7 @@ async def test_a_rejected_record_waits_for_brokers_as_long_as_its_partition_is_o
     lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An outage of brokers ends no member, nor does the end of a membership during the search."""
-    monkeypatch.setattr(rejecting, "PAUSE", 0.001)
+    monkeypatch.setattr(sink_rejections, "PAUSE", 0.001)
     claim, other = progress(0), progress(1)
 
     class Away(Journal):

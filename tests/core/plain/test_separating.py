@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kzconsumer.errors import ContentRefusedError, SinkError
 from kzconsumer.records.forms import Unfetched
 from kzconsumer.sinks.interface import Batch, RangeData
-from kzconsumer.sinks.rejecting import MOST_REFUSED, Separating
+from kzconsumer.sinks.sink_rejections import MOST_REFUSED, Separating
 from tests.support.range_data import range_data, record
 
 

@@ -14,7 +14,7 @@ import pytest
 from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, OffsetLostError, SessionExpiredError, SinkError, ZooKeeperError
 from kzconsumer.offsets.progress import Chunk, Progress
-from kzconsumer.records.contents import contents_of
+from kzconsumer.records.checksums import contents_of
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kzconsumer.fetcher import delivery, reading
+from kzconsumer.fetcher import decode_and_queue, fetch_rules
 from kzconsumer.records import decode
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
@@ -30,7 +30,7 @@ RECORDS = 6_000
 async def test_only_quick_responses_are_decoded_in_the_event_loop(
     cluster_of: ClusterOf, unique: str, monkeypatch: pytest.MonkeyPatch, codec: str, in_thread: bool
 ) -> None:
-    monkeypatch.setattr(delivery, "MOST_AT_ONCE", 256 * 1024)  # iterations of the loop between partitions, too
+    monkeypatch.setattr(decode_and_queue, "MOST_AT_ONCE", 256 * 1024)  # iterations of the loop between partitions, too
     decoded: list[tuple[int, bool]] = []
 
     def noted(records: memoryview, **more: Any) -> decode.Decoded:
@@ -39,7 +39,7 @@ async def test_only_quick_responses_are_decoded_in_the_event_loop(
             decoded.append((len(records), threading.current_thread() is not threading.main_thread()))
         return result
 
-    monkeypatch.setattr(reading, "decode", noted)
+    monkeypatch.setattr(fetch_rules, "decode", noted)
     cluster = cluster_of("3.9.1")
     await create_topic(cluster.connect, unique, PARTITIONS)
     noise = random.Random(1)
@@ -51,7 +51,7 @@ async def test_only_quick_responses_are_decoded_in_the_event_loop(
 
     values = {value for batch in batches for value in batch.column("value").to_pylist()}
     assert values == {each.value for each in sent}
-    output = [thread for size, thread in decoded if size >= delivery.SMALL_RESPONSE]
+    output = [thread for size, thread in decoded if size >= decode_and_queue.SMALL_RESPONSE]
     assert output[0], "the first response of a partition may expand"
     assert output[-1] == in_thread
     if in_thread:

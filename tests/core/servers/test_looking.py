@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from kzconsumer.consumer import ConsumerConnector
-from kzconsumer.fetcher.reading import LOOK_BYTES
+from kzconsumer.fetcher.fetch_rules import LOOK_BYTES
 from kzconsumer.sessions import Sessions
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic

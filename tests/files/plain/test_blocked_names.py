@@ -17,7 +17,7 @@ from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.target import Target
 from kzconsumer_spark.daemon.marked_destination import Files
-from kzconsumer_spark.pipe.messages import ToFiles
+from kzconsumer_spark.worker_protocol.messages import ToFiles
 from tests.files.plain.test_target import (
     OWNER,
     attempt_of,

@@ -20,7 +20,7 @@ from kzconsumer_files.ledger import Folder
 from kzconsumer_files.names import RangeOverlap, TargetOwner, aside_entry, data_file, range_name
 from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_files.target import Target
-from kzconsumer_spark.pipe.messages import BatchRange
+from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.support.batch_ranges import batch_range
 from tests.support.published_spans import published_spans
 

@@ -21,7 +21,7 @@ from kzconsumer_files.names import TargetOwner, data_file, named, range_name
 from kzconsumer_files.private_directory import PrivateDirectory
 from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_files.target import Target
-from kzconsumer_spark.pipe.messages import BatchRange
+from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.support.batch_ranges import batch_range
 from tests.support.published_spans import published_spans
 from tests.support.stepped_files import Actor, stepped_files

@@ -33,8 +33,8 @@ from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_files.target import Target
 from kzconsumer_spark.daemon.sink import SparkSink
-from kzconsumer_spark.daemon.workers import java_environment
-from kzconsumer_spark.pipe.messages import BatchRange
+from kzconsumer_spark.daemon.worker_process import java_environment
+from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.support.batch_ranges import SETTINGS, batch_range
 from tests.support.copied import copied
 

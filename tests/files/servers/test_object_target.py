@@ -34,7 +34,7 @@ from kzconsumer_files.parquet import ParquetSink
 from kzconsumer_files.private_directory import PrivateDirectory, local_attempts
 from kzconsumer_files.publication import NotPublished, SetAside, StagedRange
 from kzconsumer_sandbox.servers.configuration import HOST, free_port
-from kzconsumer_spark.pipe.messages import BatchRange
+from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.support.batch_ranges import batch_range
 from tests.support.extent import extent, only_nightly
 from tests.support.object_store import AzureStore, Conditions, ObjectStore, Scheme

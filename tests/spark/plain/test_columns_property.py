@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kzconsumer.model import TopicPartition
-from kzconsumer_spark.columns.decoders import AvroDecoder, AvroSchema, Unsupported, decode_column, for_spark, merged
+from kzconsumer_spark.columns.avro_and_protobuf import (
+    AvroDecoder,
+    AvroSchema,
+    Unsupported,
+    decode_column,
+    for_spark,
+    merged,
+)
 from kzconsumer_tools.commands.sink_commands import last_offsets
 from kzconsumer_tools.tables.offset_tables import fitted
 

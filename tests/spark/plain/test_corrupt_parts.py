@@ -16,7 +16,7 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer_spark.daemon.sink import CorruptBatches
 from kzconsumer_spark.executors.fetching import CorruptPartError, TaskPolicy, corrupt_in, fetched
 from kzconsumer_spark.executors.task_parts import BrokerAccess
-from kzconsumer_spark.pipe.messages import BatchRange, Kafka
+from kzconsumer_spark.worker_protocol.messages import BatchRange, Kafka
 from tests.core.servers.test_range_reader import Led, with_damage
 from tests.support.log_broker import log_broker
 

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kzconsumer_spark.columns.decoders import decode_column
+from kzconsumer_spark.columns.avro_and_protobuf import decode_column
 
 _SECONDS = (-62135596800, 253402300799)
 _DAYS = (-719162, 2932896)

@@ -34,7 +34,7 @@ from kzconsumer_files.target import Target
 from kzconsumer_spark.destinations.delta_log import statistics
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.table_history import Overtaken
-from kzconsumer_spark.pipe.messages import ToDelta
+from kzconsumer_spark.worker_protocol.messages import ToDelta
 from tests.support.copied import copied
 from tests.support.delta import OWNER, Writer, claimed, require_refused, spark_columns
 from tests.support.duckdb_reader import delta_by_duckdb

@@ -44,8 +44,8 @@ from kzconsumer_spark.executors.task_parts import (
     split,
     task_ranges,
 )
-from kzconsumer_spark.pipe.messages import BatchRange, Kafka
 from kzconsumer_spark.worker.query import RangeStream
+from kzconsumer_spark.worker_protocol.messages import BatchRange, Kafka
 from tests.support.batch_ranges import batch_range
 from tests.support.range_data import range_data
 

@@ -10,7 +10,7 @@ import pytest
 from kzconsumer.errors import ConfigError
 from kzconsumer_spark.destinations import iceberg_log
 from kzconsumer_spark.destinations.iceberg_log import SUPPORTED, require_drivers
-from kzconsumer_spark.pipe.messages import ToIceberg
+from kzconsumer_spark.worker_protocol.messages import ToIceberg
 
 SQLITE = {"type": "sql", "uri": "sqlite:////lake.db"}
 

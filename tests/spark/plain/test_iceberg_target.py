@@ -32,7 +32,7 @@ from kzconsumer_spark.daemon.marked_destination import destination_for, mark
 from kzconsumer_spark.destinations.iceberg_log import IcebergLog, local, redacted_line
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.destinations.table_history import Overtaken
-from kzconsumer_spark.pipe.messages import ToIceberg
+from kzconsumer_spark.worker_protocol.messages import ToIceberg
 from tests.support.batch_ranges import batch_range
 from tests.support.copied import copied
 from tests.support.delta import OWNER, Writer, require_refused

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from kzconsumer.records.contents import Contents
+from kzconsumer.records.checksums import Contents
 from kzconsumer.sinks.interface import StepNotRecordedError
 from kzconsumer_files.names import scope
 from kzconsumer_spark.destinations.function_batch import FunctionBatch, function_range, require_done, takes_batch
-from kzconsumer_spark.pipe.messages import BatchRange, RangesRead, Recorded, RunBatch, StepDone
 from kzconsumer_spark.worker.range_writers import StepRecorder
+from kzconsumer_spark.worker_protocol.messages import BatchRange, RangesRead, Recorded, RunBatch, StepDone
 
 PART = BatchRange(topic="t", partition=3, first=7, until=12, incarnation=0x2A, epoch=1, records=4)
 SCOPE = scope("c", "g", "spark")

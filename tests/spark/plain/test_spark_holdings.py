@@ -23,7 +23,7 @@ from kzconsumer_files.names import TargetOwner, data_file, range_name
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.target import Target
 from kzconsumer_spark.daemon.sink import SparkSink
-from kzconsumer_spark.pipe.messages import BatchRange
+from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.support.batch_ranges import SETTINGS, batch_range
 from tests.support.range_data import range_data
 

@@ -19,7 +19,7 @@ from kzconsumer_files.names import NotOurs, TargetOwner
 from kzconsumer_files.target import Target
 from kzconsumer_spark.daemon.marked_destination import Files
 from kzconsumer_spark.daemon.sink import SparkSink
-from kzconsumer_spark.pipe.messages import ToFiles
+from kzconsumer_spark.worker_protocol.messages import ToFiles
 from tests.support.batch_ranges import SETTINGS
 
 OWNER = TargetOwner(cluster="c", group="g")

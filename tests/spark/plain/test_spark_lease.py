@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from kzconsumer import clock
 from kzconsumer.model import TopicPartition
-from kzconsumer.records.contents import Contents
+from kzconsumer.records.checksums import Contents
 from kzconsumer_spark.executors.fetching import NotWholeError
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
 from kzconsumer_spark.ranges.batch import LeaseLost, SparkBatch, WorkerLease

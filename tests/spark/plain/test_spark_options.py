@@ -16,15 +16,16 @@ import pytest
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import SinkContext
-from kzconsumer_spark.columns.decoders import Unsupported
+from kzconsumer_spark.columns.avro_and_protobuf import Unsupported
 from kzconsumer_spark.columns.schemas import check_files, require_types
 from kzconsumer_spark.daemon.requirements import make_scratch
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.daemon.sink_options import FilesOptions, PathOptions, local_path, read_options
-from kzconsumer_spark.daemon.workers import WorkerDied, WorkerProcess, worker_environment
-from kzconsumer_spark.pipe.messages import StartWorker, To, ToDelta, ToFiles, ToFunction, ToJdbc
-from kzconsumer_spark.pipe.spark_settings import local_address, settings
-from kzconsumer_spark.worker.spark_session import LOG_NAME, fault_of_settings, reason_of
+from kzconsumer_spark.daemon.worker_process import WorkerDied, WorkerProcess, worker_environment
+from kzconsumer_spark.worker.spark_errors import fault_of_settings, reason_of
+from kzconsumer_spark.worker.spark_session import LOG_NAME
+from kzconsumer_spark.worker_protocol.messages import StartWorker, To, ToDelta, ToFiles, ToFunction, ToJdbc
+from kzconsumer_spark.worker_protocol.spark_settings import local_address, settings
 from tests.support.batch_ranges import SETTINGS
 
 PARQUET = {"destination": "parquet", "path": "out/"}

@@ -10,8 +10,8 @@ import pytest
 
 from kzconsumer_files.names import data_file, ledger_entry, range_name
 from kzconsumer_files.parquet import record_table
-from kzconsumer_spark.pipe.messages import BatchRange, RunBatch, decode_command, encode
-from kzconsumer_spark.ranges.files import Part, PartMismatch, parts_by_range, read_part
+from kzconsumer_spark.ranges.staged_files import Part, PartMismatch, parts_by_range, read_part
+from kzconsumer_spark.worker_protocol.messages import BatchRange, RunBatch, decode_command, encode
 from tests.support.batch_ranges import batch_range
 from tests.support.range_data import TIME, range_data, record
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer_spark.worker.spark_session import Tracebacks
+from kzconsumer_spark.worker.spark_errors import Tracebacks
 
 
 def failure(text: str) -> ValueError:

@@ -19,14 +19,15 @@ from structlog.testing import capture_logs
 from kzconsumer.clock import now
 from kzconsumer.errors import DestinationWentBackError, RangeChangedError, SinkError
 from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.records.contents import Contents
+from kzconsumer.records.checksums import Contents
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import Batch, Rejected, StepNotRecordedError
 from kzconsumer.testing.sink_contract import contract_context
 from kzconsumer_spark.daemon.sink import SparkSink, recorded
 from kzconsumer_spark.daemon.sink_options import read_options
-from kzconsumer_spark.daemon.workers import _MAX_LINE, WorkerProcess, Workers, worker_environment
-from kzconsumer_spark.pipe.messages import (
+from kzconsumer_spark.daemon.worker_process import _MAX_LINE, WorkerProcess, Workers, worker_environment
+from kzconsumer_spark.ranges.unstorable_rows import MOST_REJECTED
+from kzconsumer_spark.worker_protocol.messages import (
     Done,
     Event,
     Failed,
@@ -38,7 +39,6 @@ from kzconsumer_spark.pipe.messages import (
     decode_event,
     encode,
 )
-from kzconsumer_spark.ranges.refused_content import MOST_REJECTED
 from tests.support.batch_ranges import SETTINGS
 from tests.support.range_data import range_data
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kzconsumer.model import OffsetRange, TopicPartition
-from kzconsumer.records.contents import contents_of
+from kzconsumer.records.checksums import contents_of
 from kzconsumer_files.parquet import spark_columns
 from kzconsumer_spark.executors.fetching import NotWholeError, PartAccount, PartReading, part_accounts, whole
 from kzconsumer_spark.ranges.batch import ACCOUNT

@@ -21,9 +21,9 @@ from kzconsumer_files.object_store import StorePut
 from kzconsumer_spark.destinations.delta_log import statistics
 from kzconsumer_spark.executors import task_files
 from kzconsumer_spark.executors.task_files import TaskWriter, Values, directory, nowhere, stand_in
-from kzconsumer_spark.pipe.messages import BatchRange
-from kzconsumer_spark.pipe.spark_settings import codec_of
 from kzconsumer_spark.ranges.batch import RANGE_COLUMNS, tag_of
+from kzconsumer_spark.worker_protocol.messages import BatchRange
+from kzconsumer_spark.worker_protocol.spark_settings import codec_of
 from tests.support.batch_ranges import batch_range
 
 

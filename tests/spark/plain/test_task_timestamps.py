@@ -8,8 +8,8 @@ import pytest
 
 from kzconsumer.model import OffsetRange
 from kzconsumer_spark.executors.fetching import MOST_NAMED, BrokersOutageError, CorruptPartError, NotStorableError
-from kzconsumer_spark.pipe.messages import RunBatch
 from kzconsumer_spark.worker.query import failure
+from kzconsumer_spark.worker_protocol.messages import RunBatch
 
 PART = OffsetRange("orders.v1", 3, 1 << 40, (1 << 40) + 100_000)
 BATCH = RunBatch(number=1, ranges=())

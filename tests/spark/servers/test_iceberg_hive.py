@@ -17,7 +17,7 @@ from kzconsumer.sinks.interface import RangeData
 from kzconsumer_files.names import NotOurs
 from kzconsumer_spark.destinations import iceberg_hive
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
-from kzconsumer_spark.pipe.messages import ToIceberg
+from kzconsumer_spark.worker_protocol.messages import ToIceberg
 from tests.support.delta import OWNER, Writer, race
 from tests.support.duckdb_reader import iceberg_by_duckdb as by_duckdb
 from tests.support.extent import extent

@@ -9,8 +9,8 @@ from kzconsumer.model import RangeIdentity
 from kzconsumer_files.names import NotOurs, TargetOwner
 from kzconsumer_spark.destinations.jdbc_database import STAGE
 from kzconsumer_spark.destinations.jdbc_table import JdbcHoldings, JdbcTable
-from kzconsumer_spark.pipe.messages import ToJdbc
 from kzconsumer_spark.ranges.batch import RANGE_PARTITION, RANGE_TOPIC
+from kzconsumer_spark.worker_protocol.messages import ToJdbc
 from tests.support.batch_ranges import batch_range
 from tests.support.postgres import Postgres
 

@@ -19,8 +19,8 @@ from kzconsumer_files.names import NotOurs, RangeOverlap, TargetOwner, identity_
 from kzconsumer_files.publication import SetAside
 from kzconsumer_spark.destinations.jdbc_database import STAGE
 from kzconsumer_spark.destinations.jdbc_table import JdbcTable
-from kzconsumer_spark.pipe.messages import BatchRange, ToJdbc
 from kzconsumer_spark.ranges.batch import RANGE_PARTITION, RANGE_TOPIC
+from kzconsumer_spark.worker_protocol.messages import BatchRange, ToJdbc
 from tests.support.batch_ranges import batch_range
 from tests.support.postgres import Postgres, postgres
 from tests.support.processes import wait_until
@@ -163,7 +163,7 @@ WRITER = """
 import sys
 import msgspec
 from kzconsumer_spark.destinations.jdbc_table import JdbcTable
-from kzconsumer_spark.pipe.messages import ToJdbc
+from kzconsumer_spark.worker_protocol.messages import ToJdbc
 from tests.spark.servers.test_jdbc_publication import fill, planned
 
 to = msgspec.json.decode(sys.argv[1], type=ToJdbc)

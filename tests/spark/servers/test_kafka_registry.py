@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from kzconsumer import clock
 from kzconsumer.errors import BrokersUnreachableError, OffsetLostError, ZooKeeperUnreachableError
 from kzconsumer.model import Broker, OffsetRange, RangeIdentity
-from kzconsumer.records.contents import Contents
+from kzconsumer.records.checksums import Contents
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import ZooKeeperSession
@@ -29,9 +29,9 @@ from kzconsumer_sandbox.servers.readiness import create_topic_in_kraft
 from kzconsumer_spark.executors.fetching import fetched
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry, TopicRecreatedError
 from kzconsumer_spark.executors.task_parts import BrokerAccess
-from kzconsumer_spark.pipe.messages import BatchRange, Kafka
 from kzconsumer_spark.ranges.batch import LeaseLost, SparkBatch, WorkerLease
 from kzconsumer_spark.worker.query import TopicsLease
+from kzconsumer_spark.worker_protocol.messages import BatchRange, Kafka
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session, until
 

@@ -10,7 +10,7 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_spark.executors.fetching import fetched
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
 from kzconsumer_spark.executors.task_parts import BrokerAccess, split
-from kzconsumer_spark.pipe.messages import BatchRange, Kafka
+from kzconsumer_spark.worker_protocol.messages import BatchRange, Kafka
 from tests.core.servers.test_replay import Sink, Target, consume, planned, retained_from, tiled
 
 

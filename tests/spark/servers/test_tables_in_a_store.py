@@ -20,7 +20,7 @@ from kzconsumer_spark.daemon.marked_destination import mark
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
-from kzconsumer_spark.pipe.messages import ToDelta, ToIceberg
+from kzconsumer_spark.worker_protocol.messages import ToDelta, ToIceberg
 from tests.support.batch_ranges import SETTINGS
 from tests.support.copied import copied
 from tests.support.delta import OWNER, Writer, race

@@ -30,8 +30,8 @@ from kzconsumer_files.publication import StagedRange
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.executors.task_files import TaskWriter, stand_in
-from kzconsumer_spark.pipe.messages import BatchRange, ToDelta, ToIceberg
 from kzconsumer_spark.ranges.batch import RANGE_COLUMNS
+from kzconsumer_spark.worker_protocol.messages import BatchRange, ToDelta, ToIceberg
 from tests.support.delta import spark_columns
 from tests.support.extent import only_nightly
 from tests.support.object_store import ObjectStore

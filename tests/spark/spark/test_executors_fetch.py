@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
 from kzconsumer.model import TopicPartition
-from kzconsumer.records.contents import Contents, contents_of
+from kzconsumer.records.checksums import Contents, contents_of
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import StepNotRecordedError
 from kzconsumer_files.names import TargetOwner
@@ -30,11 +30,11 @@ from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.executors.fetching import NotWholeError
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
 from kzconsumer_spark.executors.task_parts import FEWEST_OFFSETS
-from kzconsumer_spark.pipe.messages import Done, Failed, Kafka, RunBatch, ToFiles
 from kzconsumer_spark.ranges.batch import SparkBatch, WorkerLease
 from kzconsumer_spark.worker.query import RangeQuery, RangeStream, TopicsLease
 from kzconsumer_spark.worker.range_writers import FilesDestination
-from kzconsumer_spark.worker.spark_session import Tracebacks
+from kzconsumer_spark.worker.spark_errors import Tracebacks
+from kzconsumer_spark.worker_protocol.messages import Done, Failed, Kafka, RunBatch, ToFiles
 from tests.support.batch_ranges import batch_range
 from tests.support.extent import only_nightly
 from tests.support.members import committed, daemon

@@ -18,7 +18,7 @@ from kzconsumer.sinks.interface import Sink
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
-from kzconsumer_spark.pipe.messages import ToIceberg
+from kzconsumer_spark.worker_protocol.messages import ToIceberg
 from tests.support.chaos import LIMIT, IcebergFiles, SparkGroup, kill_worker
 from tests.support.delta import OWNER, Writer, race
 from tests.support.extent import only_nightly

@@ -16,12 +16,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from kzconsumer.errors import ConfigError
-from kzconsumer_spark.columns.decoders import Unsupported
+from kzconsumer_spark.columns.avro_and_protobuf import Unsupported
 from kzconsumer_spark.columns.json_reading import require_readable
 from kzconsumer_spark.columns.schemas import READ, require_types
 from kzconsumer_spark.columns.shaping import Shaping
-from kzconsumer_spark.pipe.column_options import Columns, FieldOptions
 from kzconsumer_spark.ranges.batch import SCHEMA
+from kzconsumer_spark.worker_protocol.column_options import Columns, FieldOptions
 from tests.support.placed_records import placed_frame
 from tests.support.range_data import range_data, record
 

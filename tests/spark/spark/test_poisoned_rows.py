@@ -14,18 +14,18 @@ from pyspark.sql import SparkSession
 
 from kzconsumer.errors import ContentRefusedError, SinkError
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError
-from kzconsumer.sinks.rejecting import Separating
+from kzconsumer.sinks.sink_rejections import Separating
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
-from kzconsumer_spark.pipe.column_options import Columns, FieldOptions
-from kzconsumer_spark.pipe.messages import ToDelta, ToFiles, ToIceberg, ToJdbc
 from kzconsumer_spark.ranges.batch import SCHEMA, SparkBatch, WorkerLease
-from kzconsumer_spark.ranges.files import RangeFiles
-from kzconsumer_spark.ranges.refused_content import refuses_content
+from kzconsumer_spark.ranges.staged_files import RangeFiles
 from kzconsumer_spark.worker.range_writers import FilesDestination, TableDestination
+from kzconsumer_spark.worker.spark_errors import refuses_content
+from kzconsumer_spark.worker_protocol.column_options import Columns, FieldOptions
+from kzconsumer_spark.worker_protocol.messages import ToDelta, ToFiles, ToIceberg, ToJdbc
 from tests.spark.spark.test_spark_destinations import OWNER
 from tests.support.extent import only_nightly
 from tests.support.placed_records import placed_frame

@@ -19,13 +19,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError
-from kzconsumer_spark.columns.decoders import Unsupported
+from kzconsumer_spark.columns.avro_and_protobuf import Unsupported
 from kzconsumer_spark.columns.schemas import RegistryError
 from kzconsumer_spark.columns.shaping import QuarantineDiffers, Shaping, SqlFault, apply
 from kzconsumer_spark.daemon.sink_options import read_options
-from kzconsumer_spark.pipe.column_options import Columns, FieldOptions, RegistryOptions
 from kzconsumer_spark.ranges.batch import SCHEMA, Shaped
 from kzconsumer_spark.worker.preview import previewed
+from kzconsumer_spark.worker_protocol.column_options import Columns, FieldOptions, RegistryOptions
 from kzconsumer_tools.tables.offset_tables import preview_table
 from tests.support.extent import only_nightly
 from tests.support.placed_records import placed_frame

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from kzconsumer.errors import ConfigError, DestinationWentBackError
-from kzconsumer.records.contents import Contents
+from kzconsumer.records.checksums import Contents
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_files import writer
 from kzconsumer_files.layout import Misfit
@@ -36,13 +36,22 @@ from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
-from kzconsumer_spark.pipe.column_options import Columns
-from kzconsumer_spark.pipe.messages import BatchRange, RunBatch, StartWorker, To, ToDelta, ToFiles, ToIceberg, ToJdbc
 from kzconsumer_spark.ranges.batch import SCHEMA, TAGS, RowsLost, Shaped, SparkBatch, WorkerLease
-from kzconsumer_spark.ranges.files import RangeFiles, read_part
+from kzconsumer_spark.ranges.staged_files import RangeFiles, read_part
 from kzconsumer_spark.worker.query import failure
 from kzconsumer_spark.worker.range_writers import FilesDestination, StepRecorder, TableDestination
 from kzconsumer_spark.worker.worker_main import writer_for
+from kzconsumer_spark.worker_protocol.column_options import Columns
+from kzconsumer_spark.worker_protocol.messages import (
+    BatchRange,
+    RunBatch,
+    StartWorker,
+    To,
+    ToDelta,
+    ToFiles,
+    ToIceberg,
+    ToJdbc,
+)
 from tests.files.plain.test_ledger import publish as publish_ranges
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
 from tests.support.placed_records import placed, records_of

@@ -24,12 +24,12 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
-from kzconsumer_spark.pipe.column_options import Columns, FieldOptions
-from kzconsumer_spark.pipe.messages import BatchRange, Done, Failed, RunBatch, ToFiles
 from kzconsumer_spark.ranges.batch import SCHEMA, SparkBatch
-from kzconsumer_spark.ranges.files import RangeFiles
+from kzconsumer_spark.ranges.staged_files import RangeFiles
 from kzconsumer_spark.worker.query import RangeQuery
-from kzconsumer_spark.worker.spark_session import Tracebacks
+from kzconsumer_spark.worker.spark_errors import Tracebacks
+from kzconsumer_spark.worker_protocol.column_options import Columns, FieldOptions
+from kzconsumer_spark.worker_protocol.messages import BatchRange, Done, Failed, RunBatch, ToFiles
 from tests.spark.spark.test_executors_fetch import kafka
 from tests.support.batch_ranges import batch_range
 from tests.support.extent import extent

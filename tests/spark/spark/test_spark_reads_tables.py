@@ -19,10 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from kzconsumer_files.writer import WriteResult
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
-from kzconsumer_spark.pipe.messages import ToDelta, ToIceberg
 from kzconsumer_spark.ranges.batch import TAGS
-from kzconsumer_spark.ranges.files import RangeFiles
+from kzconsumer_spark.ranges.staged_files import RangeFiles
 from kzconsumer_spark.worker.range_writers import TableDestination
+from kzconsumer_spark.worker_protocol.messages import ToDelta, ToIceberg
 from tests.spark.spark.test_spark_destinations import LEASE, OWNER, Shaping, batch, evens, frame_of, sorted_rows
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
 from tests.support.extent import only_nightly

@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 
 from kzconsumer_files.writer import WriteResult as Counted
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
-from kzconsumer_spark.pipe.messages import Done, RunBatch
 from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.worker.query import RangeQuery
-from kzconsumer_spark.worker.spark_session import Tracebacks
+from kzconsumer_spark.worker.spark_errors import Tracebacks
+from kzconsumer_spark.worker_protocol.messages import Done, RunBatch
 from tests.spark.spark.test_batch_source import batch, expected, offsets
 from tests.spark.spark.test_executors_fetch import kafka
 from tests.support.batch_ranges import batch_range

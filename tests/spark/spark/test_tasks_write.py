@@ -14,9 +14,9 @@ from pyspark.sql.types import StructType
 
 from kzconsumer_spark.executors import task_files
 from kzconsumer_spark.executors.task_files import TaskFiles, TaskWriter, nowhere
-from kzconsumer_spark.pipe.messages import ToFiles
 from kzconsumer_spark.ranges.batch import TAGS
-from kzconsumer_spark.ranges.files import RangeFiles, StagedFiles
+from kzconsumer_spark.ranges.staged_files import RangeFiles, StagedFiles
+from kzconsumer_spark.worker_protocol.messages import ToFiles
 from tests.spark.spark.test_spark_destinations import Shaping
 from tests.support.placed_records import placed, records_of
 from tests.support.range_data import range_data

@@ -29,10 +29,10 @@ from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
-from kzconsumer_spark.pipe.messages import BatchRange, To, ToDelta, ToFiles, ToIceberg, ToJdbc
 from kzconsumer_spark.ranges.batch import Shaped, SparkBatch, WorkerLease
-from kzconsumer_spark.ranges.files import RangeFiles
+from kzconsumer_spark.ranges.staged_files import RangeFiles
 from kzconsumer_spark.worker.range_writers import FilesDestination, FunctionDestination, StepRecorder, TableDestination
+from kzconsumer_spark.worker_protocol.messages import BatchRange, To, ToDelta, ToFiles, ToIceberg, ToJdbc
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
 from tests.support.extent import extent, only_nightly
 from tests.support.hostile_records import decoded, differences, records, rows_of_table, sent

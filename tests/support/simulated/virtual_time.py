@@ -22,7 +22,7 @@ from unittest import mock
 from kzconsumer import clock, connecting
 from kzconsumer.streams.cursor import LOOK_SECONDS, StreamCursor
 from kzconsumer.zookeeper import server_choice
-from kzconsumer.zookeeper.heartbeat import Instant
+from kzconsumer.zookeeper.heartbeat_and_lease import Instant
 from kzconsumer.zookeeper.link import Link
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_spark.daemon.workers import java_environment
+from kzconsumer_spark.daemon.worker_process import java_environment
 from tests.bench.spark_source import JARS
 from tests.core.servers.test_offset_storage import fill
 from tests.support.command_line import CommandLine

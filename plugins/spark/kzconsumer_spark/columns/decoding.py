@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
 from kzconsumer_spark.columns import schemas
-from kzconsumer_spark.columns.decoders import (
+from kzconsumer_spark.columns.avro_and_protobuf import (
     AvroDecoder,
     AvroSchema,
     Decoder,
@@ -28,7 +28,7 @@ from kzconsumer_spark.columns.decoders import (
 )
 from kzconsumer_spark.columns.json_reading import JsonReading, require_readable
 from kzconsumer_spark.columns.schemas import NotRegistered, Registry, RegistryError
-from kzconsumer_spark.pipe.column_options import REGISTRY, Columns, Field, FieldOptions
+from kzconsumer_spark.worker_protocol.column_options import REGISTRY, Columns, Field, FieldOptions
 
 _DECODED = "__kz_decoded"
 MOST_IDS = 1000

@@ -49,7 +49,7 @@ from pyspark.sql.types import (
 )
 
 from kzconsumer_files.parquet import FIRST_MS, LAST_MS
-from kzconsumer_spark.columns.decoders import Unsupported
+from kzconsumer_spark.columns.avro_and_protobuf import Unsupported
 
 _CORRUPT: Final = "__kz_corrupt"
 _FIRST: Final = "__kz_json"

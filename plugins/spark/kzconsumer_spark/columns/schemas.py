@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from kzconsumer.installation import pip_install
-from kzconsumer_spark.columns.decoders import AvroSchema, ProtobufDecoder, Unsupported
-from kzconsumer_spark.pipe.column_options import FILE, Columns, FieldOptions, RegistryOptions
+from kzconsumer_spark.columns.avro_and_protobuf import AvroSchema, ProtobufDecoder, Unsupported
+from kzconsumer_spark.worker_protocol.column_options import FILE, Columns, FieldOptions, RegistryOptions
 
 _NEEDS = {
     "avro": ("fastavro", "avro"),

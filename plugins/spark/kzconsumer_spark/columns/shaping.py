@@ -23,12 +23,12 @@ from kzconsumer.model import OffsetRange
 from kzconsumer.sinks.interface import RecordsRejectedError, Rejected
 from kzconsumer_files.names import data_file
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
-from kzconsumer_spark.columns.decoders import Decoder, Unsupported
+from kzconsumer_spark.columns.avro_and_protobuf import Decoder, Unsupported
 from kzconsumer_spark.columns.decoding import Decoding, error_of, raw_of
-from kzconsumer_spark.pipe.column_options import Columns, Field
-from kzconsumer_spark.pipe.messages import BatchRange
 from kzconsumer_spark.ranges.batch import Shaped
-from kzconsumer_spark.ranges.refused_content import MOST_REJECTED
+from kzconsumer_spark.ranges.unstorable_rows import MOST_REJECTED
+from kzconsumer_spark.worker_protocol.column_options import Columns, Field
+from kzconsumer_spark.worker_protocol.messages import BatchRange
 
 # Records that cannot be decoded are on disk in the quarantine before the range's other records go to the destination:
 # one Parquet file per range; the first writer wins.

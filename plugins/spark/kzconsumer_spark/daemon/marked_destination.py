@@ -32,9 +32,9 @@ from kzconsumer_files.writer import TargetDestination
 from kzconsumer_files.writer import require_usable as require_place
 from kzconsumer_spark.daemon.requirements import make_scratch
 from kzconsumer_spark.daemon.sink_options import WHERE, SparkOptions
-from kzconsumer_spark.daemon.workers import end_session, worker_environment
+from kzconsumer_spark.daemon.worker_process import end_session, worker_environment
 from kzconsumer_spark.destinations.function_batch import takes_batch
-from kzconsumer_spark.pipe.messages import (
+from kzconsumer_spark.worker_protocol.messages import (
     Failed,
     PreviewRequest,
     StartWorker,
@@ -45,7 +45,7 @@ from kzconsumer_spark.pipe.messages import (
     ToIceberg,
     ToJdbc,
 )
-from kzconsumer_spark.pipe.spark_settings import is_cluster
+from kzconsumer_spark.worker_protocol.spark_settings import is_cluster
 
 _Answer = TypeVar("_Answer")
 _log = get_logger("kzconsumer.spark")

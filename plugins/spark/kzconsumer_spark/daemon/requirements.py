@@ -21,7 +21,7 @@ from kzconsumer.errors import ConfigError, PluginError
 from kzconsumer.own_files import own_directory
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_spark.daemon.sink_options import WHERE, SparkOptions, local_path
-from kzconsumer_spark.pipe.spark_settings import is_cluster
+from kzconsumer_spark.worker_protocol.spark_settings import is_cluster
 
 _OLDEST_SPARK = (4, 0)
 _OLDEST_JAVA = 17

@@ -38,7 +38,7 @@ from kzconsumer.sinks.interface import Batch, Holdings, Preview, RecordsRejected
 from kzconsumer_files.names import TargetOwner, fingerprint, scope
 from kzconsumer_files.private_directory import PrivateDirectory
 from kzconsumer_spark.columns.schemas import check_files
-from kzconsumer_spark.daemon import marked_destination, workers
+from kzconsumer_spark.daemon import marked_destination, worker_process
 from kzconsumer_spark.daemon.marked_destination import (
     MarkedDestination,
     answer,
@@ -47,8 +47,8 @@ from kzconsumer_spark.daemon.marked_destination import (
 )
 from kzconsumer_spark.daemon.requirements import make_scratch, require_conf
 from kzconsumer_spark.daemon.sink_options import WHERE, read_options, redirected
-from kzconsumer_spark.daemon.workers import WorkerDied, Workers, finite, worker_environment
-from kzconsumer_spark.pipe.messages import (
+from kzconsumer_spark.daemon.worker_process import WorkerDied, Workers, finite, worker_environment
+from kzconsumer_spark.worker_protocol.messages import (
     BatchRange,
     Done,
     Failed,
@@ -60,7 +60,7 @@ from kzconsumer_spark.pipe.messages import (
     StepDone,
     ToFunction,
 )
-from kzconsumer_spark.pipe.spark_settings import is_cluster, time_zone
+from kzconsumer_spark.worker_protocol.spark_settings import is_cluster, time_zone
 
 _log = get_logger("kzconsumer.spark")
 
@@ -141,7 +141,7 @@ class SparkSink:
     @property
     def start_limit(self) -> float:
         """See `kzconsumer.sinks.interface.Sink`."""
-        return workers.start_limit(self._options)
+        return worker_process.start_limit(self._options)
 
     @property
     def status(self) -> Mapping[str, object]:

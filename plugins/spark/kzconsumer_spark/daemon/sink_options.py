@@ -14,9 +14,9 @@ from kzconsumer.display import is_secret, redacted_text
 from kzconsumer.errors import ConfigError
 from kzconsumer.settings.tables import PositiveDuration, nearest, read_table, reader
 from kzconsumer_files.object_store import is_object_store, require_usable_options, without_store
-from kzconsumer_spark.pipe.column_options import Columns, FieldOptions, RegistryOptions, split_url
-from kzconsumer_spark.pipe.messages import ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc
-from kzconsumer_spark.pipe.spark_settings import (
+from kzconsumer_spark.worker_protocol.column_options import Columns, FieldOptions, RegistryOptions, split_url
+from kzconsumer_spark.worker_protocol.messages import ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc
+from kzconsumer_spark.worker_protocol.spark_settings import (
     RESERVED,
     codec_of,
     is_cluster,
@@ -87,8 +87,8 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     start of Spark. `scratch` is a directory for Spark's temporary files (default: the system's temporary directory).
     `read` and `spool` are of former versions. `ui` has Spark serve its pages, at the first free port from 4040 on or at
     the one given. `event_log` is a directory, or a URI of Hadoop's, for Spark's event log.
-    `key` and the options after it are in `pipe.column_options`; `quarantine` is a directory for records that cannot be
-    decoded.
+    `key` and the options after it are in `worker_protocol.column_options`; `quarantine` is a directory for records that
+    cannot be decoded.
     """
 
     KIND: ClassVar[type]

@@ -38,7 +38,7 @@ from kzconsumer_files.object_store import (
 from kzconsumer_files.private_directory import local_attempts, make_local_attempts
 from kzconsumer_spark.destinations.delta_columns import further_columns, rules_of, table_columns
 from kzconsumer_spark.destinations.table_history import CommitNote
-from kzconsumer_spark.pipe.messages import ToDelta
+from kzconsumer_spark.worker_protocol.messages import ToDelta
 
 # The versions of applications in a Delta table: where the log has each partition.
 #

@@ -39,7 +39,7 @@ from kzconsumer_files.writer import require_usable as require_place
 from kzconsumer_spark.destinations.delta_columns import partition_values
 from kzconsumer_spark.destinations.delta_log import AddedFile, DeltaHistory, DeltaLog, place_of
 from kzconsumer_spark.destinations.table_history import CommitNote, Positions, held_by_commits
-from kzconsumer_spark.pipe.messages import ToDelta
+from kzconsumer_spark.worker_protocol.messages import ToDelta
 
 _MARKER: Final = "delta.json"
 _TRIES: Final = 100

@@ -14,7 +14,7 @@ import msgspec
 
 from kzconsumer.sinks.interface import check_step
 from kzconsumer_files.names import partition_name
-from kzconsumer_spark.pipe.messages import BatchRange
+from kzconsumer_spark.worker_protocol.messages import BatchRange
 
 
 class FunctionRange(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,7 +40,7 @@ from kzconsumer_spark.destinations.iceberg_columns import (
     require_partition_columns,
 )
 from kzconsumer_spark.destinations.table_history import CommitNote
-from kzconsumer_spark.pipe.messages import ToIceberg
+from kzconsumer_spark.worker_protocol.messages import ToIceberg
 
 # It warns of each column for which a file has no statistics, with each file.
 logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)

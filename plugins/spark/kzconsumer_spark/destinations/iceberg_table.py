@@ -43,7 +43,7 @@ from kzconsumer_spark.destinations.iceberg_log import (
     require_drivers,
 )
 from kzconsumer_spark.destinations.table_history import CommitNote, Positions, held_by_commits
-from kzconsumer_spark.pipe.messages import ToIceberg
+from kzconsumer_spark.worker_protocol.messages import ToIceberg
 
 _TRIES: Final = 100
 _Range = TypeVar("_Range", bound=AnyRange)

@@ -18,8 +18,8 @@ from psycopg.sql import SQL, Composed, Identifier
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.settings.layers import read_secret
-from kzconsumer_spark.pipe.messages import ToJdbc
 from kzconsumer_spark.ranges.batch import RANGE_PARTITION, RANGE_TOPIC, STAGED_ROW
+from kzconsumer_spark.worker_protocol.messages import ToJdbc
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 

@@ -46,8 +46,8 @@ from kzconsumer_spark.destinations.jdbc_database import (
     require_driver,
     require_secrets,
 )
-from kzconsumer_spark.pipe.messages import ToJdbc
 from kzconsumer_spark.ranges.batch import RANGE_PARTITION, RANGE_TOPIC, tag_of
+from kzconsumer_spark.worker_protocol.messages import ToJdbc
 
 _log = get_logger("kzconsumer.spark")
 _Range = TypeVar("_Range", bound=AnyRange)

@@ -19,7 +19,6 @@ from kzconsumer_files.writer import WriteResult
 from kzconsumer_spark.destinations.jdbc_database import DRIVER, MISSING, Connection
 from kzconsumer_spark.destinations.jdbc_database import password as read_password
 from kzconsumer_spark.destinations.jdbc_table import JdbcTable
-from kzconsumer_spark.pipe.messages import BatchRange, ToJdbc
 from kzconsumer_spark.ranges.batch import (
     RANGE_COLUMNS,
     STAGED_ROW,
@@ -32,8 +31,9 @@ from kzconsumer_spark.ranges.batch import (
     tag_of,
     tagged,
 )
-from kzconsumer_spark.ranges.files import TIMES
-from kzconsumer_spark.ranges.refused_content import Limits, Screen
+from kzconsumer_spark.ranges.staged_files import TIMES
+from kzconsumer_spark.ranges.unstorable_rows import Limits, Screen
+from kzconsumer_spark.worker_protocol.messages import BatchRange, ToJdbc
 
 _TYPES: Final[dict[type[types.DataType], str]] = {
     types.StringType: "text",

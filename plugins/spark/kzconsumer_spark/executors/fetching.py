@@ -33,8 +33,8 @@ from kzconsumer.fetcher.corrupt_batches import CorruptPolicy
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.plugins import require_extra
+from kzconsumer.records.checksums import Contents
 from kzconsumer.records.columns import messages
-from kzconsumer.records.contents import Contents
 from kzconsumer.registry.claim_record import Spans, offset_list, offsets_in, spans_of
 from kzconsumer.registry.cluster import bootstrap
 from kzconsumer.rejected import LetterBox, LetterFiles, LetterTopic

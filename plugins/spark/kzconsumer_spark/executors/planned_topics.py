@@ -21,7 +21,7 @@ from kzconsumer.model import Broker, RangeIdentity
 from kzconsumer.registry.cluster import short_session
 from kzconsumer.registry.cluster_topics import ClusterTopics
 from kzconsumer.zookeeper.watches import Watches
-from kzconsumer_spark.pipe.messages import BatchRange, Kafka
+from kzconsumer_spark.worker_protocol.messages import BatchRange, Kafka
 
 _Planned: TypeAlias = list[tuple[str, int]]
 _BROKER_TIMEOUT: Final = 5.0

@@ -27,9 +27,9 @@ from kzconsumer.errors import KzConsumerError
 from kzconsumer_files.layout import Misfit, type_text
 from kzconsumer_files.names import unique_file
 from kzconsumer_files.object_store import Put
-from kzconsumer_spark.pipe.messages import BatchRange
-from kzconsumer_spark.pipe.spark_settings import CODECS, PARQUET_CODEC, Codec, codec_of
 from kzconsumer_spark.ranges.batch import RANGE_COLUMNS, tag_of
+from kzconsumer_spark.worker_protocol.messages import BatchRange
+from kzconsumer_spark.worker_protocol.spark_settings import CODECS, PARQUET_CODEC, Codec, codec_of
 
 # What the columns begin with that have the parts of a row's directory.
 _NAMED: Final = "_kz_named_"
@@ -59,7 +59,7 @@ Values: TypeAlias = tuple[str | None, ...]
 
 
 class TaskFiles:
-    """Has tasks write Parquet files, and put them. See `kzconsumer_spark.ranges.files.Elsewhere`."""
+    """Has tasks write Parquet files, and put them. See `kzconsumer_spark.ranges.staged_files.Elsewhere`."""
 
     def __init__(self, put: Put) -> None:
         self._put = put

@@ -16,8 +16,8 @@ from pyspark.sql.types import StructType
 from kzconsumer import clock
 from kzconsumer.file_names import MOST_BYTES, named_after
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
-from kzconsumer.records.contents import Contents
-from kzconsumer_spark.pipe.messages import BatchRange
+from kzconsumer.records.checksums import Contents
+from kzconsumer_spark.worker_protocol.messages import BatchRange
 
 
 class SparkBatch(NamedTuple):

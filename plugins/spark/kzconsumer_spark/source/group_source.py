@@ -26,11 +26,11 @@ from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
 from kzconsumer_spark.executors.fetching import BrokersOutageError, fetched, log_starts, require_admission
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry, PlannedTopics
 from kzconsumer_spark.executors.task_parts import BrokerAccess, RangeParts, task_ranges
-from kzconsumer_spark.pipe.messages import Kafka
 from kzconsumer_spark.ranges.batch import SCHEMA
 from kzconsumer_spark.source.query_member import DriverReaders
 from kzconsumer_spark.source.source_options import WHERE, SourceOptions, ranges_between, read_options, require_columns
 from kzconsumer_spark.source.stream_offset import StreamOffset
+from kzconsumer_spark.worker_protocol.messages import Kafka
 
 if TYPE_CHECKING:
     from kzconsumer_spark.source.query_member import QueryMember

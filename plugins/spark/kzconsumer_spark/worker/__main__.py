@@ -9,8 +9,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from kzconsumer_spark.pipe.messages import StartWorker, decode_command
 from kzconsumer_spark.worker.spark_session import start_java, take_pipes
+from kzconsumer_spark.worker_protocol.messages import StartWorker, decode_command
 
 
 def main() -> None:

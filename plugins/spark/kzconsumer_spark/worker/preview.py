@@ -18,10 +18,11 @@ from pyspark.sql import functions as F
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import BadRecord, Preview
 from kzconsumer_spark.columns.shaping import BadPosition, Shaping
-from kzconsumer_spark.pipe.messages import Failed, PreviewRequest, encode
-from kzconsumer_spark.pipe.spark_settings import location
 from kzconsumer_spark.ranges.batch import SCHEMA
-from kzconsumer_spark.worker.spark_session import build_session, reason_of, start_java, take_pipes
+from kzconsumer_spark.worker.spark_errors import reason_of
+from kzconsumer_spark.worker.spark_session import build_session, start_java, take_pipes
+from kzconsumer_spark.worker_protocol.messages import Failed, PreviewRequest, encode
+from kzconsumer_spark.worker_protocol.spark_settings import location
 
 MOST_BAD = 100
 _ORDER = {f"_kz_{name}": name for name in ("topic", "partition", "offset")}

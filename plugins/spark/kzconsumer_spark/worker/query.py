@@ -30,7 +30,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kzconsumer.display import some
 from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import OffsetRange, TopicPartition
-from kzconsumer.records.contents import Contents
+from kzconsumer.records.checksums import Contents
 from kzconsumer.registry.claim_record import Spans
 from kzconsumer.sinks.interface import RecordsRejectedError
 from kzconsumer_files.writer import WriteResult
@@ -48,11 +48,10 @@ from kzconsumer_spark.executors.fetching import (
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
 from kzconsumer_spark.executors.range_source import NAME, RangeSource
 from kzconsumer_spark.executors.task_parts import PublishedBatch, PublishedBatches, split
-from kzconsumer_spark.pipe.messages import BatchRange, Done, Failed, QueryProgress, RunBatch
-from kzconsumer_spark.pipe.spark_settings import location
 from kzconsumer_spark.ranges.batch import ACCOUNT, SCHEMA, Permission, SparkBatch
-from kzconsumer_spark.ranges.refused_content import refuses_content
-from kzconsumer_spark.worker.spark_session import Tracebacks, first_line
+from kzconsumer_spark.worker.spark_errors import Tracebacks, first_line, refuses_content
+from kzconsumer_spark.worker_protocol.messages import BatchRange, Done, Failed, QueryProgress, RunBatch
+from kzconsumer_spark.worker_protocol.spark_settings import location
 
 _LOOK_SECONDS: Final = 0.5
 

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.records.contents import Contents
+from kzconsumer.records.checksums import Contents
 from kzconsumer.sinks.interface import StepNotRecordedError
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.object_store import Put
@@ -26,9 +26,9 @@ from kzconsumer_files.target import target_at
 from kzconsumer_files.writer import TargetWriter, WriteResult
 from kzconsumer_spark.destinations.function_batch import FunctionBatch, function_range, require_done, takes_batch
 from kzconsumer_spark.executors.task_files import TaskFiles, nowhere
-from kzconsumer_spark.pipe.messages import BatchRange, RangesRead, Recorded, RunBatch, StepDone, ToFiles
 from kzconsumer_spark.ranges.batch import Permission, RowShaping, SparkBatch, require_all
-from kzconsumer_spark.ranges.files import RangeFiles
+from kzconsumer_spark.ranges.staged_files import RangeFiles
+from kzconsumer_spark.worker_protocol.messages import BatchRange, RangesRead, Recorded, RunBatch, StepDone, ToFiles
 
 
 class FilesDestination:

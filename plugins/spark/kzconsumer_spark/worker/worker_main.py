@@ -27,7 +27,19 @@ from kzconsumer.plugins import load_function
 from kzconsumer_files.writer import WriteResult
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
-from kzconsumer_spark.pipe.messages import (
+from kzconsumer_spark.ranges.batch import SCHEMA, Permission, SparkBatch, WorkerLease
+from kzconsumer_spark.ranges.staged_files import RangeFiles
+from kzconsumer_spark.worker.query import ProgressReports, RangeQuery, TopicsLease, warm_up
+from kzconsumer_spark.worker.range_writers import FilesDestination, FunctionDestination, StepRecorder, TableDestination
+from kzconsumer_spark.worker.spark_errors import (
+    Tracebacks,
+    fault_of_settings,
+    first_line,
+    is_without_java,
+    reason_of,
+)
+from kzconsumer_spark.worker.spark_session import build_session
+from kzconsumer_spark.worker_protocol.messages import (
     Command,
     Event,
     Failed,
@@ -45,19 +57,7 @@ from kzconsumer_spark.pipe.messages import (
     decode_command,
     encode,
 )
-from kzconsumer_spark.pipe.spark_settings import codec_of, is_cluster
-from kzconsumer_spark.ranges.batch import SCHEMA, Permission, SparkBatch, WorkerLease
-from kzconsumer_spark.ranges.files import RangeFiles
-from kzconsumer_spark.worker.query import ProgressReports, RangeQuery, TopicsLease, warm_up
-from kzconsumer_spark.worker.range_writers import FilesDestination, FunctionDestination, StepRecorder, TableDestination
-from kzconsumer_spark.worker.spark_session import (
-    Tracebacks,
-    build_session,
-    fault_of_settings,
-    first_line,
-    is_without_java,
-    reason_of,
-)
+from kzconsumer_spark.worker_protocol.spark_settings import codec_of, is_cluster
 
 
 class RangeWriter(Protocol):

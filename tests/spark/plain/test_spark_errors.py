@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from psycopg import errors
 
-from kzconsumer_spark.ranges.refused_content import refuses_content
+from kzconsumer_spark.worker.spark_errors import refuses_content
 
 # By PostgreSQL's appendix A: a value too long, out of range, U+0000, an index row that is too large, a RAISE.
 RECORDS = ("22001", "22003", "22007", "22021", "22P02", "22P05", "54000", "54001", "P0001")

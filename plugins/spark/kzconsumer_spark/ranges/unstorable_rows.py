@@ -1,4 +1,4 @@
-"""What a destination refuses for its content: rows that it cannot hold, and errors that mean so.
+"""Rows that a destination cannot hold, whose records are rejected.
 
 Rows are refused for times that the destination or its readers do not have, for U+0000, and for values that name no
 directory.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import reduce
 from operator import or_
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as sql
@@ -21,8 +21,8 @@ from pyspark.sql import functions as sql
 from kzconsumer.file_names import MOST_BYTES
 from kzconsumer.sinks.interface import RecordsRejectedError, Rejected
 from kzconsumer_files.parquet import UNSTORABLE
-from kzconsumer_spark.pipe.messages import BatchRange
 from kzconsumer_spark.ranges.batch import RANGE_OFFSET, RANGE_PARTITION, RANGE_TOPIC, tag_of
+from kzconsumer_spark.worker_protocol.messages import BatchRange
 
 MOST_REJECTED: Final = 100_000
 """Records of a batch. More fail it without being named one by one."""
@@ -169,60 +169,3 @@ def _in_array(value: Column, kind: types.DataType, check: _Check) -> Column | No
         return found
 
     return sql.coalesce(sql.exists(value, is_bad), sql.lit(False))
-
-
-# Whether a batch failed for what is in its records: by the SQLSTATE of errors of Spark, the driver and the database.
-#
-# Only what is known to be of the content counts: an outage, a full disk, a missing permission and a fault of the
-# settings never do.
-
-# Data exceptions, limits of the program (a value too large for an index), `raise_error` and the RAISE of a trigger.
-_CONTENT: Final = ("22", "54", "P0001")
-# Faults of the statement or the session in these classes: a parameter with a wrong value, which PostgreSQL also says of
-# a time zone that it does not know when Java connects, and too many columns or arguments.
-_SETTINGS: Final = frozenset({"22023", "54011", "54023"})
-# Of the transaction that publishes: constraints, and the check option of a view. The staging table has a constraint of
-# ours, which says nothing of the content.
-_CONSTRAINTS: Final = ("23", "44")
-_LONGEST_CHAIN: Final = 30
-
-
-def refuses_content(error: BaseException) -> bool:
-    """By the SQLSTATE of Spark, or by PostgreSQL's (appendix A of its manual), through psycopg or Java's driver."""
-    return any(state.startswith(_CONTENT) for state in (*_spark_states(error), *_driver_states(error))) or any(
-        state.startswith((*_CONTENT, *_CONSTRAINTS)) for state in _database_states(error)
-    )
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__
-
-
-def _database_states(error: BaseException) -> Iterator[str]:
-    for each in _chain(error):
-        state = getattr(each, "sqlstate", None)  # psycopg's
-        if isinstance(state, str) and state not in _SETTINGS:
-            yield state
-
-
-def _spark_states(error: BaseException) -> Iterator[str]:
-    return _java_states(error, "getSqlState")  # of SparkThrowable
-
-
-def _driver_states(error: BaseException) -> Iterator[str]:
-    return (state for state in _java_states(error, "getSQLState") if state not in _SETTINGS)  # of java.sql.SQLException
-
-
-def _java_states(error: BaseException, method: str) -> Iterator[str]:
-    for each in _chain(error):
-        throwable: Any = getattr(each, "java_exception", None) or getattr(each, "_origin", None)
-        for _ in range(_LONGEST_CHAIN):
-            if throwable is None:
-                break
-            with suppress(Exception):  # it has no such method
-                state = getattr(throwable, method)()
-                if isinstance(state, str):
-                    yield state
-            throwable = throwable.getCause()

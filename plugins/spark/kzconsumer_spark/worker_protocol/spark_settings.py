@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from kzconsumer_spark.pipe.messages import StartWorker, ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc
+from kzconsumer_spark.worker_protocol.messages import StartWorker, ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc
 
 # A cluster as the master needs options, and an address by which it reaches the driver.
 

@@ -18,10 +18,8 @@ from kzconsumer.brokers.protocol.log_reads import ISOLATION_LEVELS, FetchedParti
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.errors import ProtocolError
-from kzconsumer.fetcher.delivery import SMALL_RESPONSE, Arrival, Delivery
-from kzconsumer.fetcher.fetch_set import FetchSet
-from kzconsumer.fetcher.fetch_state import Answers, FetchState
-from kzconsumer.fetcher.reading import (
+from kzconsumer.fetcher.decode_and_queue import SMALL_RESPONSE, Arrival, Delivery
+from kzconsumer.fetcher.fetch_rules import (
     ATTEMPTS,
     LOOK_BYTES,
     NOTHING,
@@ -33,6 +31,8 @@ from kzconsumer.fetcher.reading import (
     readable_end,
     unreadable,
 )
+from kzconsumer.fetcher.fetch_set import FetchSet
+from kzconsumer.fetcher.fetch_state import Answers, FetchState
 from kzconsumer.fetcher.throttle import RateLimit, Throttle
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
@@ -50,7 +50,7 @@ PREFERRED_FOR = 300.0
 SILENCE = 5.0
 
 
-class Intake:
+class ResponseHandler:
     """Of one fetch loop."""
 
     def __init__(

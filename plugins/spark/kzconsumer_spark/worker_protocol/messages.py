@@ -13,12 +13,12 @@ import msgspec
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.model import OffsetRange, RangeIdentity
-from kzconsumer.records.contents import Contents
+from kzconsumer.records.checksums import Contents
 from kzconsumer.registry.claim_record import Spans
 from kzconsumer.settings.sections import BrokersSettings, FetchSettings, GroupSettings, ZooKeeperSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import RangeData, Rejected
-from kzconsumer_spark.pipe.column_options import Columns
+from kzconsumer_spark.worker_protocol.column_options import Columns
 
 # How Kafka is reached, as the worker gets it: settings, which name files and variables and hold no secret.
 

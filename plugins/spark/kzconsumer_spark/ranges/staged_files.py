@@ -21,8 +21,6 @@ from pyspark.sql.types import StringType, StructType
 
 from kzconsumer_files.names import data_file
 from kzconsumer_files.publication import StagedRange
-from kzconsumer_spark.pipe.messages import BatchRange, ToFiles
-from kzconsumer_spark.pipe.spark_settings import location
 from kzconsumer_spark.ranges.batch import (
     RANGE_COLUMNS,
     RANGE_PARTITION,
@@ -36,7 +34,9 @@ from kzconsumer_spark.ranges.batch import (
     tag_of,
     tagged,
 )
-from kzconsumer_spark.ranges.refused_content import Limits, Screen
+from kzconsumer_spark.ranges.unstorable_rows import Limits, Screen
+from kzconsumer_spark.worker_protocol.messages import BatchRange, ToFiles
+from kzconsumer_spark.worker_protocol.spark_settings import location
 
 # Which range a Parquet file written by Spark holds, according to its footer.
 #

@@ -26,7 +26,7 @@ from kzconsumer.errors import ConfigError, PluginError, SinkError, sole_cause
 from kzconsumer.logs.logger import get_logger
 from kzconsumer_spark.daemon.requirements import require_java, require_pyspark
 from kzconsumer_spark.daemon.sink_options import SparkOptions
-from kzconsumer_spark.pipe.messages import (
+from kzconsumer_spark.worker_protocol.messages import (
     Command,
     Event,
     Failed,
@@ -38,7 +38,7 @@ from kzconsumer_spark.pipe.messages import (
     decode_event,
     encode,
 )
-from kzconsumer_spark.pipe.spark_settings import environment_zone, is_cluster
+from kzconsumer_spark.worker_protocol.spark_settings import environment_zone, is_cluster
 
 # One Spark worker process as the daemon sees it: its environment, its start, its messages, its end.
 #

@@ -22,8 +22,8 @@ from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.errors import ConnectionLostError, KzConsumerError, ProtocolError
 from kzconsumer.fetcher.corrupt_batches import CorruptPolicy, without_way
+from kzconsumer.fetcher.fetch_rules import FetchForm, Unusable, larger, unusable_batch
 from kzconsumer.fetcher.fetch_state import FetchState
-from kzconsumer.fetcher.reading import FetchForm, Unusable, larger, unusable_batch
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker
 from kzconsumer.offsets.progress import Chunk

@@ -3,8 +3,8 @@
    The rules: a record is bounded by its length first, each field by the end of its record; every byte of a varint is
    checked; lengths are compared by subtraction, because a sum could overflow. */
 
-#ifndef KZCONSUMER_READING_H
-#define KZCONSUMER_READING_H
+#ifndef KZCONSUMER_VARINTS_H
+#define KZCONSUMER_VARINTS_H
 
 #include <stddef.h>
 #include <stdint.h>

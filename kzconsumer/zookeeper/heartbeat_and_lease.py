@@ -1,6 +1,7 @@
 """When to send the next probe, and until when answered probes show that the server cannot have expired the session.
 
 Time comes in as arguments. This makes expired members that still act rare; correctness rests on node versions.
+`session.Lease` is what others ask.
 """
 
 from __future__ import annotations
