@@ -25,6 +25,9 @@ log = get_logger("kzconsumer.network")
 PAUSE_AFTER_REFUSAL: Final = 10.0
 """Seconds until a broker with which TLS or SASL failed is tried again."""
 
+ONE_LOSS: Final = 1.0
+"""Seconds within which connections to one broker that end are one loss. A member may have many."""
+
 
 class _Opening:
     """An attempt that several callers may wait for; `outcome` is set before `done`."""
@@ -43,6 +46,7 @@ class Brokers:
         self._timeout = timeout
         self._security = security
         self._refusals: dict[Broker, tuple[float, str]] = {}  # until when, and why
+        self._lost: dict[int, float] = {}  # when that was last logged, by broker id
         self.connections: dict[tuple[int, str], BrokerConnection] = {}
         """By broker id and purpose."""
         self._openings: dict[tuple[Broker, str], _Opening] = {}
@@ -122,6 +126,16 @@ class Brokers:
             log.error("no secure connection", broker=broker.id, reason=reason)
         self._refusals[broker] = now() + PAUSE_AFTER_REFUSAL, reason
         return error
+
+    def lost(self, broker: Broker, error: KzConsumerError, note: str = "") -> None:
+        """Log that a connection was lost: once for all that end together, and not if TLS or SASL failed, as that is.
+
+        `note` follows the error.
+        """
+        if isinstance(error, SecurityError) or now() - self._lost.get(broker.id, -ONE_LOSS) < ONE_LOSS:
+            return
+        self._lost[broker.id] = now()
+        log.warning("broker lost", broker=broker.id, reason=f"{error}{note}")
 
     @property
     def refused(self) -> bool:

@@ -29,7 +29,7 @@ from kzconsumer.brokers.protocol.versions import FETCH
 from kzconsumer.brokers.transport import Response
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
-from kzconsumer.errors import BrokerError, ConnectionLostError, ProtocolError, SecurityError, UnsupportedVersionError
+from kzconsumer.errors import BrokerError, ConnectionLostError, ProtocolError, UnsupportedVersionError
 from kzconsumer.fetcher.decode_and_queue import SMALL_RESPONSE, Arrival, size_of, take_back
 from kzconsumer.fetcher.fetch_rules import FetchForm
 from kzconsumer.fetcher.fetch_session import SESSIONS
@@ -148,12 +148,11 @@ class BrokerFetcher:
                     self._left = False
                     self.wake()
                     continue
-                reason = str(error)
+                note = ""
                 if connection is not None and connection.timed_out and not mutes(connection):
                     self._handler.throttle.unanswered(self._handler.throttle.patience(self._settings.request_timeout))
-                    reason += ": if a quota holds its answers back, the next will be smaller"
-                if not isinstance(error, SecurityError):  # the pool logs those, once
-                    log.warning("broker lost", broker=self.broker.id, reason=reason)
+                    note = ": if a quota holds its answers back, the next will be smaller"
+                self._brokers.lost(self.broker, error, note)
                 self._work.clear()
                 # Not one whose records the other task is decoding. It wakes this one afterwards.
                 self._handler.send_back(state for state in self._states if not state.decoding)
@@ -195,6 +194,10 @@ class BrokerFetcher:
                     await self._wait_for_work(time)
                 if reply is not None:
                     self._long_wait = (connection, reply) if self._max_wait > self._settings.max_wait else None
+                    # What was added after `_work.clear` may be in none of the requests: others were compared with
+                    # their logs, or decoded, meanwhile. A look that was due then has found the former wait over.
+                    if self._work.is_set():
+                        self._wake_up()
                     await reply.taken_by(partial(self._receive, arrived, sent, muted=muted))
                     self._answered = now()
                 if connection.worn_out:
@@ -247,14 +250,17 @@ class BrokerFetcher:
         self._work.set()
         if self._long_wait is not None and not self._looks_again:
             self._looks_again = True
-            asyncio.get_running_loop().call_later(LOOK_AGAIN, self._look_again, *self._long_wait)
+            asyncio.get_running_loop().call_later(LOOK_AGAIN, self._look_again)
 
-    def _look_again(self, connection: BrokerConnection, reply: Response[FetchResponse]) -> None:
+    def _look_again(self) -> None:
         """Leave a connection on which the broker holds its answer back, if there is more to ask for by now.
 
         It reads nothing else from there before. So a partition that is added, or resumed, would be asked for late.
         """
         self._looks_again = False
+        if self._long_wait is None:
+            return
+        connection, reply = self._long_wait
         time = now()
         if not reply.arrived and (
             self._unchecked

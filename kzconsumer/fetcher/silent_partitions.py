@@ -17,14 +17,11 @@ from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.log_reads import FetchRequest
 from kzconsumer.brokers.protocol.versions import FETCH
 from kzconsumer.clock import now
-from kzconsumer.errors import BrokerError, ConnectionLostError, ProtocolError, SecurityError, UnsupportedVersionError
+from kzconsumer.errors import BrokerError, ConnectionLostError, ProtocolError, UnsupportedVersionError
 from kzconsumer.fetcher.decode_and_queue import Arrival, take_back
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.response_handler import ResponseHandler
-from kzconsumer.logs.logger import get_logger
 from kzconsumer.settings.sections import FetchSettings
-
-log = get_logger("kzconsumer.fetcher")
 
 # Version of Fetch from which on brokers answer at once when they throttle, and are silent for that time (KIP-219).
 MUTES = 8
@@ -74,8 +71,7 @@ class SilentPartitions:
             try:
                 await self._ask(state, state.position)
             except (ConnectionLostError, ProtocolError, BrokerError, UnsupportedVersionError) as error:
-                if not isinstance(error, SecurityError):  # the pool logs those, once
-                    log.warning("broker lost", broker=self._handler.broker.id, reason=str(error))
+                self._brokers.lost(self._handler.broker, error)
                 if state in self._handler.states:
                     self._handler.send_back([state])
             if not (state in self._handler.states and state.empty.behind):

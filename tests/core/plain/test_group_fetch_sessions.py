@@ -12,10 +12,11 @@ from kzconsumer.fetcher import broker_fetcher, decode_and_queue
 from kzconsumer.fetcher.fetch_session import SESSIONS, FetchSession
 from kzconsumer.model import TopicPartition
 from tests.core.plain.test_group_empty_answers import finished
+from tests.core.plain.test_group_looks import insides
 from tests.support.simulated.broker_machine import QUICK
 from tests.support.simulated.fetch_sessions import SLOTS, Answer, FetchSessions
 from tests.support.simulated.group import SimulatedGroup, joined, simulated_group
-from tests.support.simulated.kafka_frames import OFFSET_FOR_LEADER_EPOCH, Fetch
+from tests.support.simulated.kafka_frames import FETCH, OFFSET_FOR_LEADER_EPOCH, Fetch
 from tests.support.simulated.member import Member
 
 FIRST = TopicPartition("t", 0)
@@ -360,6 +361,47 @@ def test_a_partition_is_read_on_during_a_long_wait(how: str, since: int, monkeyp
             assert fetched(member)[FIRST] == group.logs.end(FIRST)
             group.world.pass_time(1)
             assert since > SESSIONS or positions(group) == [fetched(member)], "one session, of all"
+        group.come_to_rest(30, 3)
+
+
+def test_a_partition_that_comes_as_a_long_wait_begins_is_read() -> None:
+    """A look was due that found the former wait over: something else had changed during that."""
+    with simulated_group(1, brokers=2, fetch=QUICK) as group:
+        for partition in group.logs.partitions:
+            group.logs.lead(partition, partition.partition % 2)
+        member = quiet(group)
+        for ahead in (0.106, 0.108, 0.110, 0.112, 0.114, 0.116):  # another leader is looked up after 0.1 s
+            asked = group.brokers[1 - group.logs.leaders[FIRST]].requests
+            before = asked[FETCH]
+            while asked[FETCH] == before:
+                group.world.pass_time(0.001)
+            group.world.pass_time(0.5 - ahead)
+            group.broker_faults.move_leader(FIRST, 0.0)
+            group.logs.grow_log(FIRST, 1)
+            group.world.pass_time(ahead - 0.002)
+            member.process.call_soon(insides(member).parts.fetchers.limit, None)  # as a reload: it changes nothing
+            group.world.pass_time(0.2)
+            assert fetched(member)[FIRST] == group.logs.end(FIRST)
+            group.world.pass_time(3)
+        group.come_to_rest(30, 3)
+
+
+def test_a_partition_that_comes_while_another_log_is_compared_is_read() -> None:
+    """The request that follows has nothing new, so the broker would wait for long."""
+    compared, others = TopicPartition("t", 1), [TopicPartition("t", number) for number in (1, 2, 3)]
+    with simulated_group(1, brokers=2, fetch=(("max_wait", "240ms"),)) as group:
+        for partition in group.logs.partitions:
+            group.logs.lead(partition, int(partition in others))
+        member = quiet(group)
+        group.broker_faults.slow_down(1, OFFSET_FOR_LEADER_EPOCH, 0.5, 0.6)
+        group.logs.lead(compared, 1)
+        group.world.pass_time(0.6)
+        group.pause(member, compared)
+        group.broker_faults.move_leader(FIRST, 0.0)
+        group.logs.grow_log(FIRST, 1)
+        group.world.pass_time(0.6)
+        assert fetched(member)[FIRST] == group.logs.end(FIRST)
+        group.resume(member)
         group.come_to_rest(30, 3)
 
 

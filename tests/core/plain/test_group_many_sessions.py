@@ -96,3 +96,17 @@ def test_all_sessions_are_opened_again_after_a_restart() -> None:
         assert sum(len(broker.sessions) for broker in group.brokers) == 4, "wherever the leaders are"
         assert all(group.logs.end(each) - (at or 0) <= 4 for each, at in fetched(member).items())
         group.come_to_rest(30, 3)
+
+
+@pytest.mark.parametrize("how", ["stopped", "silent"])
+def test_a_broker_that_is_lost_is_logged_once(how: str) -> None:
+    """Not by each of the connections."""
+    with simulated_group(1, session_partitions=2, brokers=2) as group:
+        joined(group, partitions=16)
+        if how == "stopped":
+            group.broker_faults.stop(0, 3.0)
+        else:
+            group.broker_faults.silence(0, 7.0)
+        group.world.pass_time(20)
+        assert [event["broker"] for event in group.events if event["event"] == "broker lost"] == [0]
+        group.come_to_rest(30, 3)
