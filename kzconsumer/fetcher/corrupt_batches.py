@@ -36,12 +36,19 @@ class CorruptPolicy:
         self._directory = Path(settings.quarantine) if sets_aside and settings.quarantine else None
 
     async def way_over(
-        self, found: Unusable, records: memoryview, end_of_log: int, leads_on: Callable[[int], Awaitable[bool]]
+        self,
+        found: Unusable,
+        records: memoryview,
+        end_of_log: int,
+        leads_on: Callable[[int], Awaitable[bool]],
+        end: int | None = None,
     ) -> int | None:
         """The offset to go on at, after the loss is logged and the batch set aside; None if more bytes are needed.
 
         `leads_on` asks the broker whether there is something to read at an offset, for the end of a batch that is cut
-        off is unknown. Raises KzConsumerError if the stream has to fail.
+        off is unknown. `end`: of the range that is read, if it has one. Offsets of the batch behind it are left to who
+        reads the next range, so that each offset is reported as lost once. Raises KzConsumerError if the stream has to
+        fail.
         """
         if self._fails:
             raise found.error
@@ -51,21 +58,25 @@ class CorruptPolicy:
         if not isinstance(way, Jump) or (found.cut_off and not await leads_on(way.until)):
             raise without_way(found)
         kept = await self._set_aside(found, records[way.start : way.end])
+        until = way.until if end is None else min(way.until, end)
         log.error(
             "corrupt batch skipped, its records are lost",
             **found.topic_partition._asdict(),
             first=found.offset,
-            until=way.until,
+            until=until,
             reason=found.reason,
             kept=str(kept) if kept else None,
         )
-        return way.until
+        return until
 
     async def _set_aside(self, found: Unusable, data: memoryview) -> Path | None:
         if self._directory is None:
             return None
         at = found.topic_partition
-        path = self._directory / named_after(at.topic, lambda topic: f"{topic}-{at.partition}-{found.offset}.bin")
+        # Its own offset names the batch, wherever the range begins that is read: two ranges may share a batch. (A
+        # compressed message of the old formats has that of its last record.)
+        offset = int.from_bytes(data[:8], "big", signed=True)
+        path = self._directory / named_after(at.topic, lambda topic: f"{topic}-{at.partition}-{offset}.bin")
         try:
             # It may exist already: the batch was met before, and its offset was not committed in time.
             await to_thread.run_sync(create_same, path, data)

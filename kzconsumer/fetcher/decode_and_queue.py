@@ -194,7 +194,9 @@ class Delivery:
         state = arrival.state
         try:
             leads_on = partial(self._leads_on, state)
-            until = await self._corrupt.way_over(found, arrival.part.records, state.high_watermark or 0, leads_on)
+            # A range that is replayed is written as it was planned: the way ends with it.
+            way = found, arrival.part.records, state.high_watermark or 0, leads_on, state.end
+            until = await self._corrupt.way_over(*way)
             if until is None and not self._grow(state):
                 raise without_way(found)
         except (ConnectionLostError, ProtocolError):
@@ -203,8 +205,6 @@ class Delivery:
             state.fail(error)
             return False
         if until is not None:
-            if state.end is not None:
-                until = min(until, state.end)  # a range that is replayed is written as it was planned
             state.pass_over(found.offset, until)
             state.succeed()
         return True

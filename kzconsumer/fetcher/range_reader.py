@@ -277,7 +277,7 @@ class RangeReader:
             found = unusable_batch(partition, at, size, decoded, self._fetch)
             if found is not None:
                 leads_on = partial(self._leads_on, partition, part.high_watermark)
-                way = await policy.way_over(found, part.records, part.high_watermark, leads_on)
+                way = await policy.way_over(found, part.records, part.high_watermark, leads_on, span.until)
                 if way is not None:
                     at, size, attempts = way, self._fetch.max_bytes, 0
                     continue

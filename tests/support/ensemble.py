@@ -90,7 +90,7 @@ class Ensemble:
             if server in ends:
                 change(cable)
 
-    def wait_ready(self, limit: float = 30.0) -> None:
+    def wait_ready(self, limit: float = 120.0) -> None:
         """Block until all three serve, one as the leader. Raises AssertionError with the logs' ends."""
         roles = ["follower", "follower", "leader"]
         if not wait_until(lambda: sorted(server.role for server in self.servers) == roles, limit):

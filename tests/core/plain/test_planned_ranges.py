@@ -37,7 +37,6 @@ from kzconsumer.errors import (
     KzConsumerError,
 )
 from kzconsumer.fetcher import decode_and_queue, fetcher_manager
-from kzconsumer.fetcher.corrupt_batches import CorruptPolicy
 from kzconsumer.fetcher.decode_and_queue import Arrival, Delivery
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
@@ -52,6 +51,7 @@ from kzconsumer.runs import RunLosses
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.plans import plan_of
+from tests.support.record_sets import Record, record_batch
 
 
 def planned(partition: int, first: int, until: int) -> FetchState:
@@ -418,19 +418,20 @@ async def test_skipping_a_corrupt_batch_does_not_leave_the_planned_range(
 ) -> None:
     """In a compacted log the next batch may begin far behind it: the range is still written as planned."""
 
-    async def far_behind(*_: object) -> int:
-        return 40
-
     def corrupt(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
         return Decoded(NO_RECORDS, 7, corrupt=Corruption(7, "its checksum is wrong", 0))
 
-    monkeypatch.setattr(CorruptPolicy, "way_over", far_behind)
     monkeypatch.setattr(decode_and_queue, "ATTEMPTS_AT_A_BATCH", 1)
     state = planned(0, 5, 9)
     state.queue.reserve(1)
-    part = FetchedPartition(state.topic_partition, 0, 100, -1, -1, (), memoryview(b"?"))
-    delivering = Delivery(Broker(1, "localhost", 9092), cast(Brokers, None), FetchSettings(), corrupt, Counters())
-    assert await delivering.deliver([Arrival(state, part, 5)]) == ([], [], [])
+    state.high_watermark = 100
+    log = b"".join(record_batch([Record(None, b"v")], base_offset=first) for first in (7, 40))
+    part = FetchedPartition(state.topic_partition, 0, 100, -1, -1, (), memoryview(log))
+    settings = FetchSettings(on_corrupt="skip")
+    delivering = Delivery(Broker(1, "localhost", 9092), cast(Brokers, None), settings, corrupt, Counters())
+    with capture_logs() as logs:
+        assert await delivering.deliver([Arrival(state, part, 5)]) == ([], [], [])
     chunks = [state.queue.get_nowait(), state.queue.get_nowait()]
     assert [(chunk.first, chunk.until) for chunk in chunks if chunk is not None] == [(5, 7), (7, 9)]
+    assert [(line["first"], line["until"]) for line in logs] == [(7, 9)]
     assert state.position == 9

@@ -152,6 +152,26 @@ async def test_corrupt_batches_of_a_range_are_passed_over_or_end_it(
     assert found == (sorted(DAMAGED[n] for n in (1, 2, 4)) if policy == "quarantine" else [])
 
 
+async def test_a_corrupt_batch_across_two_ranges_is_kept_once_and_each_offset_is_lost_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As tasks read the parts of a range, or a member the ranges of a plan."""
+    settings = FetchSettings(on_corrupt="quarantine", quarantine=str(tmp_path))
+    monkeypatch.setattr(range_reader, "PAUSE", 0.01)
+    async with (
+        log_broker(with_damage, end=lambda partition: 25) as broker,
+        Brokers(client_id="reader", timeout=30.0) as brokers,
+    ):
+        reader = RangeReader(settings, Known(broker), brokers, on_corrupt=CorruptPolicy(settings))
+        monkeypatch.setattr(reader, "_leaders", Led(broker))
+        with capture_logs() as logs:
+            for first, until in ((7, 12), (2, 7), (12, 20)):  # tasks are not in order
+                await offsets(reader, OffsetRange("orders", 0, first, until))
+    lost = [offset for line in logs if "kept" in line for offset in range(line["first"], line["until"])]
+    assert sorted(lost) == list(range(5, 15))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["orders-0-10.bin", "orders-0-5.bin"]
+
+
 async def test_a_batch_beyond_the_largest_is_left_to_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     """As from brokers before 0.10.1, which send only its beginning."""
     large = message(1, 0, 5, None, bytes(5000))
