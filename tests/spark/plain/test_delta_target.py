@@ -28,23 +28,32 @@ from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Sink
 from kzconsumer_files.layout import Misfit
-from kzconsumer_files.names import NotOurs, TargetOwner, range_names
+from kzconsumer_files.names import NotOurs, TargetOwner
 from kzconsumer_files.publication import SetAside
 from kzconsumer_files.target import Target
 from kzconsumer_spark.destinations.delta_log import statistics
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
-from kzconsumer_spark.destinations.table_history import Overtaken
 from kzconsumer_spark.worker_protocol.messages import ToDelta
 from tests.support.copied import copied
-from tests.support.delta import OWNER, Writer, claimed, require_refused, spark_columns
+from tests.support.delta import OWNER, Writer, claimed, spark_columns
 from tests.support.duckdb_reader import delta_by_duckdb
 from tests.support.extent import extent
 from tests.support.range_data import range_data, record
 from tests.support.sink_contract import OurSinkContract
 from tests.support.table_sink import TableSink
+from tests.support.table_suite import Offsets, TableSuite, offsets, once
 
 pytestmark = pytest.mark.timeout(120)
-Offsets = list[tuple[int, int]]
+
+
+class TestDelta(TableSuite):
+    made_of_rows = True
+
+    def claimed(self, directory: Path, owner: TargetOwner = OWNER) -> DeltaTarget:
+        return claimed(directory / "table", owner)
+
+    def rows(self, directory: Path) -> Offsets:
+        return rows(directory / "table")
 
 
 class TestContract(OurSinkContract):
@@ -85,39 +94,8 @@ def rows(out: Path) -> Offsets:
     return found
 
 
-def offsets(partition: int, first: int, until: int) -> Offsets:
-    return [(partition, offset) for offset in range(first, until)]
-
-
 def free() -> None:
     """A lease that holds."""
-
-
-def once(run: Callable[[], object]) -> Callable[[], None]:
-    """Suspends a writer right before its first commit while another one does something."""
-    left = [run]
-
-    def step() -> None:
-        if left:
-            left.pop()()
-
-    return step
-
-
-def test_of_two_writers_the_first_wins_and_the_second_finds_it(
-    out: Path, writer: Writer[DeltaTarget], tmp_path: Path
-) -> None:
-    """The second one has read the log before the first one wrote to it, like a zombie."""
-    other = Writer(claimed(out), tmp_path / "other")
-    same = range_data("t", 0, 0, 10), range_data("t", 1, 0, 4)
-    published: list[int] = []
-    first = once(lambda: published.append(other.publish(other.stage(*same))))
-    assert writer.publish(writer.stage(*same, range_data("t", 2, 0, 3)), first) == 1
-    assert published == [2]
-    assert rows(out) == offsets(0, 0, 10) + offsets(1, 0, 4) + offsets(2, 0, 3)
-    late = writer.stage(range_data("t", 0, 10, 20))
-    assert writer.publish(late, once(lambda: other.publish(other.stage(range_data("t", 1, 4, 6))))) == 1
-    assert rows(out)[:20] == offsets(0, 0, 20)
 
 
 RACER = """
@@ -168,33 +146,6 @@ def test_constraints_added_to_a_table_meanwhile_are_respected(writer: Writer[Del
         claimed(out)
 
 
-def test_a_range_that_is_partly_in_the_table_is_refused(writer: Writer[DeltaTarget]) -> None:
-    writer.publish(writer.stage(range_data("t", 0, 0, 10)))
-    with pytest.raises(Overtaken, match=r"has t-0 up to offset 10, within t-0\[5\.\.15\)"):
-        writer.publish(writer.stage(range_data("t", 0, 5, 15)))
-    assert writer.target.has([RangeIdentity("t", 0, 0x2A, 0, 5, 15)]) == []
-
-
-def test_a_range_set_aside_is_not_published_by_a_late_writer(writer: Writer[DeltaTarget], out: Path) -> None:
-    writer.publish(writer.stage(range_data("t", 1, 0, 3)))
-    aside, other = range_data("t", 0, 0, 10), range_data("t", 1, 3, 5)
-    late = once(lambda: asides.append(claimed(out).set_aside(aside.identity, 10)))
-    asides: list[bool] = []
-    with pytest.raises(SetAside, match=r'^t\+0\+.* set aside .* on_batch_failure = "quarantine"'):
-        writer.publish(writer.stage(aside, other), late)
-    assert asides == [True]
-    assert rows(out) == offsets(1, 0, 5)
-    with pytest.raises(SetAside):
-        writer.target.missing(writer.target.open(), [each.part for each in writer.stage(aside)])
-    assert writer.target.has([aside.identity, other.identity]) == [other.identity]
-    assert claimed(out).set_aside(aside.identity, 10)
-    assert not claimed(out).set_aside(other.identity, 2)
-    assert writer.publish(writer.stage(range_data("t", 0, 10, 12))) == 1
-    found = writer.target.held(True)
-    assert [each.identity[1::4] for each in found.ranges] == [(1, 3), (1, 5), (0, 12)]
-    assert found.leftovers == ("t-0[0..10) was set aside by a member that could not write it: it is never written",)
-
-
 @pytest.mark.parametrize("when", ["before", "while", "after"])
 def test_a_range_set_aside_while_the_table_is_created(writer: Writer[DeltaTarget], out: Path, when: str) -> None:
     """Its writer creates the table, so that there is no log yet in which it could be recorded."""
@@ -228,37 +179,6 @@ def test_a_range_set_aside_while_the_table_is_created(writer: Writer[DeltaTarget
     assert rows(out) == (offsets(0, 0, 10) if when == "after" else offsets(1, 0, 3))
     assert writer.target.has([part.identity]) == ([part.identity] if when == "after" else [])
     assert claimed(out).set_aside(part.identity, 10) is (when != "after")
-
-
-@pytest.mark.parametrize("place", [0, -1])
-def test_a_range_of_a_long_topic_that_an_earlier_version_has_set_aside(
-    writer: Writer[DeltaTarget], out: Path, monkeypatch: pytest.MonkeyPatch, place: int
-) -> None:
-    """Its name has the whole topic, or a short one."""
-    part = range_data("t" * 220, 0, 0, 10)
-    assert writer.publish(writer.stage(range_data("t", 1, 0, 3))) == 1
-    with monkeypatch.context() as before:
-        before.setattr(
-            "kzconsumer_spark.destinations.table_history.range_names", lambda part: range_names(part)[place:][:1]
-        )
-        assert claimed(out).set_aside(part.identity, 10)
-    assert writer.target.has([part.identity]) == []
-    with pytest.raises(SetAside):
-        writer.publish(writer.stage(part))
-
-
-def test_ranges_without_records_are_known_too(writer: Writer[DeltaTarget], out: Path) -> None:
-    empty = range_data("t", 0, 0, 10, [])
-    assert writer.publish(writer.stage(empty)) == 0
-    assert writer.target.open() is None, "no row has determined the columns yet"
-    assert writer.target.has([empty.identity]) == [empty.identity], "the next claim asks for it"
-    assert writer.publish(writer.stage(range_data("t", 2, 0, 2))) == 1
-    assert writer.target.has([empty.identity]) == [empty.identity]
-    assert writer.publish(writer.stage(empty, range_data("t", 1, 0, 2))) == 2
-    assert writer.target.has([empty.identity]) == [empty.identity]
-    assert rows(out) == offsets(1, 0, 2) + offsets(2, 0, 2)
-    counted = [(each.identity.partition, each.records_in, each.rows) for each in writer.target.held(True).ranges]
-    assert sorted(counted) == [(0, 0, 0), (1, 2, 2), (2, 2, 2)]
 
 
 def test_table_maintenance_forgets_no_range(writer: Writer[DeltaTarget], out: Path) -> None:
@@ -297,15 +217,6 @@ def test_a_missing_file_is_reported(writer: Writer[DeltaTarget], out: Path) -> N
     assert (gone.faults, gone.rows) == ((f"{lost.name} is gone",), None)
     assert damaged.faults[0].startswith(f"{cut.name} cannot be read: ")
     assert not any(each.faults for each in writer.target.held(False).ranges)
-
-
-def test_groups_share_a_table_with_separate_offsets(writer: Writer[DeltaTarget], out: Path, tmp_path: Path) -> None:
-    other = Writer(claimed(out, TargetOwner(cluster="c", group="h")), tmp_path / "other")
-    for each in (writer, other):
-        assert each.publish(each.stage(range_data("t", 0, 0, 5))) == 1
-    assert rows(out) == sorted(offsets(0, 0, 5) * 2)
-    assert len(writer.target.held(True).ranges) == 1
-    assert other.target.fingerprint == writer.target.fingerprint != claimed(tmp_path / "elsewhere").fingerprint
 
 
 def test_readers_skip_files_by_their_statistics(writer: Writer[DeltaTarget], out: Path) -> None:
@@ -526,10 +437,6 @@ def test_invalid_locations(out: Path, tmp_path: Path) -> None:
         claimed(out)
 
 
-def test_a_table_that_was_restored_takes_nothing_more(writer: Writer[DeltaTarget], out: Path) -> None:
-    require_refused(writer, lambda: copied(out))
-
-
 def test_a_table_that_is_gone_takes_nothing_more(writer: Writer[DeltaTarget], out: Path) -> None:
     """With its log, or with the whole directory: another one is not made in its place."""
     parts = [range_data("t", 0, 10 * n, 10 * n + 10) for n in range(3)]
@@ -549,11 +456,3 @@ def test_a_range_follows_one_without_rows_from_before_the_table(writer: Writer[D
     writer.publish(writer.stage(two), follows=[one.identity])
     assert writer.publish(writer.stage(three), follows=[two.identity]) == 1
     assert rows(out) == offsets(0, 10, 15)
-
-
-def test_a_range_follows_one_that_was_set_aside(writer: Writer[DeltaTarget], out: Path) -> None:
-    one, two, three = (range_data("t", 0, n, n + 5) for n in (0, 5, 10))
-    writer.publish(writer.stage(one))
-    assert writer.target.set_aside(two.identity, 5)
-    assert writer.publish(writer.stage(three), follows=[two.identity]) == 1
-    assert rows(out) == offsets(0, 0, 5) + offsets(0, 10, 15)

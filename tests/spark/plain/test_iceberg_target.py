@@ -23,19 +23,17 @@ from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.transforms import DayTransform
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import RangeData, Sink
 from kzconsumer_files.layout import Misfit
-from kzconsumer_files.names import NotOurs, TargetOwner, range_names
-from kzconsumer_files.publication import SetAside, StagedRange
+from kzconsumer_files.names import NotOurs, TargetOwner
+from kzconsumer_files.publication import StagedRange
 from kzconsumer_spark.daemon.marked_destination import destination_for, mark
 from kzconsumer_spark.destinations.iceberg_log import IcebergLog, local, redacted_line
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
-from kzconsumer_spark.destinations.table_history import Overtaken
 from kzconsumer_spark.worker_protocol.messages import ToIceberg
 from tests.support.batch_ranges import batch_range
 from tests.support.copied import copied
-from tests.support.delta import OWNER, Writer, require_refused
+from tests.support.delta import OWNER, Writer
 from tests.support.disk import watched_disk
 from tests.support.duckdb_reader import iceberg_by_duckdb
 from tests.support.extent import extent
@@ -43,10 +41,10 @@ from tests.support.failed_syncs import require_written_again
 from tests.support.range_data import range_data
 from tests.support.sink_contract import OurSinkContract
 from tests.support.table_sink import TableSink
+from tests.support.table_suite import Offsets, TableSuite, offsets, once
 
 pytestmark = pytest.mark.timeout(120)
 TABLE = "lake.orders"
-Offsets = list[tuple[int, int]]
 
 
 def options(directory: Path) -> dict[str, str]:
@@ -74,8 +72,14 @@ def rows(directory: Path) -> Offsets:
     return found
 
 
-def offsets(partition: int, first: int, until: int) -> Offsets:
-    return [(partition, offset) for offset in range(first, until)]
+class TestIceberg(TableSuite):
+    made_of_rows = False
+
+    def claimed(self, directory: Path, owner: TargetOwner = OWNER) -> IcebergTarget:
+        return claimed(directory, owner)
+
+    def rows(self, directory: Path) -> Offsets:
+        return rows(directory)
 
 
 class TestContract(OurSinkContract):
@@ -102,31 +106,6 @@ def writer(tmp_path: Path) -> Writer[IcebergTarget]:
     return Writer(claimed(tmp_path), tmp_path / "scratch")
 
 
-def once(run: Callable[[], object]) -> Callable[[], None]:
-    """Suspends a writer right before its first commit while another one does something."""
-    left = [run]
-
-    def step() -> None:
-        if left:
-            left.pop()()
-
-    return step
-
-
-def test_of_two_writers_the_first_wins_and_the_second_finds_it(writer: Writer[IcebergTarget], tmp_path: Path) -> None:
-    """The second one has read the table before the first one wrote to it, like a zombie."""
-    other = Writer(claimed(tmp_path), tmp_path / "other")
-    same = range_data("t", 0, 0, 10), range_data("t", 1, 0, 4)
-    published: list[int] = []
-    first = once(lambda: published.append(other.publish(other.stage(*same))))
-    assert writer.publish(writer.stage(*same, range_data("t", 2, 0, 3)), first) == 1
-    assert published == [2]
-    assert rows(tmp_path) == offsets(0, 0, 10) + offsets(1, 0, 4) + offsets(2, 0, 3)
-    late = writer.stage(range_data("t", 0, 10, 20))
-    assert writer.publish(late, once(lambda: other.publish(other.stage(range_data("t", 1, 4, 6))))) == 1
-    assert rows(tmp_path) == offsets(0, 0, 20) + offsets(1, 0, 6) + offsets(2, 0, 3)
-
-
 RACER = f"""
 import sys
 from pathlib import Path
@@ -149,58 +128,6 @@ def test_two_processes_make_a_table_and_write_the_same_ranges(tmp_path: Path) ->
     assert [each.returncode for each in racers] == [0, 0]
     assert rows(tmp_path) == offsets(0, 0, last)
     assert last == int(extent("30", "2000", "30"))
-
-
-def test_a_range_that_is_partly_in_the_table_is_refused(writer: Writer[IcebergTarget]) -> None:
-    writer.publish(writer.stage(range_data("t", 0, 0, 10)))
-    with pytest.raises(Overtaken, match=r"has t-0 up to offset 10, within t-0\[5\.\.15\)"):
-        writer.publish(writer.stage(range_data("t", 0, 5, 15)))
-    assert writer.target.has([RangeIdentity("t", 0, 0x2A, 0, 5, 15)]) == []
-
-
-def test_a_range_set_aside_is_not_published_by_a_late_writer(writer: Writer[IcebergTarget], tmp_path: Path) -> None:
-    aside, other = range_data("t", 0, 0, 10), range_data("t", 1, 3, 5)
-    late = once(lambda: asides.append(claimed(tmp_path).set_aside(aside.identity, 10)))
-    asides: list[bool] = []
-    with pytest.raises(SetAside, match=r'^t\+0\+.* set aside .* on_batch_failure = "quarantine"'):
-        writer.publish(writer.stage(aside, other), late)
-    assert asides == [True]
-    assert rows(tmp_path) == offsets(1, 3, 5)
-    with pytest.raises(SetAside):
-        writer.target.missing(writer.target.open(), [each.part for each in writer.stage(aside)])
-    assert writer.target.has([aside.identity, other.identity]) == [other.identity]
-    assert claimed(tmp_path).set_aside(aside.identity, 10)
-    assert not claimed(tmp_path).set_aside(other.identity, 2)
-    assert writer.publish(writer.stage(range_data("t", 0, 10, 12))) == 1
-    found = writer.target.held(True)
-    assert sorted(each.identity[1::4] for each in found.ranges) == [(0, 12), (1, 5)]
-    assert found.leftovers == ("t-0[0..10) was set aside by a member that could not write it: it is never written",)
-
-
-@pytest.mark.parametrize("place", [0, -1])
-def test_a_range_of_a_long_topic_that_an_earlier_version_has_set_aside(
-    writer: Writer[IcebergTarget], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
-) -> None:
-    """Its name has the whole topic, or a short one."""
-    part = range_data("t" * 220, 0, 0, 10)
-    with monkeypatch.context() as before:
-        before.setattr(
-            "kzconsumer_spark.destinations.table_history.range_names", lambda part: range_names(part)[place:][:1]
-        )
-        assert claimed(tmp_path).set_aside(part.identity, 10)
-    assert writer.target.has([part.identity]) == []
-    with pytest.raises(SetAside):
-        writer.publish(writer.stage(part))
-
-
-def test_ranges_without_records_are_known_too(writer: Writer[IcebergTarget], tmp_path: Path) -> None:
-    empty = range_data("t", 0, 0, 10, [])
-    assert writer.publish(writer.stage(empty)) == 1
-    assert writer.target.has([empty.identity]) == [empty.identity]
-    assert writer.publish(writer.stage(empty, range_data("t", 1, 0, 2))) == 1
-    assert rows(tmp_path) == offsets(1, 0, 2)
-    counted = [(each.identity.partition, each.records_in, each.rows) for each in writer.target.held(True).ranges]
-    assert sorted(counted) == [(0, 0, 0), (1, 2, 2)]
 
 
 def test_columns_are_added_and_their_types_kept(writer: Writer[IcebergTarget], tmp_path: Path) -> None:
@@ -373,14 +300,6 @@ def test_maintenance_forgets_no_range(writer: Writer[IcebergTarget], tmp_path: P
     )
 
 
-def test_groups_share_a_table_with_separate_offsets(writer: Writer[IcebergTarget], tmp_path: Path) -> None:
-    other = Writer(claimed(tmp_path, TargetOwner(cluster="c", group="h")), tmp_path / "other")
-    for each in (writer, other):
-        assert each.publish(each.stage(range_data("t", 0, 0, 10))) == 1
-    assert rows(tmp_path) == sorted(offsets(0, 0, 10) * 2)
-    assert len(writer.target.held(False).ranges) == 1
-
-
 def metadata_of(target: IcebergTarget) -> list[Path]:
     """The table's own files, but for those of earlier states."""
     table = target.open()
@@ -444,10 +363,6 @@ def test_a_commit_is_written_again_after_a_sync_that_failed(tmp_path: Path) -> N
         return metadata_of(target)
 
     require_written_again(tmp_path, publish)
-
-
-def test_a_table_that_was_restored_takes_nothing_more(writer: Writer[IcebergTarget], tmp_path: Path) -> None:
-    require_refused(writer, lambda: copied(tmp_path))
 
 
 def test_an_error_of_a_catalog_is_one_line_without_its_password() -> None:

@@ -1,0 +1,140 @@
+"""What holds for every table that ranges are committed to (Delta, Iceberg): one suite, a class for each.
+
+`tests.support.sink_contract` has what holds for every sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kzconsumer.model import RangeIdentity
+from kzconsumer_files.names import TargetOwner, range_names
+from kzconsumer_files.publication import SetAside
+from kzconsumer_spark.destinations.table_history import Overtaken
+from kzconsumer_spark.worker.range_writers import TableTarget
+from tests.support.copied import copied
+from tests.support.delta import OWNER, Writer, require_refused
+from tests.support.range_data import range_data
+
+Offsets = list[tuple[int, int]]
+
+
+def offsets(partition: int, first: int, until: int) -> Offsets:
+    return [(partition, offset) for offset in range(first, until)]
+
+
+def once(run: Callable[[], object]) -> Callable[[], None]:
+    """Suspends a writer right before its first commit while another one does something."""
+    left = [run]
+
+    def step() -> None:
+        if left:
+            left.pop()()
+
+    return step
+
+
+class TableSuite:
+    """A subclass names the kind of table. Everything of it is below `directory`."""
+
+    made_of_rows: bool
+    """Whether the first rows determine the columns, so that there is no table before."""
+
+    def claimed(self, directory: Path, owner: TargetOwner = OWNER) -> TableTarget[Any]:
+        raise NotImplementedError
+
+    def rows(self, directory: Path) -> Offsets:
+        """Partition and offset of each row, by two readers."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def writer(self, tmp_path: Path) -> Writer[Any]:
+        return Writer(self.claimed(tmp_path), tmp_path / "scratch")
+
+    def test_of_two_writers_the_first_wins_and_the_second_finds_it(self, writer: Writer[Any], tmp_path: Path) -> None:
+        """The second one has read the table before the first one wrote to it, like a zombie."""
+        other = Writer(self.claimed(tmp_path), tmp_path / "other")
+        same = range_data("t", 0, 0, 10), range_data("t", 1, 0, 4)
+        published: list[int] = []
+        first = once(lambda: published.append(other.publish(other.stage(*same))))
+        assert writer.publish(writer.stage(*same, range_data("t", 2, 0, 3)), first) == 1
+        assert published == [2]
+        assert self.rows(tmp_path) == offsets(0, 0, 10) + offsets(1, 0, 4) + offsets(2, 0, 3)
+        late = writer.stage(range_data("t", 0, 10, 20))
+        assert writer.publish(late, once(lambda: other.publish(other.stage(range_data("t", 1, 4, 6))))) == 1
+        assert self.rows(tmp_path) == offsets(0, 0, 20) + offsets(1, 0, 6) + offsets(2, 0, 3)
+
+    def test_a_range_that_is_partly_in_the_table_is_refused(self, writer: Writer[Any]) -> None:
+        writer.publish(writer.stage(range_data("t", 0, 0, 10)))
+        with pytest.raises(Overtaken, match=r"has t-0 up to offset 10, within t-0\[5\.\.15\)"):
+            writer.publish(writer.stage(range_data("t", 0, 5, 15)))
+        assert writer.target.has([RangeIdentity("t", 0, 0x2A, 0, 5, 15)]) == []
+
+    def test_a_range_set_aside_is_not_published_by_a_late_writer(self, writer: Writer[Any], tmp_path: Path) -> None:
+        writer.publish(writer.stage(range_data("t", 1, 0, 3)))
+        aside, other = range_data("t", 0, 0, 10), range_data("t", 1, 3, 5)
+        late = once(lambda: asides.append(self.claimed(tmp_path).set_aside(aside.identity, 10)))
+        asides: list[bool] = []
+        with pytest.raises(SetAside, match=r'^t\+0\+.* set aside .* on_batch_failure = "quarantine"'):
+            writer.publish(writer.stage(aside, other), late)
+        assert asides == [True]
+        assert self.rows(tmp_path) == offsets(1, 0, 5)
+        with pytest.raises(SetAside):
+            writer.target.missing(writer.target.open(), [each.part for each in writer.stage(aside)])
+        assert writer.target.has([aside.identity, other.identity]) == [other.identity]
+        assert self.claimed(tmp_path).set_aside(aside.identity, 10)
+        assert not self.claimed(tmp_path).set_aside(other.identity, 2)
+        assert writer.publish(writer.stage(range_data("t", 0, 10, 12))) == 1
+        found = writer.target.held(True)
+        assert sorted(each.identity[1::4] for each in found.ranges) == [(0, 12), (1, 3), (1, 5)]
+        assert found.leftovers == ("t-0[0..10) was set aside by a member that could not write it: it is never written",)
+
+    @pytest.mark.parametrize("place", [0, -1])
+    def test_a_range_of_a_long_topic_that_an_earlier_version_has_set_aside(
+        self, writer: Writer[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+    ) -> None:
+        """Its name has the whole topic, or a short one."""
+        part = range_data("t" * 220, 0, 0, 10)
+        assert writer.publish(writer.stage(range_data("t", 1, 0, 3))) == 1
+        with monkeypatch.context() as before:
+            before.setattr(
+                "kzconsumer_spark.destinations.table_history.range_names", lambda part: range_names(part)[place:][:1]
+            )
+            assert self.claimed(tmp_path).set_aside(part.identity, 10)
+        assert writer.target.has([part.identity]) == []
+        with pytest.raises(SetAside):
+            writer.publish(writer.stage(part))
+
+    def test_groups_share_a_table_with_separate_offsets(self, writer: Writer[Any], tmp_path: Path) -> None:
+        other = Writer(self.claimed(tmp_path, TargetOwner(cluster="c", group="h")), tmp_path / "other")
+        for each in (writer, other):
+            assert each.publish(each.stage(range_data("t", 0, 0, 5))) == 1
+        assert self.rows(tmp_path) == sorted(offsets(0, 0, 5) * 2)
+        assert len(writer.target.held(True).ranges) == 1
+
+    def test_ranges_without_records_are_known_too(self, writer: Writer[Any], tmp_path: Path) -> None:
+        """Also by a claim that asks for them, before any row has been written."""
+        empty = range_data("t", 0, 0, 10, [])
+        assert writer.publish(writer.stage(empty)) == (0 if self.made_of_rows else 1)
+        assert writer.target.has([empty.identity]) == [empty.identity]
+        assert writer.publish(writer.stage(range_data("t", 2, 0, 2))) == 1
+        assert writer.target.has([empty.identity]) == [empty.identity]
+        assert writer.publish(writer.stage(empty, range_data("t", 1, 0, 2))) == (2 if self.made_of_rows else 1)
+        assert writer.target.has([empty.identity]) == [empty.identity]
+        assert self.rows(tmp_path) == offsets(1, 0, 2) + offsets(2, 0, 2)
+        counted = [(each.identity.partition, each.records_in, each.rows) for each in writer.target.held(True).ranges]
+        assert sorted(counted) == [(0, 0, 0), (1, 2, 2), (2, 2, 2)]
+
+    def test_a_range_follows_one_that_was_set_aside(self, writer: Writer[Any], tmp_path: Path) -> None:
+        one, two, three = (range_data("t", 0, n, n + 5) for n in (0, 5, 10))
+        writer.publish(writer.stage(one))
+        assert writer.target.set_aside(two.identity, 5)
+        assert writer.publish(writer.stage(three), follows=[two.identity]) == 1
+        assert self.rows(tmp_path) == offsets(0, 0, 5) + offsets(0, 10, 15)
+
+    def test_a_table_that_was_restored_takes_nothing_more(self, writer: Writer[Any], tmp_path: Path) -> None:
+        require_refused(writer, lambda: copied(tmp_path))
