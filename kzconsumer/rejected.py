@@ -77,7 +77,7 @@ class LetterFiles:
 # No limit here: the brokers refuse what is too large for a topic.
 _LARGEST = 1_000_000_000
 # The producer reports failures a little after the timeout.
-_LATE = 1.0
+LATE = 1.0
 # Seconds until a token is read again, which may live longer.
 _TOKEN_READ = 60.0
 # Seconds between two checks whether the caller was cancelled.
@@ -145,7 +145,7 @@ class LetterTopic:
         for letter in letters:
             key, value = letter.message.key, letter.message.value
             self._producer.produce(self._topic, value, key, headers=letter.headers, on_delivery=delivered)
-        until = now() + self._timeout + _LATE
+        until = now() + self._timeout + LATE
         while (left := self._producer.flush(_TOPIC_LOOK)) and now() < until:
             anyio.from_thread.check_cancelled()
         if left or failed:
@@ -214,10 +214,10 @@ OTHER = "other"
 
 _CLASS = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 # Seconds between two attempts to write a dead letter, doubling.
-_FIRST_PAUSE = 0.5
-_LONGEST_PAUSE = 30.0
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 30.0
 # Seconds between two checks whether the partition is lost.
-_LOOK = 1.0
+LOOK = 1.0
 # Log lines per class of error and period; those left out are counted in the next one.
 _LINES = 10
 _LINES_SECONDS = 60.0
@@ -290,7 +290,7 @@ class RejectedRecords:
 
     async def _write(self, letters: Sequence[DeadLetter], lost: Callable[[], bool]) -> bool:
         assert self._letters is not None  # checked by the settings
-        pause, began = _FIRST_PAUSE, now()
+        pause, began = FIRST_PAUSE, now()
         while not lost():
             try:
                 await self._letters.write(letters)
@@ -307,11 +307,11 @@ class RejectedRecords:
                 )
             else:
                 return True
-            for _ in range(math.ceil(pause / _LOOK)):
+            for _ in range(math.ceil(pause / LOOK)):
                 if lost():
                     return False
-                await anyio.sleep(min(pause, _LOOK))
-            pause = min(pause * 2, _LONGEST_PAUSE)
+                await anyio.sleep(min(pause, LOOK))
+            pause = min(pause * 2, LONGEST_PAUSE)
         return False
 
     def _label(self, error_class: str) -> str:

@@ -67,9 +67,9 @@ class FetchSession:
         self._held: dict[TopicPartition, FetchPosition] = {}
         self._changed: dict[TopicPartition, None] = {}  # what is wanted of them may not be what is held
         self._served: list[TopicPartition] = []
-        self._id = 0
+        self.number = 0  # 0 without one
         self._asked = OPENS_NONE  # the epoch of the last request
-        self._next = OPENS  # that of the next one
+        self.next_epoch = OPENS  # that of the next one
         self._renewed = False  # since the last request
 
     def __bool__(self) -> bool:
@@ -79,7 +79,7 @@ class FetchSession:
     @property
     def goes_on(self) -> bool:
         """The next request is one of the session that the last answer was of."""
-        return self._next > OPENS
+        return self.next_epoch > OPENS
 
     @property
     def wants_more(self) -> bool:
@@ -106,12 +106,12 @@ class FetchSession:
 
     def renew(self) -> None:
         """Have the next request be a full one: an answer is lost, or partitions are to be read in another order."""
-        self._next, self._renewed = OPENS, True
+        self.next_epoch, self._renewed = OPENS, True
 
     def request(self, order: Iterable[TopicPartition], *, opens: bool) -> SessionRequest:
         """The next request. `order`: that of partitions in a full one. `opens`: the broker has sessions."""
         renewed, self._renewed = self._renewed, False
-        self._asked = self._next if opens else OPENS_NONE
+        self._asked = self.next_epoch if opens else OPENS_NONE
         if self._asked <= OPENS:
             before = self._held
             self._held = {partition: self._wanted[partition] for partition in order if partition in self._wanted}
@@ -119,7 +119,7 @@ class FetchSession:
             self._served.clear()
             self.reads = self._held
             self.repeats = not opens and not renewed and self._held == before
-            return SessionRequest(self._held, (), self._id if opens else 0, self._asked)
+            return SessionRequest(self._held, (), self.number if opens else 0, self._asked)
         for partition in self._served:  # as the broker has done
             if partition in self._held:
                 self._held[partition] = self._held.pop(partition)
@@ -136,7 +136,7 @@ class FetchSession:
         self._served.clear()
         self.reads = self._held
         self.repeats = not named and not forgotten
-        return SessionRequest(named, forgotten, self._id, self._asked)
+        return SessionRequest(named, forgotten, self.number, self._asked)
 
     def answered(self, response: FetchResponse) -> bool:
         """Take the answer to the last request. False: it has nothing, as the session had ended; ask again.
@@ -145,17 +145,17 @@ class FetchSession:
         """
         self.speaks_for_all = self.opened = False
         in_session = self._asked > OPENS
-        self._next = OPENS
+        self.next_epoch = OPENS
         if response.error:
             if response.error == error_codes.FETCH_SESSION_ID_NOT_FOUND:
-                self._id = 0
+                self.number = 0
             return not (in_session and response.error in _ENDED)
-        goes_on = bool(response.session_id) and (response.session_id == self._id or not in_session)
-        self._id = response.session_id
+        goes_on = bool(response.session_id) and (response.session_id == self.number or not in_session)
+        self.number = response.session_id
         answered = {part.topic_partition for part in response.partitions}
         if not goes_on or self._renewed or not answered <= self._held.keys():
             return True  # the broker has ended it, or reads a partition that was to be forgotten
-        self._next = 1 if self._asked == LARGEST_EPOCH else self._asked + 1
+        self.next_epoch = 1 if self._asked == LARGEST_EPOCH else self._asked + 1
         if in_session:
             self.speaks_for_all = response.throttle_ms == 0  # else an empty answer may be the throttling
             self._served = [part.topic_partition for part in response.partitions if part.records]
@@ -172,7 +172,7 @@ class FetchSession:
 
     def close(self) -> SessionRequest | None:
         """The request that ends the session, if there is one. Its answer need not be waited for."""
-        number, self._id = self._id, 0
+        number, self.number = self.number, 0
         self.renew()
         return SessionRequest({}, (), number, OPENS_NONE) if number else None
 

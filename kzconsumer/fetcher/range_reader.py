@@ -90,7 +90,7 @@ class RangeReader:
         self._ids = ids or {}
         self._epochs = epochs or {}
         self._brokers = brokers
-        self._leaders = Leaders(known, brokers, settings.request_timeout)
+        self.leaders = Leaders(known, brokers, settings.request_timeout)
         self._isolation = ISOLATION_LEVELS[settings.isolation]
         self._decode = decoding(settings.largest_body)
 
@@ -99,7 +99,7 @@ class RangeReader:
 
         Raises as `look_up`, also for brokers before 0.10.1.
         """
-        offsets = LogOffsets(self._leaders, self._brokers, self._fetch.request_timeout, self._isolation)
+        offsets = LogOffsets(self.leaders, self._brokers, self._fetch.request_timeout, self._isolation)
         # The end is read first: a record that is written in between must not be left out.
         until = await offsets.look_up(dict.fromkeys(partitions, LATEST))
         found = await offsets.look_up(dict.fromkeys(partitions, ms))
@@ -107,7 +107,7 @@ class RangeReader:
 
     async def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """First offset and end offset of each log. Raises as `look_up`."""
-        offsets = LogOffsets(self._leaders, self._brokers, self._fetch.request_timeout, self._isolation)
+        offsets = LogOffsets(self.leaders, self._brokers, self._fetch.request_timeout, self._isolation)
         first = await offsets.look_up(dict.fromkeys(partitions, EARLIEST))
         until = await offsets.look_up(dict.fromkeys(partitions, LATEST))
         return {each: (first[each].offset, max(first[each].offset, until[each].offset)) for each in partitions}
@@ -118,7 +118,7 @@ class RangeReader:
         No record that the log has now is of a later epoch. So a log in which an earlier offset is of a later epoch is
         another one: it was cut off there, and has grown again (KIP-101).
         """
-        offsets = LogOffsets(self._leaders, self._brokers, self._fetch.request_timeout, self._isolation)
+        offsets = LogOffsets(self.leaders, self._brokers, self._fetch.request_timeout, self._isolation)
         found = await offsets.look_up(dict.fromkeys(partitions, LATEST))
         return {partition: at.leader_epoch for partition, at in found.items() if at.leader_epoch >= 0}
 
@@ -128,7 +128,7 @@ class RangeReader:
         `positions` have the leader epoch of the record before the offset, too; -1 if it is unknown. The log ends before
         the offset, or has grown past it again and is another one by its leader epochs. Raises as `look_up`.
         """
-        offsets = LogOffsets(self._leaders, self._brokers, self._fetch.request_timeout, READ_UNCOMMITTED)
+        offsets = LogOffsets(self.leaders, self._brokers, self._fetch.request_timeout, READ_UNCOMMITTED)
         known = {each: epoch for each, (_, epoch) in positions.items() if epoch >= 0}
         same = await offsets.look_up_epochs(known)
         ends = await offsets.look_up(dict.fromkeys(positions, LATEST))
@@ -145,7 +145,7 @@ class RangeReader:
     async def by_leader(self, ranges: Iterable[OffsetRange]) -> list[list[OffsetRange]]:
         """The ranges grouped by leader, for one `read` each; last those without a leader at the moment."""
         left = {each.topic_partition: each for each in ranges}
-        by_leader, _ = await self._leaders.grouped(left)
+        by_leader, _ = await self.leaders.grouped(left)
         led = [[left.pop(each) for each in partitions] for partitions in by_leader.values()]
         return [*led, list(left.values())] if left else led
 
@@ -176,7 +176,7 @@ class RangeReader:
             before = {partition: account.first for partition, account in accounts.items()}
             try:
                 if not by_leader:
-                    by_leader, leaderless = await self._leaders.grouped(accounts)
+                    by_leader, leaderless = await self.leaders.grouped(accounts)
                     for partition, why in leaderless.items():
                         accounts[partition].unanswered(not_led(partition, why), now())
             except BrokersUnreachableError as error:
@@ -292,7 +292,7 @@ class RangeReader:
 
     async def _part(self, partition: TopicPartition, offset: int, size: int) -> FetchedPartition:
         """What the leader has from an offset on."""
-        by_leader, leaderless = await self._leaders.grouped([partition])
+        by_leader, leaderless = await self.leaders.grouped([partition])
         for leader in by_leader:
             connection = await self._brokers.connection(leader, "fetch")
             request = FetchRequest(

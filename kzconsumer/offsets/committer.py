@@ -84,7 +84,11 @@ class Committer:
 
     def committed(self, progress: Progress) -> int | None:
         """The stored offset of a claim; None if there is none or it is not ours."""
-        return position.committed.offset if (position := self._positions.get(progress)) else None
+        return stored.offset if (stored := self.stored(progress)) is not None else None
+
+    def stored(self, progress: Progress) -> CommittedPosition | None:
+        """All that is known to be stored of a claim; None if it is not ours."""
+        return position.committed if (position := self._positions.get(progress)) else None
 
     async def plan(self, plans: Mapping[Progress, Plan]) -> set[Progress]:
         """Store these ranges as plans, and the offsets where they begin; the commit after the work empties the plans.
@@ -233,7 +237,7 @@ class Committer:
         self._notify(f"lost {progress.topic_partition}")
 
     def _plan_of(self, progress: Progress) -> Plan | None:
-        return position.committed.record.plan if (position := self._positions.get(progress)) else None
+        return stored.record.plan if (stored := self.stored(progress)) is not None else None
 
     async def _write_due(self, owned: Collection[Progress], *, again: bool = False) -> None:
         due = {}

@@ -127,7 +127,7 @@ def _plain(username: str, password: bytes) -> Exchange:
 
 # DIGEST-MD5 as ZooKeeper's servers implement it. The password is not sent, and the server proves that it knows it, too.
 
-_URI: Final = "zookeeper/zk-sasl-md5"
+DIGEST_URI: Final = "zookeeper/zk-sasl-md5"
 """The service and the server's name, the same for all servers (`ZooKeeperSaslClient`, `SecurityUtils`, 3.8)."""
 _COUNT: Final = "00000001"
 _FIELD: Final = re.compile(r'\s*([a-z-]+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^",\s]+))\s*(?:,|$)', re.DOTALL)
@@ -148,9 +148,9 @@ def digest_md5(username: str, password: bytes, nonce: str) -> Exchange:
     session = _md5(b":".join((_raw_md5(secret), theirs.encode(), nonce.encode())))
 
     def proof(what: str) -> bytes:
-        return _md5(session + between + _md5(f"{what}:{_URI}".encode()))
+        return _md5(session + between + _md5(f"{what}:{DIGEST_URI}".encode()))
 
-    directives = {"username": username, "realm": realm, "nonce": theirs, "cnonce": nonce, "digest-uri": _URI}
+    directives = {"username": username, "realm": realm, "nonce": theirs, "cnonce": nonce, "digest-uri": DIGEST_URI}
     quoted = ",".join(f'{name}="{_escaped(value)}"' for name, value in directives.items())
     plain = f"charset=utf-8,nc={_COUNT},qop=auth,response={proof('AUTHENTICATE').decode()}"
     answer = _digest_fields((yield f"{quoted},{plain}".encode()))

@@ -23,7 +23,7 @@ from kzconsumer.security.sasl import Exchange, Sasl
 from kzconsumer.settings.layers import read_secret, reason_of
 from kzconsumer.settings.sections import KerberosSettings, SaslSettings
 
-_COMMAND_LIMIT: Final = 20.0
+COMMAND_LIMIT: Final = 20.0
 """Seconds."""
 _TOKEN: Final = re.compile(rb"[A-Za-z0-9._~+/-]+=*")
 _SHOWN: Final = 200
@@ -66,10 +66,10 @@ def _printed(command: Sequence[str]) -> bytes:
             command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
         ) as running:
             try:
-                output, errors = running.communicate(timeout=_COMMAND_LIMIT)
+                output, errors = running.communicate(timeout=COMMAND_LIMIT)
             except subprocess.TimeoutExpired:
                 os.killpg(running.pid, signal.SIGKILL)
-                raise SecurityError(f"token_command: {command[0]} did not end within {_COMMAND_LIMIT:g} s") from None
+                raise SecurityError(f"token_command: {command[0]} did not end within {COMMAND_LIMIT:g} s") from None
     except OSError as error:
         raise SecurityError(f"token_command: {command[0]}: {error.strerror}") from None
     if running.returncode:

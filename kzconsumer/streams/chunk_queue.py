@@ -63,7 +63,7 @@ class ChunkQueue:
         """`total`: the budget that all queues of a member share, if there is one."""
         self._max_bytes = max_bytes
         self._total = total or ByteBudget(sys.maxsize)
-        self._queued: dict[Progress, deque[Chunk]] = {}  # none is empty
+        self.queued: dict[Progress, deque[Chunk]] = {}  # none is empty
         self._turns = Turns[Progress]()
         self._chunks = 0
         self._held: dict[Progress, deque[Chunk]] = {}  # of paused partitions
@@ -120,11 +120,11 @@ class ChunkQueue:
         self._append(chunk.progress, (chunk,))
 
     def _append(self, progress: Progress, chunks: Iterable[Chunk]) -> None:
-        line = self._queued.setdefault(progress, deque())
+        line = self.queued.setdefault(progress, deque())
         before = len(line)
         line.extend(chunks)
         if not line:
-            del self._queued[progress]
+            del self.queued[progress]
             return
         self._chunks += len(line) - before
         self._turns.come(progress)
@@ -147,11 +147,11 @@ class ChunkQueue:
 
     def get_nowait(self) -> Chunk | None:
         while (progress := self._turns.next()) is not None:
-            line = self._queued[progress]
+            line = self.queued[progress]
             chunk = line.popleft()
             self._chunks -= 1
             if not line:
-                del self._queued[progress]
+                del self.queued[progress]
             # Ranges that a sink fetches for itself have no bytes, and others no records.
             self._turns.took(progress, max(chunk.size, len(chunk.records)), more=bool(line))
             self.give_back(chunk.size, chunk.broker)
@@ -185,7 +185,7 @@ class ChunkQueue:
         self._notify_room()
 
     def _take(self, progress: Progress) -> Collection[Chunk]:
-        taken = self._queued.pop(progress, ())
+        taken = self.queued.pop(progress, ())
         self._turns.leave(progress)
         self._chunks -= len(taken)
         return taken
@@ -193,7 +193,7 @@ class ChunkQueue:
     def close(self) -> None:
         """Drop all chunks; `get` raises EndOfStream from now on."""
         self._closed = True
-        for progress in {*self._queued, *self._held}:
+        for progress in {*self.queued, *self._held}:
             self.drop(progress)
         self._notify_arrival()
 

@@ -125,7 +125,7 @@ class StreamCursor:
         self._lease = lease
         self._unacknowledged = unacknowledged
         self._batches = HandedOutBatches()
-        self._chunk: Chunk | None = None
+        self.chunk: Chunk | None = None
         self._patience = anyio.CancelScope()  # waiting for the lease or acknowledgements; `close` ends it
         self._row = 0  # rows of the chunk that went into lots or batches
         self._lot = _native.Lot()
@@ -139,7 +139,7 @@ class StreamCursor:
         self._batch: HandedOut | None = None  # in hand: the range of a batch
 
     def __repr__(self) -> str:
-        return f"at {self._passed} of {self._chunk} {self.queue}"
+        return f"at {self._passed} of {self.chunk} {self.queue}"
 
     def messages(self) -> AsyncIterator[Message]:
         return _native.MessageIterator(self._lot, self._allow_more)
@@ -221,7 +221,7 @@ class StreamCursor:
         """See `KafkaStream.ack`."""
         if taken is not None or self._unacknowledged is not None:
             return self.ack_one(self.handed_out(taken))
-        if self._chunk is None:
+        if self.chunk is None:
             return True
         if (message := self._in_hand()) is not None:
             self._mark(message.until)
@@ -229,7 +229,7 @@ class StreamCursor:
         elif self._batch is not None:
             self._mark(self._batch.until)
             self._batch = None
-        return not self._chunk.progress.lost
+        return not self.chunk.progress.lost
 
     def handed_out(self, taken: Message | pa.RecordBatch | None) -> HandedOut | None:
         """The range to acknowledge; None if nothing is in hand. Raises ValueError for what was not handed out here."""
@@ -261,22 +261,22 @@ class StreamCursor:
 
     def checkpoint(self) -> None:
         """Report the application's progress to the partition's progress; the message in hand is not processed."""
-        if (message := self._in_hand()) is not None and self._chunk is not None:
-            self._chunk.progress.hand_over(message.until)
+        if (message := self._in_hand()) is not None and self.chunk is not None:
+            self.chunk.progress.hand_over(message.until)
             if self._unacknowledged is None:
                 self._mark(message.until - 1)
 
     def drop(self, progress: Progress) -> None:
         """The claim is closed: hand out nothing more of it. What is in hand may still be acknowledged."""
         self.queue.drop(progress)
-        if self._chunk is not None and self._chunk.progress is progress:
+        if self.chunk is not None and self.chunk.progress is progress:
             self.checkpoint()
             self._give_back_rows()
-            self._drop_rest(self._chunk)
+            self._drop_rest(self.chunk)
 
     def pause(self, progress: Progress) -> None:
         """Hand out nothing more of a claim until `resume`; the rest is held in the queue."""
-        chunk, rest = self._chunk, None
+        chunk, rest = self.chunk, None
         if chunk is not None and chunk.progress is progress and not self._cut:
             self._give_back_rows()
             if self._row < len(chunk.records):
@@ -289,8 +289,8 @@ class StreamCursor:
 
     def close(self) -> None:
         """End the iteration; what was fetched and not handed out is dropped."""
-        if self._chunk is not None:
-            self.drop(self._chunk.progress)
+        if self.chunk is not None:
+            self.drop(self.chunk.progress)
         self._patience.cancel()
         self.queue.close()
 
@@ -312,8 +312,8 @@ class StreamCursor:
     def _take(self, rows: int) -> None:
         """Count rows of the chunk as taken for the application."""
         self._row += rows
-        if self._unacknowledged is not None and self._chunk is not None:
-            self._unacknowledged.add(self._chunk.progress, rows)
+        if self._unacknowledged is not None and self.chunk is not None:
+            self._unacknowledged.add(self.chunk.progress, rows)
 
     def _pass_on(self) -> None:
         """The next is taken: what was in hand is processed by that, unless acknowledgement is explicit."""
@@ -330,10 +330,10 @@ class StreamCursor:
         """The chunk that has rows from `_row` on. What was in hand before is in hand no longer."""
         self._give_back_rows()
         self._pass_on()
-        if (self._chunk is not None and self._row < len(self._chunk.records)) or self.queue:  # else it waits anyhow
+        if (self.chunk is not None and self._row < len(self.chunk.records)) or self.queue:  # else it waits anyhow
             await anyio.lowlevel.checkpoint()  # a loop over what is queued must not delay the heartbeats
         while True:
-            chunk = self._chunk
+            chunk = self.chunk
             if chunk is not None and not self._cut and self._row < len(chunk.records):
                 if not self._lease.held:
                     await self._wait(self._lease.wait)
@@ -345,11 +345,11 @@ class StreamCursor:
             if chunk is not None:
                 if not self._cut:
                     self._mark(chunk.until)
-                self._chunk = chunk = None  # frees its memory while this waits for the next
+                self.chunk = chunk = None  # frees its memory while this waits for the next
             chunk = await self.queue.get()
             if chunk.error is not None:
                 raise chunk.error
-            self._chunk, self._row, self._cut, self._passed = chunk, 0, False, chunk.first
+            self.chunk, self._row, self._cut, self._passed = chunk, 0, False, chunk.first
             self._claims.add(chunk.progress)
 
     async def _wait(self, wait: Callable[[], Awaitable[None]]) -> None:
@@ -357,8 +357,8 @@ class StreamCursor:
             await wait()
 
     def _mark(self, until: int) -> None:
-        assert self._chunk is not None
-        progress = self._chunk.progress
+        assert self.chunk is not None
+        progress = self.chunk.progress
         if until > self._passed:
             progress.hand_over(until)
             progress.mark(self._passed, until)

@@ -14,8 +14,9 @@ import pytest
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files.names import TargetOwner, range_names
 from kzconsumer_files.publication import SetAside
+from kzconsumer_spark.destinations.delta_table import DeltaTarget
+from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.destinations.table_history import Overtaken
-from kzconsumer_spark.worker.range_writers import TableTarget
 from tests.support.copied import copied
 from tests.support.delta import OWNER, Writer, require_refused
 from tests.support.range_data import range_data
@@ -44,7 +45,7 @@ class TableSuite:
     made_of_rows: bool
     """Whether the first rows determine the columns, so that there is no table before."""
 
-    def claimed(self, directory: Path, owner: TargetOwner = OWNER) -> TableTarget[Any]:
+    def claimed(self, directory: Path, owner: TargetOwner = OWNER) -> DeltaTarget | IcebergTarget:
         raise NotImplementedError
 
     def rows(self, directory: Path) -> Offsets:

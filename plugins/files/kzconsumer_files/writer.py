@@ -23,7 +23,7 @@ from kzconsumer_files.target import AnyTarget, target_at
 
 _Records = TypeVar("_Records", bound=RecordRange)
 
-_FOLD_EVERY: Final = 64  # ranges published by this writer
+FOLD_EVERY: Final = 64  # ranges published by this writer
 _FOLDING_SECONDS: Final = 2.0  # how long `close` waits for a fold; another process does what is left of it
 _log = get_logger("kzconsumer.files")
 
@@ -77,7 +77,7 @@ class TargetWriter:
         published = self._target.publish(staged, attempt, self._require_lease, follows)
         self._target.discard(attempt)
         self._unfolded += published
-        if self._unfolded >= _FOLD_EVERY and not self._folding.is_alive():
+        if self._unfolded >= FOLD_EVERY and not self._folding.is_alive():
             self._begin_folding()
         return WriteResult(sum(each.rows for each in staged), published, len(ranges) - published)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LEASE = 5.0
 """Seconds for which a replay's sink may still publish after it was last alive."""
 # A database ends the transactions of a dead replay in this time; only then the ledger is complete.
-_SETTLED = LEASE + 10.0
+SETTLED = LEASE + 10.0
 
 
 class ReplayableSink(Sink, Accountable, Protocol):
@@ -89,7 +89,7 @@ async def replay(
     Raises SinkError, and what `reader.read` raises.
     """
     async with _opened(sink):
-        await anyio.sleep(max(0.0, since + _SETTLED - now()))
+        await anyio.sleep(max(0.0, since + SETTLED - now()))
         held = await sink.holdings(count_rows=False)
         runs = (run for each in held.ranges for run in each.runs)
         there = {run for run in runs if incarnations.get(run.topic) == run.incarnation}

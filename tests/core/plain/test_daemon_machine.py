@@ -8,6 +8,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from kzconsumer.service.daemon import EXIT_UNFINISHED
+from kzconsumer.sinks.builtin import CallableSink
 from tests.support.extent import extent
 from tests.support.simulated.daemon_machine import SLOW, DaemonMachine
 from tests.support.simulated.daemons import simulated_daemons
@@ -56,3 +57,15 @@ def test_a_daemon_that_is_suspended_as_it_stops_reports_what_was_not_committed(f
         daemons.world.pass_time(20.0)
         assert [each for each in daemons.group.events if each["event"].startswith("final commit failed")]
         assert daemon.task.result() == 1
+
+
+def test_an_attribute_of_a_sink_that_is_misspelt_is_logged_and_the_daemon_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CallableSink, "due_record", 5, raising=False)
+    with simulated_daemons(1, Scene()) as daemons:
+        daemons.group.logs.grow("t", 2)
+        daemons.group.logs.burst(300)
+        daemon = daemons.start(Scene(), SLOW, topics={"t": 1}, stop_at="end")
+        daemons.world.pass_time(60.0)
+        found = [each for each in daemons.group.events if each["event"] == "sink attribute has no effect"]
+        assert [(each["attribute"], each["meant"]) for each in found] == [("due_record", "due_records")]
+        assert daemon.task.result() == 0

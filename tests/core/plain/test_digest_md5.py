@@ -14,7 +14,7 @@ CHALLENGE = b'realm="elwood.innosoft.com",nonce="OA6MG9tEQGm2hh",qop="auth",algo
 @pytest.fixture
 def chris(monkeypatch: pytest.MonkeyPatch) -> Exchange:
     """RFC 2831, section 4, up to the server's first message."""
-    monkeypatch.setattr(module, "_URI", "imap/elwood.innosoft.com")
+    monkeypatch.setattr(module, "DIGEST_URI", "imap/elwood.innosoft.com")
     exchange = digest_md5("chris", b"secret", "OA6MHXh6VqTrRk")
     assert next(exchange) == b""
     return exchange

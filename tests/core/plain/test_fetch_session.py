@@ -86,8 +86,8 @@ class SessionMachine(RuleBasedStateMachine):
     @rule()
     def fetch_for_years(self) -> None:
         for session in self.broker._sessions.values():
-            if session.number == self.session._id and session.epoch == self.session._next:
-                session.epoch = self.session._next = LARGEST_EPOCH
+            if session.number == self.session.number and session.epoch == self.session.next_epoch:
+                session.epoch = self.session.next_epoch = LARGEST_EPOCH
 
     @precondition(lambda self: self.in_flight is None)
     @rule(opens=OPENS)
@@ -356,7 +356,7 @@ def test_a_set_asks_for_its_present_states_and_keeps_nothing_of_others(steps: li
 
 def test_epochs_wrap() -> None:
     session = opened(T0)
-    session._next = LARGEST_EPOCH
+    session.next_epoch = LARGEST_EPOCH
     assert session.request((), opens=True).epoch == LARGEST_EPOCH
     session.answered(FetchResponse(0, 0, [], 7))
     assert session.request((), opens=True).epoch == 1

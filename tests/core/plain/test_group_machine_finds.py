@@ -176,7 +176,7 @@ def test_finds_releases_before_the_last_commit() -> None:
         leaving = [claim for partition in partitions if (claim := self._owned.claims.get(partition)) is not None]
         for claim in leaving:
             self._watches.unguard(claim.owner.path)
-        fences = [self._committer._positions[claim.progress].committed.fence for claim in leaving]
+        fences = [stored.fence for claim in leaving if (stored := self._committer.stored(claim.progress)) is not None]
         await outcomes([self._owners.release(fence) for fence in fences])
         await release(self, partitions)
 

@@ -42,7 +42,7 @@ async def test_a_letter_that_is_not_acknowledged_in_time_is_not_written(
     silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The producer has not given up by then and has reported no failure."""
-    monkeypatch.setattr(rejected, "_LATE", -TIMEOUT)
+    monkeypatch.setattr(rejected, "LATE", -TIMEOUT)
     async with topic_at(silent) as topic:
         with pytest.raises(DeadLetterError, match=r"^topic letters: no answer$"):
             await topic.write([LETTER])

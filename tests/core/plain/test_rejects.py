@@ -57,8 +57,8 @@ def rejected_record(offset: int, error_class: str = "rejected", reason: str = "n
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rejected, "_FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(rejected, "_LONGEST_PAUSE", 0.002)
+    monkeypatch.setattr(rejected, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(rejected, "LONGEST_PAUSE", 0.002)
 
 
 async def test_the_policy_fail_raises_before_anything_is_written() -> None:
@@ -123,9 +123,9 @@ async def test_waiting_ends_when_the_partition_is_lost() -> None:
 
 async def test_a_lost_partition_is_noticed_during_a_long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next owner waits for the release."""
-    monkeypatch.setattr(rejected, "_FIRST_PAUSE", 1000.0)
-    monkeypatch.setattr(rejected, "_LONGEST_PAUSE", 1000.0)
-    monkeypatch.setattr(rejected, "_LOOK", 0.001)
+    monkeypatch.setattr(rejected, "FIRST_PAUSE", 1000.0)
+    monkeypatch.setattr(rejected, "LONGEST_PAUSE", 1000.0)
+    monkeypatch.setattr(rejected, "LOOK", 0.001)
     case, lost = Case(Box(full=1 << 30), policy="dead-letter", directory="letters"), False
     waiting = asyncio.create_task(case.rejects.handle([rejected_record(5)], lambda: lost))
     async with asyncio.timeout(5):

@@ -102,7 +102,9 @@ async def test_a_release_uses_the_fence_of_the_plan(zookeeper: ZooKeeperServer, 
     async with session(f"{zookeeper.connect}/{unique}") as zk:
         await zk.ensure("/")
         committer, (progress,) = await opened(zk, [partition])
-        before = committer._positions[progress].committed.fence
+        stored = committer.stored(progress)
+        assert stored is not None
+        before = stored.fence
         assert await committer.plan({progress: plan(progress)}) == {progress}
         owners = OwnerRegistry(zk, PATHS, "range")
         assert not await owners.release(before)

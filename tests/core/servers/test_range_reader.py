@@ -91,7 +91,7 @@ async def test_a_hole_at_the_end_of_the_log_ends_a_range(monkeypatch: pytest.Mon
         log_broker(tail_is_gone, end=lambda partition: END, local=local) as broker,
         reading(Known(broker), timeout) as reader,
     ):
-        monkeypatch.setattr(reader, "_leaders", Led(broker))
+        monkeypatch.setattr(reader, "leaders", Led(broker))
         with anyio.fail_after(30):
             assert await offsets(reader, OffsetRange("orders", 0, 2, END)) == [2, 3, 4]
 
@@ -102,7 +102,7 @@ async def test_holes_of_two_partitions_of_one_leader_end_their_ranges(monkeypatc
         log_broker(tail_is_gone, end=lambda partition: END, local=0) as broker,
         reading(Known(broker), 60.0) as reader,
     ):
-        monkeypatch.setattr(reader, "_leaders", Led(broker))
+        monkeypatch.setattr(reader, "leaders", Led(broker))
         with anyio.fail_after(30):
             found = [(each.partition, rows["offset"].to_pylist()) async for each, rows in reader.read(spans)]
     assert found == [(0, [3, 4]), (1, [3, 4])]
@@ -133,7 +133,7 @@ async def test_corrupt_batches_of_a_range_are_passed_over_or_end_it(
         reader = RangeReader(settings, Known(broker), brokers, on_corrupt=CorruptPolicy(settings))
         alone = RangeReader(settings, Known(broker), brokers)
         for each in (reader, alone):
-            monkeypatch.setattr(each, "_leaders", Led(broker))
+            monkeypatch.setattr(each, "leaders", Led(broker))
         with capture_logs() as logs:
             assert await offsets(reader, whole) == [2, 3, 4, *range(15, 20)]
         passed = [(line["first"], line["until"]) for line in logs if "records are lost" in line["event"]]
@@ -187,7 +187,7 @@ async def test_a_batch_beyond_the_largest_is_left_to_the_policy(monkeypatch: pyt
     ):
         for policy in (CorruptPolicy(settings), None):
             reader = RangeReader(settings, Known(broker), brokers, on_corrupt=policy)
-            monkeypatch.setattr(reader, "_leaders", Led(broker))
+            monkeypatch.setattr(reader, "leaders", Led(broker))
             if policy is not None:
                 assert await offsets(reader, OffsetRange("orders", 0, 0, 2)) == [1]
                 continue
@@ -212,7 +212,7 @@ async def test_a_read_takes_as_long_as_its_rate_allows(monkeypatch: pytest.Monke
     ):
         for rate, taken in ((size / 2.0, 6.0), (None, 0.0)):
             reader = RangeReader(FetchSettings(), Known(broker), brokers, rate_limit=rate)
-            monkeypatch.setattr(reader, "_leaders", Led(broker))
+            monkeypatch.setattr(reader, "leaders", Led(broker))
             began = time
             assert await offsets(reader, OffsetRange("orders", 0, 0, 15)) == [*range(15)]
             assert time - began == pytest.approx(taken)
@@ -233,7 +233,7 @@ async def test_empty_answers_of_tiered_storage_are_no_end(monkeypatch: pytest.Mo
         log_broker(log, end=lambda partition: 10, local=10, waiting=waits.append) as broker,
         reading(Known(broker), 30.0) as reader,
     ):
-        monkeypatch.setattr(reader, "_leaders", Led(broker))
+        monkeypatch.setattr(reader, "leaders", Led(broker))
         assert await offsets(reader, OffsetRange("orders", 0, 0, 10)) == [*range(10)]
         assert waits == [100, 200, 400, 100, 400], "the next remote read takes as long"
 
@@ -243,7 +243,7 @@ async def test_what_was_waited_for_in_vain_is_said(monkeypatch: pytest.MonkeyPat
         log_broker(tail_is_gone, end=lambda partition: END, local=END) as broker,
         reading(Known(broker), 0.1) as reader,
     ):
-        monkeypatch.setattr(reader, "_leaders", Led(broker))
+        monkeypatch.setattr(reader, "leaders", Led(broker))
         said = r"orders-0: offsets 5 to 9: the answers have no records, though the log goes on to 9 .*; waited 1 s"
         with pytest.raises(ConnectionLostError, match=said):
             await offsets(reader, OffsetRange("orders", 0, 2, END))
@@ -263,7 +263,7 @@ async def test_a_range_that_is_not_readable_to_its_end(
         log_broker(tail_is_gone, end=lambda _: end, stable=lambda _: stable, local=0) as broker,
         reading(Known(broker), 0.1) as reader,
     ):
-        monkeypatch.setattr(reader, "_leaders", Led(broker))
+        monkeypatch.setattr(reader, "leaders", Led(broker))
         with pytest.raises(error, match=said):
             await offsets(reader, OffsetRange("orders", 0, 2, 9))
 
@@ -280,7 +280,7 @@ async def test_leaders_are_looked_up_once_while_they_send_records(monkeypatch: p
 
     async with log_broker(log) as broker, reading(Known(broker), 30) as reader:
         leaders = Led(broker)
-        monkeypatch.setattr(reader, "_leaders", leaders)
+        monkeypatch.setattr(reader, "leaders", leaders)
         assert await offsets(reader, OffsetRange("orders", 0, 0, 8)) == [*range(8)]
         assert leaders.looks == 2  # the second after the answer without records
 
@@ -294,7 +294,7 @@ async def test_a_partition_that_is_read_alone_is_asked_for_what_is_left(monkeypa
         return record_batch([Record(None, bytes(size))], base_offset=offset)
 
     async with log_broker(log, asking=sizes.append) as broker, reading(Known(broker), 30) as reader:
-        monkeypatch.setattr(reader, "_leaders", Led(broker))
+        monkeypatch.setattr(reader, "leaders", Led(broker))
         assert await offsets(reader, OffsetRange("orders", 0, 3, 9)) == [*range(3, 9)]
         three, two = (9 * n * (size + 100) // 8 for n in (3, 2))
         assert sizes[:3] == [most, 4 * most, 4 * most]
@@ -316,7 +316,7 @@ async def test_batches_that_an_old_broker_cuts_off_are_asked_for_again_once(monk
         return record_batch([Record(None, bytes(size))], base_offset=offset)[: sizes[-1]]
 
     async with log_broker(log, asking=sizes.append) as broker, reading(Known(broker), 30) as reader:
-        monkeypatch.setattr(reader, "_leaders", Led(broker))
+        monkeypatch.setattr(reader, "leaders", Led(broker))
         assert await offsets(reader, OffsetRange("orders", 0, 3, 6)) == [3, 4, 5]
     assert sizes == [most, 2 * most, 4 * most, 8 * most, *[16 * most] * 3]
 
@@ -327,7 +327,7 @@ async def test_what_a_broker_cannot_read_is_its_error(monkeypatch: pytest.Monkey
         log_broker(lambda partition, offset: b"", error=UNKNOWN_SERVER_ERROR) as broker,
         reading(Known(broker), 0.3) as reader,
     ):
-        monkeypatch.setattr(reader, "_leaders", Led(broker))
+        monkeypatch.setattr(reader, "leaders", Led(broker))
         with pytest.raises(BrokerError, match="orders-0: UNKNOWN_SERVER_ERROR"), anyio.fail_after(30):
             async for _ in reader.read([OffsetRange("orders", 0, 0, 9)], follow=True):
                 pass

@@ -92,7 +92,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repo
         settings.write_text(f"[repositories]\ncentral = http://127.0.0.1:{found.port}/maven/\n")
         monkeypatch.setenv("JGO_CONFIG_FILE", str(settings))
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        monkeypatch.setattr(jar_fetch, "_PAUSES", (0.0, 0.0, 0.0))
+        monkeypatch.setattr(jar_fetch, "PAUSES", (0.0, 0.0, 0.0))
         yield found
 
 

@@ -124,18 +124,18 @@ def test_what_stands_for_a_file_has_all_that_a_table_says_of_it(tmp_path: Path) 
 
 def test_many_directories_and_much_data_in_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is lost where files are put early, since more are written than may be open, or their rows are many."""
-    monkeypatch.setattr(task_files, "_OPEN", 3)
-    monkeypatch.setattr(task_files, "_ROW_GROUP", 4000)
-    monkeypatch.setattr(task_files, "_PENDING", 10_000)
+    monkeypatch.setattr(task_files, "OPEN_FILES", 3)
+    monkeypatch.setattr(task_files, "ROW_GROUP", 4000)
+    monkeypatch.setattr(task_files, "PENDING", 10_000)
     open_files: list[int] = []
-    flush = task_files._Files._flush
+    flush = task_files.OpenFiles._flush
 
     def flushed(self: Any, values: Any) -> None:
         flush(self, values)
         open_files.append(len(self._open))
         assert sum(self._bytes.values()) <= 14_000
 
-    monkeypatch.setattr(task_files._Files, "_flush", flushed)
+    monkeypatch.setattr(task_files.OpenFiles, "_flush", flushed)
     made = writer(tmp_path / "store", batch_range(), by=["by"])
 
     def batches() -> Iterator[pa.RecordBatch]:

@@ -100,7 +100,7 @@ def test_a_writer_that_outlives_its_lock(
 def test_others_go_on_when_the_lock_of_a_dead_writer_expires(
     options: dict[str, str], table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(iceberg_hive, "_PATIENCE", 0.5)
+    monkeypatch.setattr(iceberg_hive, "PATIENCE", 0.5)
     writer = Writer(claimed(options, table), tmp_path)
     writer.publish(writer.stage(one(0, 0)))
     staged, leases = writer.stage(one(0, 1)), list[bool]()

@@ -352,7 +352,7 @@ def test_columns_that_earlier_rows_do_not_fit_are_refused_before_a_range_is_plan
 def test_a_worker_folds_the_ledger_when_it_starts_and_while_it_publishes(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "_FOLD_EVERY", 3)
+    monkeypatch.setattr(writer, "FOLD_EVERY", 3)
     to = ToFiles(path=str(tmp_path / "out"))
     destination_for(to).mark(OWNER)
     target = Target(tmp_path / "out")

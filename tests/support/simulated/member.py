@@ -187,7 +187,7 @@ class Member(RebalanceListener):
 
     async def _read_batches(self, stream: KafkaStream) -> None:
         async for batch in stream.batches():
-            chunk = stream._cursor._chunk
+            chunk = stream._cursor.chunk
             assert chunk is not None
             partition = chunk.progress.topic_partition
             offsets = cast("list[int]", batch.column(2).to_pylist())

@@ -62,13 +62,13 @@ class Turns:
         """
         assert member.connector is not None
         for cursor in sessions_of(member.connector).cursors.values():
-            chunk = cursor._chunk
+            chunk = cursor.chunk
             if chunk is None or chunk.progress.topic_partition != partition or self._chunks.get(cursor) is chunk:
                 continue
             self._chunks[cursor] = chunk
             self._largest = max(self._largest, chunk.size)
             before = self._passed.get(cursor, {})
-            waiting = {claim: before.get(claim) or Counter[Progress]() for claim in cursor.queue._queued}
+            waiting = {claim: before.get(claim) or Counter[Progress]() for claim in cursor.queue.queued}
             waiting.pop(chunk.progress, None)
             self._passed[cursor] = waiting
             for claim, passed in waiting.items():

@@ -61,7 +61,7 @@ class Shelf:
 async def test_a_replay_continues_where_it_ended(
     cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_SETTLED", 0.0)
+    monkeypatch.setattr(module, "SETTLED", 0.0)
     await create_topic(cluster.connect, unique, 3)
     for lot in range(6):
         records = [Sent(n % 2, None, b"." * 100, timestamp=TIME + n) for n in range(lot * 20, lot * 20 + 20)]
@@ -119,7 +119,7 @@ class Fetching(Shelf):
 
 
 async def test_a_sink_that_fetches_for_itself_gets_what_it_is_to_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SETTLED", 0.0)
+    monkeypatch.setattr(module, "SETTLED", 0.0)
     wanted = [OffsetRange("t", 0, 4, 51), OffsetRange("t", 1, 3, 8), OffsetRange("t", 0, 60, 61)]
     shelf, limits = Fetching(), BatchSettings(max_records=10)
     done = await replay(cast(Any, None), shelf, wanted, {"t": 7}, limits, now(), lambda *at: None)

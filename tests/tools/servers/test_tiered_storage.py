@@ -61,7 +61,7 @@ async def test_ranges_in_slow_tiered_storage_are_read_whole(
     slow: Tiered, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`consume`, a replay, and the question of `sink verify` whether a range has a record."""
-    monkeypatch.setattr(module, "_SETTLED", 0.0)
+    monkeypatch.setattr(module, "SETTLED", 0.0)
     await slow.topic(unique)
     assert await consumed(slow, unique) == [[0, offset] for offset in range(RECORDS)]
     slow.forget()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 8
 _TIMEOUT = 30.0  # seconds without a byte
-_PAUSES = (1.0, 3.0, 9.0)  # seconds before each further attempt
+PAUSES = (1.0, 3.0, 9.0)  # seconds before each further attempt
 _PIECE = 64 << 10
 _UPDATE = 0.2
 _PARTIAL_CONTENT, _REFUSED, _TOO_MANY, _BROKEN = 206, 400, 429, 500
@@ -118,7 +118,7 @@ class Fetch:
 
     def _fetch_patiently(self, jar: Jar, source: str) -> None:
         reason = ""
-        for pause in (0.0, *_PAUSES):
+        for pause in (0.0, *PAUSES):
             if self._stop.wait(pause):
                 raise _StoppedError
             try:

@@ -33,7 +33,7 @@ from kzconsumer_files.names import NotOurs
 _EXPECTED: Final = "metadata_location"
 _MODIFIED: Final = "The table has been modified"  # of all metastores that compare
 _NOTHING_NEW: Final = f"New value for expected key {_EXPECTED}"  # of those that also set by comparing (HIVE-28121)
-_PATIENCE: Final = 10.0
+PATIENCE: Final = 10.0
 """Seconds to wait for the lock; then the caller looks at the lease before it tries again."""
 _PAUSE: Final = 0.1
 _log = get_logger("kzconsumer.spark")
@@ -60,12 +60,12 @@ class _Comparing(Client):  # type: ignore[misc]  # generated, without types
 
     def lock(self, rqst: Any) -> Any:
         """Raises CommitFailedException while another writer holds the lock, or has died with it."""
-        found, until = super().lock(rqst), clock.now() + _PATIENCE
+        found, until = super().lock(rqst), clock.now() + PATIENCE
         while found.state == LockState.WAITING:
             if clock.now() > until:
                 self.unlock(UnlockRequest(lockid=found.lockid))
                 (of,) = rqst.component
-                _log.warning("table locked by another writer", table=f"{of.dbname}.{of.tablename}", seconds=_PATIENCE)
+                _log.warning("table locked by another writer", table=f"{of.dbname}.{of.tablename}", seconds=PATIENCE)
                 raise CommitFailedException("locked by another writer")
             time.sleep(_PAUSE)
             found = self.check_lock(CheckLockRequest(lockid=found.lockid))

@@ -48,9 +48,9 @@ _PLAIN: Final = (
     types.TimestampNTZType,
 )
 # Bytes in memory: of one row group, and of the rows of all files of a task that are not in their files yet.
-_ROW_GROUP: Final = 32 << 20
-_PENDING: Final = 64 << 20
-_OPEN: Final = 64  # files of a task, as `spark.sql.maxConcurrentOutputFileWriters`
+ROW_GROUP: Final = 32 << 20
+PENDING: Final = 64 << 20
+OPEN_FILES: Final = 64  # files of a task, as `spark.sql.maxConcurrentOutputFileWriters`
 # As Spark names the directory of a null, and what it writes as three characters: ExternalCatalogUtils of Spark 4.
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED: Final = re.compile(r"""[\x01-\x1F"#%'*/:=?\\\x7F{\[\]^]""")
@@ -149,13 +149,15 @@ class TaskWriter(NamedTuple):
         # Spark removes its own directories, also those of an executor that was killed.
         places = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
         with TemporaryDirectory(prefix="kzconsumer-", dir=places[0] or None) as scratch:
-            files = _Files(self, Path(scratch), number)
+            files = OpenFiles(self, Path(scratch), number)
             for batch in batches:
                 files.add(batch)
             yield files.put_all()
 
 
-class _Files:
+class OpenFiles:
+    """The files of one task, of which each has the rows of one partition of the table."""
+
     def __init__(self, writer: TaskWriter, scratch: Path, task: int) -> None:
         self._writer = writer
         self._scratch = scratch
@@ -170,9 +172,9 @@ class _Files:
         for values, rows in _by_directory(batch, len(self._writer.names)):
             self._pending.setdefault(values, []).append(rows)
             self._bytes[values] = self._bytes.get(values, 0) + rows.nbytes
-            if self._bytes[values] >= _ROW_GROUP:
+            if self._bytes[values] >= ROW_GROUP:
                 self._flush(values)
-        while sum(self._bytes.values()) > _PENDING:
+        while sum(self._bytes.values()) > PENDING:
             self._flush(max(self._bytes, key=self._bytes.__getitem__))
 
     def put_all(self) -> pa.RecordBatch:
@@ -184,7 +186,7 @@ class _Files:
         rows = pa.Table.from_batches(self._pending.pop(values))
         del self._bytes[values]
         if values not in self._open:
-            if len(self._open) >= _OPEN:
+            if len(self._open) >= OPEN_FILES:
                 self._finish(next(iter(self._open)))
             file = self._scratch / str(self._count)
             self._count += 1
