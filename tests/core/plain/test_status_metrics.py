@@ -76,6 +76,7 @@ def worked() -> Counters:
     counters = Counters()
     for seconds in (0.001, 0.003, 99.0):
         counters.of_broker(1).requests.add(seconds)
+    counters.of_broker(1).throttled.add(2.0)
     counters.records["t"] += 42
     counters.bytes["t"] += 4200
     counters.commits.offsets["zookeeper", "stored"] += 5
@@ -129,6 +130,7 @@ def test_every_sample_has_its_group_and_is_parsed() -> None:
     assert value(samples, "max_fetch_lag_records") == 10
     assert value(samples, "queue_bytes", topic="", thread="0") == 300
     assert value(samples, "records_total", topic="t") == 42
+    assert value(samples, "fetch_throttled_seconds_sum", broker="1") == 2
     assert value(samples, "rebalances_total", reason="owner", outcome="done") == 2
     assert value(samples, "log_events_total", level="error", event="commit failed") == 3
 
