@@ -1,8 +1,9 @@
-"""Puts what the part `rest` of the benchmark has measured into the pages.
+"""Puts what the parts `rest` and `first` of the benchmark have measured into the pages.
 
-`python -m tests.bench --part rest --json | python docs/site/growth.py` writes `growth.json`, the table of
-docs/performance.md and the drawing of how cost grows. Arguments are a note on the machine ("with other work on both
-processors"). With `-n` the latter two are made again of `growth.json`.
+`python -m tests.bench --part first rest --json | python docs/site/growth.py` writes `growth.json`, the table of
+docs/performance.md and the drawing of how cost grows. Lines that were not measured stay (`--rest` measures some).
+Arguments are a note on the machine ("with other work on both processors"). With `-n` the latter two are made again of
+`growth.json`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ PAGE = Path(__file__).parents[1] / "performance.md"
 BEGIN, END = "<!-- made by docs/site/growth.py -->\n", "<!-- end -->\n"
 NAMES = {
     "kzconsumer async for": "`async for`",
+    "kzconsumer async for, uvloop": "`async for`, uvloop",
     "confluent-kafka poll": "confluent-kafka",
     "aiokafka async for": "aiokafka",
 }
@@ -26,12 +28,23 @@ NAMES = {
 def taken(report: Mapping[str, Any], before: Mapping[str, Any], note: str = "") -> dict[str, Any]:
     """What the pages need of a report of `tests.bench` (JSON), and of what they had before."""
     where = f"{report['processors']} processors, one {report['broker']} broker, Python {report['python']}"
-    rests = [
-        {"partitions": rest["partitions"], "rate": rest["rate"], "clients": [rounded(each) for each in rest["lines"]]}
-        for rest in report["rests"]
-    ]
     where = ", ".join(filter(None, (where, f"librdkafka {report['librdkafka']}", note)))
-    return {**before, "machine": where, "rests": rests}
+    rests = {load(rest): rest for rest in before["rests"]}
+    for rest in report["rests"]:
+        clients = [rounded(each) for each in rest["lines"]]
+        rests[load(rest)] = {**{key: rest[key] for key in ("partitions", "topics", "rate")}, "clients": clients}
+    first = {
+        line["client"]: float(f"{line['seconds']['median']:.2g}")
+        for delays in report["delays"]
+        for line in delays["lines"]
+        if line["what"] == "first message"
+    }
+    found = {"machine": where, "rests": [rests[each] for each in sorted(rests)], "first": first or before["first"]}
+    return {**before, **found}
+
+
+def load(rest: Mapping[str, Any]) -> tuple[int, int, int]:
+    return rest["partitions"], rest["topics"], rest["rate"]
 
 
 def rounded(line: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,7 +65,8 @@ def table(found: Mapping[str, Any]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for rest in found["rests"]:
-        what = f"{rest['partitions']:,}, {rest['rate'] or 'none'}"
+        where = f" in {rest['topics']} topics" if rest["topics"] > 1 else ""
+        what = f"{rest['partitions']:,}{where}, " + (f"{rest['rate']:,}" if rest["rate"] else "none")
         for each in rest["clients"]:
             delays = f"{each['p50']:g}; {each['p99']:g}" if rest["rate"] else ""
             name = NAMES.get(each["client"], each["client"])
@@ -60,7 +74,9 @@ def table(found: Mapping[str, Any]) -> str:
                 f"| {what} | {name} | {each['cores']:g} | {delays} | {each['broker_cores']:g} | {each['memory']} |"
             )
             what = ""
-    return "".join(f"{row}\n" for row in [*rows, "", f"({found['machine']}.)"])
+    firsts = ", ".join(f"{NAMES.get(client, client)} {seconds:g} s" for client, seconds in found["first"].items())
+    first = [f"From the start of a process to its first message: {firsts}."] if firsts else []
+    return "".join(f"{row}\n" for row in [*rows, "", *first, f"({found['machine']}.)"])
 
 
 def with_table(page: str, found: Mapping[str, Any]) -> str:

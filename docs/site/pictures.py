@@ -278,24 +278,35 @@ Curves = Mapping[str, Sequence[tuple[float, float]]]
 
 def growth() -> str:
     data = json.loads((Path(__file__).parent / "growth.json").read_text())
-    drawing = Drawing(
-        "How the cost of a member grows with partitions, with the size of records and with the group", 580
-    )
-    lone = [rest for rest in data["rests"] if rest["rate"]]
 
-    def figures(name: str) -> Curves:
+    def figures(name: str, over: str, **fixed: int) -> Curves:
+        rests = [rest for rest in data["rests"] if rest["rate"] and all(rest[key] == fixed[key] for key in fixed)]
         named = {"async for": OURS, "confluent-kafka": OTHERS}
         return {
-            shown: [(r["partitions"], each[name]) for r in lone for each in r["clients"] if each["client"] == client]
+            shown: [(rest[over], each[name]) for rest in rests for each in rest["clients"] if each["client"] == client]
             for shown, client in named.items()
         }
 
-    _curves(drawing, 24, 24, "cores, by partitions (100 records/s)", figures("cores"))
-    _curves(drawing, 412, 24, "delay in ms (p50), by partitions", figures("p50"))
-    sizes = {name: [(int(size), cost) for size, cost in each.items()] for name, each in data["sizes"].items()}
-    _curves(drawing, 24, 300, "CPU s per million, by record bytes", sizes)
-    members = {name: [(int(size), cost) for size, cost in each.items()] for name, each in data["members"].items()}
-    _curves(drawing, 412, 300, "requests to ZooKeeper, by members", members)
+    def given(name: str) -> Curves:
+        return {who: [(int(at), cost) for at, cost in each.items()] for who, each in data[name].items()}
+
+    panels = {
+        "cores, by partitions (100 records/s)": figures("cores", "partitions", rate=100, topics=1),
+        "delay in ms (p50), by partitions": figures("p50", "partitions", rate=100, topics=1),
+        "cores, by topics (250 partitions)": figures("cores", "topics", partitions=250, rate=100),
+        "cores, by records/s (8 partitions)": figures("cores", "rate", partitions=8, topics=1),
+        "CPU s per million, by record bytes": given("sizes"),
+        "requests to ZooKeeper, by members": given("members"),
+    }
+    measured = [
+        (title, each) for title, each in panels.items() if len({at for curve in each.values() for at, _ in curve}) > 1
+    ]
+    drawing = Drawing(
+        "How the cost of a member grows with partitions, topics, records, their size and the group",
+        28 + 276 * math.ceil(len(measured) / 2),
+    )
+    for number, (title, curves) in enumerate(measured):
+        _curves(drawing, 24 + 388 * (number % 2), 24 + 276 * (number // 2), title, curves)
     return drawing.svg()
 
 

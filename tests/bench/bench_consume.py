@@ -32,7 +32,7 @@ from kzconsumer.logs import setup
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import Sandbox
 from tests.bench import bench_delays
-from tests.bench.bench_rest import REST_CLIENTS, RestRun, measure_rest, rest_section
+from tests.bench.bench_rest import LOADS, SECONDS, Load, RestRun, measure_rest, rest_section
 from tests.bench.client import CLIENTS
 from tests.bench.delay_client import TUNED
 from tests.bench.java_clients import fetch_jars
@@ -44,14 +44,6 @@ BROKER = "3.9.1"
 PARTITIONS = 4
 REFERENCE = "confluent-kafka consume(1000)"
 PARTS = ("rate", "long", "latency", "first", "rest")
-REST = (
-    (8, 0, REST_CLIENTS),
-    (8, 100, REST_CLIENTS),
-    (250, 100, TUNED),
-    (2000, 100, REST_CLIENTS),
-    (10_000, 100, TUNED),
-)
-"""Partitions of the topic, records per second and clients of each table of the part `rest`."""
 LONG = 16_000_000
 LONG_CLIENTS = (*(client for client in CLIENTS if client.startswith("kzconsumer")), REFERENCE)
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -77,6 +69,11 @@ def main() -> int:
     arguments.add_argument(
         "--clients", nargs="+", default=list(CLIENTS), choices=list(CLIENTS), metavar="NAME", help=names
     )
+    loads = [load.name for load in LOADS]
+    arguments.add_argument(
+        "--rest", nargs="+", default=loads, choices=loads, metavar="PARTITIONS/TOPICS/RATE", help=" ".join(loads)
+    )
+    arguments.add_argument("--seconds", type=float, default=SECONDS, help=f"of each run of the part rest ({SECONDS:g})")
     arguments.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     args = arguments.parse_args()
     setup.configure("warning", "console")
@@ -92,7 +89,8 @@ async def _run(args: argparse.Namespace) -> None:
     long_clients = [client for client in args.clients if client in LONG_CLIENTS]
     steps += runs * len(long_clients) * ("long" in args.part)
     steps += runs * len(TUNED) * (("latency" in args.part) + ("first" in args.part))
-    steps += args.repetitions * sum(len(clients) for *_, clients in REST) * ("rest" in args.part)
+    loads = [load for load in LOADS if load.name in args.rest]
+    steps += args.repetitions * sum(len(load.clients) for load in loads) * ("rest" in args.part)
     sections: list[Section] = []
     delays: list[DelaySection] = []
     rests: list[RestSection] = []
@@ -112,8 +110,7 @@ async def _run(args: argparse.Namespace) -> None:
             if "first" in args.part:
                 delays.append(await _measure_first(sandbox, args.repetitions, output))
             if "rest" in args.part:
-                for partitions, rate, who in REST:
-                    rests.append(await _measure_rest(sandbox, args.repetitions, partitions, rate, who, output))
+                rests += [await _measure_rest(sandbox, args.repetitions, load, args.seconds, output) for load in loads]
     show(report(BROKER, PARTITIONS, sections, delays, rests), as_json=args.json)
 
 
@@ -172,20 +169,21 @@ async def _measure_first(sandbox: Sandbox, repetitions: int, output: _Progress) 
 
 
 async def _measure_rest(
-    sandbox: Sandbox, repetitions: int, partitions: int, rate: int, clients: Sequence[str], output: _Progress
+    sandbox: Sandbox, repetitions: int, load: Load, seconds: float, output: _Progress
 ) -> RestSection:
-    source = Source(sandbox.zookeeper_connect, sandbox.bootstrap, f"rest-{partitions}-{rate}", 0)
-    await create_topic(source.zookeeper, source.topic, partitions, limit=600.0)
+    source = Source(sandbox.zookeeper_connect, sandbox.bootstrap, ",".join(load.topic_names), 0)
+    for topic in load.topic_names:
+        await create_topic(source.zookeeper, topic, load.partitions // load.topics, limit=600.0)
     (broker,) = sandbox.cluster.brokers.values()
-    runs: dict[str, list[RestRun]] = {client: [] for client in clients}
+    runs: dict[str, list[RestRun]] = {client: [] for client in load.clients}
     for repetition in range(1, repetitions + 1):
         for client in runs:
             run = await anyio.to_thread.run_sync(
-                partial(measure_rest, source, client, partitions=partitions, rate=rate, broker_pid=broker.pid)
+                partial(measure_rest, source, load, client, broker_pid=broker.pid, seconds=seconds)
             )
-            output.report_run(f"{repetition}/{repetitions} {client}: {run.cores:.4f} cores", done=1)
+            output.report_run(f"{repetition}/{repetitions} {load.name} {client}: {run.cores:.4f} cores", done=1)
             runs[client].append(run)
-    return rest_section(partitions, rate, runs)
+    return rest_section(load, runs)
 
 
 async def _measure(

@@ -1,4 +1,4 @@
-"""A consumer at rest: processor time, memory and delays while few records come, and how that grows with the partitions.
+"""A consumer that keeps up: processor time, memory and delays, and how they grow with partitions, topics and records.
 
 Called by `bench_consume`; each run is a process of its own, and the clients take turns. Measured is a process that has
 joined its group and has read: all of its processor time, as Linux counts it, over some seconds. For Java that is
@@ -13,13 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import msgspec
 from confluent_kafka import Producer
 
-from tests.bench.delay_client import CLIENTS
+from tests.bench.delay_client import CLIENTS, TUNED
 from tests.bench.java_clients import console_consumer
 from tests.bench.report import RestLine, RestSection
 from tests.bench.source import Source
@@ -32,7 +33,41 @@ _CPUCLOCK_SCHED = 2
 """As `clock_getcpuclockid` of glibc makes the number of a process's clock."""
 JAVA = "Java 3.9.1"
 REST_CLIENTS = (*CLIENTS, JAVA)
-END = b"end"
+END, UNTIMED = b"end", b"0"
+TICK = 0.001
+"""Seconds between two sends to the producer, at least."""
+TIMED = 1000
+"""Records per second that tell when they were produced, at most."""
+
+
+class Load(NamedTuple):
+    """What the clients read."""
+
+    partitions: int
+    """Of all topics together."""
+    topics: int
+    rate: int
+    """Records per second."""
+    clients: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.partitions}/{self.topics}/{self.rate}"
+
+    @property
+    def topic_names(self) -> list[str]:
+        name = f"rest-{self.partitions}-{self.topics}-{self.rate}"
+        return [name] if self.topics == 1 else [f"{name}-{number}" for number in range(self.topics)]
+
+
+LOADS = (
+    *(Load(8, 1, rate, REST_CLIENTS) for rate in (0, 10, 100, 1000, 100_000)),
+    Load(250, 1, 100, TUNED),
+    Load(250, 25, 100, TUNED),
+    Load(250, 250, 100, TUNED),
+    Load(2000, 1, 100, REST_CLIENTS),
+    Load(10_000, 1, 100, TUNED),
+)
 
 
 class RestRun(msgspec.Struct, frozen=True):
@@ -48,41 +83,29 @@ class RestRun(msgspec.Struct, frozen=True):
     p99: float
 
 
-def measure_rest(
-    source: Source, client: str, *, partitions: int, rate: int, broker_pid: int, seconds: float = SECONDS
-) -> RestRun:
-    """Of a client that reads `source.topic` while `rate` records per second come, to one partition after the other."""
-    producer = Producer({"bootstrap.servers": source.bootstrap, "linger.ms": 0, "acks": 1})
+def measure_rest(source: Source, load: Load, client: str, *, broker_pid: int, seconds: float = SECONDS) -> RestRun:
+    """Of a client that reads `load` from the topics of `source`, whose partitions have their records in turn."""
+    producer = _Producer(source.bootstrap, load)
     process = _start(client, source)
     output = _Output(process, values=client == JAVA)
-    produced = 0
-
-    def produce(value: bytes) -> None:
-        nonlocal produced
-        producer.produce(source.topic, value, partition=produced % partitions)
-        produced += 1
-        producer.poll(0)
-
     try:
         began = time.monotonic()
         while not output.ready.wait(0.1):
-            produce(b"0")
+            producer.send(UNTIMED)
             if process.poll() is not None or time.monotonic() - began > _LIMIT:
                 raise RuntimeError(f"{client} has not read within {_LIMIT} s")
-        time.sleep(SETTLING + partitions / 1000)  # the first message may come before all are read
+        time.sleep(SETTLING + load.partitions / 1000)  # the first message may come before all are read
         before, broker_before, began = cpu_seconds(process.pid), cpu_seconds(broker_pid), time.monotonic()
-        if rate:
-            for number in range(int(rate * seconds)):
-                time.sleep(max(0.0, began + number / rate - time.monotonic()))
-                produce(repr(time.monotonic()).encode())
+        producer.keep_rate(began, seconds)
         time.sleep(max(0.0, began + seconds - time.monotonic()))
         took = time.monotonic() - began
         cores = (cpu_seconds(process.pid) - before) / took
         broker_cores = (cpu_seconds(broker_pid) - broker_before) / took
         peak_rss = _peak_rss(process.pid)
         if client != JAVA:
-            produce(END)
-            producer.flush(5.0)
+            producer.send(END)
+        producer.flush()
+        if client != JAVA:
             process.wait(_LIMIT)
     finally:
         process.kill()
@@ -90,6 +113,36 @@ def measure_rest(
         output.thread.join()
     cuts = statistics.quantiles(output.delays, n=100) if len(output.delays) > 1 else [0.0] * 99
     return RestRun(cores, broker_cores, peak_rss, cuts[49], cuts[98])
+
+
+class _Producer:
+    """One record to each partition in turn."""
+
+    def __init__(self, bootstrap: str, load: Load) -> None:
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": 1, "queue.buffering.max.messages": 1_000_000}
+        )
+        self._rate = load.rate
+        places = [(topic, number) for number in range(load.partitions // load.topics) for topic in load.topic_names]
+        self._places = cycle(places)
+
+    def send(self, value: bytes) -> None:
+        topic, partition = next(self._places)
+        self._producer.produce(topic, value, partition=partition)
+        self._producer.poll(0)
+
+    def keep_rate(self, began: float, seconds: float) -> None:
+        """Send what is due, for so long. Only some of many records say when that was."""
+        sent, timed = 0, max(1, self._rate // TIMED)
+        while self._rate and (passed := time.monotonic() - began) < seconds:
+            due = int(passed * self._rate) + 1
+            for number in range(sent, due):
+                self.send(UNTIMED if number % timed else repr(time.monotonic()).encode())
+            sent = due
+            time.sleep(max(began + sent / self._rate - time.monotonic(), TICK if self._rate > TIMED else 0.0))
+
+    def flush(self) -> None:
+        self._producer.flush(5.0)
 
 
 def _start(client: str, source: Source) -> subprocess.Popen[bytes]:
@@ -118,7 +171,7 @@ class _Output:
                 self.ready.set()
             elif not values:
                 self.delays = msgspec.json.decode(line, type=list[float])
-            elif line != b"0\n":
+            elif line.strip() != UNTIMED:
                 self.delays.append(at - float(line))
 
 
@@ -134,16 +187,18 @@ def _peak_rss(pid: int) -> int:
     raise OSError(f"no VmHWM of process {pid}")
 
 
-def rest_section(partitions: int, rate: int, runs: Mapping[str, Sequence[RestRun]]) -> RestSection:
+def rest_section(load: Load, runs: Mapping[str, Sequence[RestRun]]) -> RestSection:
     """The medians of each client's figures."""
 
     def median(client: str, figure: str) -> float:
         return statistics.median([float(getattr(run, figure)) for run in runs[client]])
 
+    where = f" in {load.topics} topics" if load.topics > 1 else ""
     return RestSection(
-        f"{partitions:,} partitions, {rate} records a second",
-        partitions,
-        rate,
+        f"{load.partitions:,} partitions{where}, {load.rate:,} records a second",
+        load.partitions,
+        load.topics,
+        load.rate,
         tuple(
             RestLine(client, *(median(client, name) for name in ("cores", "broker_cores", "peak_rss", "p50", "p99")))
             for client in runs

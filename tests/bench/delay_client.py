@@ -1,6 +1,7 @@
 """Latency of one client, in a process of its own.
 
-`python -m tests.bench.delay_client WHAT NAME ZOOKEEPER BOOTSTRAP TOPIC N`, started by `bench_delays` and `bench_rest`.
+`python -m tests.bench.delay_client WHAT NAME ZOOKEEPER BOOTSTRAP TOPIC[,TOPIC] N`, started by `bench_delays` and
+`bench_rest`.
 WHAT is `first`: writes the time of the first message (CLOCK_MONOTONIC, the same for all processes of a machine); or
 `latency`: writes the seconds from `produce` to delivery of N messages, whose values are the times when they were
 produced; or `rest`: writes a line after the first message, and the delays of all when a message says `end`. A client
@@ -14,7 +15,9 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from functools import partial
 
+UVLOOP = "kzconsumer async for, uvloop"
 # Three seconds: start of the group, its backlog. The cost of a start is measured by `first`.
 NOT_COUNTED = 300
 
@@ -58,9 +61,9 @@ class _Taken:
         return False
 
 
-def read_kzconsumer(zookeeper: str, bootstrap: str, topic: str, taken: _Taken) -> None:
+def read_kzconsumer(zookeeper: str, bootstrap: str, topic: str, taken: _Taken, *, uvloop: bool = False) -> None:
     """`async for`, as a member of a group."""
-    import asyncio
+    import anyio
 
     import kzconsumer
 
@@ -75,12 +78,15 @@ def read_kzconsumer(zookeeper: str, bootstrap: str, topic: str, taken: _Taken) -
 
     async def read() -> None:
         async with kzconsumer.connect(settings) as consumer:
-            streams = await consumer.create_message_streams({topic: 1})
-            async for message in streams[topic][0]:
+            if "," in topic:
+                (stream,) = await consumer.create_message_streams_by_filter(kzconsumer.Include(topic))
+            else:
+                (stream,) = (await consumer.create_message_streams({topic: 1}))[topic]
+            async for message in stream:
                 if taken.take(message.value):
                     return
 
-    asyncio.run(read())
+    anyio.run(read, backend_options={"use_uvloop": uvloop})
 
 
 def read_confluent(zookeeper: str, bootstrap: str, topic: str, taken: _Taken) -> None:
@@ -95,7 +101,7 @@ def read_confluent(zookeeper: str, bootstrap: str, topic: str, taken: _Taken) ->
             "fetch.queue.backoff.ms": 5,
         }
     )
-    consumer.subscribe([topic])
+    consumer.subscribe(topic.split(","))
 
     def values() -> Iterator[bytes | None]:
         while True:
@@ -118,7 +124,7 @@ def read_aiokafka(zookeeper: str, bootstrap: str, topic: str, taken: _Taken) -> 
 
     async def read() -> None:
         consumer = AIOKafkaConsumer(
-            topic, bootstrap_servers=bootstrap, group_id=uuid.uuid4().hex, auto_offset_reset=start
+            *topic.split(","), bootstrap_servers=bootstrap, group_id=uuid.uuid4().hex, auto_offset_reset=start
         )
         await consumer.start()
         try:
@@ -133,6 +139,7 @@ def read_aiokafka(zookeeper: str, bootstrap: str, topic: str, taken: _Taken) -> 
 
 CLIENTS = {
     "kzconsumer async for": read_kzconsumer,
+    UVLOOP: partial(read_kzconsumer, uvloop=True),
     "confluent-kafka poll": read_confluent,
     "aiokafka async for": read_aiokafka,
 }

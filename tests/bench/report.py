@@ -77,7 +77,7 @@ class DelaySection(msgspec.Struct, frozen=True):
 
 
 class RestLine(msgspec.Struct, frozen=True):
-    """A client that reads a few records per second: medians of its runs."""
+    """A client that keeps up with its records: medians of its runs."""
 
     client: str
     cores: float
@@ -91,10 +91,12 @@ class RestLine(msgspec.Struct, frozen=True):
 
 
 class RestSection(msgspec.Struct, frozen=True):
-    """One number of partitions at one rate."""
+    """One number of partitions and topics at one rate."""
 
     what: str
     partitions: int
+    """Of all topics together."""
+    topics: int
     rate: int
     """Records per second."""
     lines: tuple[RestLine, ...]

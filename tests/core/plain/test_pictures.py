@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from tests.bench.report import RestLine, RestSection, report
+from tests.bench.report import DelayLine, DelaySection, RestLine, RestSection, Spread, report
 
 ROOT = Path(__file__).parents[3]
 IMAGES = ROOT / "docs" / "images"
@@ -58,9 +58,19 @@ def test_the_table_of_measured_costs_is_up_to_date() -> None:
 
 def test_a_report_of_the_benchmark_becomes_the_table() -> None:
     lines = (RestLine("kzconsumer async for", 0.0414, 0.116, 50 << 20, 0.00123, 0.0021),)
-    rests = (RestSection("", 8, 0, lines), RestSection("", 2000, 100, lines))
-    found = msgspec.json.decode(msgspec.json.encode(report("3.9.1", 4, (), (), rests)))
-    assert GROWTH["table"](GROWTH["taken"](found, {})).splitlines()[2:4] == [
+    rests = (RestSection("", 250, 25, 1000, lines), RestSection("", 8, 1, 0, lines))
+    first = DelaySection("", (DelayLine("confluent-kafka poll", "first message", Spread(0.1, 0.246, 0.3)),))
+    found = msgspec.json.decode(msgspec.json.encode(report("3.9.1", 4, (), (first,), rests)))
+    before = {"rests": [{"partitions": 8, "topics": 1, "rate": rate, "clients": []} for rate in (0, 10)]}
+    rows = GROWTH["table"](GROWTH["taken"](found, before)).splitlines()
+    assert rows[2:4] == [
         "| 8, none | `async for` | 0.041 |  | 0.12 | 50 |",
-        "| 2,000, 100 | `async for` | 0.041 | 1.2; 2.1 | 0.12 | 50 |",
+        "| 250 in 25 topics, 1,000 | `async for` | 0.041 | 1.2; 2.1 | 0.12 | 50 |",
     ]
+    assert "From the start of a process to its first message: confluent-kafka 0.25 s." in rows
+
+
+def test_lines_that_were_not_measured_stay() -> None:
+    rest = {"partitions": 8, "topics": 1, "rate": 10, "clients": []}
+    found = msgspec.json.decode(msgspec.json.encode(report("3.9.1", 4, (), ())))
+    assert GROWTH["taken"](found, {"rests": [rest], "first": {"a": 1.0}})["rests"] == [rest]
