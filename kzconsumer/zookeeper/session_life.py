@@ -1,6 +1,6 @@
 """A ZooKeeper session over its successive connections: established, kept alive, restored, ended.
 
-One background task does all of it; nothing that may have been executed is ever sent twice.
+One background task does all of it but the beats; nothing that may have been executed is ever sent twice.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class SessionLife:
         self._zxid = 0
         self._restoring = 0  # SetWatches without reply; until they have one, _zxid stays where they start from
         self._heartbeat = Heartbeat()
+        self._next_beat: asyncio.TimerHandle | None = None
         self._link: Link | None = None
         self._waiting: dict[CallerRequest[Any], None] = {}
         self._closing = False
@@ -222,9 +223,12 @@ class SessionLife:
             if not self._closing:
                 log.warning("session expired", session=self.name)
         except Exception as error:
-            # Ended before it is logged: nothing that waits may wait for ever, even if logging is what failed.
-            self.end(SessionState.EXPIRED, f"failed: {error!r}")
-            log.exception("session failed", session=self.name)
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        # Ended before it is logged: nothing that waits may wait for ever, even if logging is what failed.
+        self.end(SessionState.EXPIRED, f"failed: {error!r}")
+        log.exception("session failed", session=self.name)
 
     async def _ask(self, call: CallerRequest[R]) -> R:
         if self._link and not self._link.lost.done():
@@ -258,15 +262,24 @@ class SessionLife:
         return link
 
     async def _serve(self, link: Link) -> None:
-        while not link.lost.done():
-            self._served = clock.now()
+        self._beat(link)
+        try:
+            await asyncio.wait([link.lost])
+        finally:
+            if self._next_beat is not None:
+                self._next_beat.cancel()
+
+    def _beat(self, link: Link) -> None:
+        """A timer calls it, not the task: three of four beats find nothing to do, and a task costs more to wake."""
+        if link.lost.done():
+            return
+        self._served = clock.now()
+        try:
             match self._heartbeat.beat(server_choice.instant(), link.arrived):
                 case Beat.SILENT:
                     link.abort(f"no probe answered for {self.timeout / 3:.1f} s")
-                    return
                 case Beat.SLOW:
                     link.abort("too slow: bytes arrive, but no probe's answer")
-                    return
                 case Beat.DOUBT:
                     log.warning(
                         "session doubtful", session=self.name, reason="the event loop was late or a clock jumped"
@@ -276,7 +289,9 @@ class SessionLife:
                     self._probe(link)
                 case Beat.WAIT:
                     pass
-            await asyncio.wait([link.lost], timeout=self._heartbeat.interval)
+        except Exception as error:
+            self._fail(error)
+        self._next_beat = asyncio.get_running_loop().call_later(self._heartbeat.interval, self._beat, link)
 
     def _probe(self, link: Link) -> None:
         sent = server_choice.instant()

@@ -14,7 +14,7 @@ import json
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 UVLOOP = "kzconsumer async for, uvloop"
@@ -137,7 +137,7 @@ def read_aiokafka(zookeeper: str, bootstrap: str, topic: str, taken: _Taken) -> 
     asyncio.run(read())
 
 
-CLIENTS = {
+CLIENTS: dict[str, Callable[[str, str, str, _Taken], None]] = {
     "kzconsumer async for": read_kzconsumer,
     UVLOOP: partial(read_kzconsumer, uvloop=True),
     "confluent-kafka poll": read_confluent,

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import itertools
 
+import anyio
 import pytest
+import structlog
 
+from kzconsumer.errors import SessionExpiredError
 from kzconsumer.zookeeper.heartbeat_and_lease import Beat, Heartbeat, Instant
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from tests.support.simulated.clients import Clients
 
 T = 6.0
 APART = 1.7e9
@@ -178,3 +183,24 @@ def test_a_session_is_kept_for_a_whole_timeout_after_the_last_answer_even_in_dou
     assert heartbeat.beat(at(109.0), NOTHING) is Beat.DOUBT
     assert heartbeat.safe_until(at(109.0)) == 0.0
     assert heartbeat.kept_until == pytest.approx(101.0 + T)
+
+
+def test_a_session_whose_beats_fail_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for it would wait for ever."""
+
+    def fail(heartbeat: Heartbeat, now: Instant, arrived: float) -> Beat:
+        raise ValueError("no beat")
+
+    async def script(session: ZooKeeperSession) -> None:
+        await anyio.sleep(session.timeout * 3)
+        assert session.trusted()
+        monkeypatch.setattr(Heartbeat, "beat", fail)
+        with anyio.fail_after(1):
+            await session.wait_expired()
+        assert not session.trusted()
+        with pytest.raises(SessionExpiredError, match="no beat"):
+            await session.get("/")
+
+    with structlog.testing.capture_logs() as logged:
+        Clients().play(script)
+    assert [each["event"] for each in logged if each["log_level"] == "error"] == ["session failed"]

@@ -61,8 +61,8 @@ def test_a_report_of_the_benchmark_becomes_the_table() -> None:
     rests = (RestSection("", 250, 25, 1000, lines), RestSection("", 8, 1, 0, lines))
     first = DelaySection("", (DelayLine("confluent-kafka poll", "first message", Spread(0.1, 0.246, 0.3)),))
     found = msgspec.json.decode(msgspec.json.encode(report("3.9.1", 4, (), (first,), rests)))
-    before = {"rests": [{"partitions": 8, "topics": 1, "rate": rate, "clients": []} for rate in (0, 10)]}
-    rows = GROWTH["table"](GROWTH["taken"](found, before)).splitlines()
+    former = [{"partitions": 8, "topics": 1, "rate": rate, "clients": ()} for rate in (0, 10)]
+    rows = GROWTH["table"](GROWTH["taken"](found, {"rests": former})).splitlines()
     assert rows[2:4] == [
         "| 8, none | `async for` | 0.041 |  | 0.12 | 50 |",
         "| 250 in 25 topics, 1,000 | `async for` | 0.041 | 1.2; 2.1 | 0.12 | 50 |",
