@@ -10,8 +10,10 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -22,7 +24,7 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.flow import Deliveries, Flow, flow
 from tests.support.members import Reader
-from tests.support.original import Original, Record, tools_verdict
+from tests.support.original import Original, Record, console_consumer, tools_verdict
 from tests.support.ownership import Ownership, Seen, watched
 from tests.support.servers import Servers
 
@@ -93,6 +95,11 @@ class MixedGroup:
     @property
     def flow(self) -> Flow:
         return self.flows[self.topic]
+
+    def original(self, folder: Path, consumer: str, **options: Any) -> AbstractContextManager[Original]:
+        """An original member, with a directory of its own. `options` are those of `console_consumer`."""
+        topic, place = self.topic, folder / consumer
+        return console_consumer(self.servers, self.cluster, self.name, topic, place, consumer=consumer, **options)
 
     def all_sent(self) -> set[Record]:
         return {record for each in self.flows.values() for record in each.all_sent()}

@@ -25,9 +25,7 @@ async def test_ours_joins_a_running_original_and_leaves_it(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str
 ) -> None:
     async with mixed_group(servers, cluster, unique) as group:
-        with console_consumer(
-            servers, cluster, unique, unique, tmp_path / "m", consumer="m", version=version, from_beginning=True
-        ) as original:
+        with group.original(tmp_path, "m", version=version, from_beginning=True) as original:
             await group.settled("original alone", by_range(unique, PARTITIONS, [original.thread()]))
             since = time.monotonic()
             # `a` sorts before the original, which has to move: it releases everything and takes the upper half.
@@ -50,9 +48,7 @@ async def test_an_original_that_joins_ours_is_nudged_to_stop(
 ) -> None:
     async with mixed_group(servers, cluster, unique) as group, our_member(cluster, unique, {unique: 1}, "m") as ours:
         await group.settled("ours alone", by_range(unique, PARTITIONS, [ours.thread()]))
-        with console_consumer(
-            servers, cluster, unique, unique, tmp_path / "a", consumer="a", version=version
-        ) as original:
+        with group.original(tmp_path, "a", version=version) as original:
             since = await group.registered(original)
             shared = by_range(unique, PARTITIONS, [original.thread(), ours.thread()])
             await group.settled("original joins", shared, since=since)

@@ -9,7 +9,7 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.core.original.group import PARTITIONS, STALL, mixed_group, our_member
 from tests.support.flow import Deliveries
 from tests.support.members import Daemon
-from tests.support.original import Record, console_consumer
+from tests.support.original import Record
 from tests.support.ownership import Seen, by_range
 from tests.support.servers import Servers
 
@@ -22,13 +22,9 @@ async def test_ours_takes_over_from_a_killed_original(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
     async with mixed_group(servers, cluster, unique) as group:
-        with console_consumer(
-            servers,
-            cluster,
-            unique,
-            unique,
-            tmp_path / "a",
-            consumer="a",
+        with group.original(
+            tmp_path,
+            "a",
             from_beginning=True,
             auto_commit_interval_ms=500,
             zookeeper_session_timeout_ms=int(SESSION * 1000),
@@ -71,7 +67,7 @@ async def test_an_original_takes_over_from_ours_when_killed(
         assert ours.process is not None
         try:
             await group.settled("ours alone", by_range(unique, PARTITIONS, [thread]))
-            with console_consumer(servers, cluster, unique, unique, tmp_path / "m", consumer="m") as original:
+            with group.original(tmp_path, "m") as original:
                 since = await group.registered(original)
                 await group.settled(
                     "original joins", by_range(unique, PARTITIONS, [thread, original.thread()]), since=since

@@ -13,7 +13,6 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import add_partitions
 from tests.core.original.group import PARTITIONS, STALL, mixed_group, our_member
 from tests.support.flow import Deliveries
-from tests.support.original import console_consumer
 from tests.support.ownership import by_range
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session, until
@@ -25,16 +24,8 @@ async def test_ours_nudges_an_original_that_gave_up(
     """A partition is blocked for longer than the original retries: it owns nothing. A member of ours nudges it."""
     monkeypatch.setattr(reconcile_rules, "PATIENCE", 3.0)
     async with mixed_group(servers, cluster, unique) as group:
-        with console_consumer(
-            servers,
-            cluster,
-            unique,
-            unique,
-            tmp_path / "x",
-            consumer="x",
-            from_beginning=True,
-            rebalance_max_retries=3,
-            rebalance_backoff_ms=500,
+        with group.original(
+            tmp_path, "x", from_beginning=True, rebalance_max_retries=3, rebalance_backoff_ms=500
         ) as original:
             await group.settled("original alone", by_range(unique, PARTITIONS, [original.thread()]))
             async with (

@@ -27,17 +27,8 @@ async def test_an_original_that_gave_up_stays_registered_until_it_is_nudged(
 ) -> None:
     """Blocked on one partition, it releases all; it is not notified when the block ends."""
     async with mixed_group(servers, cluster, unique) as group:
-        with console_consumer(
-            servers,
-            cluster,
-            unique,
-            unique,
-            tmp_path / "m",
-            consumer="m",
-            version=version,
-            from_beginning=True,
-            rebalance_max_retries=1,
-            rebalance_backoff_ms=100,
+        with group.original(
+            tmp_path, "m", version=version, from_beginning=True, rebalance_max_retries=1, rebalance_backoff_ms=100
         ) as original:
             await group.settled("original alone", by_range(unique, PARTITIONS, [original.thread()]))
             async with our_member(cluster, unique, {unique: 1}, "a") as ours, session(cluster.connect) as other:
@@ -111,16 +102,7 @@ async def test_an_original_deletes_an_owner_node_that_has_become_ours(
 ) -> None:
     """Its owner nodes are deleted by hand and ours claims them; it releases what it assumes to own, by path alone."""
     async with mixed_group(servers, cluster, unique) as group:
-        with console_consumer(
-            servers,
-            cluster,
-            unique,
-            unique,
-            tmp_path / "m",
-            consumer="m",
-            from_beginning=True,
-            zookeeper_session_timeout_ms=20_000,
-        ) as original:
+        with group.original(tmp_path, "m", from_beginning=True, zookeeper_session_timeout_ms=20_000) as original:
             await group.settled("original alone", by_range(unique, PARTITIONS, [original.thread()]))
             zookeeper = group.ownership.zookeeper
             paths = [f"/consumers/{unique}/owners/{unique}/{number}" for number in range(PARTITIONS)]
@@ -147,16 +129,8 @@ async def test_an_original_suspended_beyond_its_session(
 ) -> None:
     """It wakes as a zombie, still delivers and writes its old offsets; records are redelivered, but none is lost."""
     async with mixed_group(servers, cluster, unique) as group:
-        with console_consumer(
-            servers,
-            cluster,
-            unique,
-            unique,
-            tmp_path / "a",
-            consumer="a",
-            from_beginning=True,
-            zookeeper_session_timeout_ms=3000,
-            auto_commit_interval_ms=200,
+        with group.original(
+            tmp_path, "a", from_beginning=True, zookeeper_session_timeout_ms=3000, auto_commit_interval_ms=200
         ) as original:
             await group.settled("original alone", by_range(unique, PARTITIONS, [original.thread()]))
             async with our_member(cluster, unique, {unique: 1}, "m") as ours:
