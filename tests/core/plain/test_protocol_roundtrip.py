@@ -323,6 +323,8 @@ def test_metadata_response(version: int, data: st.DataObject) -> None:
         for name, (error, identity, parts) in topics.items()
     }
     assert read.cluster_id == (cluster if version >= 2 else None)
+    no_topic = MetadataRequest(()).decode(version, memoryview(written(response)))
+    assert (no_topic.topics, no_topic.brokers) == ({}, read.brokers), "also where a broker can only return all"
 
 
 def as_kafka_writes(topic_id: UUID | None) -> str:
