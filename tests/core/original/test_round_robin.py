@@ -14,13 +14,11 @@ from typing import Any
 
 import pytest
 
-import kzconsumer
 from kzconsumer.assignors import Assignor, assign_legacy, assign_roundrobin
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import add_partitions, create_topic
 from tests.core.original.group import STALL, MixedGroup, mixed_group, our_member
-from tests.support.extent import extent, only_nightly
-from tests.support.flow import Deliveries, flow
+from tests.support.extent import extent
+from tests.support.flow import Deliveries
 from tests.support.members import Daemon
 from tests.support.original import Record, console_consumer
 from tests.support.ownership import Owners, by_assignor
@@ -70,58 +68,6 @@ def distinguishing_topic(name: str, *members: int, partitions: int = 12) -> str:
         ):
             return topic
     raise AssertionError("no topic distinguishes them")
-
-
-@only_nightly  # with the range assignor: test_kill.py, test_topics.py; what each computes: test_original_assignors.py
-@IN_ERAS
-async def test_events_of_an_original_and_of_topics(
-    servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str, assignor: str, computed: Assignor
-) -> None:
-    """Partitions are added, a topic is created that both white lists match, it stops, rejoins, and is killed."""
-    later, white_list = f"{unique}-later", f"{unique}.*"
-    where = servers, cluster, unique, white_list
-    topic = distinguishing_topic(unique, 1, 1, partitions=13)
-    async with mixed_group(servers, cluster, unique, topic=topic) as group:
-        expected = Expected(group, computed)
-        with console_consumer(
-            *where, tmp_path / "a", consumer="a", version=version, from_beginning=True, **ROUND_ROBIN
-        ) as first:
-            await group.settled("original alone", expected.among(a=1))
-            filter_ = kzconsumer.Include(white_list)
-            async with our_member(cluster, unique, filter_, "m", assignor=assignor) as ours:
-                await group.settled("ours joins", expected.among(a=1, m=1))
-                await group.delivering(first.delivered, ours.delivered)
-                since = time.monotonic()
-                await add_partitions(cluster.connect, topic, 13)
-                group.ownership.topics[topic] = group.flow.partitions = 13
-                await group.settled("partitions added", expected.among(a=1, m=1), since=since)
-                since = time.monotonic()
-                await create_topic(cluster.connect, later, 5)
-                group.ownership.topics[later] = 5
-                await group.settled("topic made", expected.among(a=1, m=1), since=since)
-                with flow(cluster, later, 5) as group.flows[later]:
-                    await group.delivering(first.delivered, ours.delivered)
-                    first.signal(signal.SIGTERM)
-                    since = time.monotonic()
-                    await group.settled("original stops", expected.among(m=1), since=since)
-                    await first.ended()
-                    with console_consumer(
-                        *where, tmp_path / "z", consumer="z", version=version, **ROUND_ROBIN
-                    ) as second:
-                        since = await group.registered(second)
-                        await group.settled("original joins", expected.among(m=1, z=1), since=since)
-                        await group.delivering(second.delivered, ours.delivered)
-                        second.kill()
-                        since = time.monotonic()
-                        await group.settled("original is killed", expected.among(m=1), since=since)
-                        assert group.figures["original is killed, s"] < SESSION + 0.5 + STALL
-                    output = {each.consumer: each.delivered for each in (first, second)}
-                    members = Deliveries(ours=ours.delivered, **output)
-                    # The record in hand when it was killed may be lost: it counted as consumed.
-                    await group.drained(members, may_lack=1)
-            group.check_ours(ours)
-            group.check_doubled(members, first, second)
-        assert {record.topic for record in ours.delivered()} == {topic, later}
 
 
 @IN_ERAS

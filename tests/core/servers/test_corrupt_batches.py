@@ -10,16 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.zookeeper.operations import Create
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import start_server, stop_server
 from tests.support.broker_logs import log_directory, segments
-from tests.support.extent import only_nightly
 from tests.support.members import Daemon, committed, daemon, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
-from tests.support.zookeeper_sessions import session, until
+from tests.support.zookeeper_sessions import until
 
 LOST = "corrupt batch skipped, its records are lost"
 # Three batches of ten records each. In partition 0 the second is damaged, in partition 1 the last.
@@ -128,43 +126,3 @@ async def test_a_message_larger_than_the_largest_fetch(
         assert (output["first"], output["until"]) == (1, 2)
     (file,) = kept.iterdir()
     assert len(file.read_bytes()) == 8000
-
-
-@only_nightly  # sizes that lie: tests/core/plain/test_records_faults.py; damage in a broker's files: the test above
-@pytest.mark.parametrize("version", ["0.10.2.2", "3.9.1"])
-async def test_damaged_sizes(servers: Servers, unique: str, tmp_path: Path, version: str) -> None:
-    """In a segment that a broker starts with: in its last one it would not. Damage that cannot be skipped is reported.
-
-    Partition 0: the broker cannot read it. 1: it sends bytes without an end. 2 (before 0.11): it fails internally.
-    """
-    cluster = servers.cluster(unique, version)
-    await create_topic(cluster.connect, unique, 3, {"segment.bytes": 1000 if version < "1" else 600})
-    for first in (0, 10, 20):
-        records = [Sent(p, None, b"record %d" % n + bytes(30)) for p in range(3) for n in range(first, first + 10)]
-        await asyncio.to_thread(produce, cluster.bootstrap, version, unique, records)
-    await stop_server(cluster.brokers[1])
-    for partition, size in enumerate((5, 137, 0x7FFFFFFF)):
-        (segment,) = log_directory(cluster, unique, partition).glob("*010.log")
-        log = bytearray(segment.read_bytes())
-        log[8:12] = size.to_bytes(4)
-        segment.write_bytes(log)
-    await start_server(cluster.brokers[1])
-    reasons = [
-        "the broker cannot read its log there (CORRUPT_MESSAGE)",
-        "the start of the next batch cannot be determined",
-        "(UNKNOWN_SERVER",
-    ]
-    for partition, reason in enumerate(reasons[: 3 if version < "1" else 2]):
-        policy = ("skip", "quarantine", "fail")[partition]
-        group, settings = f"{unique}-{partition}", fetch(policy, tmp_path / "kept" if policy == "quarantine" else None)
-        async with session(cluster.connect) as zookeeper:
-            await zookeeper.ensure(f"/consumers/{group}/offsets/{unique}")
-            for other in {0, 1, 2} - {partition}:
-                await zookeeper.multi([Create(f"/consumers/{group}/offsets/{unique}/{other}", b"30")])
-        with daemon(tmp_path / policy, cluster.connect, group, {unique: 1}, settings) as member:
-            assert await member.ended(60) == 1
-            assert offsets(member, partition) == list(range(10))
-            (stopped,) = member.events("stopped by a failure")
-            assert f"corrupt batch in {unique}-{partition} at offset 10: " in stopped["reason"]
-            assert reason in stopped["reason"]
-        assert (await stored_offsets(cluster.connect, group, unique, 3))[partition] == 10

@@ -81,39 +81,6 @@ async def test_a_short_stop_of_zookeeper_suspends_delivery_and_nothing_else(
     assert set(records([*first.delivered, *second.delivered]).values()) == {1}
 
 
-@only_nightly  # test_networks stops a leader
-async def test_a_long_stop_of_zookeeper_loses_nothing(
-    stalling: ZooKeeperServer, stalling_cluster: Cluster, unique: str
-) -> None:
-    """The server that resumes expires the sessions it has not heard from first; either way both members continue."""
-    connect = stalling_cluster.connect
-    await create_topic(connect, unique, PARTITIONS)
-    async with (
-        watched(connect, unique, PARTITIONS) as owners,
-        member(connect, unique, "a", T) as first,
-        member(connect, unique, "b", T) as second,
-        flowing(stalling_cluster, unique, PARTITIONS) as flow,
-    ):
-        await until(lambda: shared_evenly(owners, PARTITIONS, first, second) and len(second.delivered) > 200)
-        stopped = clock.now()
-        stalling.send_signal(signal.SIGSTOP)
-        await anyio.sleep(1.7 * T)
-        stalling.send_signal(signal.SIGCONT)
-        resumed = clock.now()
-        await until(
-            lambda: (
-                shared_evenly(owners, PARTITIONS, first, second)
-                and all(each.delivered[-1].at > resumed for each in (first, second))
-            ),
-            3 * T,
-        )
-        flow.end()
-        await drained(flow, first, second)
-    silent = [d for m in (first, second) for d in m.delivered if stopped + T / 2 < d.at < resumed]
-    assert not silent
-    assert in_turn(owners, first, second)
-
-
 async def blackhole(cluster: Cluster, zookeeper: ZooKeeperServer, group: str, lease: Lease | None, work: float) -> bool:
     """One of two members loses ZooKeeper, but not Kafka, until the other one has all. Returns whether owners never
     overlapped.
@@ -159,29 +126,6 @@ async def test_a_slow_application_that_loses_zookeeper_stops_as_early(
 async def backlog(cluster: Cluster, topic: str, number: int) -> None:
     sent = [Sent(n % PARTITIONS, None, b"%d" % n) for n in range(number)]
     await anyio.to_thread.run_sync(produce, cluster.bootstrap, cluster.version, topic, sent)
-
-
-@only_nightly  # test_networks has a slow line
-async def test_a_rebalance_with_replies_byte_by_byte(
-    stalling: ZooKeeperServer, stalling_cluster: Cluster, unique: str
-) -> None:
-    chroot = "/" + stalling_cluster.connect.partition("/")[2]
-    await create_topic(stalling_cluster.connect, unique, PARTITIONS)
-    async with (
-        FaultProxy(stalling.host, stalling.port) as proxy,
-        watched(stalling_cluster.connect, unique, PARTITIONS) as owners,
-        member(proxy.connect + chroot, unique, "a", T) as slow,
-        flowing(stalling_cluster, unique, PARTITIONS) as flow,
-    ):
-        async with member(stalling_cluster.connect, unique, "b", T) as guest:
-            await until(lambda: shared_evenly(owners, PARTITIONS, slow, guest) and bool(guest.delivered))
-            proxy.trickle = True
-        await until(lambda: shared_evenly(owners, PARTITIONS, slow), 30)
-        proxy.trickle = False
-        flow.end()
-        await drained(flow, slow, guest)
-    assert in_turn(owners, slow, guest)
-    assert set(records([*slow.delivered, *guest.delivered]).values()) == {1}
 
 
 # test_networks has one that yields, on three servers.

@@ -26,7 +26,7 @@ from kzconsumer_spark import PromptCommits
 from tests.support.extent import extent, only_nightly
 from tests.support.members import committed, owners, reader, settings, stored_offsets
 from tests.support.plans import planned
-from tests.support.processes import kill_session, wait_gone, wait_until
+from tests.support.processes import kill_session, wait_until
 from tests.support.producing import Sent, produce
 from tests.support.source_query import LIMIT, Written, reader_processes, run_to_the_end, source, start, starved
 from tests.support.zookeeper_sessions import session
@@ -112,34 +112,6 @@ async def test_every_column_and_batches_of_a_limited_size(
         with anyio.fail_after(20):  # shorter than the session
             while await zookeeper.children(GroupPaths(unique).ids):
                 await anyio.sleep(0.05)
-
-
-@only_nightly  # the two tests below, and tests/spark/servers/test_source_changes.py; kills: test_chaos_source.py
-async def test_kill_of_the_driver_in_a_batch(
-    spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path
-) -> None:
-    """kill -9 of all its processes: the batch that was begun is repeated with its ranges; nothing is written twice."""
-    await create_topic(cluster.connect, unique, 2)
-    await send(cluster, unique, 0, 1800)
-    command = [sys.executable, "-m", "tests.support.source_query", str(tmp_path), cluster.connect, unique, "2"]
-    driver = await asyncio.to_thread(subprocess.Popen, command, start_new_session=True)
-    written = Written(tmp_path)
-    try:
-        begun = tmp_path / "out" / "2.json"
-        assert await asyncio.to_thread(wait_until, begun.exists, 2 * LIMIT)
-        before = written.ranges(2)
-        assert await planned(cluster, unique) == before
-    finally:
-        processes = kill_session(driver.pid)
-        driver.wait()
-        await asyncio.to_thread(wait_gone, processes, LIMIT)
-    begun.unlink()  # what the sink had not finished
-    frame = source(spark, cluster.connect, unique, maxRecordsPerBatch="600")
-    await asyncio.to_thread(run_to_the_end, frame, tmp_path, written)
-    assert written.ranges(2) == before
-    assert written.all == rows(unique, 1800)
-    assert await stored_offsets(cluster.connect, unique, unique, 2) == [900, 900]
-    assert not await planned(cluster, unique)
 
 
 async def test_a_batch_that_spark_has_committed_and_zookeeper_not(
