@@ -33,6 +33,8 @@ OF_THE_DECODER = (
     *("records_decode", "records_faults", "records_transactions", "records_foreign", "record_forms", "message"),
     *("records_checksum", "protocol_captured", "kafka_stream", "record_fuzz"),
 )
+OF_ALL_FILES = 60.0
+"""Seconds that these take at least, also if a recording lacks them."""
 GRACE = 10.0
 """Seconds of processor time that the tests of a bug may take in addition to three times what they took without it."""
 WAIT = 120.0
@@ -113,7 +115,9 @@ def _all(
 
 def judge(tree: Tree, room: str, bug: Mutation, reach: Reach, budget: float) -> Judged:
     if room == DECODER:
-        tests, seconds = [f"tests/core/plain/test_{name}.py" for name in OF_THE_DECODER], 300.0
+        files = [f"tests/core/plain/test_{name}.py" for name in OF_THE_DECODER]
+        tests, seconds = reach.quickest_files(files)
+        seconds = max(seconds, OF_ALL_FILES)
     else:
         tests, seconds = reach.tests_of(bug, budget)
     if not tests:

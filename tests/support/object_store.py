@@ -105,10 +105,9 @@ class ObjectStore:
 
         def restore() -> None:
             for name in {*self.objects()} - {*copy}:
-                files.delete_file(name)
+                self.remove(name)
             for name, content in copy.items():
-                with files.open_output_stream(name) as out:
-                    out.write(content)
+                self.put(name, content)
 
         return restore
 
@@ -116,6 +115,13 @@ class ObjectStore:
         """The names of all objects in the bucket."""
         found = self._client().get_file_info(fs.FileSelector(self.bucket, recursive=True))
         return sorted(each.path.removeprefix(f"{self.bucket}/") for each in found if each.is_file)
+
+    def put(self, name: str, content: bytes) -> None:
+        with self.filesystem.open_output_stream(name) as out:
+            out.write(content)
+
+    def remove(self, name: str) -> None:
+        self.filesystem.delete_file(name)
 
     @abstractmethod
     def _client(self) -> Any:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files.fold_plan import Span
 from kzconsumer_files.names import named, range_name
-from kzconsumer_files.target import Target
+from kzconsumer_files.target import AnyTarget
 
 
-def published_spans(target: Target, part: RangeIdentity) -> list[Span]:
+def published_spans(target: AnyTarget, part: RangeIdentity) -> list[Span]:
     """The offsets that are published under the topic, partition, incarnation and epoch of `part`, in order."""
     entries, folded = target.ledger()
     line = named(range_name(part)).line

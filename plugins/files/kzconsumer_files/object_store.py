@@ -169,7 +169,7 @@ class ObjectStore:
         with self._errors():
             try:
                 self._calls.put(self._store, name, data, mode="create", use_multipart=False)
-            except (FileExistsError, self._calls.exceptions.AlreadyExistsError):
+            except self._calls.exceptions.AlreadyExistsError:
                 return False
         return True
 
@@ -189,7 +189,7 @@ class ObjectStore:
                 self._calls.copy(self._store, source, name)
                 return True
             size = self._calls.head(self._store, source)["size"]
-            with suppress(FileExistsError, self._calls.exceptions.AlreadyExistsError):
+            with suppress(self._calls.exceptions.AlreadyExistsError):
                 self._calls.copy(self._store, source, name, overwrite=False)
             return bool(self._calls.head(self._store, name)["size"] == size)
 

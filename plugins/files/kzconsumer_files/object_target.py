@@ -235,8 +235,10 @@ class ObjectTarget(MarkedPlace):
         return [entry for entry in found if entry is not None]
 
     def finish(self) -> None:
-        """Carry out all decisions, also those of dead writers."""
-        if left := self.missing([each.identity for each in self.decisions()]):
+        """Carry out all decisions, also those of dead writers, and remove those that are void."""
+        decided = [each.identity for each in self.decisions()]
+        log_blocked(self._finish(decided))
+        if left := self._unsettled(decided):
             raise OSError(f"{range_name(left[0])} is decided for and cannot be published: sink verify says why")
 
     def publish(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer.model import RangeIdentity
+from kzconsumer_files import writer
 from kzconsumer_files.fold_plan import FAN_OUT_BITS, Span, height
 from kzconsumer_files.holdings import files
 from kzconsumer_files.ledger import Folder
@@ -343,3 +345,44 @@ def test_folding_interrupted_at_any_call_loses_nothing_and_is_finished_later(
 
 def test_the_fan_out_matches_the_docs() -> None:
     assert 1 << FAN_OUT_BITS == 16
+
+
+def test_a_writer_folds_when_it_starts_and_after_so_many_ranges(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One fold at a time, in a thread. A fold that fails does not count, nor do ranges that are there already."""
+    may_fold = threading.Event()
+    folds: list[bool] = []
+    fold = target.fold
+
+    def counted() -> int:
+        folds.append(may_fold.wait(60))
+        if len(folds) == 2:
+            raise OSError("no space left")
+        return fold()
+
+    def stage(parts: Sequence[BatchRange], folder: Path) -> list[StagedRange]:
+        return [StagedRange(part, EACH, 0, ()) for part in parts]
+
+    def written(number: int) -> int:
+        """How many folds have ended."""
+        writing.write([planned(number)], stage)
+        return ended()
+
+    def ended() -> int:
+        for thread in {*threading.enumerate()} - others:
+            if may_fold.is_set():
+                thread.join()
+        return len(folds)
+
+    monkeypatch.setattr(writer, "FOLD_EVERY", 3)
+    monkeypatch.setattr(target, "fold", counted)
+    others = {*threading.enumerate()}
+    writing = writer.TargetWriter(target, lambda: None)
+    assert [written(number) for number in range(6)] == [0] * 6, "the first fold is running"
+    may_fold.set()
+    assert ended() == 1
+    assert [written(number) for number in (0, 5, 6, 7, 8, 8, 9, 10, 11)] == [1, 1, 2, 2, 2, 2, 3, 3, 3]
+    writing.close()
+    assert target.missing([planned(number) for number in range(12)]) == []
+    assert not any((target.path / "_kzconsumer" / "attempts").iterdir())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -25,12 +24,10 @@ from pyspark.sql import functions as sql
 from kzconsumer.errors import ConfigError, DestinationWentBackError
 from kzconsumer.records.checksums import Contents
 from kzconsumer.sinks.interface import Batch, SinkContext
-from kzconsumer_files import writer
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import TargetOwner
 from kzconsumer_files.parquet import Codec, ParquetSink
 from kzconsumer_files.publication import SetAside
-from kzconsumer_files.target import Target
 from kzconsumer_spark.columns.shaping import Shaping as ColumnShaping
 from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
@@ -52,7 +49,6 @@ from kzconsumer_spark.worker_protocol.messages import (
     ToIceberg,
     ToJdbc,
 )
-from tests.files.plain.test_ledger import publish as publish_ranges
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
 from tests.support.placed_records import placed, records_of
 from tests.support.postgres import Postgres
@@ -347,27 +343,6 @@ def test_columns_that_earlier_rows_do_not_fit_are_refused_before_a_range_is_plan
         3,
         2003,
     )
-
-
-def test_a_worker_folds_the_ledger_when_it_starts_and_while_it_publishes(
-    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer, "FOLD_EVERY", 3)
-    to = ToFiles(path=str(tmp_path / "out"))
-    destination_for(to).mark(OWNER)
-    target = Target(tmp_path / "out")
-    publish_ranges(target, *range(50))
-    destination = FilesDestination(session, to, LEASE)
-    limit = time.monotonic() + 20
-    while len(target.entries()) >= 40:
-        assert time.monotonic() < limit
-        time.sleep(0.01)
-    publish_ranges(target, *range(50, 100))
-    destination.write(frame_of(session, tmp_path / "records", 1, batch(tmp_path / "records")))
-    destination.close()
-    assert len(target.entries()) < 45
-    assert sum(each.ranges for each in destination_for(to).held(True).ranges) == 103
-    assert not any((tmp_path / "out" / "_kzconsumer" / "attempts").iterdir())
 
 
 def test_an_iceberg_table_of_shaped_rows_by_partitions(session: SparkSession, tmp_path: Path) -> None:
