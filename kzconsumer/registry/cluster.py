@@ -51,10 +51,11 @@ async def short_session(zookeeper: ZooKeeperSettings, more: float = 0.0) -> Asyn
     """A session for a few reads, synced with the leader.
 
     Raises ZooKeeperUnreachableError if it is not established within LIMIT seconds, or if that and the block last longer
-    than LIMIT and `more` seconds, or for a TimeoutError of the block; ConfigError if all servers refuse the session.
+    than LIMIT and `more` seconds, or for a TimeoutError of the block: BrokersUnreachableError if ZooKeeper owes no
+    answer then. Raises ConfigError if all servers refuse the session.
     """
     session = open_session(zookeeper, brief=True)
-    synced = False
+    synced = owing = False
     try:
         with anyio.fail_after(LIMIT) as scope:
             async with session:
@@ -64,12 +65,21 @@ async def short_session(zookeeper: ZooKeeperSettings, more: float = 0.0) -> Asyn
                 # deadline were moved now, anyio would raise no TimeoutError then: the block would end half done.
                 if not scope.cancel_called:
                     scope.deadline += more
-                yield session
+                try:
+                    yield session
+                finally:
+                    owing = session.unanswered
     except TimeoutError:
-        raise (_slow(zookeeper) if synced else unreachable(session, zookeeper, LIMIT)) from None
+        raise (_slow(zookeeper, owing) if synced else unreachable(session, zookeeper, LIMIT)) from None
 
 
-def _slow(zookeeper: ZooKeeperSettings) -> ZooKeeperUnreachableError:
+def _slow(zookeeper: ZooKeeperSettings, owing: bool) -> KzConsumerError:
+    """`owing`: whether it is ZooKeeper that was waited for; all else that a block waits for are brokers."""
+    if not owing:
+        return BrokersUnreachableError(
+            f"{zookeeper.connect}: ZooKeeper has answered, but brokers have not answered all requests "
+            f"within {LIMIT:.0f} s: they are slow, or nothing reaches them"
+        )
     return ZooKeeperUnreachableError(
         f"{zookeeper.connect}: ZooKeeper answers, but not to all requests within {LIMIT:.0f} s: "
         "it is slow, or there is much to read"

@@ -259,6 +259,11 @@ class Link(asyncio.Protocol):
                 why = sasl.check or "wrong name or password?"
                 raise SecurityError(f"the server does not accept it: {why}") from None
 
+    @property
+    def unanswered(self) -> bool:
+        """Whether the server has yet to answer a caller's request, given up or not."""
+        return any(isinstance(call, CallerRequest) for _, call in self._calls)
+
     def abort(self, reason: str) -> None:
         """Close at once; calls in flight are lost. Idempotent."""
         if self.lost.done():

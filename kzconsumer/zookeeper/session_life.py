@@ -104,6 +104,11 @@ class SessionLife:
         return next(iter(self._postponed.values()), None)
 
     @property
+    def unanswered(self) -> bool:
+        """Whether a server has yet to answer, also a request that its caller has given up, or to accept us."""
+        return self._link is None or self._link.lost.done() or self._link.unanswered
+
+    @property
     def task_last_ran(self) -> float:
         """When the task last did something (`kzconsumer.clock`): it does every second or so, or it is stuck."""
         return max(self._served, self._servers.last_attempt)

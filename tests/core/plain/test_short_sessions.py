@@ -17,6 +17,8 @@ from kzconsumer.settings.settings import Settings
 class AnsweredTooLate:
     """A session whose answer and the end of the limit are found in one turn of a loop that was held up."""
 
+    unanswered = True
+
     async def __aenter__(self) -> Self:
         return self
 

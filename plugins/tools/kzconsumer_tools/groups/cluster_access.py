@@ -13,6 +13,7 @@ from kzconsumer.brokers.leaders import Leaders, LogOffsets, why_unknown
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.log_reads import EARLIEST, LATEST, READ_UNCOMMITTED, ListedOffset
 from kzconsumer.brokers.transport import load_security
+from kzconsumer.clock import now
 from kzconsumer.errors import BrokersUnreachableError, KzConsumerError, NotDoneError
 from kzconsumer.fetcher.record_times import RecordTimes
 from kzconsumer.group.assignment import GroupSnapshot
@@ -23,7 +24,7 @@ from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.start_rules import WithBrokers
 from kzconsumer.registry import paths
-from kzconsumer.registry.cluster import short_session
+from kzconsumer.registry.cluster import LIMIT, short_session
 from kzconsumer.registry.cluster_topics import TopicIdentities
 from kzconsumer.registry.group_records import Registration, needs_all_topics, subscribed_topics
 from kzconsumer.registry.nodes import Topic
@@ -49,6 +50,10 @@ from kzconsumer_tools.groups.group_reader import Topics, nodes_of, require_group
 
 # Seconds for each broker's response: below the limit of the session, so that an error names the broker.
 TIMEOUT = 5.0
+
+# Seconds of that limit that are left when brokers are asked no more. Several that do not answer, or one that is asked
+# again, would use it up: what they say of logs and records is unknown then, and all else is shown.
+LEFT = 3.0
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -82,7 +87,9 @@ class ClusterAccess:
         record_times: RecordTimes,
         coordinators: Callable[[str], GroupCoordinator],
         protocol: str,
+        until: float,
     ) -> None:
+        """`until` when (`kzconsumer.clock`) brokers are asked about logs and records."""
         self._connect = connect
         self._coordinators = coordinators
         self._protocol = protocol
@@ -90,7 +97,8 @@ class ClusterAccess:
         self.session = session
         self._leaders = leaders
         self._log_offsets = log_offsets
-        self.written = record_times.written
+        self._record_times = record_times
+        self._until = until
 
     async def topics(self) -> Topics:
         """The topics as they are now. Raises BrokersUnreachableError."""
@@ -203,13 +211,21 @@ class ClusterAccess:
         if not partitions:
             return {}
         try:
-            starts = await self._log_offsets.once(dict.fromkeys(partitions, EARLIEST))
-            ends = await self._log_offsets.once(dict.fromkeys(partitions, LATEST))
+            starts = await self._log_offsets.once(dict.fromkeys(partitions, EARLIEST), within=self._left)
+            ends = await self._log_offsets.once(dict.fromkeys(partitions, LATEST), within=self._left)
         except BrokersUnreachableError as error:
             return dict.fromkeys(partitions, why_unknown(_unreachable(self._connect, error)))
         except KzConsumerError as error:
             return dict.fromkeys(partitions, why_unknown(error))
         return log_ranges(starts, ends)
+
+    async def written(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | Why]:
+        """As `RecordTimes.written`."""
+        return await self._record_times.written(positions, within=self._left)
+
+    @property
+    def _left(self) -> float:
+        return max(0.0, self._until - now())
 
     def leaders(self) -> dict[TopicPartition, Broker]:
         """Of the partitions in the last question about logs, as far as they are known."""
@@ -269,6 +285,7 @@ async def cluster_access(
     """
     security = partial(load_security, brokers, source)
     security()
+    until = now() + LIMIT - LEFT + more
     async with (
         short_session(zookeeper, more) as session,
         Brokers(client_id="kzconsumer", timeout=TIMEOUT, security=security) as connections,
@@ -285,6 +302,7 @@ async def cluster_access(
                 RecordTimes(leaders, connections, TIMEOUT),
                 lambda name: GroupCoordinator(name, metadata, connections, TIMEOUT),
                 brokers.security_protocol,
+                until,
             )
         except BrokersUnreachableError as error:
             raise _unreachable(zookeeper.connect, error) from None
