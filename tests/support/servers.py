@@ -84,7 +84,9 @@ class Servers:
         return self._shared[name]
 
     def end_of_files(self) -> None:
-        """Ends what the next file may not need: all but the ZooKeeper and the cluster of the newest version."""
+        """Ends what the next file may not need: all but the ZooKeeper, the cluster of the newest version, and tools,
+        which cost nothing at rest.
+        """
         self._end(self._for_all)
 
     def cluster(
@@ -156,12 +158,12 @@ class Servers:
         train_broker(self.zookeeper.connect, kind, self.folder / f"training-{version}", self.java, jars, archive)
 
     def kill(self) -> None:
-        self._end(())
-
-    def _end(self, kept: Collection[Cluster | ZooKeeperServer]) -> None:
         for tools in self._tools.values():
             tools.kill()
         self._tools.clear()
+        self._end(())
+
+    def _end(self, kept: Collection[Cluster | ZooKeeperServer]) -> None:
         for server in self._running:
             if server not in kept:
                 server.kill()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.bench.scale_simulated import phases
 
-MEMBERS, TOPICS, PARTITIONS = 50, 5, 50
+MEMBERS, TOPICS, PARTITIONS = 30, 3, 30
 """Partitions of each topic."""
 SPREAD = 2.0
 
@@ -29,14 +29,14 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     # Each registration and topic is read once; the first members claim what later ones get.
-    "start": Bound(SPREAD + 1.5, 195, 950),
+    "start": Bound(SPREAD + 1.5, 145, 950),
     # Two looks, which read 32 nodes again, and as many owners of others.
     "a minute at rest": Bound(0.0, 180, 190),
-    "1 restarted in turn": Bound(1.0, 60, 220),
+    "1 restarted in turn": Bound(1.0, 40, 150),
     # Owner nodes that two looks have to find are read again in the second one.
-    "a third killed": Bound(9.0, 95, 270),
+    "a third killed": Bound(9.0, 65, 160),
     # Most members' next look, which is due by then.
-    "no leader for 3 s": Bound(4.0, 110, 200),
+    "no leader for 3 s": Bound(4.0, 110, 150),
 }
 
 

@@ -53,7 +53,7 @@ from kzconsumer.model import Broker, TopicPartition
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.agreed_versions import agreed
-from tests.support.extent import extent
+from tests.support.extent import extent, only_nightly
 from tests.support.producing import compatibility
 from tests.support.servers import Servers
 
@@ -293,6 +293,7 @@ async def test_large_responses_and_many_calls_in_flight(cluster: Cluster, unique
         assert all(part.records.readonly for part in fetched.values())
 
 
+@only_nightly  # tests/core/plain/test_broker_connection.py; real ones: tests/spark/servers/test_executor_errors.py
 async def test_a_stopped_and_a_killed_broker(servers: Servers, unique: str) -> None:
     cluster = servers.cluster(unique)
     await create_topic(cluster.connect, unique, 1)

@@ -25,7 +25,7 @@ from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import start_server, stop_server
 from tests.support.consuming import member, take
 from tests.support.dead_letters import read_letters
-from tests.support.extent import extent
+from tests.support.extent import extent, only_nightly
 from tests.support.flow import flow
 from tests.support.members import sessions_of
 from tests.support.producing import produce
@@ -257,6 +257,7 @@ async def test_a_missing_listener_is_reported_once(
     assert lines(reported, "no broker returned a leader") == [f"broker 1: {reason}"]
 
 
+@only_nightly  # the test below; restarted brokers: test_daemon.py, test_log_replaced.py
 async def test_connections_to_a_restarted_broker_are_reopened(secured: Secured, unique: str) -> None:
     cluster = secured.cluster_of("3.9.1")
     await create_topic(cluster.connect, unique, 1)

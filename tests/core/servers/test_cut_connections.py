@@ -11,6 +11,7 @@ import anyio
 from kzconsumer.consumer import ConsumerConnector
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import add_partitions, create_topic
+from tests.support.extent import extent
 from tests.support.members import owners, reader, sessions_of, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
@@ -46,7 +47,7 @@ async def test_cut_broker_connections_neither_lose_nor_duplicate_records(cluster
 
     Newly assigned partitions have their positions resolved between one fetch and the delivery of the last.
     """
-    total, partitions, late = 120_000, 6, f"{unique}-late"
+    total, partitions, late = extent(48_000, 120_000), 6, f"{unique}-late"
     cuts: Counter[str] = Counter()
     await create_topic(cluster.connect, unique, partitions)
     await create_topic(cluster.connect, late, 1)

@@ -16,6 +16,7 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import start_server, stop_server
 from tests.support.broker_logs import log_directory, segments
+from tests.support.extent import extent
 from tests.support.members import daemon, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
@@ -204,7 +205,8 @@ async def test_an_unknown_topic_is_reported_once_until_it_exists(cluster: Cluste
         assert len(member.events("topic does not exist")) == 1
 
 
-@pytest.mark.parametrize("how", ["daemon", "stream"])
+# What a stream raises: tests/core/plain/test_kafka_stream.py.
+@pytest.mark.parametrize("how", extent(["daemon"], ["daemon", "stream"]))
 async def test_a_corrupt_batch_stops_the_member_with_everything_before_it_committed(
     servers: Servers, unique: str, tmp_path: Path, how: str
 ) -> None:

@@ -7,11 +7,13 @@ import anyio.to_thread
 import pytest
 
 from kzconsumer_sandbox.servers.readiness import add_partitions, create_topic
+from tests.support.extent import only_nightly
 from tests.support.members import reader, settings
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import until
 
 
+@only_nightly  # tests/core/plain/test_leader_finder.py; real brokers: tests/spark/servers/test_source_leaders.py
 async def test_only_a_partition_that_stays_without_leader_is_logged(
     servers: Servers, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

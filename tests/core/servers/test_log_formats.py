@@ -126,8 +126,9 @@ def compacted(records: list[tuple[Sent, int]], until: int) -> list[tuple[Sent, i
     return [(each, offset) for each, offset in records if offset >= until or latest[each.key] == offset]
 
 
-@pytest.mark.parametrize("version", ["0.10.2.2", *extent((), ("0.8.2.2", "1.1.1", "2.8.2")), "3.9.1"])
+@pytest.mark.parametrize("version", extent(["0.10.2.2"], ["0.8.2.2", "0.10.2.2", "1.1.1", "2.8.2", "3.9.1"]))
 async def test_compacted_topics(servers: Servers, unique: str, version: str) -> None:
+    """The newest version by day: test_consume_positions.py."""
     eager = {"log.cleaner.enable": "true", "log.cleaner.backoff.ms": 50, "log.cleaner.threads": 1}
     cluster = servers.cluster(f"compacting-{version}", version, config=eager)
     settings = {"cleanup.policy": "compact", "segment.bytes": 12_000, "min.cleanable.dirty.ratio": 0.01}

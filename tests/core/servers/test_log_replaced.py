@@ -21,7 +21,7 @@ from kzconsumer.errors import OffsetLostError
 from kzconsumer.runs import is_over
 from kzconsumer_sandbox.servers.kafka_servers import BrokerServer, Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
-from tests.support.extent import extent
+from tests.support.extent import extent, only_nightly
 from tests.support.members import settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
@@ -76,6 +76,7 @@ async def check(cluster: Cluster, topic: str, partition: int = 0) -> None:
     assert (await stored_offsets(cluster.connect, topic, topic, partition + 1))[partition] == 150
 
 
+@only_nightly  # the test below, and tests/core/plain/test_group_log_cut_off.py
 async def test_a_broker_restored_from_a_copy(servers: Servers, unique: str) -> None:
     """The other broker is the controller: one that starts alone goes on in the epoch that ZooKeeper has."""
     cluster = servers.cluster(unique, brokers=2, config={"controlled.shutdown.enable": "false"})

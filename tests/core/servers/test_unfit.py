@@ -16,6 +16,7 @@ from kzconsumer.group import fitness
 from kzconsumer_sandbox.servers.configuration import HOST, free_port
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
+from tests.support.extent import only_nightly
 from tests.support.members import Reader, reader, settings
 from tests.support.proxy import FaultProxy
 from tests.support.servers import Servers
@@ -71,6 +72,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitness, "FIRST_HOLD_DOWN", 1.0)
 
 
+@only_nightly  # tests/core/plain/test_group_looks.py, with brokers in memory
 async def test_it_leaves_and_rejoins(proxied: tuple[Cluster, int], unique: str, impatient: None) -> None:
     with capture_logs() as logs:
         async with two_members(*proxied, unique) as (through, direct, proxy):

@@ -186,6 +186,7 @@ def test_servers_die_with_a_killed_supervisor(sandbox: Commands) -> None:
     assert not Path(again["folder"]).exists()
 
 
+@only_nightly  # the test above, and tests/sandbox/plain/test_server_process.py
 def test_down_ends_a_supervisor_that_does_not_listen(sandbox: Commands) -> None:
     status = sandbox.up("--kafka-version", OLDEST)
     os.kill(status["pid"], signal.SIGSTOP)
@@ -227,6 +228,7 @@ def test_a_failed_start_shows_the_log_of_the_server(sandbox: Commands, tmp_path:
     assert sandbox("status").returncode == 3
 
 
+@only_nightly  # tests/sandbox/plain/test_sandbox_parts.py: where Java is looked for
 def test_java_may_come_from_the_package_index(sandbox: Commands) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": "/nowhere"}
     command = sandbox.words("up", "--kafka-version", OLDEST)

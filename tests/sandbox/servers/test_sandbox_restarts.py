@@ -14,6 +14,7 @@ from kzconsumer_sandbox.servers.readiness import (
     zookeeper_serves,
 )
 from kzconsumer_sandbox.servers.sandbox import Sandbox
+from tests.support.extent import only_nightly
 from tests.support.processes import exists
 from tests.support.producing import Sent, produce
 
@@ -44,6 +45,7 @@ async def zookeeper_comes_back_with_its_data(sandbox: Sandbox, topic: str) -> No
     await create_topic(sandbox.zookeeper_connect, topic + "-2", 1)
 
 
+@only_nightly  # tests/sandbox/plain/test_server_process.py; restarted servers: core/servers/test_zookeeper_returns.py
 async def test_what_was_killed_comes_back_and_everything_is_removed_after_an_exception(
     tmp_path: Path, unique: str
 ) -> None:

@@ -50,6 +50,7 @@ from kzconsumer_spark.worker_protocol.messages import (
     ToJdbc,
 )
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
+from tests.support.extent import extent
 from tests.support.placed_records import placed, records_of
 from tests.support.postgres import Postgres
 from tests.support.range_data import range_data, record
@@ -117,7 +118,7 @@ def entries(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
     return {(each["topic"], each["partition"]): each for each in found}
 
 
-@pytest.mark.parametrize("codec", ["snappy", "zstd"])
+@pytest.mark.parametrize("codec", extent(["zstd"], ["snappy", "zstd"]))
 async def test_the_same_files_as_those_of_the_sink_parquet(session: SparkSession, tmp_path: Path, codec: Codec) -> None:
     """So a group may change from one to the other, into a directory of its own, and readers see no difference."""
     headers = [{"key": "a", "value": b"1"}, {"key": "", "value": None}]
@@ -185,7 +186,8 @@ def test_a_range_that_was_set_aside_does_not_count_as_written(session: SparkSess
     assert list((tmp_path / "out").glob("*.parquet")) == []
 
 
-@pytest.mark.parametrize("kind", ["parquet", "orc", "json", "csv"])
+# What formats differ in is tried with every value by day: test_value_matrix.py.
+@pytest.mark.parametrize("kind", extent(["parquet", "csv"], ["parquet", "orc", "json", "csv"]))
 def test_shaped_rows_in_any_format_below_the_users_directories(
     session: SparkSession, tmp_path: Path, kind: Any
 ) -> None:
@@ -234,7 +236,7 @@ def test_unshaped_records_below_the_users_directories(session: SparkSession, tmp
     destination.close()
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv", "delta", "iceberg"])
+@pytest.mark.parametrize("kind", extent(["parquet", "delta"], ["parquet", "csv", "delta", "iceberg"]))
 def test_topics_of_249_characters_that_differ_in_the_last_one(
     session: SparkSession, tmp_path: Path, kind: Literal["parquet", "csv", "delta", "iceberg"]
 ) -> None:

@@ -18,6 +18,7 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_tools.groups.cluster_access import read_nodes
+from tests.support.extent import extent
 from tests.support.members import owners, reader, settings
 from tests.support.original import console_consumer
 from tests.support.ownership import by_range, watched
@@ -61,7 +62,7 @@ async def member_node(zookeeper: ZooKeeperSession, group: str, consumer: str) ->
     return datetime.fromtimestamp(stat.ctime / 1000, UTC), hex(stat.ephemeral_owner)
 
 
-@pytest.mark.parametrize("version", ["0.8.2.2", "3.9.1"])
+@pytest.mark.parametrize("version", extent(["3.9.1"], ["0.8.2.2", "3.9.1"]))
 async def test_an_original_and_one_of_ours(
     servers: Servers, cluster_of: Callable[[str], Cluster], unique: str, tmp_path: Path, version: str
 ) -> None:
