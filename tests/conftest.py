@@ -125,6 +125,8 @@ CHAINS = {
         "tests/spark/spark/test_spark_yarn.py",
     ),
 }
+WAITING_BEGUN = 0.8
+"""Part of the plain files that have begun when the last one has that needs servers."""
 CHAIN_OF = {file: chain for chain, files in CHAINS.items() for file in files}
 ORDER = {file: number for number, file in enumerate(CHAIN_OF)}
 
@@ -155,8 +157,15 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Chains begin first, in their order: they take longest."""
-    items.sort(key=lambda item: ORDER.get(file_of(item.nodeid), len(ORDER)))
+    """Chains begin first, in their order: they take longest. Of the other files those that need servers, and wait most
+    of the time, alternate with plain ones, which have the processors meanwhile; at the end there are plain ones only.
+    """
+    others = [file for file in dict.fromkeys(file_of(item.nodeid) for item in items) if file not in ORDER]
+    plain = [file for file in others if "/plain/" in file]
+    waiting = [file for file in others if "/plain/" not in file]
+    begins = {file: number / len(plain) for number, file in enumerate(plain)}
+    begins |= {file: WAITING_BEGUN * number / len(waiting) for number, file in enumerate(waiting)}
+    items.sort(key=lambda item: (ORDER.get(file := file_of(item.nodeid), len(ORDER)), begins.get(file, 0.0)))
 
 
 class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]
