@@ -9,22 +9,34 @@ from typing import Final
 from tests.audit import c_operators, operators
 from tests.audit.operators import Mutation
 
-MEMBER: Final = (
-    *("group", "offsets", "registry", "zookeeper", "brokers", "fetcher", "streams", "records"),
+_PACKAGES: Final = (
+    *("group", "offsets", "registry", "zookeeper", "brokers", "fetcher", "streams", "records", "lag"),
     *("sinks", "settings", "security", "service", "status"),
 )
+_MODULES: Final = (
+    *("assignors", "connecting", "consumer", "durable_files", "end_offsets", "member", "own_files"),
+    *("rejected", "runs", "sessions"),
+)
+MEMBER: Final = (*_PACKAGES, *_MODULES)
 DECODER: Final = "decoder in C"
 _SPARK: Final = ("ranges", "destinations", "executors", "source", "columns")
 _TOOLS: Final = ("groups", "offsets", "cluster", "exporter")
+_TOOLS_MODULES: Final = ("node_changes", "original_config", "proof", "replay")
 FOLDERS: Final[Mapping[str, str]] = {
-    **{room: f"kzconsumer/{room}" for room in MEMBER},
-    "runs": "kzconsumer/runs.py",
-    "rejected": "kzconsumer/rejected.py",
+    **{room: f"kzconsumer/{room}" for room in _PACKAGES},
+    **{room: f"kzconsumer/{room}.py" for room in _MODULES},
+    "sticky": "plugins/sticky/kzconsumer_sticky",
     "files": "plugins/files/kzconsumer_files",
     **{f"spark {room}": f"plugins/spark/kzconsumer_spark/{room}" for room in _SPARK},
     **{f"tools {room}": f"plugins/tools/kzconsumer_tools/{room}" for room in _TOOLS},
-    "tools proof": "plugins/tools/kzconsumer_tools/proof.py",
+    **{f"tools {room}": f"plugins/tools/kzconsumer_tools/{room}.py" for room in _TOOLS_MODULES},
 }
+"""Where each room is: a package, or one module."""
+OUTSIDE: Final = (
+    *("cli", "logs", "testing", "clock", "counters", "dead_letter_format", "display", "errors", "file_names"),
+    *("installation", "model", "plugins", "version"),
+)
+"""Modules and packages of `kzconsumer` that decide nothing of this: they show, name or hold something."""
 NATIVE: Final = "kzconsumer/records/native"
 
 

@@ -14,7 +14,7 @@ from tests.audit.__main__ import judge
 from tests.audit.operators import Mutation, mutations
 from tests.audit.reach import Reach, record
 from tests.audit.report import diffs
-from tests.audit.rooms import DECODER, bugs_of, rooms
+from tests.audit.rooms import DECODER, FOLDERS, OUTSIDE, bugs_of, rooms
 from tests.audit.sample import draw, interval
 from tests.mutants.mutant import ROOT
 from tests.mutants.tree import Tree
@@ -90,6 +90,13 @@ def test_every_bug_of_a_room_can_be_parsed() -> None:
 
 def test_every_room_has_bugs() -> None:
     assert [room for room in rooms() if not bugs_of(ROOT, room)] == []
+
+
+def test_no_module_of_the_member_is_forgotten() -> None:
+    there = {each.stem for each in (ROOT / "kzconsumer").iterdir() if each.suffix == ".py" or each.is_dir()}
+    rooms_of_it = {Path(folder).stem for folder in FOLDERS.values() if folder.startswith("kzconsumer/")}
+    assert rooms_of_it | set(OUTSIDE) == {each for each in there if not each.startswith("_")}
+    assert not rooms_of_it & set(OUTSIDE)
 
 
 def test_a_bug_of_another_source_is_not_planted() -> None:
