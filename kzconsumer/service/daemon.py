@@ -273,8 +273,7 @@ class Daemon:
 
     async def _stop_when_finished(self, sessions: Sessions) -> None:
         await sessions.finished.wait()
-        in_run = self.settings.subscription.stop_at is not None
-        self._stop.begin(start_again=in_run and not self._is_ours(sessions.group_run))
+        self._stop.begin(start_again=not self._is_ours(sessions.group_run))
 
     def _leave_within(self, seconds: float) -> None:
         if self._sessions is not None:

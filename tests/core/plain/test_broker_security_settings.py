@@ -76,6 +76,18 @@ PLAIN = {"mechanism": "PLAIN", "username": "me", "password_file": "password"}
         ),
         ("SASL_PLAINTEXT", {}, PLAIN, (False, "PLAIN as me")),
         (
+            "SASL_PLAINTEXT",
+            {},
+            {"mechanism": "OAUTHBEARER", "token_command": ["true"]},
+            (False, "OAUTHBEARER with token_command"),
+        ),
+        (
+            "SASL_SSL",
+            {},
+            {"mechanism": "OAUTHBEARER", "token_command": ["sh", "-c", "echo t", "no-such-program"]},
+            (True, "OAUTHBEARER with token_command"),
+        ),
+        (
             "SASL_SSL",
             {"ca": "ca"},
             {"mechanism": "SCRAM-SHA-512", "username": "me", "password_env": "KZ_TEST_PASSWORD"},

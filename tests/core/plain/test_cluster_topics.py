@@ -7,6 +7,7 @@ from typing import cast
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 import kzconsumer
 from kzconsumer.brokers.pool import Brokers
@@ -208,8 +209,12 @@ def test_addresses_are_kept_though_the_connection_broke_the_first_time(when: str
             clients.lose_the_next_write(executed=False)
             with anyio.move_on_after(10):
                 await topics.poll()
-        kept = (await session.get(PATHS.brokers)).data
-        assert kept == (b'["kafka1:9092"]' if when == "found" else b'["kafka1:9092","kafka2:9092","kafka3:9092"]')
+        node = await session.get(PATHS.brokers)
+        assert node.data == (b'["kafka1:9092"]' if when == "found" else b'["kafka1:9092","kafka2:9092","kafka3:9092"]')
+        with capture_logs() as logs:  # it was announced; and another member finds them there, and announces nothing
+            assert await topics.all_topics() == ["orders"]
+            assert await cluster.topics(session, bootstrap="").all_topics() == ["orders"]
+        assert (logs, (await session.get(PATHS.brokers)).stat) == ([], node.stat)
 
     clients.play(script)
 

@@ -19,10 +19,12 @@ import trustme
 
 from kzconsumer import connecting
 from kzconsumer.brokers.connection import BrokerConnection
+from kzconsumer.brokers.transport import Security
 from kzconsumer.clock import now
 from kzconsumer.connecting import STAGGER, connect, server_name
-from kzconsumer.errors import ConnectionLostError
+from kzconsumer.errors import ConnectionLostError, SecurityError
 from kzconsumer.model import Broker
+from kzconsumer.zookeeper.credentials import Access
 from kzconsumer.zookeeper.link import Link
 
 AUTHORITY = trustme.CA()
@@ -147,6 +149,32 @@ async def test_an_absolute_name_is_checked_as_the_certificate_has_it(
     finally:
         server.close()
     assert asked == ["kz.test.", "other.test."]  # the search list of the resolver is not used
+
+
+@pytest.mark.parametrize("secured", [True, False])
+@pytest.mark.parametrize("kind", ["zookeeper", "broker"])
+async def test_nothing_is_sent_in_clear_where_tls_is_configured(kind: str, secured: bool) -> None:
+    received: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.append(await reader.read(65536))
+        writer.close()
+
+    async def ask(port: int) -> None:
+        tls = ssl.create_default_context() if secured else None
+        if kind == "broker":
+            await BrokerConnection.open(Broker(1, LIVE, port), client_id="t", timeout=5, security=Security(tls))
+        else:
+            read: dict[str, Any] = {"on_event": lambda _: None, "on_zxid": lambda _: None}
+            await Link.open(LIVE, port, b"hello", timeout=5, access=Access(tls), **read)
+
+    server = await asyncio.start_server(serve, LIVE, 0)
+    try:
+        with pytest.raises((ConnectionLostError, SecurityError)):
+            await ask(server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+    assert {each[:2] == b"\x16\x03" for each in received} == {secured}, "the record of a ClientHello"
 
 
 @on_both_loops

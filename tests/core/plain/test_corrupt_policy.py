@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
+from unittest import mock
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.log_reads import FetchedPartition
+from kzconsumer.counters import Counters
 from kzconsumer.errors import CorruptRecordError, KzConsumerError
-from kzconsumer.fetcher.corrupt_batches import CorruptPolicy
+from kzconsumer.fetcher.corrupt_batches import CorruptPolicy, without_way
+from kzconsumer.fetcher.delivery import Arrival, Delivery
 from kzconsumer.fetcher.fetch_rules import Unusable
+from kzconsumer.fetcher.fetch_state import FetchState
+from kzconsumer.model import Broker, TopicPartition
+from kzconsumer.offsets.progress import Progress
+from kzconsumer.records.decode import Corruption, Decoded
+from kzconsumer.records.forms import NO_RECORDS
 from kzconsumer.settings.sections import FetchSettings
+from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.core.plain.test_corrupt_batch import FIRST, SECOND, THIRD, unusable
 from tests.support.disk import watched_disk
 from tests.support.record_sets import message
@@ -72,3 +86,47 @@ async def test_a_truncated_message_is_skipped_only_if_the_log_continues_after_it
     assert await skipped(FetchSettings(on_corrupt="skip"), cut_off, LARGE) == 11
     with pytest.raises(KzConsumerError, match="nothing after it can be read"):
         await skipped(FetchSettings(on_corrupt="skip"), cut_off, LARGE, leads_on=False)
+
+
+@settings(max_examples=30)
+@given(corrupt=st.lists(st.booleans(), min_size=1, max_size=12), skips=st.booleans())
+async def test_a_batch_is_corrupt_if_it_is_so_three_times_in_a_row(corrupt: list[bool], skips: bool) -> None:
+    """Also after others that were: what was fetched well in between counts anew."""
+
+    async def way_over(_: object, found: Unusable, *__: object) -> int:
+        if not skips:
+            raise without_way(found)
+        return found.offset + 5
+
+    broken: list[bool] = []
+
+    def read(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
+        if broken[0]:
+            return Decoded(NO_RECORDS, start, corrupt=Corruption(start, "its checksum is wrong", 0))
+        return Decoded(NO_RECORDS, start + 1)
+
+    state = FetchState(Progress(TopicPartition("orders", 0), 7), ChunkQueue(1 << 20), 7, 1 << 20)
+    delivering = Delivery(Broker(1, "localhost", 9092), cast(Brokers, None), FetchSettings(), read, Counters())
+    position, in_a_row = 7, 0
+    with mock.patch.object(CorruptPolicy, "way_over", way_over):
+        for each in corrupt:
+            broken[:] = [each]
+            state.queue.reserve(1)
+            part = FetchedPartition(state.topic_partition, 0, 100, -1, -1, (), memoryview(b"?"))
+            done = await delivering.deliver([Arrival(state, part, position)])
+            in_a_row = in_a_row + 1 if each else 0
+            if not each:
+                expected = (position, position + 1)
+            elif in_a_row == 3:
+                expected, in_a_row = (position, position + 5 if skips else position), 0
+            else:
+                assert (done.send_back, done.forget, state.position) == ([state], [], position)
+                assert state.queue.get_nowait() is None
+                continue
+            chunk = state.queue.get_nowait()
+            assert chunk is not None
+            assert ((chunk.first, chunk.until), state.position, done.send_back) == (expected, expected[1], [])
+            assert (chunk.error is not None, state.failed, bool(done.forget)) == (each and not skips,) * 3
+            if state.failed:
+                return
+            position = expected[1]

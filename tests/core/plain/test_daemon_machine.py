@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 
+from kzconsumer.model import TopicPartition
 from kzconsumer.service.daemon import EXIT_UNFINISHED
 from kzconsumer.sinks.builtin import CallableSink
 from tests.support.extent import extent
@@ -68,4 +69,39 @@ def test_an_attribute_of_a_sink_that_is_misspelt_is_logged_and_the_daemon_runs(m
         daemons.world.pass_time(60.0)
         found = [each for each in daemons.group.events if each["event"] == "sink attribute has no effect"]
         assert [(each["attribute"], each["meant"]) for each in found] == [("due_record", "due_records")]
+        assert daemon.task.result() == 0
+
+
+def test_what_a_daemon_says_is_true_when_nothing_happens() -> None:
+    """Also of a partition that is paused, of which it fetches nothing; and its service manager hears of it."""
+    with simulated_daemons(1, Scene(brokers=2)) as daemons:
+        daemons.group.logs.grow("t", 3)
+        daemons.group.logs.burst(3)
+        daemons.world.pass_time(9.0)
+        daemon = daemons.start(Scene(brokers=2), 0.3, topics={"t": 1}, paused=["t:0"])
+        daemons.world.pass_time(4.0)
+        daemons.reload(daemon, "offsets", commit_interval=20.0)
+        daemons.world.pass_time(1.0)
+        daemons.group.logs.burst(300)
+        daemons.group.logs.stop()
+        for _ in range(6):
+            daemons.world.pass_time(15.0)
+            daemons.check_figures()
+        daemons.stop(daemon)
+        daemons.world.pass_time(5.0)
+        daemons.check()
+        assert daemon.task.result() == 0
+
+
+def test_a_bounded_run_is_written_in_batches_that_are_due() -> None:
+    """Its records come over several seconds: each batch has what came in one."""
+    scene = Scene(fetch=(("rate_limit", "20kB"), ("max_bytes", "4kB")))
+    with simulated_daemons(1, scene) as daemons:
+        daemons.group.logs.grow("t", 2)
+        for _ in range(20):
+            daemons.group.logs.burst(300)
+        daemons.group.logs.grow_log(TopicPartition("t", 1), 3000)
+        daemon = daemons.start(scene, 0.3, topics={"t": 1}, stop_at="end")
+        daemons.world.pass_time(60.0, lambda: daemon.task.done())
+        daemons.check()
         assert daemon.task.result() == 0

@@ -16,6 +16,7 @@ from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
 from tests.support.members import present_member, sessions_of
 from tests.support.plans import plan_of
 from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.lost_replies import SYSTEM_ERROR, Loss
 from tests.support.simulated.member import Handed, Member
 from tests.support.simulated.promises import REVOKE_DEADLINE
 
@@ -305,3 +306,17 @@ def test_nothing_is_delivered_of_new_partitions_before_on_assigned_returns(monke
         group.logs.burst(100)
         assert group.world.pass_time(30, lambda: reported >= set(new) and group.settled())
         assert not early
+
+
+def test_a_partition_that_cannot_be_moved_to_another_stream_keeps_no_other() -> None:
+    """A server refuses the first of two moves: that claim is lost and made anew, the other goes on where it was."""
+    with simulated_group(1) as group:
+        group.logs.grow("t", 8)
+        member = group.join("a", {"t": 2}, 0.0, in_batches=False)
+        assert group.world.pass_time(10, lambda: len(member.owned) == 8)
+        group.network.losing[member.process] = Loss(executed=False, kind="change of thread", refusal=SYSTEM_ERROR)
+        group.join("b", {"t": 2}, 0.0, in_batches=False)
+        assert group.world.pass_time(10, lambda: not group.settled())
+        assert [thread_of(member, TopicPartition("t", number)) for number in range(4)] == [0, 0, 1, 1]
+        assert member.lost == {MOVED}
+        group.check()

@@ -96,6 +96,18 @@ async def test_a_truncated_log_with_a_replayable_sink(policy: str) -> None:
     assert (stopped.failed, untouched.stored) == (True, [])
 
 
+@pytest.mark.parametrize("policy", [SMALLEST, LARGEST])
+@pytest.mark.parametrize("truncated", ["continue", "fail"])
+async def test_a_planned_range_that_the_log_has_lost_is_never_shortened(policy: str, truncated: str) -> None:
+    """Whatever the setting: the destination may have it. Its end is stored only after it was found there or written."""
+    logs, state = Ends(0, 30), state_at(40, plan_of(40, 50))
+    await resolved(logs, state, policy, truncated)
+    assert (state.failed, state.position, logs.stored) == (True, 40, [])
+    chunk = state.queue.get_nowait()
+    assert chunk is not None
+    assert (chunk.first, chunk.until, chunk.error is None) == (40, 40, False)
+
+
 async def test_a_position_that_is_back_in_the_log_is_kept() -> None:
     """Nothing is skipped: a broker that has just become leader did not know the end of its log."""
     logs, state = Ends(0, 60), state_at(50)

@@ -19,6 +19,10 @@ from kio.serial import entity_reader, entity_writer
 
 from kzconsumer.brokers.protocol.cluster_state import MetadataRequest, PartitionMetadata, TopicMetadata
 from kzconsumer.brokers.protocol.log_reads import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_LOCAL_VERSION,
+    LATEST,
     AskedEpoch,
     Diverging,
     EpochEnd,
@@ -399,6 +403,11 @@ def test_list_offsets_response(
             where: ListedOffset(code, offset, timestamp, epoch if version >= 4 else -1)
             for where, (code, offset, timestamp, epoch) in listed.items()
         }
+
+
+def test_places_of_a_log_have_kafkas_timestamps() -> None:
+    """`ListOffsetsRequest` of Kafka 3.9; kio has no names for them."""
+    assert (LATEST, EARLIEST, EARLIEST_LOCAL, EARLIEST_LOCAL_VERSION) == (-1, -2, -4, 8)
 
 
 @pytest.mark.parametrize("version", versions_of(OFFSET_FOR_LEADER_EPOCH))

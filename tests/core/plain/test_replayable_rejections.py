@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.errors import ConnectionLostError, ContentRefusedError, NoNodeError, RecordRejectedError, SinkError
+from kzconsumer.brokers.protocol.error_codes import NOT_LEADER_OR_FOLLOWER, broker_error
+from kzconsumer.errors import (
+    BrokersUnreachableError,
+    ConnectionLostError,
+    ContentRefusedError,
+    NoNodeError,
+    RecordRejectedError,
+    SinkError,
+)
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.progress import Chunk, Message, Progress
 from kzconsumer.records.forms import Unfetched
@@ -409,6 +417,13 @@ async def test_a_record_that_executors_fetch_is_fetched_for_its_letter() -> None
     ]
 
 
+OUTAGES = (
+    BrokersUnreachableError("no broker answers"),
+    broker_error(NOT_LEADER_OR_FOLLOWER),
+    ConnectionLostError("not a member of the group at the moment"),
+)
+
+
 @pytest.mark.parametrize("lost", [False, True])
 async def test_a_rejected_record_waits_for_brokers_as_long_as_its_partition_is_owned(
     lost: bool, monkeypatch: pytest.MonkeyPatch
@@ -425,7 +440,7 @@ async def test_a_rejected_record_waits_for_brokers_as_long_as_its_partition_is_o
             if self.asked == 3 and lost:
                 claim.close()
             if self.asked < 4:
-                raise ConnectionLostError("not a member of the group at the moment")
+                raise OUTAGES[self.asked - 1]
             return await super().message(partition, offset)
 
     journal = Away([claim, other])

@@ -19,14 +19,15 @@ from tests.support.simulated import kafka_frames as frames
 from tests.support.simulated.ensemble import Peer
 from tests.support.simulated.fetch_sessions import Answer, FetchSessions
 from tests.support.simulated.kafka_frames import Body, Fetch, FetchedFrom, Header, Led, Part
-from tests.support.simulated.partition_logs import PartitionLogs, host
+from tests.support.simulated.partition_logs import TIMESTAMP, PartitionLogs, host
 from tests.support.simulated.virtual_time import World
 
 ANSWERS_AFTER: Final = 0.0005
 WINDOW: Final = 10.0
 """Seconds over which the rate of a client is measured."""
+LATEST: Final = -1
 EARLIEST: Final = -2
-"""The timestamp that asks where a log begins."""
+"""The timestamps that ask where a log ends and begins. In this version there are no others than times."""
 
 
 class SimulatedBroker:
@@ -241,6 +242,11 @@ class BrokerConnection:
             log = self.broker.logs.logs.get(partition)
             if error or log is None:
                 answers[partition] = (error, -1, -1)
+            elif timestamp >= 0:
+                is_there = timestamp <= TIMESTAMP and log.start < log.end
+                answers[partition] = (error, log.start if is_there else -1, -1)
+            elif timestamp not in (EARLIEST, LATEST):
+                answers[partition] = (frames.UNSUPPORTED_VERSION, -1, -1)
             elif timestamp == EARLIEST:
                 answers[partition] = (error, log.start, -1)
             else:

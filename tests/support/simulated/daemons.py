@@ -1,7 +1,8 @@
 """Daemons in a simulated group: `kzconsumer run` from its start to its exit status, with signals and reloads.
 
 Each is `kzconsumer.service.daemon.run_daemons` in a process of its own, with the sink `callable` and a service manager
-that records its notifications. `Daemons` checks what holds at every commit, and what a run's end promises.
+that records its notifications. `Daemons` checks what holds at every commit and of every report, and what a run's end
+promises.
 """
 
 from __future__ import annotations
@@ -25,12 +26,18 @@ from kzconsumer.service import daemon as product
 from kzconsumer.service import stop_and_reload
 from kzconsumer.service.daemon import EXIT_UNFINISHED, run_daemons
 from kzconsumer.service.systemd import Field, Manager
+from kzconsumer.sessions import Sessions
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import Batch
+from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.status import observer as observing
+from kzconsumer.status.observer import Observer
+from kzconsumer.status.partition_health import WINDOW
 from kzconsumer.zookeeper.operations import Create, Operation, SetData
 from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.observed import WallClock, assert_agreement, assert_truth
 from tests.support.simulated.scene import SESSION_TIMEOUT, STOP_DEADLINE, Scene, settings_of
-from tests.support.simulated.virtual_time import Process, World
+from tests.support.simulated.virtual_time import BEGINNING, Process, World
 
 WATCHDOG = 20.0
 WRITES = "tests.support.simulated.daemons:write"
@@ -72,7 +79,10 @@ class SimulatedDaemon:
         """When it got a signal to stop."""
         self.killed = self.reported = False
         self.valid = True
+        self.observer: SeenObserver | None = None
+        """Of its present start, from when it has joined."""
         self.task = process.create_task(run_daemons(settings, self._load, self.manager, self._show))
+        daemons.group.ends_its_connections(process, self.task, daemons.violated)
 
     def __repr__(self) -> str:
         return f"<SimulatedDaemon {self.process.name}>"
@@ -98,6 +108,22 @@ class SimulatedDaemon:
         return set(listed) if listed else {each.topic for each in self.daemons.group.logs.partitions}
 
 
+class SeenObserver(Observer):
+    """A daemon's own, which the daemon is asked by."""
+
+    sessions: Sessions
+    runner: SinkRunner
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        _daemon_here().observer = None
+
+    def begin(self, sessions: Sessions, runner: SinkRunner) -> None:
+        super().begin(sessions, runner)
+        self.sessions, self.runner = sessions, runner
+        _daemon_here().observer = self
+
+
 class Daemons:
     """See the module; made by `simulated_daemons`."""
 
@@ -111,6 +137,7 @@ class Daemons:
         self._written: dict[tuple[TopicPartition, int], set[int]] = {}  # or lost by the log; of each incarnation
         self._cut: set[TopicPartition] = set()
         """Whose log was cut off: the run ends sooner than it did."""
+        self._ends: set[tuple[TopicPartition, int]] = set()  # that a run has, or had before the log lost them
         self._done: dict[tuple[TopicPartition, int], int] = {}  # before it all was
         group.promises.watching = False
         group.ensemble.committed.append(self._committed)
@@ -223,6 +250,8 @@ class Daemons:
         status, run = daemon.task.result(), self.run
         if received[-1][1] != {"STOPPING": 1, "STATUS": "stopped"}:
             self.violated(f"{daemon} said at last {received[-1]}")
+        if daemon.observer is not None and sum("STOPPING" in fields for _, fields in received) < 2:
+            self.violated(f"{daemon} did not announce its stop")
         bounded = daemon.settings.subscription.stop_at is not None
         if not bounded and (status not in (0, 1) or not daemon.stopped):
             self.violated(f"{daemon} ended with {status}, signals: {daemon.stopped}")
@@ -239,10 +268,27 @@ class Daemons:
         fed = [at for at, fields in received if "WATCHDOG" in fields]
         if received and self.world.now - (fed[-1] if fed else received[0][0]) > WATCHDOG:
             self.violated(f"{daemon} fed the watchdog last at {fed[-1:]}")
+        if (observer := daemon.observer) is not None:
+            report = observer.report()
+            assert_agreement(observer, report)
+            for each in report.partitions:
+                judged, rounds = round(each.complete * WINDOW), observer.counters.commits.rounds
+                if judged > rounds:
+                    self.violated(f"{daemon} judges {each.topic}:{each.partition} by {judged} commits of {rounds}")
+
+    def check_figures(self) -> None:
+        """Nothing has happened for a while: every daemon's report says of all its partitions what is true."""
+        self.check()
+        for daemon in self.daemons:
+            if daemon.runs and daemon.observer is not None:
+                assert_truth(
+                    daemon.observer.report(), self.world.now - BEGINNING, self.group.logs, self.done, self.stored
+                )
 
     def wrote(self, daemon: SimulatedDaemon, batch: Batch) -> None:
         """A write has ended."""
         run = self.run if daemon.settings.subscription.stop_at is not None else None
+        self._was_due(daemon, batch, run)
         for part in batch.ranges:
             partition = part.topic_partition
             offsets = [message.offset for message in part.messages()]
@@ -253,11 +299,23 @@ class Daemons:
             if run is not None and there and part.until > (run.end(partition, part.incarnation) or 0):
                 self.violated(f"{daemon} wrote {part.range}, which is beyond {run}")
 
+    def _was_due(self, daemon: SimulatedDaemon, batch: Batch, run: GroupRun | None) -> None:
+        """It is cut if a limit is reached (that of time is, here), or if none of its ranges can grow any more."""
+        assert daemon.observer is not None
+        status = daemon.observer.runner.status
+        assert status is not None
+        collected, limit = status.seconds["collect"], daemon.settings.batch.max_time
+        ended = run is not None and all((part.topic_partition, part.until) in self._ends for part in batch.ranges)
+        if collected < limit - 1e-6 and not ended:
+            self.violated(f"{daemon} cut {[str(each.range) for each in batch.ranges]} after {collected} s")
+
     def _committed(self, session: int, operations: Sequence[Operation]) -> None:
         """Every transaction that ZooKeeper executed."""
         if (process := self.group.network.processes.get(session)) is None:
             return
         for operation in operations:
+            if operation.path == self.group.paths.run and (run := self.run) is not None:
+                self._ends.update(run.ends.items())
             if operation.path == self.group.paths.run and (run := self.run) is not None and run.finished is not None:
                 for partition in self.group.logs.partitions:  # not of topics that were created again since
                     end = run.end(partition, self._incarnation(partition.topic))
@@ -286,7 +344,7 @@ class Daemons:
                 self.violated(f"{[each for each in bounded if each.runs]} do not end: {self.run}")
         else:
             self.world.pass_time(within)
-            self.check()
+            self.check_figures()
             read = set().union(*(each.topics for each in self.daemons if each.runs))
             for partition in self.group.logs.partitions:
                 if partition.topic in read and self.done(partition) < self.group.logs.end(partition):
@@ -334,6 +392,8 @@ def simulated_daemons(seed: int, scene: Scene) -> Iterator[Daemons]:
         with (
             mock.patch.object(stop_and_reload, "threading", SimpleNamespace(Timer=Timer)),
             mock.patch.object(product, "configure"),
+            mock.patch.object(product, "Observer", SeenObserver),
+            mock.patch.object(observing, "time", WallClock(group.world)),
         ):
             try:
                 yield daemons

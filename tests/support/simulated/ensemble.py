@@ -22,6 +22,8 @@ SESSION_EXPIRED, SESSION_MOVED, QUOTA_EXCEEDED, THROTTLED = -112, -118, -125, -1
 TICK = 0.5
 """A session expires between its timeout and this many seconds later."""
 NEVER = 1 << 62
+LINGERS = 1.0
+"""Seconds for which the end of a connection may come after the answer that its session is closed."""
 OPERATOR = 0
 """The session of an operator."""
 
@@ -257,7 +259,10 @@ class Server:
             for connection in list(self.connections if transaction.closes else self.owing):
                 connection.answer()
                 if transaction.closes and connection.session and connection.session.id == transaction.session:
-                    connection.close()
+                    if connection.asked_to_close:
+                        self.ensemble.world.after(LINGERS, connection.close)
+                    else:
+                        connection.close()
 
     def _fire(self, kind: EventType, path: str) -> None:
         output: dict[Connection, None] = {}
@@ -277,6 +282,7 @@ class Connection:
     peer: Peer
     session: Session | None = None
     open: bool = True
+    asked_to_close: bool = False
     _buffer: bytes = b""
     _greeted: bool = False
     _answers: deque[tuple[int, Callable[[], bytes]]] = field(default_factory=deque)
@@ -384,6 +390,7 @@ class Connection:
         if request.kind == frames.CLOSE:
             # When applied here it triggers the session's own watches, is answered, and closes the connection, in this
             # order.
+            self.asked_to_close = True
             zxid = ensemble.close(session)
             self._later(zxid, frames.reply(request.xid, zxid))
             return

@@ -7,7 +7,7 @@ never happen, and `come_to_rest` what must hold when nothing happens any more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -77,7 +77,17 @@ class SimulatedGroup:
         known_as = structs.replace(self._settings.group, consumer_id=name)
         settings = structs.replace(self._settings, group=known_as)
         member.task = process.create_task(member.run(settings))
+        self.ends_its_connections(process, member.task, self.promises.violated)
         return member
+
+    def ends_its_connections(self, process: Process, task: asyncio.Task[Any], violated: Callable[[str], None]) -> None:
+        """When the task has ended nothing of it may hold a connection, whatever the servers do about theirs."""
+
+        def ended(_: object) -> None:
+            if left := [line for line in self.network.lines_of(process) if not line.is_closing()]:
+                violated(f"{process.name} has ended, and holds {len(left)} connections")
+
+        task.add_done_callback(ended)
 
     def leave(self, member: Member) -> None:
         member.left_at = self.world.now

@@ -6,12 +6,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
 from kzconsumer.lag.partition import FRESH
 from kzconsumer.lag.totals import behind_text
+from kzconsumer.model import TopicPartition
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.status import observer as observing
 from kzconsumer.status.metrics import families
@@ -21,10 +21,21 @@ from kzconsumer.status.server import DOCUMENTS
 from tests.support.members import sessions_of
 from tests.support.simulated.group import SimulatedGroup, simulated_group
 from tests.support.simulated.member import Member
-from tests.support.simulated.virtual_time import BEGINNING
+from tests.support.simulated.partition_logs import TIMESTAMP, PartitionLogs
+from tests.support.simulated.virtual_time import BEGINNING, World
 
-WRITTEN = 1_700_000_000.0
+WRITTEN = TIMESTAMP / 1000
 """The timestamp of all simulated records."""
+
+
+class WallClock:
+    """In place of the module `time`: the world began when its records were written."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def time(self) -> float:
+        return WRITTEN + self._world.now - BEGINNING
 
 
 class Observed:
@@ -70,6 +81,31 @@ def assert_agreement(observer: Observer, report: Report) -> None:
         assert not (each.stalled and each.judgement == "OK" and each.progress.behind is None)
 
 
+def assert_truth(
+    report: Report,
+    age: float,
+    logs: PartitionLogs,
+    done: Callable[[TopicPartition], int],
+    stored: Callable[[TopicPartition], int],
+) -> None:
+    """What it says of partitions that nothing happens to: nothing is unknown, and all is as the brokers have it.
+
+    `age`: seconds since the records were written.
+    """
+    for each in report.partitions:
+        partition = TopicPartition(each.topic, each.partition)
+        end = logs.end(partition)
+        first = max(done(partition), logs.logs[partition].start)
+        seen = {kind: each.offsets.get(kind) for kind in ("processed", "committed")}
+        assert seen == {"processed": done(partition), "committed": stored(partition)}, each
+        assert (each.end, each.progress.lag, each.progress.behind) == (end, end - first, first < end), each
+        seconds = each.progress.seconds
+        assert seconds is not None, each
+        assert abs(seconds - (age if first < end else 0.0)) < 1.0, each
+        assert each.leader == logs.leaders[partition], each
+        assert each.stalled is False or first < end, each
+
+
 @contextmanager
 def observed(
     pace: float = 0.0,
@@ -79,24 +115,22 @@ def observed(
 ) -> Iterator[Observed]:
     """A member that processes each record in `pace` seconds. `before`: what happens before the first look;
     `settled`: seconds after it."""
-    with simulated_group(1) as group:
-        clock = SimpleNamespace(time=lambda: WRITTEN + group.world.now - BEGINNING)
-        with mock.patch.object(observing, "time", clock):
-            group.logs.grow("t", 2)
-            member = group.join("a", {"t": 1}, pace, in_batches=False)
-            assert group.world.pass_time(10, lambda: len(member.owned) == 2)
-            if silent_logs:
-                group.logs.stop()
-            before(group, member)
-            assert member.connector is not None
-            sessions = sessions_of(member.connector)
-            health = Health(sessions.lease, 1e9, 1e9)
-            health.phase, health.sessions = "", sessions
-            observer = Observer(lambda: sessions.settings, health, sessions.lease)
-            observer.begin(sessions, cast(SinkRunner, None))
-            tasks: list[asyncio.Task[None]] = []
-            member.process.call_soon(lambda: tasks.append(member.process.create_task(observer.run())))
-            group.world.pass_time(settled)
-            yield Observed(group, member, observer)
-            member.process.call_soon(tasks[0].cancel)
-            group.world.pass_time(1.0)
+    with simulated_group(1) as group, mock.patch.object(observing, "time", WallClock(group.world)):
+        group.logs.grow("t", 2)
+        member = group.join("a", {"t": 1}, pace, in_batches=False)
+        assert group.world.pass_time(10, lambda: len(member.owned) == 2)
+        if silent_logs:
+            group.logs.stop()
+        before(group, member)
+        assert member.connector is not None
+        sessions = sessions_of(member.connector)
+        health = Health(sessions.lease, 1e9, 1e9)
+        health.phase, health.sessions = "", sessions
+        observer = Observer(lambda: sessions.settings, health, sessions.lease)
+        observer.begin(sessions, cast(SinkRunner, None))
+        tasks: list[asyncio.Task[None]] = []
+        member.process.call_soon(lambda: tasks.append(member.process.create_task(observer.run())))
+        group.world.pass_time(settled)
+        yield Observed(group, member, observer)
+        member.process.call_soon(tasks[0].cancel)
+        group.world.pass_time(1.0)

@@ -24,6 +24,8 @@ RATE = 4
 PRODUCED_EVERY = 1.0
 """Seconds between two batches of a producer."""
 MOST_IN_BATCH = 100
+TIMESTAMP = 1_700_000_000_000
+"""Of all records, in ms since 1970."""
 PORT = 9092
 
 
@@ -276,4 +278,4 @@ def host(broker: int) -> str:
 
 @cache
 def _batch(key: bytes | None, records: int, size: int) -> bytes:
-    return record_batch([Record(key, bytes(size))] * records, base_offset=0)
+    return record_batch([Record(key, bytes(size), timestamp=TIMESTAMP)] * records, base_offset=0)
