@@ -1,0 +1,154 @@
+"""Ranges that are read from the brokers of a simulated group, and what is asked about logs: as the logs have it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+import pytest
+from msgspec import structs
+
+from kzconsumer.errors import KzConsumerError, NotFoundError, OffsetLostError
+from kzconsumer.fetcher.range_reader import ClusterReader, range_reader
+from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.settings.sections import SubscriptionSettings
+from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.partition_logs import TIMESTAMP
+from tests.support.simulated.scene import Scene, settings_of
+
+T = TypeVar("T")
+P = [TopicPartition("t", number) for number in range(4)]
+
+
+def reading(
+    group: SimulatedGroup, ask: Callable[[ClusterReader], Awaitable[T]], within: float = 120.0, **fetch: object
+) -> T:
+    """What `ask` returns, or raises, in a process of its own."""
+    settings = settings_of(group.scene)
+    settings = structs.replace(settings, fetch=structs.replace(settings.fetch, **fetch))
+
+    async def run() -> T:
+        async with range_reader(settings) as reader:
+            return await ask(reader)
+
+    process = group.world.process("reader")
+    task = process.create_task(run())
+    group.ends_its_connections(process, task, group.promises.violated)
+    assert group.world.pass_time(within, task.done), "it still reads"
+    group.check()
+    return task.result()
+
+
+def all_of(
+    *ranges: OffsetRange, **options: bool
+) -> Callable[[ClusterReader], Awaitable[dict[TopicPartition, list[int]]]]:
+    """The offsets that are read of each partition, in their order."""
+
+    async def read(reader: ClusterReader) -> dict[TopicPartition, list[int]]:
+        found: dict[TopicPartition, list[int]] = {}
+        async for partition, records in reader.read(ranges, **options):
+            assert set(records.column("topic").to_pylist()) == {partition.topic}
+            assert set(records.column("partition").to_pylist()) == {partition.partition}
+            found.setdefault(partition, []).extend(records.column("offset").to_pylist())
+        return found
+
+    return read
+
+
+def grown(group: SimulatedGroup, bursts: Iterable[int] = (300, 150, 50)) -> None:
+    group.logs.grow("t", 4)
+    for records in bursts:
+        group.logs.burst(records)
+    group.logs.stop()
+    group.world.pass_time(1.5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_offset_of_the_ranges_is_read_once_and_in_order(seed: int) -> None:
+    """Also in small answers, and while leaders move and connections break."""
+    rng = random.Random(seed)
+    with simulated_group(seed, Scene(brokers=2)) as group:
+        grown(group)
+        ends = [group.logs.end(each) for each in P]
+        bounds = [sorted(rng.sample(range(end + 1), 2)) for end in ends]
+        ranges = [OffsetRange(*each, *bound) for each, bound in zip(P, bounds, strict=True)]
+        for fault in range(4):
+            group.world.after(0.02 + 0.5 * fault, lambda: group.broker_faults.move_leader(rng.choice(P), 0.7))
+            group.world.after(0.3 + 0.5 * fault, lambda: group.broker_faults.silence(rng.randrange(2), 1.0))
+        found = reading(group, all_of(*ranges), max_bytes=rng.choice((700, 1 << 20)))
+        assert found == {each.topic_partition: list(range(each.first, each.until)) for each in ranges}
+
+
+def test_what_is_asked_about_logs() -> None:
+    with simulated_group(1, Scene(brokers=2)) as group:
+        grown(group)
+        group.broker_faults.retain(P[1], 120)
+        ends = {each: group.logs.end(each) for each in P}
+
+        async def ask(reader: ClusterReader) -> None:
+            assert await reader.logs(P) == {each: (120 if each == P[1] else 0, ends[each]) for each in P}
+            assert await reader.epochs(P) == {each: group.logs.logs[each].epoch for each in P}
+            assert await reader.at_time(P, TIMESTAMP) == {each: 120 if each == P[1] else 0 for each in P}
+            assert await reader.at_time(P, TIMESTAMP + 1) == ends
+            assert await reader.by_leader([OffsetRange(*each, 0, 1) for each in P]) == [
+                [OffsetRange(*each, 0, 1) for each in P if group.logs.leaders[each] == broker] for broker in range(2)
+            ]
+            assert await reader.any_record("t", 1, 200, 201)
+            assert await reader.partitions(SubscriptionSettings(topics={"t": 1})) == P
+            assert await reader.partitions(SubscriptionSettings(include="t.*")) == P
+            assert list(await reader.topics(SubscriptionSettings(topics={"t": 1, "gone": 1}))) == ["t"]
+            with pytest.raises(NotFoundError, match="there is no topic tt; "):
+                await reader.topics(SubscriptionSettings(topics={"tt": 1}))
+            with pytest.raises(NotFoundError, match="no topic matches; "):
+                await reader.partitions(SubscriptionSettings(include="x.*"))
+            assert {each.id for each in await reader.brokers()} == {0, 1}
+
+        reading(group, ask)
+
+
+@pytest.mark.parametrize("lost", ["retention", "cut off", "never there"])
+def test_offsets_that_the_log_does_not_have_are_lost(lost: str) -> None:
+    with simulated_group(1) as group:
+        grown(group)
+        first, until = 10, 20
+        if lost == "retention":
+            group.broker_faults.retain(P[0], 15)
+        else:
+            first, until = group.logs.end(P[0]), group.logs.end(P[0]) + 5
+        if lost == "cut off":
+            group.broker_faults.elect_uncleanly(P[0], 60, 0, 0.0)
+            group.world.pass_time(1.0)
+            first, until = until - 60, until - 1
+        with pytest.raises(OffsetLostError, match="t-0"):
+            reading(group, all_of(OffsetRange(*P[0], first, until), OffsetRange(*P[1], 0, 5)))
+
+
+def test_records_that_are_yet_to_come_are_waited_for() -> None:
+    with simulated_group(1) as group:
+        grown(group)
+        end = group.logs.end(P[0])
+        group.world.after(20.0, lambda: group.logs.burst(40))
+        ranges = OffsetRange(*P[0], end - 3, end + 40)
+        assert reading(group, all_of(ranges, follow=True)) == {P[0]: list(range(end - 3, end + 40))}
+
+
+def test_a_stored_offset_of_a_log_that_was_cut_off_is_refused() -> None:
+    with simulated_group(1) as group:
+        grown(group)
+        end = group.logs.end(P[0])
+        epoch = group.logs.logs[P[0]].epoch
+        positions = {P[0]: (end, epoch), P[1]: (5, -1)}
+
+        async def ask(reader: ClusterReader) -> None:
+            await reader.require_logs(positions, "do something")
+
+        reading(group, ask)
+        group.broker_faults.elect_uncleanly(P[0], 60, 0, 0.0)
+        group.world.pass_time(1.0)
+        group.logs.grow_log(P[0], 500)
+        with pytest.raises(OffsetLostError, match=r"t-0.*; do something"):
+            reading(group, ask)
+        positions[P[0]] = (group.logs.end(P[0]) + 1, -1)
+        with pytest.raises(KzConsumerError, match=r"t-0: the log ends at \d+, before the stored offset \d+; do"):
+            reading(group, ask)
