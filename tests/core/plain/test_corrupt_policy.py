@@ -16,7 +16,7 @@ from kzconsumer.brokers.protocol.log_reads import FetchedPartition
 from kzconsumer.counters import Counters
 from kzconsumer.errors import CorruptRecordError, KzConsumerError
 from kzconsumer.fetcher.corrupt_batches import CorruptPolicy, without_way
-from kzconsumer.fetcher.delivery import Arrival, Delivery
+from kzconsumer.fetcher.decode_and_queue import Arrival, Delivery
 from kzconsumer.fetcher.fetch_rules import Unusable
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.model import Broker, TopicPartition
