@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import pytest
 from msgspec import structs
@@ -50,7 +50,7 @@ def all_of(
         async for partition, records in reader.read(ranges, **options):
             assert set(records.column("topic").to_pylist()) == {partition.topic}
             assert set(records.column("partition").to_pylist()) == {partition.partition}
-            found.setdefault(partition, []).extend(records.column("offset").to_pylist())
+            found.setdefault(partition, []).extend(cast("list[int]", records.column("offset").to_pylist()))
         return found
 
     return read
