@@ -25,13 +25,10 @@ from pyarrow import fs
 
 from kzconsumer_sandbox.servers.configuration import HOST, free_port
 from kzconsumer_sandbox.servers.server_process import ServerProcess
-from tests.support.jars import fetched, hadoop_version, spark_jars
 from tests.support.programs import AZURITE, FAKE_GCS_SERVER, need
 
 Conditions: TypeAlias = Literal["all", "probes", "none", "lost", "late"]
 Scheme: TypeAlias = Literal["s3", "gs", "abfss"]
-_CLIENT = "2.35.4"  # that Hadoop 3.5.0 is built with
-_AMAZON = "software.amazon.awssdk"
 
 
 class _Server(ServerProcess):
@@ -275,16 +272,3 @@ def _front(folder: Path, server: str, conditions: Conditions, token: str) -> _Se
         folder / "front",
         lambda port: [sys.executable, "-m", "tests.support.store_front", str(port), server, conditions, token],
     )
-
-
-def client_jars() -> str:
-    """In the form of `spark.jars`."""
-    jars = spark_jars()
-    there = {_module(each) for each in jars.glob("*.jar")}
-    sets = f"hadoop-aws-{hadoop_version()}", "s3-client"
-    found = [each for name in sets for each in sorted(fetched(name).glob("*.jar"))]
-    return ",".join(str(each) for each in found if _module(each) not in there)
-
-
-def _module(jar: Path) -> str:
-    return jar.stem.rpartition("-")[0]

@@ -46,15 +46,6 @@ def hide(df: Any, batch_id: int) -> None:
         raise
 
 
-def note_files(df: Any, batch_id: int) -> None:
-    """Write down which files have the rows, and where they were read."""
-    seen = {
-        "files": [row[0] for row in df.selectExpr("input_file_name()").distinct().collect()],
-        "rows": df.orderBy("partition", "offset").selectExpr("partition", "offset", "hex(value)").collect(),
-    }
-    Path(os.environ[FUNCTION_DIRECTORY], f"seen-{batch_id}").write_text(json.dumps(seen))
-
-
 def append(df: Any, batch_id: int) -> None:
     """A typical first attempt: it lingers a little, so that a kill may happen between the write and its commit."""
     df.select("partition", "offset").write.mode("append").parquet(str(Path(os.environ[FUNCTION_DIRECTORY], "appended")))

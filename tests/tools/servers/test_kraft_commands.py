@@ -27,7 +27,6 @@ from tests.support.zookeeper_sessions import session, until
 
 PARTITIONS, EACH = 2, 10
 #: Of the tool that is compared: the newest one in the sandbox's jars.
-TOOLS = "2.8.2"
 
 
 @pytest.fixture
