@@ -36,7 +36,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.storage import ZooKeeperOffsetStorage
 from kzconsumer.registry import paths as nodes
 from kzconsumer.registry.cluster import ClusterView, broker_pool, open_session
-from kzconsumer.registry.cluster_topics import other_topics
+from kzconsumer.registry.cluster_topics import TopicSource, other_topics
 from kzconsumer.registry.group_records import (
     GroupRun,
     Registration,
@@ -49,7 +49,6 @@ from kzconsumer.registry.group_records import (
 )
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.registry.topics import TopicSource
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.values import FAIL
 from kzconsumer.zookeeper.operations import Node

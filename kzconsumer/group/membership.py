@@ -14,6 +14,7 @@ from kzconsumer.errors import ConnectionLostError, GroupUnreadableError, NodeExi
 from kzconsumer.group.assignment import GroupSnapshot
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.registry import paths
+from kzconsumer.registry.cluster_topics import TopicSource
 from kzconsumer.registry.group_records import (
     Registration,
     decode_registration,
@@ -23,7 +24,6 @@ from kzconsumer.registry.group_records import (
     subscribed_topics,
 )
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.registry.topics import TopicSource
 from kzconsumer.version import __version__
 from kzconsumer.zookeeper.operations import Create, Delete, Node
 from kzconsumer.zookeeper.session import ZooKeeperSession

@@ -36,7 +36,7 @@ from kzconsumer.group.reconciler import Notices, Reconciler
 from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.claim_record import Blocked, ClaimRefused
-from kzconsumer.registry.topics import TopicSource
+from kzconsumer.registry.cluster_topics import TopicSource
 from kzconsumer.zookeeper.watches import Watches, outcomes, together
 
 # What may change the assignment is one signal, with reasons. Watches, commits and timers fire it; the rebalancer waits

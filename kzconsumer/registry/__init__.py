@@ -2,5 +2,6 @@
 
 - Formats: `paths`, `nodes` (Kafka's), `claim_record`, `group_records`.
 - Claims and releases, each a transaction; the stored offset that is found: `claim_transactions`.
-- Topics, brokers and their listeners: `topics`, `cluster_topics`; `cluster` opens the session and finds brokers.
+- Topics, brokers and their listeners: `node_topics` and `broker_topics` (Metadata), of which `cluster_topics` chooses;
+  `cluster` opens the session and finds brokers.
 """

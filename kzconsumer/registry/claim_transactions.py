@@ -35,9 +35,10 @@ from kzconsumer.registry.claim_record import (
     encode_claim_record,
     refusal,
 )
+from kzconsumer.registry.cluster_topics import TopicSource
+from kzconsumer.registry.node_topics import incarnations
 from kzconsumer.registry.nodes import decode_offset, of_earlier_topic
 from kzconsumer.registry.paths import GroupPaths, is_number
-from kzconsumer.registry.topics import TopicSource, incarnations
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Node, SetData, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches, repeated, together

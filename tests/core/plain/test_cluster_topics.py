@@ -21,7 +21,8 @@ from kzconsumer.brokers.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, 
 from kzconsumer.brokers.protocol.versions import DESCRIBE_QUORUM, Versions
 from kzconsumer.errors import ConnectionLostError, KzConsumerError, ZooKeeperError
 from kzconsumer.model import Broker
-from kzconsumer.registry.cluster_topics import CERTAIN, ClusterTopics
+from kzconsumer.registry.broker_topics import CERTAIN
+from kzconsumer.registry.cluster_topics import ClusterTopics
 from kzconsumer.registry.paths import MIGRATION, GroupPaths, broker, topic
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches

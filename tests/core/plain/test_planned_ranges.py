@@ -46,7 +46,7 @@ from kzconsumer.offsets.progress import Progress
 from kzconsumer.records.decode import Corruption, Decoded
 from kzconsumer.records.forms import NO_RECORDS
 from kzconsumer.registry.claim_record import Plan
-from kzconsumer.registry.topics import TopicSource
+from kzconsumer.registry.cluster_topics import TopicSource
 from kzconsumer.runs import RunLosses
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.chunk_queue import ChunkQueue

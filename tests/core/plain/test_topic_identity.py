@@ -7,9 +7,9 @@ import pytest
 
 from kzconsumer.errors import ZooKeeperError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.registry.broker_topics import TopicIdentities
 from kzconsumer.registry.claim_record import Claimed
 from kzconsumer.registry.claim_transactions import OwnerRegistry
-from kzconsumer.registry.cluster_topics import TopicIdentities
 from kzconsumer.registry.paths import GroupPaths, topic
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches

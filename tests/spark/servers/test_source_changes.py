@@ -193,7 +193,7 @@ async def test_a_query_goes_on_without_a_topic_that_is_deleted_from_a_cluster_wi
     kraft: Cluster, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The batch of the checkpoint has what is left; a query whose only topic is gone waits."""
-    monkeypatch.setattr("kzconsumer.registry.cluster_topics.CERTAIN", 0.2)
+    monkeypatch.setattr("kzconsumer.registry.broker_topics.CERTAIN", 0.2)
     names = left, gone = f"{unique}-a", f"{unique}-b"
 
     def topics(*names: str) -> str:

@@ -22,7 +22,7 @@ from kzconsumer.brokers.protocol.cluster_state import (
 from kzconsumer.brokers.protocol.error_codes import NOT_CONTROLLER
 from kzconsumer.errors import BrokerError, BrokersUnreachableError, NotFoundError
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.registry.topics import ClusterMetadata
+from kzconsumer.registry.broker_topics import ClusterMetadata
 from kzconsumer_tools.cluster import cluster_reader
 from kzconsumer_tools.cluster.cluster_reader import cluster_from_brokers, topics_from_brokers
 from kzconsumer_tools.cluster.description import ClusterDescription, ControllerNode, TopicDescription

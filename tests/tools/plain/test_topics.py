@@ -11,7 +11,7 @@ import pytest
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.model import Broker
 from kzconsumer.registry import paths
-from kzconsumer.registry.cluster_topics import TopicIdentities
+from kzconsumer.registry.broker_topics import TopicIdentities
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.sections import BrokersSettings
 from kzconsumer.zookeeper.session import ZooKeeperSession

@@ -1,6 +1,6 @@
 """Where a worker process begins: Java starts while Python loads what will use it.
 
-Started by `daemon.workers` in a session of its own, with the command pipe as standard input and the event pipe
+Started by `daemon.worker_process` in a session of its own, with the command pipe as standard input and the event pipe
 as standard output.
 """
 

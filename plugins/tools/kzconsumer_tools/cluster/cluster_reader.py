@@ -31,10 +31,10 @@ from kzconsumer.errors import (
 )
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
+from kzconsumer.registry.broker_topics import ClusterMetadata, existing
 from kzconsumer.registry.cluster import short_session
 from kzconsumer.registry.nodes import decode_cluster_id
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.registry.topics import ClusterMetadata, existing
 from kzconsumer.settings.sections import ZooKeeperSettings
 from kzconsumer.settings.tables import nearest
 from kzconsumer.zookeeper.operations import Create, SetData

@@ -27,7 +27,7 @@ from kzconsumer.brokers.protocol.versions import OFFSET_FETCH
 from kzconsumer.errors import BrokersUnreachableError, ConnectionLostError, KzConsumerError, UnsupportedVersionError
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.coordinator import ALL_FROM
-from kzconsumer.registry.topics import ClusterMetadata
+from kzconsumer.registry.broker_topics import ClusterMetadata
 from kzconsumer.zookeeper.watches import outcomes, together
 from kzconsumer_tools.exporter.seen_groups import ReadGroup, ReadPartition
 from kzconsumer_tools.groups.cluster_access import OFFSETS_TOPIC

@@ -24,12 +24,12 @@ from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.start_rules import WithBrokers
 from kzconsumer.registry import paths
+from kzconsumer.registry.broker_topics import ClusterMetadata, TopicIdentities, groups_for_guests
 from kzconsumer.registry.cluster import LIMIT, short_session
-from kzconsumer.registry.cluster_topics import TopicIdentities
 from kzconsumer.registry.group_records import Registration, needs_all_topics, subscribed_topics
+from kzconsumer.registry.node_topics import NodeTopics
 from kzconsumer.registry.nodes import Topic
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.registry.topics import ClusterMetadata, NodeTopics, groups_for_guests
 from kzconsumer.settings.sections import BrokersSettings, ZooKeeperSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import ZooKeeperSession

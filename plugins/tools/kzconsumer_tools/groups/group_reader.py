@@ -20,9 +20,8 @@ from kzconsumer.errors import (
     NotFoundError,
 )
 from kzconsumer.registry import paths
-from kzconsumer.registry.cluster_topics import TopicIdentities
+from kzconsumer.registry.broker_topics import ClusterMetadata, TopicIdentities, existing
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.registry.topics import ClusterMetadata, existing
 from kzconsumer.settings.tables import nearest
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer.zookeeper.session import ZooKeeperSession
