@@ -48,7 +48,7 @@ CHROMIUM = Program(
 INITDB = Program(
     "PostgreSQL's initdb", ("initdb",), "apt-get install postgresql", folders=("usr/lib/postgresql/*/bin",)
 )
-PROMTOOL = Program("promtool", ("promtool",), "in Debian's package prometheus")
+PROMTOOL = Program("promtool", ("promtool",), "in Debian's package promtool, before Debian 14 in prometheus")
 SYSTEMD_ANALYZE = Program("systemd-analyze", ("systemd-analyze",), "apt-get install systemd")
 NSPAWN = Program("systemd-nspawn", ("systemd-nspawn",), "apt-get install systemd-container")
 DEBOOTSTRAP = Program("debootstrap", ("debootstrap",), "apt-get install debootstrap", folders=("usr/sbin",))
