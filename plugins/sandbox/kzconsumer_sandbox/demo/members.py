@@ -21,8 +21,10 @@ from kzconsumer_sandbox.sandbox_errors import DemoFailed
 from kzconsumer_sandbox.servers.server_process import ServerProcess
 
 SESSION_TIMEOUT = 6.0
-# Three Sparks start, and a start is nothing but work of the processors: Java's second compiler would take a third of
-# it, for code that the demo does not run for long enough.
+# Three Sparks start, and a start is nothing but work of the processors. Java's second compiler would take a third of
+# it, for code that the demo does not run for long enough; the check of Spark's classes, which pip has by their hashes,
+# takes a fifth of the rest.
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 _CONFIGURATION = """\
 [zookeeper]
 connect = {connect}
@@ -46,7 +48,7 @@ destination = "parquet"
 path = {path}
 scratch = {scratch}
 master = "local[2]"
-conf = {{ "spark.driver.memory" = "512m", "spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1" }}
+conf = {{ "spark.driver.memory" = "512m", "spark.driver.extraJavaOptions" = "{java}" }}
 
 [log]
 level = "debug"
@@ -73,7 +75,7 @@ def configuration(*, connect: str, group: str, topic: str, name: str, path: Path
         "path": json.dumps(str(path)),
         "scratch": json.dumps(str(scratch)),
     }
-    return _CONFIGURATION.format(timeout=SESSION_TIMEOUT, **quoted)
+    return _CONFIGURATION.format(timeout=SESSION_TIMEOUT, java=_JAVA_OPTIONS, **quoted)
 
 
 class DemoMember(ServerProcess):
