@@ -70,6 +70,7 @@ Reason: TypeAlias = Literal[
     "topic gone",  # the cluster has no such topic or partition: not behind, and not part of a sum
     "never committed",  # there is no stored offset
     "offset unreadable",  # the stored offset is no number
+    "offset of an earlier topic",  # stored before the topic was created again: members do not use it
     "offset after the log's end",  # the log is another one, or has lost records
     "no timestamps",  # brokers before 0.10, or the old message format
     "timestamp in the future",  # the record's timestamp is no time at which it was written
@@ -84,7 +85,9 @@ UNASKED: frozenset[Reason] = frozenset(
 )
 
 #: Those for which somebody has to do something before the figure can be known.
-FAULTS: frozenset[Reason] = frozenset(("no leader", "offset unreadable", "offset after the log's end"))
+FAULTS: frozenset[Reason] = frozenset(
+    ("no leader", "offset unreadable", "offset of an earlier topic", "offset after the log's end")
+)
 
 
 class Why(msgspec.Struct, frozen=True):

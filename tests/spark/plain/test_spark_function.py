@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from kzconsumer.records.checksums import Contents
 from kzconsumer.sinks.interface import StepNotRecordedError
 from kzconsumer_files.names import scope
 from kzconsumer_spark.destinations.function_batch import FunctionBatch, function_range, require_done, takes_batch
-from kzconsumer_spark.worker.range_writers import StepRecorder
+from kzconsumer_spark.worker.range_writers import FunctionDestination, StepRecorder
 from kzconsumer_spark.worker_protocol.messages import BatchRange, RangesRead, Recorded, RunBatch, StepDone
 
 PART = BatchRange(topic="t", partition=3, first=7, until=12, incarnation=0x2A, epoch=1, records=4)
@@ -136,6 +137,21 @@ def _keyword(df: object, batch_id: int, *, batch: object = None) -> None: ...
 )
 def test_a_function_gets_the_batch_if_it_has_a_parameter_for_it(function: Callable[..., object], takes: bool) -> None:
     assert takes_batch(function) is takes
+
+
+def test_a_function_that_says_no_has_not_written() -> None:
+    """As with the sinks of the core. The value of a step is anything: JDBC's `execute` is False after an insert."""
+    rows: Any = SimpleNamespace(ranges=(PART,), frame=object(), number=0)
+    shaping: Any = SimpleNamespace(
+        shape=lambda frame, ranges: SimpleNamespace(frame=frame), has_rows=lambda frame: True
+    )
+    lease: Any = SimpleNamespace(require=lambda: None)
+    steps: Any = SimpleNamespace(batch=SimpleNamespace(is_replay=False, steps=()))
+    for takes, says_no in ((_two, lambda df, batch_id: False), (_three, lambda df, batch_id, batch: False)):
+        assert FunctionDestination(takes, SCOPE, lease, shaping, steps).write(rows).rows == PART.records
+        with pytest.raises(TypeError, match="the function returned False: it returns None once all is written"):
+            FunctionDestination(says_no, SCOPE, lease, shaping, steps).write(rows)
+    assert Calls().batch.once("insert", lambda: False)
 
 
 async def _later() -> None: ...

@@ -503,6 +503,12 @@ def test_what_top_shows_of_a_group_with_any_members() -> None:
     assert shown_by_top(beyond)["not_asked"] == []
     unreadable = group({}, {}, {"orders/0": node("x")})
     assert found(unreadable, ends) == ("unhealthy", ["not_readable"], "unknown (offset unreadable)")
+    recreated = msgspec.structs.replace(node("9"), stat=msgspec.structs.replace(node("").stat, mzxid=0))
+    assert found(group({}, {}, {"orders/0": recreated}), ends) == (
+        "unhealthy",
+        ["topic_recreated"],
+        "unknown (offset of an earlier topic)",
+    )
     storm = msgspec.structs.replace(group({}, {}, {}), foreign=("partition_0",))
     assert found(storm, ends) == ("not examined", [], "unknown (kept by another client)")
     assert burrow.status("c", "g", follow((storm, ends)), whole=True)["totallag"] is None

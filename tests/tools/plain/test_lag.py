@@ -11,6 +11,8 @@ from msgspec.structs import replace
 
 from kzconsumer.lag.partition import Why
 from kzconsumer.model import Broker, TopicPartition
+from kzconsumer.offsets.start_rules import WithBrokers
+from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer_tools.groups.advice import examined
 from kzconsumer_tools.groups.diagnosis import examine, not_asked, of_progress
@@ -24,11 +26,13 @@ from kzconsumer_tools.groups.group_lag import (
     partitions_of,
     standing_of,
 )
-from kzconsumer_tools.groups.group_nodes import GroupFacts, facts
+from kzconsumer_tools.groups.group_nodes import GroupFacts, KnownTopic, facts
+from kzconsumer_tools.offsets.stored import group_offsets
 from kzconsumer_tools.tables.group_tables import lag_table
-from tests.tools.plain.test_group_description import OURS, group, node, ours
+from tests.tools.plain.test_group_description import OURS, group, node, ours, topic
 
 AFTER = "offset after the log's end"
+EARLIER = "offset of an earlier topic"
 NOW = 1_700_000_000.0
 ORDERS = [TopicPartition("orders", number) for number in range(8)]
 
@@ -169,6 +173,47 @@ def test_a_lag_that_an_offset_keeps_from_being_known_is_not_healthy() -> None:
         ("unreadable_offset", "/consumers/g/offsets/orders/1"),
     ]
     assert set(found) <= set(examine(nodes, logs, {}))
+
+
+def created(node: Node, transaction: int) -> Node:
+    return replace(node, stat=replace(node.stat, czxid=transaction, mzxid=transaction))
+
+
+@pytest.mark.parametrize(
+    ("stored", "claimed", "counts"),
+    [
+        (7, None, False),
+        (9, None, True),  # stored since, by an original member, or by `offsets reset`
+        (7, "0x8", True),  # claimed since, with the offset
+        (7, "0x3", False),
+        (9, "0x3", True),
+    ],
+)
+def test_the_offset_of_an_earlier_topic_is_no_lag(stored: int, claimed: str | None, counts: bool) -> None:
+    """The topic was deleted and created again in transaction 8. The rules are those of a claim."""
+    claims = {"orders/0": node(encode_claim_record(ClaimRecord(1, "range", claimed)))} if claimed else {}
+    nodes = group({}, {}, {"orders/0": created(node("10"), stored)}, claims, {"orders": created(topic(4), 8)})
+    known, logs = facts(nodes), {ORDERS[0]: LogRange(0, 10)}
+    found = whole(known, logs)
+    assert (found.lag, found.unknown) == ((0, {}) if counts else (None, {EARLIER: 1}))
+    assert (EARLIER in lag_table(found)) != counts
+    assert next_offsets(known, {ORDERS[0]: LogRange(0, 99)}) == ({ORDERS[0]: 10} if counts else {})
+    symptoms = {} if counts else {("recreated_topic", "/consumers/g/offsets/orders/0")}
+    assert {(each.kind, each.path) for each in of_progress(nodes, known, logs, {})} == set(symptoms)
+    assert {(each.kind, each.path) for each in examine(nodes, logs, {})} == set(symptoms)
+    assert [each.stored for each in group_offsets(nodes).partitions] == [10 if counts else None]
+    with_brokers = {ORDERS[0]: WithBrokers(6, 0)}
+    after = group_offsets(nodes, "both", with_brokers).partitions[0].stored
+    # A claim begins another epoch, in which the brokers' copy does not count. Without a claim record nothing says that.
+    assert after == (10 if counts else 6 if claimed is None else None)
+
+
+def test_of_a_topic_that_nobody_has_identified_every_offset_counts() -> None:
+    """An exporter does not ask which topics of brokers a group has consumed."""
+    nodes = group({}, {}, {"orders/0": node("10")})
+    for identified in (False, True):
+        topics = {"orders": KnownTopic((0,), None, identified=identified)}
+        assert bool(facts(replace(nodes, topics=topics)).earlier_offsets) == identified
 
 
 def test_the_offset_of_a_deleted_topic_is_no_lag_and_has_a_cure() -> None:

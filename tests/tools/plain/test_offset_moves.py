@@ -237,6 +237,21 @@ def test_a_preview_counts_offsets_that_the_log_has(
     assert note in changes_table(ChangedOffsets(False, None, (ChangedGroup("g", None, (change,)),)), "")
 
 
+@pytest.mark.parametrize("kind", ["earliest", "latest", "current", "offset", "shift", "time"])
+def test_an_offset_of_an_earlier_topic_is_where_nobody_is(kind: ResetKind) -> None:
+    """It is no place to count from. And what an operator chooses is stored, though the number may be the same."""
+    standing, log = PartitionNodes(PARTITION, node(b"10", 0), None, earlier=True), LogRange(0, 30)
+    if kind in ("current", "shift"):
+        with pytest.raises(ValueError, match="was stored for an earlier topic of that name: give --to-earliest"):
+            reset(standing, Reset(kind, 0), log)
+        return
+    change = reset(standing, Reset(kind, 10), log, 10)
+    new = {"earliest": 0, "latest": 30}.get(kind, 10)
+    shown = change.described()
+    assert (shown.old, shown.new, shown.changes, shown.skipped, shown.repeated) == (None, new, True, new, 0)
+    assert change.changed(GroupPaths("g"))
+
+
 def test_without_a_broker_a_preview_counts_what_it_is_at_most() -> None:
     change = OffsetChange(PartitionNodes(PARTITION, node(b"999999", 0), None), b"3020").described()
     text = changes_table(ChangedOffsets(False, None, (ChangedGroup("g", None, (change,), ("old-1",)),)), "")

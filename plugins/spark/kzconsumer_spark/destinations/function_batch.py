@@ -131,6 +131,16 @@ def takes_batch(function: Callable[..., Any]) -> bool:
     return third.default is third.empty or third.name == "batch"
 
 
+def require_written(returned: object) -> None:
+    """As `require_done`; raises TypeError for False, too, as the core does: the batch would count as written.
+
+    Not for a step: `lambda: statement.execute(...)` is False after an insert.
+    """
+    require_done(returned)
+    if returned is False:
+        raise TypeError("the function returned False: it returns None once all is written, and raises otherwise")
+
+
 def require_done(returned: object) -> None:
     """Raises TypeError for a coroutine or generator, whose work is not done yet."""
     if inspect.iscoroutine(returned):

@@ -24,7 +24,7 @@ from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.target import target_at
 from kzconsumer_files.writer import TargetWriter, WriteResult
-from kzconsumer_spark.destinations.function_batch import FunctionBatch, function_range, require_done, takes_batch
+from kzconsumer_spark.destinations.function_batch import FunctionBatch, function_range, require_written, takes_batch
 from kzconsumer_spark.executors.task_files import TaskFiles, nowhere
 from kzconsumer_spark.ranges.batch import Permission, RowShaping, SparkBatch, require_all
 from kzconsumer_spark.ranges.staged_files import RangeFiles
@@ -258,7 +258,7 @@ class FunctionDestination:
 
     def _call(self, frame: DataFrame, written: SparkBatch) -> None:
         if not self._takes_batch:
-            require_done(self._function(frame, written.number))
+            require_written(self._function(frame, written.number))
             return
         batch = FunctionBatch(
             [function_range(part, self._scope) for part in written.ranges if part.records],
@@ -268,7 +268,7 @@ class FunctionDestination:
             record=self._recorded,
         )
         try:
-            require_done(self._function(frame, written.number, batch))
+            require_written(self._function(frame, written.number, batch))
         finally:
             batch.close()
 

@@ -141,6 +141,12 @@ def _findings(seen: SeenGroup) -> list[Finding]:
             _unknown(seen, "offset after the log's end"),
         ),
         ("not_readable", "with an offset of no use", "it cannot be read", _unknown(seen, "offset unreadable")),
+        (
+            "topic_recreated",
+            "with an offset of no use",
+            "it is of an earlier topic of that name",
+            _unknown(seen, "offset of an earlier topic"),
+        ),
         ("topic_gone", "that do not exist have offsets", "groups clean", [p for p in seen.partitions if p.found.gone]),
         ("offsets_lost", "lost records", "retention", [p for p in seen.partitions if p.found.lost]),
     ]

@@ -100,7 +100,7 @@ def merged(zookeeper: Mapping[str, ReadGroup], kafka: Mapping[str, ReadGroup]) -
         rows = {each.place: each for each in ours.partitions}
         for place, row in stored.items():
             mine = rows.setdefault(place, row)
-            if mine.stored is None and not mine.unreadable:
+            if mine.stored is None and mine.useless is None:
                 rows[place] = msgspec.structs.replace(mine, stored=row.stored)
         found[name] = ReadGroup(
             ours.members, tuple(rows[each] for each in sorted(rows)), ours.existing | other.existing, ours.foreign

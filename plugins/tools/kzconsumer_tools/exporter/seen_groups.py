@@ -10,19 +10,28 @@ from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
-from kzconsumer.lag.partition import History, LogGrowth, Measured, PartitionFacts, PartitionLag, Why, partition_lag
+from kzconsumer.lag.partition import (
+    History,
+    LogGrowth,
+    Measured,
+    PartitionFacts,
+    PartitionLag,
+    Reason,
+    Why,
+    partition_lag,
+)
 from kzconsumer.lag.totals import Total, total
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.status.partition_health import WINDOW, Commit, Judgement, judge
 from kzconsumer_tools.groups.group_description import described_partitions
-from kzconsumer_tools.groups.group_lag import LogRange, Logs
+from kzconsumer_tools.groups.group_lag import LogRange, Logs, position_of
 from kzconsumer_tools.groups.group_nodes import GroupNodes, facts
 
 
 class ReadPartition(msgspec.Struct, frozen=True, gc=False):
-    """`committed`: when `stored` was written, None if that is not known; `unreadable`: the offset is no number; `gone`:
-    the cluster has no such partition."""
+    """`committed`: when `stored` was written, None if that is not known; `useless`: why there is an offset node, and no
+    `stored`; `gone`: the cluster has no such partition."""
 
     topic: str
     partition: int
@@ -30,7 +39,7 @@ class ReadPartition(msgspec.Struct, frozen=True, gc=False):
     unowned: bool
     stored: int | None
     committed: float | None = None
-    unreadable: bool = False
+    useless: Reason | None = None
     client: str = ""
     gone: bool = False
 
@@ -51,7 +60,6 @@ class ReadGroup(msgspec.Struct, frozen=True):
 
 def group_of_nodes(nodes: GroupNodes) -> ReadGroup:
     known = facts(nodes)
-    unreadable = {each.path for each in known.findings if each.kind == "unreadable_offset"}
     rows = []
     for each in described_partitions(nodes, known):
         place = TopicPartition(each.topic, each.partition)
@@ -59,6 +67,7 @@ def group_of_nodes(nodes: GroupNodes) -> ReadGroup:
             continue  # a claim record, or an owner, of what does not exist: there is no offset that could be left over
         path = GroupPaths(nodes.group).offset(place)
         committed = nodes.offsets[path].stat.mtime / 1000 if each.stored is not None else None
+        position = position_of(known, place)
         rows.append(
             ReadPartition(
                 each.topic,
@@ -67,7 +76,7 @@ def group_of_nodes(nodes: GroupNodes) -> ReadGroup:
                 each.unowned,
                 each.stored,
                 committed,
-                path in unreadable,
+                position.reason if isinstance(position, Why) and position.reason != "never committed" else None,
                 gone=known.gone(place),
             )
         )
@@ -79,8 +88,8 @@ class SeenPartition(msgspec.Struct, frozen=True, gc=False):
     """`found`: how far behind, or why that is unknown. `standing`: for how long it has been behind without advancing;
     `lasting`: it was without owner in the reading before, too, so that is no rebalance.
 
-    `unreadable`: there is an offset node, which holds no number. `commits` are the window of the judgement, each with
-    the time when it was first seen in `seen`.
+    `useless`: why there is an offset node, and no offset to begin at. `commits` are the window of the judgement, each
+    with the time when it was first seen in `seen`.
     """
 
     topic: str
@@ -89,7 +98,7 @@ class SeenPartition(msgspec.Struct, frozen=True, gc=False):
     unowned: bool
     lasting: bool
     stored: int | None
-    unreadable: bool
+    useless: Reason | None
     found: PartitionLag
     standing: float | None
     judgement: Judgement | None
@@ -100,7 +109,7 @@ class SeenPartition(msgspec.Struct, frozen=True, gc=False):
     @property
     def has_offset(self) -> bool:
         """Of a partition that exists."""
-        return (self.stored is not None or self.unreadable) and not self.found.gone
+        return (self.stored is not None or self.useless is not None) and not self.found.gone
 
     @property
     def lag(self) -> int | None:
@@ -197,7 +206,7 @@ class Histories:
     ) -> SeenPartition:
         partition, stored = each.place, each.stored
         log, known = logs.get(partition), (self._of_logs.get(partition) or _LogHistory())
-        position: int | Why = Why("offset unreadable" if each.unreadable else "never committed")
+        position: int | Why = Why(each.useless or "never committed")
         time: int | Why | None = None
         if stored is not None:
             position = stored
@@ -227,7 +236,7 @@ class Histories:
             unowned=each.unowned,
             lasting=lasting,
             stored=stored,
-            unreadable=each.unreadable,
+            useless=each.useless,
             found=found,
             standing=None if found.behind is None else history.progress.standing(found.behind, now),
             judgement=judge(history.commits, found.lag, now, known.ends, self._alone),

@@ -78,7 +78,9 @@ ADVICE: Mapping[SymptomKind, Advice] = MappingProxyType(
             "Planned ranges without owner: start a member with that destination", _OFFSETS, _UNOWNED
         ),
         "recreated_topic": Advice(
-            "Recreated topics: offsets may be of the earlier topic; `offsets reset` changes them", _RESET, _RANGE
+            "Topics that were deleted and created again: `[offsets] reset` or `offsets reset` says where to begin",
+            _OFFSETS,
+            _RANGE,
         ),
         "original_member": Advice(
             "Original members, which stop when the cluster leaves ZooKeeper: replace them first", _DESCRIBE, _UNOWNED

@@ -21,12 +21,12 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.registry.claim_record import decode_claim_record
 from kzconsumer.registry.group_records import GroupRun, decode_group_run
-from kzconsumer.registry.nodes import Topic, of_earlier_topic
+from kzconsumer.registry.nodes import Topic
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer_tools.groups.advice import Problem, Symptom, examined
 from kzconsumer_tools.groups.group_lag import LogRange, Logs, Standing, partition_lags, partitions_of
-from kzconsumer_tools.groups.group_nodes import GroupFacts, GroupNodes, facts, members_present
+from kzconsumer_tools.groups.group_nodes import GroupFacts, GroupNodes, facts, members_present, record_of
 from kzconsumer_tools.node_changes import NodeChange, SavedNode, kept_content, partition_of
 
 
@@ -101,7 +101,7 @@ def examine(
         Symptom("topic_missing", paths.topic(topic), "a member subscribes to it, and the cluster has no such topic")
         for topic in sorted(_subscribed(known).difference(nodes.topics))
     ]
-    symptoms += _recreated(nodes)
+    symptoms += [*_earlier(known, group), *_plans_of_earlier_topics(nodes, group)]
     if nodes.from_brokers:
         cannot = (
             "an original member cannot follow the cluster to KRaft: stop it before the first broker changes its mode"
@@ -149,7 +149,8 @@ def of_progress(nodes: GroupNodes, known: GroupFacts, logs: Logs, standing: Stan
         for each in known.findings
         if each.kind == "unreadable_offset" and each.path in asked
     )
-    return [*_leaderless(logs), *_stalled(group, known, standing), *beyond, *unreadable]
+    earlier = (each for each in _earlier(known, group) if each.path in asked)
+    return [*_leaderless(logs), *_stalled(group, known, standing), *beyond, *unreadable, *earlier]
 
 
 def _stalled(group: GroupPaths, known: GroupFacts, standing: Standing) -> Iterator[Symptom]:
@@ -196,28 +197,23 @@ def _outside_log(known: GroupFacts, group: GroupPaths, logs: Logs) -> Iterator[S
             yield Symptom("offset_after_log", path, f"{stored} is stored and the log ends at {log.end}")
 
 
-def _recreated(nodes: GroupNodes) -> Iterator[Symptom]:
-    for path, node in nodes.claims.items():
+def _earlier(known: GroupFacts, group: GroupPaths) -> Iterator[Symptom]:
+    for partition in sorted(known.earlier_offsets):
+        reason = "the offset was stored for an earlier topic of that name: members of ours do not use it"
+        yield Symptom("recreated_topic", group.offset(partition), reason)
+
+
+def _plans_of_earlier_topics(nodes: GroupNodes, group: GroupPaths) -> Iterator[Symptom]:
+    for path in nodes.claims:
         topic = nodes.topics.get(paths.topic_of(path))
-        try:
-            record = decode_claim_record(node.data)
-        except ValueError:
-            continue  # reported as unknown_claim_record
-        if topic is None:
-            continue
-        present = f"{topic.incarnation:#x}" if topic.incarnation is not None else "new to the group"
-        if record.incarnation != present:
-            was = f"the offset may be of an earlier topic of that name ({record.incarnation})"
-            yield Symptom("recreated_topic", path, f"{was}; the present one is {present}")
-    group = GroupPaths(nodes.group)
-    for path, node in nodes.offsets.items():  # without a claim record: stored by a member of another kind
-        topic = nodes.topics.get(paths.topic_of(path))
-        incarnation = topic.incarnation if topic is not None else None
-        with contextlib.suppress(ValueError):
-            unclaimed = group.claim_record(partition_of(path)) not in nodes.claims
-            if unclaimed and incarnation is not None and of_earlier_topic(node.stat.mzxid, incarnation):
-                reason = f"the offset is older than the topic ({incarnation:#x}): a member of ours will not use it"
-                yield Symptom("recreated_topic", path, reason)
+        with contextlib.suppress(ValueError):  # reported as unknown_node
+            record = record_of(nodes, partition_of(path))
+            if record is None or record.plan is None or topic is None or not topic.identified:
+                continue
+            present = f"{topic.incarnation:#x}" if topic.incarnation is not None else "new to the group"
+            if record.incarnation != present:
+                was = f"the planned range is of an earlier topic of that name ({record.incarnation})"
+                yield Symptom("recreated_topic", path, f"{was}; the present one is {present}")
 
 
 def _other_owners(

@@ -130,6 +130,8 @@ def position_of(known: GroupFacts, partition: TopicPartition) -> int | Why:
     stored = known.offsets.get(partition)
     if stored is not None:
         return stored
+    if partition in known.earlier_offsets:
+        return Why("offset of an earlier topic")
     return Why("offset unreadable" if partition in known.unreadable_offsets else "never committed")
 
 

@@ -11,9 +11,16 @@ from kzconsumer.display import plural, some
 from kzconsumer.errors import GroupInUseError
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
-from kzconsumer.registry.claim_record import Blocked, BlockedBy, blocked_by, decode_claim_record, owning_member
+from kzconsumer.registry.claim_record import (
+    Blocked,
+    BlockedBy,
+    ClaimRecord,
+    blocked_by,
+    decode_claim_record,
+    owning_member,
+)
 from kzconsumer.registry.group_records import Registration, decode_registration, streams_by_topic
-from kzconsumer.registry.nodes import decode_offset, decode_topic, decode_topic_id
+from kzconsumer.registry.nodes import decode_offset, decode_topic, decode_topic_id, of_earlier_topic
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, Node, Operation
 from kzconsumer_tools.node_changes import partition_of
@@ -53,6 +60,7 @@ class KnownTopic(msgspec.Struct, frozen=True):
 
     `incarnation`: None if brokers report another topic than those of that name that the group has consumed. `id`: in
     base64, empty if the topic has none. `hidden`: this user may not describe it, so whether it exists is not known.
+    `identified` is False if nobody has looked which topics of that name the group has consumed.
     """
 
     partitions: tuple[int, ...]
@@ -60,6 +68,7 @@ class KnownTopic(msgspec.Struct, frozen=True):
     fault: str = ""
     id: str = ""
     hidden: bool = False
+    identified: bool = True
 
     @property
     def described(self) -> bool:
@@ -110,7 +119,11 @@ class PartitionOwner(msgspec.Struct, frozen=True):
 
 
 class GroupFacts(msgspec.Struct, frozen=True):
-    """The decoded nodes. `streams`: consumer id -> topic -> number of streams; of a pattern, topics that exist."""
+    """The decoded nodes. `streams`: consumer id -> topic -> number of streams; of a pattern, topics that exist.
+
+    `offsets` has None for one that says that there is none, that is unreadable (`unreadable_offsets`), or that was
+    stored for an earlier topic of that name (`earlier_offsets`): a member begins there as without an offset.
+    """
 
     members: Mapping[str, Registration]
     streams: Mapping[str, Mapping[str, int]]
@@ -120,6 +133,7 @@ class GroupFacts(msgspec.Struct, frozen=True):
     claimed: frozenset[TopicPartition]
     findings: tuple[NodeFinding, ...]
     unreadable_offsets: frozenset[TopicPartition] = frozenset()
+    earlier_offsets: frozenset[TopicPartition] = frozenset()
     unreadable_topics: frozenset[str] = frozenset()
     topics_known: bool = True
 
@@ -142,6 +156,9 @@ def facts(nodes: GroupNodes) -> GroupFacts:
         claimed=frozenset(_claimed(nodes, findings)),
         findings=tuple(sorted(findings)),
         unreadable_offsets=frozenset(partition_of(each.path) for each in findings if each.kind == "unreadable_offset"),
+        earlier_offsets=frozenset(
+            each for each, _, _ in _by_partition(nodes.offsets, []) if is_of_earlier_topic(nodes, each)
+        ),
         unreadable_topics=frozenset(name for name, topic in nodes.topics.items() if not topic.described),
         topics_known=nodes.topics_known,
     )
@@ -159,6 +176,32 @@ def topic_of_node(node: Node) -> KnownTopic:
         return KnownTopic(decode_topic(node.data), node.stat.czxid, id=decode_topic_id(node.data))
     except ValueError as error:
         return KnownTopic((), node.stat.czxid, str(error))
+
+
+def record_of(nodes: GroupNodes, partition: TopicPartition) -> ClaimRecord | None:
+    """None if there is none, or only one of an unknown format."""
+    claim = nodes.claims.get(GroupPaths(nodes.group).claim_record(partition))
+    try:
+        return decode_claim_record(claim.data) if claim is not None else None
+    except ValueError:
+        return None
+
+
+def is_of_earlier_topic(nodes: GroupNodes, partition: TopicPartition) -> bool:
+    """Whether the stored offset is of an earlier topic of that name: a member of ours does not use it.
+
+    The rules are those of a claim (`registry.claim_transactions`). Of a topic whose identity is not known nothing is
+    said, nor of a partition that does not exist.
+    """
+    node, topic = nodes.offsets.get(GroupPaths(nodes.group).offset(partition)), nodes.topics.get(partition.topic)
+    if node is None or topic is None or not topic.identified or partition.partition not in topic.partitions:
+        return False
+    if topic.incarnation is None:
+        return True
+    record = record_of(nodes, partition)
+    if record is not None and record.incarnation == f"{topic.incarnation:#x}":
+        return False
+    return of_earlier_topic(node.stat.mzxid, topic.incarnation)
 
 
 def owner_of(node: Node) -> str:
@@ -214,10 +257,10 @@ def _held_by(nodes: GroupNodes, path: str, node: Node) -> OwnerKind:
 
 
 def _offsets(nodes: GroupNodes, findings: list[NodeFinding]) -> Iterator[tuple[TopicPartition, int | None]]:
-    """None for an unreadable node, and for one that says that there is no offset."""
     for partition, path, node in _by_partition(nodes.offsets, findings):
         try:
-            yield partition, decode_offset(node.data)
+            offset = decode_offset(node.data)
+            yield partition, None if is_of_earlier_topic(nodes, partition) else offset
         except ValueError as error:
             findings.append(NodeFinding("unreadable_offset", path, str(error)))
             yield partition, None

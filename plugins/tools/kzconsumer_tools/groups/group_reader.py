@@ -124,7 +124,12 @@ class BrokerTopicsRead:
             incarnations = await together([known.known(name, self._described[name].id) for name in there])
         hidden = {name: KnownTopic((), None, hidden=True) for name in self._hidden.intersection(names)}
         return hidden | {
-            name: KnownTopic(tuple(sorted(self._described[name].partitions)), incarnation, id=self._described[name].id)
+            name: KnownTopic(
+                tuple(sorted(self._described[name].partitions)),
+                incarnation,
+                id=self._described[name].id,
+                identified=self._identities is not None and group is not None,
+            )
             for name, incarnation in zip(there, incarnations, strict=True)
         }
 

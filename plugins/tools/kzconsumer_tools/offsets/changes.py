@@ -39,16 +39,18 @@ class Reset(msgspec.Struct, frozen=True):
 
 
 class PartitionNodes(msgspec.Struct, frozen=True):
-    """A partition's nodes as they were read: its stored offset and its claim record."""
+    """A partition's nodes as they were read: its stored offset and its claim record. `earlier`: the offset was stored
+    for an earlier topic of that name."""
 
     partition: TopicPartition
     offset: Node | None
     record: Node | None
+    earlier: bool = False
 
     @property
     def stored(self) -> int | None:
-        """The stored offset; None if there is none, or the node is unreadable."""
-        return offset_in(self.offset.data) if self.offset is not None else None
+        """The offset at which a member starts; None if there is none, or the node is unreadable or `earlier`."""
+        return offset_in(self.offset.data) if self.offset is not None and not self.earlier else None
 
     @property
     def claim(self) -> ClaimRecord | None:
@@ -115,8 +117,11 @@ class OffsetChange(msgspec.Struct, frozen=True):
     def changes(self) -> bool:
         """False if the content stays the same and no state of a replayable sink has to be invalidated.
 
-        What such a sink has committed is kept against any offset of the same epoch, so a change starts a new epoch.
+        What such a sink has committed is kept against any offset of the same epoch, so a change starts a new epoch. An
+        offset of an earlier topic is written again, with the same content too: it counts for the present one then.
         """
+        if self.nodes.earlier and self.after is not None:
+            return True
         before = self.nodes.offset.data if self.nodes.offset is not None else None
         record = self.nodes.claim
         return before != self.after or (record is not None and (record.plan is not None or _marked(record) is not None))
@@ -220,10 +225,14 @@ def reset(nodes: PartitionNodes, to: Reset, log: LogRange, at_time: int | None =
     """The change that `to` asks for. `at_time` is the first offset at or after its time, None if there is none.
 
     Clamped to the log. Without a stored offset `current` is the end of the log, and so is a time after the last record.
-    Raises ValueError for a shift of an offset that is not stored.
+    Raises ValueError for a shift of an offset that is not stored, and for `current` and a shift if it is of an earlier
+    topic: neither it nor the end of the log is where members are.
     Source: `kafka.admin.ConsumerGroupCommand.prepareOffsetsToReset` (2.8).
     """
     stored = nodes.stored
+    if nodes.earlier and to.kind in ("current", "shift"):
+        way_out = "give --to-earliest, --to-latest, --to-offset or --to-datetime"
+        raise ValueError(f"the offset of {nodes.partition} was stored for an earlier topic of that name: {way_out}")
     if to.kind == "shift" and stored is None:
         raise ValueError(f"{nodes.partition} has no stored offset to shift")
     asked = {

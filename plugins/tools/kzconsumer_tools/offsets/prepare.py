@@ -25,7 +25,14 @@ from kzconsumer_tools.groups.advice import Symptom
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
 from kzconsumer_tools.groups.diagnosis import examine, not_asked
 from kzconsumer_tools.groups.group_lag import next_offsets, partition_lags, partitions_of, standing_of
-from kzconsumer_tools.groups.group_nodes import GroupFacts, GroupNodes, facts, members_present, require_no_members
+from kzconsumer_tools.groups.group_nodes import (
+    GroupFacts,
+    GroupNodes,
+    facts,
+    is_of_earlier_topic,
+    members_present,
+    require_no_members,
+)
 from kzconsumer_tools.groups.group_reader import apply_changes, make_parents
 from kzconsumer_tools.node_changes import NodeChange, SavedNode, partition_of, partition_of_0_7
 from kzconsumer_tools.offsets.changes import (
@@ -317,7 +324,8 @@ def nodes_at(nodes: GroupNodes, partition: TopicPartition) -> PartitionNodes:
     """Raises NotDoneError for a claim record in the format of a newer version."""
     group = GroupPaths(nodes.group)
     path = group.claim_record(partition)
-    found = PartitionNodes(partition, nodes.offsets.get(group.offset(partition)), nodes.claims.get(path))
+    earlier = is_of_earlier_topic(nodes, partition)
+    found = PartitionNodes(partition, nodes.offsets.get(group.offset(partition)), nodes.claims.get(path), earlier)
     try:
         found.claim  # noqa: B018
     except ValueError as error:

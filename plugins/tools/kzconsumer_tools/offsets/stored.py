@@ -13,12 +13,19 @@ from kzconsumer.display import plural, some
 from kzconsumer.errors import NotDoneError
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.start_rules import Authority, Storage, WithBrokers
-from kzconsumer.registry import paths
-from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record
-from kzconsumer.registry.nodes import of_earlier_topic
+from kzconsumer.registry.claim_record import ClaimRecord
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_tools.groups.group_lag import LogRange
-from kzconsumer_tools.groups.group_nodes import GroupFacts, GroupNodes, KnownTopic, listed, members_present
+from kzconsumer_tools.groups.group_nodes import (
+    GroupFacts,
+    GroupNodes,
+    KnownTopic,
+    facts,
+    is_of_earlier_topic,
+    listed,
+    members_present,
+    record_of,
+)
 from kzconsumer_tools.node_changes import partition_of, partition_of_0_7
 from kzconsumer_tools.offsets.changes import DescribedChange, consumption, offset_in
 
@@ -59,7 +66,7 @@ def origin_of(nodes: GroupNodes, partition: TopicPartition) -> OffsetOrigin:
     present = topic.incarnation
     if record is not None and present is not None and record.incarnation == f"{present:#x}":
         return OffsetOrigin(topic.id or record.incarnation, record.leader_epoch_before(offset))
-    if present is None or of_earlier_topic(node.stat.mzxid, present):
+    if present is None or is_of_earlier_topic(nodes, partition):
         return OffsetOrigin(record.incarnation if record is not None else EARLIER)
     return OffsetOrigin(topic.id or f"{present:#x}")
 
@@ -78,20 +85,11 @@ def require_present_topics(
         )
 
 
-def record_of(nodes: GroupNodes, partition: TopicPartition) -> ClaimRecord | None:
-    """None if there is none, or only one of an unknown format."""
-    claim = nodes.claims.get(GroupPaths(nodes.group).claim_record(partition))
-    try:
-        return decode_claim_record(claim.data) if claim is not None else None
-    except ValueError:
-        return None
-
-
 class StoredOffset(msgspec.Struct, frozen=True):
     """`stored` is where a member starts: the offset in `zookeeper` or `brokers`, by the group's storage; None if there
-    is none, it is unreadable, or (`brokers`) was not read. `written`: time of the node's last change, ISO 8601 in UTC,
-    None without a node. `epoch` (None without a claim record) counts resets; `plan` is a range in flight to a
-    replayable sink, as [first, until]."""
+    is none, it is unreadable or of an earlier topic of that name, or (`brokers`) it was not read. `written`: time of
+    the node's last change, ISO 8601 in UTC, None without a node. `epoch` (None without a claim record) counts resets;
+    `plan` is a range in flight to a replayable sink, as [first, until]."""
 
     topic: str
     partition: int
@@ -149,23 +147,27 @@ def effective_offsets(
     brokers: Mapping[TopicPartition, WithBrokers],
     storage: Storage,
 ) -> dict[TopicPartition, int | None]:
-    """Where a member starts, for every partition with an offset in either storage."""
+    """Where a member starts, for every partition with an offset in either storage; `zookeeper`: those that a member
+    uses (`GroupFacts.offsets`)."""
     found = {}
     for partition in sorted(zookeeper.keys() | brokers.keys()):
         record = record_of(nodes, partition)
         authority = Authority.seen(storage, record.fingerprint if record is not None else "")
-        at = authority.begin(
-            zookeeper.get(partition), brokers.get(partition), record.epoch if record is not None else 0
-        )
-        found[partition] = at
+        epoch = record.epoch + _begins_anew(record, nodes.topics.get(partition.topic)) if record is not None else 0
+        found[partition] = authority.begin(zookeeper.get(partition), brokers.get(partition), epoch)
     return found
+
+
+def _begins_anew(record: ClaimRecord, topic: KnownTopic | None) -> bool:
+    """Whether the next claim begins a reset epoch, since the topic was created again."""
+    return topic is not None and topic.identified and record.incarnation != f"{topic.incarnation or 0:#x}"
 
 
 def group_offsets(
     nodes: GroupNodes, storage: Storage = "zookeeper", brokers: Mapping[TopicPartition, WithBrokers] | None = None
 ) -> GroupOffsets:
     zookeeper = {each: offset_in(data) for each, data in stored_offsets(nodes).items()}
-    effective = effective_offsets(nodes, zookeeper, brokers or {}, storage)
+    effective = effective_offsets(nodes, facts(nodes).offsets, brokers or {}, storage)
     return GroupOffsets(
         nodes.group,
         storage,
@@ -293,11 +295,7 @@ def known_blocks(nodes: GroupNodes, known: GroupFacts, *, offsets: bool) -> dict
                 found |= _at(finding.path, kind)
             case "unreadable_offset" as kind if offsets:
                 found |= _at(finding.path, kind)
-    for path, node in nodes.offsets.items() if offsets else ():
-        topic = nodes.topics.get(paths.topic_of(path))
-        if topic is not None and (topic.incarnation is None or of_earlier_topic(node.stat.mzxid, topic.incarnation)):
-            found |= _at(path, "recreated_topic")
-    return found
+    return found | dict.fromkeys(known.earlier_offsets if offsets else (), "recreated_topic")
 
 
 def _at(path: str, kind: Block) -> dict[TopicPartition, Block]:
