@@ -5,10 +5,13 @@ Closing the session removes the registration together with the owner nodes, in o
 
 from __future__ import annotations
 
+import math
 import secrets
 import socket
 import time
 from collections.abc import Mapping
+
+import anyio
 
 from kzconsumer.errors import ConnectionLostError, GroupUnreadableError, NodeExistsError
 from kzconsumer.group.assignment import GroupSnapshot
@@ -25,7 +28,7 @@ from kzconsumer.registry.group_records import (
 )
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.version import __version__
-from kzconsumer.zookeeper.operations import Create, Delete, Node
+from kzconsumer.zookeeper.operations import Create, Delete, Node, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches, repeated
 
@@ -80,6 +83,9 @@ class ConsumerRegistry:
 
 log = get_logger("kzconsumer.group")
 
+# Session timeouts of ours after which the session that has our id has not just ended: its own may be longer.
+PATIENCE = 2
+
 
 def new_consumer_id(group: str, fixed: str | None = None) -> str:
     """`<group>_<hostname>-<epoch ms>-<8 hex>`, as `ZookeeperConsumerConnector` (1.1.1) makes them."""
@@ -115,7 +121,7 @@ class Membership:
         Raises SessionExpiredError, ZooKeeperError.
         """
         path = self.paths.member(self.consumer)
-        logged = False
+        logged, patience = False, PATIENCE * self._session.timeout
         while True:
             try:
                 await self.register()
@@ -125,7 +131,13 @@ class Membership:
                     log.info(event, consumer=self.consumer)
                     logged = True
                 stat, gone = await repeated(lambda: self._session.watch_exists(path))
-                if stat is not None:
+                if stat is None:
+                    continue
+                with anyio.move_on_after(patience if stat.ephemeral_owner else 0.0) as waiting:
+                    await gone.wait()
+                if waiting.cancelled_caught:
+                    self._log_taken(stat)
+                    patience = math.inf
                     await gone.wait()
             except ConnectionLostError:
                 continue  # the next attempt finds out whether this one was executed
@@ -137,6 +149,15 @@ class Membership:
                     subscription=self.registration.subscription,
                 )
                 return
+
+    def _log_taken(self, stat: Stat) -> None:
+        """Another member has the id, or nobody: neither ends by itself."""
+        holder, event = stat.ephemeral_owner, "consumer id is taken by another member"
+        reason = f"session {holder % (1 << 64):#x} has it: [group] consumer_id must be unique, leave it out"
+        if not holder:
+            event = "consumer id is taken by a node that no session holds"
+            reason = f"`kzconsumer groups clean {self.paths.root.rpartition('/')[2]}` removes it"
+        log.error(event, consumer=self.consumer, about=self.paths.member(self.consumer), reason=reason)
 
 
 class SnapshotReader:

@@ -7,8 +7,7 @@ the session: otherwise two members could write the same range.
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,7 +33,7 @@ from kzconsumer.own_files import ProcessLock, content
 from kzconsumer.registry.cluster import cluster_identity
 from kzconsumer.registry.group_records import GroupRun
 from kzconsumer.runs import is_over
-from kzconsumer.service.stop_and_reload import SettingChange, Stop, compare, obey_reloads
+from kzconsumer.service.stop_and_reload import SettingChange, Signals, Stop, compare, obey_reloads
 from kzconsumer.service.systemd import Manager, ServiceReport
 from kzconsumer.sessions import Sessions
 from kzconsumer.settings.settings import Settings
@@ -117,6 +116,7 @@ class Daemon:
         settings: Settings,
         load: Callable[[], Settings],
         manager: Manager,
+        signals: Signals,
         show: Callable[[int, int], None] | None = None,
     ) -> None:
         """`load` reads the settings again; `show` is called with the progress of a bounded run."""
@@ -131,6 +131,8 @@ class Daemon:
         self._report = ServiceReport(manager, self._health)
         self._observer = Observer(lambda: self.settings, self._health, self._lease)
         self._stop = Stop(lambda: self.settings, self._report, self._leave_within)
+        self._signals = signals
+        signals.stop = self._stop.signalled
         self._reconfigured = anyio.Event()
         self._sessions: Sessions | None = None
         self._runner: SinkRunner | None = None
@@ -144,10 +146,10 @@ class Daemon:
         facts()["group"] = self.settings.group.id
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._stop.obey_signals)
                 tasks.start_soon(self._report.run)
-                if signal.SIGHUP not in self._stop.signals:
-                    tasks.start_soon(obey_reloads, self._stop.joined, self._reload, self._apply, self._report)
+                tasks.start_soon(
+                    obey_reloads, self._signals, self._stop.joined, self._reload, self._apply, self._report
+                )
                 async with self._serving():
                     with self._stop.work:
                         await self._consume()
@@ -307,12 +309,18 @@ INSTALLED = Path("/etc/kzconsumer")
 RUNNING = Path("/run/kzconsumer")
 
 
-def run(settings: Settings, load: Callable[[], Settings], show: Callable[[int, int], None] | None = None) -> int:
+def run(
+    settings: Settings,
+    load: Callable[[], Settings],
+    show: Callable[[int, int], None] | None = None,
+    early: Collection[int] = (),
+) -> int:
     """Consume until a signal, or to the end of a run. Returns the exit status: 0 after an orderly stop, 1 after a
     failure, which is logged (a final commit that failed is one), 75 when a run is not at its end.
 
     `load` reads the settings again after a SIGHUP; it raises ConfigError or PluginError, and may block. `show` is
-    called at intervals with how much this member has read of its part of a run, and how much that is.
+    called at intervals with how much this member has read of its part of a run, and how much that is. `early` are the
+    signals to reload that have come since the settings were read, and still come (`Signals`).
     The event loop is uvloop's where that is installed. The settings have been checked (`cli/checks`). Raises
     ConfigError and PluginError for faults in them that only a server or the start of the sink shows,
     AlreadyRunningError.
@@ -321,7 +329,7 @@ def run(settings: Settings, load: Callable[[], Settings], show: Callable[[int, i
     try:
         with instance_lock(lock_path(settings.service.lock, settings.source, os.environ)):
             loop = {"use_uvloop": find_spec("uvloop") is not None}
-            return anyio.run(run_daemons, settings, load, manager, show, backend_options=loop)
+            return anyio.run(run_daemons, settings, load, manager, show, early, backend_options=loop)
     except (AlreadyRunningError, ConfigError, PluginError):
         raise
     except NotPermittedError as error:
@@ -342,10 +350,34 @@ async def run_daemons(
     load: Callable[[], Settings],
     manager: Manager,
     show: Callable[[int, int], None] | None,
+    early: Collection[int] = (),
 ) -> int:
-    """One daemon after the other, as `Daemon.run` says. Returns the exit status; raises as it does."""
+    """One daemon after the other, as `Daemon.run` says. Returns the exit status; raises as it does.
+
+    Signals are received from the first daemon to the last, as the default action of one ends the process at once: from
+    a `SIGHUP` systemd takes that for a clean exit, and does not start it again.
+    """
+    signals = Signals(early)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(signals.receive)  # begins once there is a daemon to tell
+            status = await _in_turn(settings, load, manager, signals, show)
+            tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        error = sole_cause(group)
+        raise error from error.__cause__
+    return status
+
+
+async def _in_turn(
+    settings: Settings,
+    load: Callable[[], Settings],
+    manager: Manager,
+    signals: Signals,
+    show: Callable[[int, int], None] | None,
+) -> int:
     while True:
-        daemon = Daemon(settings, load, manager, show)
+        daemon = Daemon(settings, load, manager, signals, show)
         if (status := await daemon.run()) is not None:
             return status
         settings = daemon.settings

@@ -1,4 +1,4 @@
-"""The stop of the daemon, its signals and its deadline; and SIGHUP, after which the configuration is read again."""
+"""Signals: SIGTERM and SIGINT stop the daemon by its deadline, after SIGHUP the configuration is read again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import anyio
 import msgspec
@@ -30,6 +30,31 @@ AT_ONCE = 0.2
 GRACE = 1.0
 
 
+class Signals:
+    """What signals ask of the daemon that runs at the moment. Daemons follow each other (`run_daemons`): what is asked
+    between two of them, or not done yet when one ends, is left to the next."""
+
+    def __init__(self, early: Collection[int] = ()) -> None:
+        """`early` are signals to reload that came before; one may be added until `receive` has begun."""
+        self._early = early
+        self.stop: Callable[[int], None] = lambda number: None
+        """Called with each signal to stop."""
+        self.reload = anyio.Event()
+        """Set by a signal to reload, and replaced by who reloads."""
+
+    async def receive(self) -> None:
+        """Runs until cancelled."""
+        terminal = sys.stdin is not None and sys.stdin.isatty()  # SIGHUP says that it is gone; else it is a reload
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            if self._early:
+                self.reload.set()
+            async for number in signals:
+                if number == signal.SIGHUP and not terminal:
+                    self.reload.set()
+                else:
+                    self.stop(number)
+
+
 class Stop:
     """Begins once, by a signal or by `begin`."""
 
@@ -40,9 +65,7 @@ class Stop:
         self._settings = settings
         self._report = report
         self._leave_within = leave_within
-        self.signals = [signal.SIGTERM, signal.SIGINT]
-        if sys.stdin is not None and sys.stdin.isatty():
-            self.signals.append(signal.SIGHUP)  # the terminal is gone; without one SIGHUP is a reload
+        self._signalled = -math.inf  # when the signal came that began it
         self.begun = anyio.Event()
         self.joined = anyio.Event()
         """Set by the daemon; a stop before that has nothing to finish."""
@@ -82,26 +105,23 @@ class Stop:
         if not self.joined.is_set():
             self.work.cancel()
 
-    async def obey_signals(self) -> None:
+    def signalled(self, number: int) -> None:
         """The first signal begins the stop; a second one ends it at once."""
-        with anyio.open_signal_receiver(*self.signals) as signals:
-            first = -math.inf
-            async for number in signals:
-                name = signal.Signals(number).name
-                if now() - first < ONE_SIGNAL:
-                    continue
-                if self.begun.is_set() and not self.starts_again:
-                    log.warning("stopping at once", signal=name)
-                    self._leave_within(AT_ONCE)
-                    self.work.cancel()
-                    continue
-                first = now()
-                log.info("stopping", signal=name, deadline=self._settings().stop.deadline)
-                if self.begun.is_set():
-                    self.starts_again = False
-                    self._report.stopping(self._deadline + GRACE)
-                else:
-                    self.begin()
+        name = signal.Signals(number).name
+        if now() - self._signalled < ONE_SIGNAL:
+            return
+        if self.begun.is_set() and not self.starts_again:
+            log.warning("stopping at once", signal=name)
+            self._leave_within(AT_ONCE)
+            self.work.cancel()
+            return
+        self._signalled = now()
+        log.info("stopping", signal=name, deadline=self._settings().stop.deadline)
+        if self.begun.is_set():
+            self.starts_again = False
+            self._report.stopping(self._deadline + GRACE)
+        else:
+            self.begin()
 
     def ended(self) -> None:
         if self._last_resort is not None:
@@ -164,27 +184,32 @@ def compare(present: Settings, read: Settings) -> SettingChange:
 
 
 async def obey_reloads(
+    signals: Signals,
     joined: anyio.Event,
     look: Callable[[], SettingChange],
     apply: Callable[[SettingChange], None],
     report: ServiceReport,
 ) -> None:
     """Run until cancelled. `look` reads the settings; it raises ConfigError or PluginError, and may block."""
-    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
-        async for _ in signals:
-            await joined.wait()
-            report.reloading()
-            try:
-                change = await to_thread.run_sync(look)
-            except (ConfigError, PluginError) as error:
-                faults = error.faults if isinstance(error, ConfigError) else (str(error),)
-                log.error("configuration refused", faults=faults)
-                report.reloaded(f"configuration refused: {faults[0]}")
-                continue
-            apply(change)
-            log.info("configuration reloaded", applied=change.applied)
-            if change.needs_restart:
-                log.warning("changes need a restart", keys=change.needs_restart)
-            if change.rejoins:
-                continue  # ready again when it has joined
-            report.reloaded(f"restart needed for {', '.join(change.needs_restart)}" if change.needs_restart else "")
+    await joined.wait()
+    while True:
+        await signals.reload.wait()
+        asked, signals.reload = signals.reload, anyio.Event()  # before it is read: the file may change again meanwhile
+        report.reloading()
+        try:
+            change = await to_thread.run_sync(look)
+        except (ConfigError, PluginError) as error:
+            faults = error.faults if isinstance(error, ConfigError) else (str(error),)
+            log.error("configuration refused", faults=faults)
+            report.reloaded(f"configuration refused: {faults[0]}")
+            continue
+        except BaseException:
+            signals.reload = asked  # cancelled, since the daemon ends: the next one reloads
+            raise
+        apply(change)
+        log.info("configuration reloaded", applied=change.applied)
+        if change.needs_restart:
+            log.warning("changes need a restart", keys=change.needs_restart)
+        if change.rejoins:
+            continue  # ready again when it has joined
+        report.reloaded(f"restart needed for {', '.join(change.needs_restart)}" if change.needs_restart else "")

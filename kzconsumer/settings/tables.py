@@ -109,7 +109,7 @@ def _written(value: object, kind: inspect.Type) -> object:
 
 def _struct(value: object, into: type[msgspec.Struct], where: str, faults: list[str]) -> object:
     if not isinstance(value, Mapping):
-        faults.append(f"{where}: {_shown(value)} is not a table")
+        faults.append(f"{where.removesuffix(':')}: {_shown(value)} is not a table")
         return None
     fields = {field.encode_name: field for field in _fields(into)}
     before = len(faults)

@@ -6,13 +6,14 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from importlib import metadata
 from io import StringIO
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import NamedTuple, cast
 
 import pytest
@@ -21,8 +22,9 @@ from kzconsumer import __version__
 from kzconsumer.cli.checks import checked
 from kzconsumer.cli.main import main, report_error, whole_parser
 from kzconsumer.errors import ConfigError, ConnectionLostError, SinkError
-from kzconsumer.settings.settings import layers_of
+from kzconsumer.settings.settings import Settings, layers_of
 from kzconsumer.sinks.capabilities import check_sink
+from kzconsumer.sinks.interface import Sink
 
 GOOD = """
 [zookeeper]
@@ -261,6 +263,33 @@ def test_a_daemon_with_a_faulty_file_contacts_no_server(file: Path, verb: str, c
     assert done.returncode == 78
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"kzconsumer: {file}:{begin}")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_reload_before_the_daemon_runs_does_not_end_it(
+    file: Path, terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon gets it. At a terminal the signal says that the terminal is gone, as for every program."""
+    noted: list[int] = []
+    before = signal.getsignal(signal.SIGHUP)
+
+    def look(settings: Settings) -> Sink:
+        noted.append(signal.getsignal(signal.SIGHUP) is not before)
+        if noted[0]:
+            signal.raise_signal(signal.SIGHUP)
+        return check_sink(settings)
+
+    def run(settings: Settings, load: object, show: object, early: list[int]) -> int:
+        noted.append(len(early))
+        return 0
+
+    monkeypatch.setattr("kzconsumer.cli.verbs._look", look)
+    monkeypatch.setattr("kzconsumer.service.daemon.run", run)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: terminal))
+    file.write_text(GOOD)
+    assert kzconsumer("run", str(file)).returncode == 0
+    assert noted == ([False, 0] if terminal else [True, 1])
+    assert signal.getsignal(signal.SIGHUP) is before
 
 
 def test_without_a_word_the_help_is_printed() -> None:

@@ -324,3 +324,13 @@ def test_a_batch_that_the_member_does_not_hold_may_be_larger() -> None:
     given = BatchSettings(max_records=7, max_bytes=8)
     assert given.most("columns") == given.most("ranges") == (7, 8)
     assert BatchSettings(min_records=600_000, min_bytes=1 << 30).most("columns") == (600_000, 1 << 30)
+
+
+@pytest.mark.parametrize("given", [None, [], "orders.toml"])
+def test_what_is_no_table_is_named_in_one_sentence(given: Any) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Settings.from_dict(given)
+    (fault,) = raised.value.faults
+    assert fault.startswith("settings: ")
+    assert fault.endswith(" is not a table")
+    assert "::" not in fault

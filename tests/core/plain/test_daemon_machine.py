@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
+from msgspec import structs
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.service.daemon import EXIT_UNFINISHED
@@ -105,3 +107,34 @@ def test_a_bounded_run_is_written_in_batches_that_are_due() -> None:
         daemons.world.pass_time(60.0, lambda: daemon.task.done())
         daemons.check()
         assert daemon.task.result() == 0
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.01, 0.0175, 0.0185, 0.02, 0.1])
+def test_a_reload_while_a_daemon_joins_again_is_not_lost(wait: float) -> None:
+    """One daemon ends while it reads the settings: the next one does it."""
+    with simulated_daemons(1, Scene()) as daemons:
+        daemons.group.logs.grow("t", 2)
+        daemons.group.logs.grow("tt", 2)
+        daemon = daemons.start(Scene(), 0.0, topics={"t": 1})
+        daemons.world.pass_time(3.0)
+        daemons.reload(daemon, "subscription", topics={"t": 1, "tt": 1})
+        daemons.world.pass_time(wait)
+        daemons.reload(daemon, "batch", max_records=77)
+        daemons.world.pass_time(5.0)
+        applied = [key for each in daemons.group.events for key in each.get("applied", ())]
+        assert sorted(applied) == ["batch.max_records", "subscription.topics"]
+        daemons.stop(daemon)
+        daemons.world.pass_time(20.0)
+        daemons.check()
+        assert daemon.task.result() == 0
+
+
+def test_a_reload_that_was_asked_for_before_the_event_loop_ran_is_done() -> None:
+    with simulated_daemons(1, Scene()) as daemons:
+        daemons.group.logs.grow("t", 1)
+        daemon = daemons.start(Scene(), 0.0, early=[signal.SIGHUP], topics={"t": 1})
+        batch = structs.replace(daemon.settings.batch, max_records=77)
+        daemon.settings = structs.replace(daemon.settings, batch=batch)
+        daemons.world.pass_time(3.0)
+        (reloaded,) = [each for each in daemons.group.events if each["event"] == "configuration reloaded"]
+        assert reloaded["applied"] == ("batch.max_records",)

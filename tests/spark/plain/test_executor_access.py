@@ -25,6 +25,7 @@ from kzconsumer.errors import (
     CorruptRecordError,
     KzConsumerError,
     OffsetLostError,
+    SessionExpiredError,
 )
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
@@ -186,6 +187,30 @@ def test_tasks_share_the_rate_limit_that_the_member_has_at_the_attempt(tmp_path:
         stream.publish([batch_range(until=2 * FEWEST_OFFSETS)], limit)
         tasks = RangeStreamReader(path).partitions({"batch": number - 1}, {"batch": number})
         assert [each.access.rate_limit for each in tasks if isinstance(each, RangePart)] == [share, share]
+
+
+@pytest.mark.parametrize("error", [ConnectionLostError("zk1: closed"), SessionExpiredError("gone")])
+def test_a_connection_that_breaks_while_a_driver_looks_does_not_end_the_query(error: Exception) -> None:
+    failures: list[Exception] = []
+    there = Broker(1, "b", 9092)
+
+    class Breaking(KafkaRegistry):
+        async def _brokers(self) -> tuple[Broker, ...]:
+            if failures:
+                raise failures.pop()
+            return (there,)
+
+        _reach = _brokers
+
+    registry = Breaking(Kafka.of(of_brokers()))
+    failures[:] = [error] * 2
+    assert registry.reachable() == (there,)
+    failures[:] = [error] * 3
+    with pytest.raises(type(error)):
+        registry.brokers()
+    assert registry.brokers() == (there,)
+    failures[:] = [error] * 3
+    assert registry.brokers() == (there,), "those of the last call"
 
 
 def test_a_task_has_the_token_that_the_driver_was_given(tmp_path: Path) -> None:

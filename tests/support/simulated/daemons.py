@@ -66,7 +66,9 @@ class ServiceManager(Manager):
 class SimulatedDaemon:
     """One `kzconsumer run`."""
 
-    def __init__(self, daemons: Daemons, process: Process, settings: Settings, pace: float) -> None:
+    def __init__(
+        self, daemons: Daemons, process: Process, settings: Settings, pace: float, early: Sequence[int] = ()
+    ) -> None:
         self.daemons = daemons
         self.process = process
         self.settings = settings
@@ -78,10 +80,12 @@ class SimulatedDaemon:
         self.stopped: list[float] = []
         """When it got a signal to stop."""
         self.killed = self.reported = False
+        self.signalled = False
+        """It has received a signal."""
         self.valid = True
         self.observer: SeenObserver | None = None
         """Of its present start, from when it has joined."""
-        self.task = process.create_task(run_daemons(settings, self._load, self.manager, self._show))
+        self.task = process.create_task(run_daemons(settings, self._load, self.manager, self._show, early))
         daemons.group.ends_its_connections(process, self.task, daemons.violated)
 
     def __repr__(self) -> str:
@@ -147,7 +151,8 @@ class Daemons:
 
     # -- what happens
 
-    def start(self, scene: Scene, pace: float, **subscription: Any) -> SimulatedDaemon:
+    def start(self, scene: Scene, pace: float, *, early: Sequence[int] = (), **subscription: Any) -> SimulatedDaemon:
+        """`early`: signals to reload that came before its event loop ran."""
         name = f"d{len(self.daemons)}"
         base = structs.asdict(settings_of(scene))
         changed = structs.replace(settings_of(scene).group, consumer_id=name)
@@ -158,13 +163,22 @@ class Daemons:
         settings = structs.replace(
             settings_of(scene), group=changed, subscription=chosen.subscription, sink=chosen.sink, batch=chosen.batch
         )
-        daemon = SimulatedDaemon(self, self.world.process(name), settings, pace)
+        daemon = SimulatedDaemon(self, self.world.process(name), settings, pace, early)
         self.daemons.append(daemon)
         return daemon
 
     def stop(self, daemon: SimulatedDaemon, number: int = signal.SIGTERM) -> None:
-        if daemon.process.send_signal(number):
+        if self._signal(daemon, number):
             daemon.stopped.append(self.world.now)
+
+    def _signal(self, daemon: SimulatedDaemon, number: int) -> bool:
+        """Whether the daemon gets it. Without a handler it would end the process at once; before the event loop runs
+        that is right, and the command line notes a SIGHUP."""
+        received = daemon.process.send_signal(number)
+        daemon.signalled |= received
+        if not received and daemon.signalled and daemon.runs:
+            self.violated(f"{daemon} has no handler for signal {number}")
+        return received
 
     def kill(self, daemon: SimulatedDaemon) -> None:
         daemon.killed = daemon.process.frozen = True
@@ -176,7 +190,7 @@ class Daemons:
         if section is not None:
             table = structs.replace(getattr(daemon.settings, section), **changed)
             daemon.settings = structs.replace(daemon.settings, **{section: table})
-        daemon.process.send_signal(signal.SIGHUP)
+        self._signal(daemon, signal.SIGHUP)
 
     def cut_off(self, partition: TopicPartition, lost: int) -> None:
         """An unclean election loses so many records."""

@@ -6,17 +6,22 @@ records are there: if a topic is still the one whose ranges were planned, so it 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import anyio
 import msgspec
 
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.transport import load_security
-from kzconsumer.errors import BrokersUnreachableError, ZooKeeperUnreachableError
+from kzconsumer.errors import (
+    BrokersUnreachableError,
+    ConnectionLostError,
+    SessionExpiredError,
+    ZooKeeperUnreachableError,
+)
 from kzconsumer.model import Broker, RangeIdentity
 from kzconsumer.registry.cluster import short_session
 from kzconsumer.registry.cluster_topics import ClusterTopics
@@ -24,6 +29,9 @@ from kzconsumer.zookeeper.watches import Watches
 from kzconsumer_spark.worker_protocol.messages import BatchRange, Kafka
 
 _Planned: TypeAlias = list[tuple[str, int]]
+T = TypeVar("T")
+
+_ATTEMPTS: Final = 3
 _BROKER_TIMEOUT: Final = 5.0
 """Most seconds for each broker's response: below the limit of the session, so that another broker can be asked."""
 
@@ -45,7 +53,8 @@ class PlannedTopics(NamedTuple):
 class KafkaRegistry:
     """Opens a session for each call, which blocks.
 
-    Raises ZooKeeperError, ZooKeeperUnreachableError, BrokersUnreachableError, ConfigError.
+    Raises ZooKeeperError, ZooKeeperUnreachableError, ConnectionLostError, SessionExpiredError, BrokersUnreachableError,
+    ConfigError.
     """
 
     def __init__(self, kafka: Kafka) -> None:
@@ -55,24 +64,24 @@ class KafkaRegistry:
     def brokers(self) -> tuple[Broker, ...]:
         """Those of the cluster; of the last call if ZooKeeper or the brokers do not answer."""
         try:
-            self._known = anyio.run(self._brokers)
-        except (ZooKeeperUnreachableError, BrokersUnreachableError):
+            self._known = _asked(self._brokers)
+        except (ZooKeeperUnreachableError, ConnectionLostError, SessionExpiredError, BrokersUnreachableError):
             if not self._known:
                 raise
         return self._known
 
     def planned(self, ranges: Iterable[RangeIdentity]) -> PlannedTopics:
         """In one session."""
-        return anyio.run(self._look, _planned(ranges))
+        return _asked(partial(self._look, _planned(ranges)))
 
     def reachable(self) -> tuple[Broker, ...]:
         """Those of the cluster. Raises if ZooKeeper does not answer, or no broker where topics come from brokers."""
-        return anyio.run(self._reach)
+        return _asked(self._reach)
 
     def require_planned(self, ranges: Iterable[BatchRange | RangeIdentity]) -> None:
         """Raises TopicRecreatedError unless the topic of each range is of the range's incarnation."""
         if planned := _planned(ranges):
-            for reason in _gone(planned, anyio.run(self._incarnations, planned)).values():
+            for reason in _gone(planned, _asked(partial(self._incarnations, planned))).values():
                 raise TopicRecreatedError(reason)  # the first is enough
 
     async def _brokers(self) -> tuple[Broker, ...]:
@@ -111,6 +120,14 @@ class KafkaRegistry:
             Brokers(client_id=kafka.client, timeout=fetch.request_timeout, security=security) as brokers,
         ):
             yield ClusterTopics(session, Watches(session), kafka.settings(), brokers)
+
+
+def _asked(look: Callable[[], Awaitable[T]]) -> T:
+    """What `look` returns; it is repeated in another session if the connection breaks: a query would end by that."""
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(ConnectionLostError, SessionExpiredError):
+            return anyio.run(look)
+    return anyio.run(look)
 
 
 def _planned(ranges: Iterable[BatchRange | RangeIdentity]) -> _Planned:
