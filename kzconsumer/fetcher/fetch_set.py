@@ -184,15 +184,19 @@ class FetchSet:
         return self.session.request(self._states, opens=opens)
 
     def answered(self, response: FetchResponse, time: float) -> tuple[list[FetchedPartition], Answers | None] | None:
-        """What the answer to the last request says, and of which session it is; None if it has nothing: ask again.
+        """What the answer to the last request says, and of which answers it is; None if it has nothing: ask again.
 
-        Partitions of which an answer of a session has nothing are among them, if that says something.
+        Partitions of which an answer of a session has nothing are among them, if that says something. Without a session
+        one answer is like the next if it has all partitions.
         """
         session = self.session
         if not session.answered(response):
             return None
         parts = response.partitions
-        if session.opened:
+        has_all = not session.goes_on and not response.throttle_ms and len(parts) == len(session.reads)
+        if has_all:
+            self._answers.at = time
+        elif session.opened:
             self._answers = Answers(time)
         elif session.speaks_for_all:
             self._answers.at = time
@@ -204,4 +208,4 @@ class FetchSet:
                     for state in silent
                     if state.high_watermark is not None
                 ]
-        return parts, self._answers if session.goes_on else None
+        return parts, self._answers if session.goes_on or has_all else None

@@ -27,7 +27,7 @@ EXPANSION = 4.0
 
 
 class Answers(msgspec.Struct):
-    """Those of one fetch session, which reports to its partitions only what changes."""
+    """Those of one fetch session, which reports of its partitions only what changes; or those without a session."""
 
     at: float
     """When the last one arrived."""
@@ -44,7 +44,7 @@ class FetchState(msgspec.Struct, eq=False):
     seen_at: float | None = None
     """When the response arrived that had it."""
     answers: Answers | None = None
-    """Of the session that has reported it, and would report another one."""
+    """Those that have had it, and would have another one."""
     retry_at: float = 0.0
     failed: bool = False
     """Its stream was given an error: it is not fetched any more."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.error_codes import TOPIC_AUTHORIZATION_FAILED, error_code
+from kzconsumer.brokers.protocol.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED, error_code
 from kzconsumer.brokers.protocol.log_reads import ISOLATION_LEVELS, FetchedPartition, FetchPosition, FetchResponse
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
@@ -129,7 +129,8 @@ class ResponseHandler:
 
         Not for a small response, which is decoded before the next request anyway, nor for one to a request for a
         partition `alone`: the other task asks for it again as soon as it has a new position. `answers`: those of the
-        session, if there is one.
+        session, or of a broker without sessions, of which this is the last one. A partition of which it says what they
+        had said costs nothing more.
         """
         arrived: list[Arrival] = []
         with_records: list[FetchState] = []
@@ -139,6 +140,8 @@ class ResponseHandler:
             state = self.states[part.topic_partition]
             position = asked.get(part.topic_partition)
             if state is not None:
+                if state.answers is answers and not part.records and self._is_as_before(state, part):
+                    continue
                 self.states.touch((state,))
             if state is None or position is None or not state.open or state.position != position.offset:
                 continue  # the partition or its position changed while the request was on its way
@@ -197,6 +200,17 @@ class ResponseHandler:
             self._take_empty(asked, silent, served, throttled)
         self.states.move_back(with_records)
         return arrived
+
+    def _is_as_before(self, state: FetchState, part: FetchedPartition) -> bool:
+        """The partition has neither records nor news, and may have none."""
+        end = readable_end(part, self.isolation)
+        return (
+            not state.may_learn
+            and end == state.high_watermark
+            and part.error == NONE
+            and part.preferred < 0
+            and self.looking is None
+        )
 
     def _take_empty(
         self,

@@ -299,6 +299,24 @@ def test_a_partition_is_left_out_if_what_others_put_fills_its_queue() -> None:
     assert look() == [state.topic_partition for state in states]
 
 
+def test_without_a_session_an_answer_about_all_is_a_reading_of_all() -> None:
+    """Not one of a broker that throttles, which is empty, nor one about some of them."""
+    queue, partitions = ChunkQueue(100), FetchSet(1, lambda: None)
+    for number in range(2):
+        partitions.add(FetchState(progress(number), queue, 0, 1000, broker=1))
+    everything = [part(TopicPartition(TOPIC, number)) for number in range(2)]
+
+    def readings(throttle_ms: int, parts: list[FetchedPartition]) -> list[float]:
+        partitions.look(0.0, lambda state, position: FetchPosition(position, 1), 1, (), ())
+        partitions.request(opens=False)
+        found = partitions.answered(FetchResponse(0, throttle_ms, parts), 5.0)
+        assert found is not None
+        return [found[1].at] if found[1] is not None else []
+
+    assert readings(100, []) == readings(100, everything) == readings(0, everything[:1]) == []
+    assert readings(0, everything) == [5.0]
+
+
 STEPS = st.lists(
     st.tuples(st.sampled_from(("add", "add", "remove", "remove a former", "close", "fill", "look")), st.integers(0, 2)),
     max_size=25,

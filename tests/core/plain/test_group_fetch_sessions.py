@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.fetcher import broker_fetcher, decode_and_queue
 from kzconsumer.fetcher.fetch_session import SESSIONS, FetchSession
+from kzconsumer.fetcher.fetch_set import FetchSet
+from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.model import TopicPartition
 from tests.core.plain.test_group_empty_answers import finished
 from tests.core.plain.test_group_looks import insides
@@ -21,6 +24,8 @@ from tests.support.simulated.member import Member
 
 FIRST = TopicPartition("t", 0)
 MANY = 60
+NEVER = 99
+"""Since when brokers have sessions, for one that has none."""
 
 
 @contextmanager
@@ -67,8 +72,55 @@ def test_quiet_partitions_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None
         group.come_to_rest(30, 3)
 
 
-def test_how_far_quiet_partitions_can_be_read_is_known_all_the_time() -> None:
+@pytest.mark.parametrize("since", [SESSIONS, NEVER])
+def test_quiet_partitions_are_not_looked_at(since: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though brokers without sessions answer about all of them each time."""
+    monkeypatch.setattr(broker_fetcher, "SESSIONS", since)
+    look_at, looks = FetchSet._look_at, list[TopicPartition]()
+
+    def noted(states: FetchSet, state: FetchState, *more: Any) -> None:
+        looks.append(state.topic_partition)
+        look_at(states, state, *more)
+
+    with simulated_group(1) as group:
+        member = joined(group, partitions=MANY)
+        group.logs.stop()
+        group.world.pass_time(3)
+        monkeypatch.setattr(FetchSet, "_look_at", noted)
+        with requests(monkeypatch) as asked:
+            for _ in range(10):
+                group.logs.grow_log(FIRST, 1)
+                group.world.pass_time(0.2)
+        assert all(len(each.partitions) == MANY for each in asked) or since == SESSIONS
+        assert set(looks) == {FIRST}
+        assert fetched(member)[FIRST] == group.logs.end(FIRST)
+        group.come_to_rest(30, 3)
+
+
+@pytest.mark.parametrize("since", [SESSIONS, NEVER])
+def test_a_record_is_read_of_which_the_first_answer_has_nothing_but_the_end(
+    since: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in slow storage, and has to be asked for alone."""
+    monkeypatch.setattr(broker_fetcher, "SESSIONS", since)
+    with simulated_group(1) as group:
+        member = joined(group)
+        group.logs.stop()
+        group.world.pass_time(5)
+        group.brokers[0].set_silent(True)
+        group.logs.grow_log(FIRST, 5)
+        group.broker_faults.move_to_remote(FIRST, 1.5)
+        group.brokers[0].set_silent(False)
+        group.world.pass_time(30)
+        assert fetched(member)[FIRST] == group.logs.end(FIRST)
+
+
+@pytest.mark.parametrize("since", [SESSIONS, NEVER])
+def test_how_far_quiet_partitions_can_be_read_is_known_all_the_time(
+    since: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise their ends would be asked for every second."""
+    monkeypatch.setattr(broker_fetcher, "SESSIONS", since)
     with simulated_group(1) as group:
         member = joined(group)
         group.logs.stop()
@@ -291,7 +343,7 @@ def quiet(group: SimulatedGroup) -> Member:
     return member
 
 
-@pytest.mark.parametrize("since", [SESSIONS, 99])
+@pytest.mark.parametrize("since", [SESSIONS, NEVER])
 def test_the_broker_waits_longer_while_nothing_comes(since: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """And answers at once when something comes. Brokers that have no sessions do so, too."""
     monkeypatch.setattr(broker_fetcher, "SESSIONS", since)
@@ -341,7 +393,7 @@ def test_records_that_do_not_end_the_wait_are_not_delayed(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("how", "since"), [("resumed", SESSIONS), ("sought", SESSIONS), ("resumed", 99), ("sought", 99)]
+    ("how", "since"), [("resumed", SESSIONS), ("sought", SESSIONS), ("resumed", NEVER), ("sought", NEVER)]
 )
 def test_a_partition_is_read_on_during_a_long_wait(how: str, since: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker would not see another request on this connection before it has answered."""
