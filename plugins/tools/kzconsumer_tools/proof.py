@@ -180,7 +180,7 @@ def prove(
         healthy=not findings,
         partitions=tuple(_partition_proof(line, held, _progress(after, line)) for line, held in lines.items()),
         findings=tuple(findings),
-        notes=(*_notes(lines, in_log), *holdings.leftovers),
+        notes=(*_notes(lines, in_log), *_whose_gaps(findings), *holdings.leftovers),
     )
 
 
@@ -306,6 +306,14 @@ def _notes(lines: Mapping[_Line, _Held], in_log: Mapping[RangeIdentity, InLog]) 
         for each in sorted(both):
             text = f"{each.first} to {each.until} is in the sink's quarantine, and was written later"
             yield f"{each.topic}-{each.partition}: {text}"
+
+
+def _whose_gaps(findings: Iterable[ProofFinding]) -> Iterable[str]:
+    if any(each.kind == "gap" for each in findings):
+        yield (
+            "a gap may be what a member without this sink has consumed, such as an original one: the group's nodes do "
+            "not say who has consumed an offset"
+        )
 
 
 def _common(earlier: _Held, later: _Held) -> int:

@@ -142,6 +142,9 @@ def test_a_lost_range_is_a_gap(history: History, data: st.DataObject) -> None:
     gap_offsets = {n for each in output.findings if each.kind == "gap" for n in range(each.first or 0, each.until or 0)}
     assert gap_offsets >= set(range(lost.identity.first, min(lost.identity.until, history.stored)))
     assert {each.kind for each in proof(left, "gone").findings} == kinds(output) == kinds(proof(left, "unknown"))
+    whose = "a gap may be what a member without this sink has consumed"
+    assert [each.startswith(whose) for each in output.notes].count(True) == 1
+    assert not any(each.startswith(whose) for each in proof(found, "none").notes), "there is none"
     # In the sink's quarantine it counts as present.
     aside = [*found.aside, QuarantinedRange(lost.identity, lost.records_in)]
     assert "gap" not in kinds(proof(left._replace(aside=aside)))
