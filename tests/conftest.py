@@ -58,8 +58,7 @@ logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)
 
 # Files that a process runs one after the other, in the order in which the chains begin: the longest first. A Spark that
 # starts takes every processor for ten seconds, so not all processes start one at once: there are chains of files whose
-# sinks start a Spark, of files whose daemons do, and of files that share the fixtures `spark` and `standalone`. Beside
-# the first of them another Spark makes an archive of classes, with which those of later files start in half the time.
+# sinks start a Spark, of files whose daemons do, and of files that share the fixtures `spark` and `standalone`.
 CHAINS = {
     "shared Sparks": (
         "tests/spark/spark/test_spark_columns.py",

@@ -36,7 +36,8 @@ def verbs(parser: argparse.ArgumentParser | None = None) -> Iterator[list[str]]:
 def test_no_verb_fails_to_say_that_its_output_cannot_be_written(tmp_path: Path) -> None:
     commands = [*([*words, "--help"] for words in verbs()), *WITHOUT_SERVERS]
     assert len(commands) > 40
-    tried = [(kind, words) for kind in KINDS for words in commands]
+    # A closed output is found where a full one is: of every fourth verb.
+    tried = [(kind, words) for kind in KINDS for words in (commands if kind in ("full", "ascii") else commands[::4])]
     for (kind, words), done in zip(tried, run_all(tried, tmp_path, {"XDG_CONFIG_HOME": str(tmp_path)}), strict=True):
         about = f"{kind}: {' '.join(words)}: {done}"
         if kind == "ascii":
