@@ -21,6 +21,9 @@ from kzconsumer.streams.cursor import StreamCursor
 from kzconsumer.zookeeper.operations import Stat
 from kzconsumer.zookeeper.watches import Watches, repeated, together
 
+# Owner nodes that are read together. The answers come in one turn of the event loop, for which records wait.
+VERIFIED_AT_ONCE = 32
+
 
 class OwnedPartition(msgspec.Struct, eq=False):
     """One partition owned by us. Its fence changes with each write of an offset, so the committer holds it."""
@@ -149,7 +152,9 @@ class OwnedPartitions:
     async def verify(self) -> None:
         """Read every owner node of ours: a claim without one is lost."""
         held = self.open(self.claims)
-        self._lose_changed(held, await together([self._owners.stat(claim.owner) for claim in held]))
+        for first in range(0, len(held), VERIFIED_AT_ONCE):
+            some = held[first : first + VERIFIED_AT_ONCE]
+            self._lose_changed(some, await together([self._owners.stat(claim.owner) for claim in some]))
 
     def unfetched(self) -> list[TopicPartition]:
         """Open claims that are not fetched, though no error has ended them."""

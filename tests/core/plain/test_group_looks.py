@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from kzconsumer.group.fitness import FIRST_HOLD_DOWN, UNFIT_AFTER
+from kzconsumer.group.owned_partitions import VERIFIED_AT_ONCE
 from kzconsumer.group.reconciler import OTHERS_AT_ONCE
 from kzconsumer.member import Member as Membership
 from kzconsumer.model import TopicPartition
+from kzconsumer.registry.claim_record import OwnerNode
+from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.registry.paths import topic
-from kzconsumer.zookeeper.operations import Create, Delete
+from kzconsumer.zookeeper.operations import Create, Delete, Stat
 from tests.support.members import present_member
 from tests.support.simulated.group import SimulatedGroup, simulated_group
 from tests.support.simulated.member import GROUP, Member
@@ -98,6 +101,32 @@ def test_a_claim_whose_owner_node_is_gone_unnoticed_is_claimed_again(looks: str)
         assert group.settled()
         assert group.world.pass_time(LONG_ENOUGH, lambda: not group.settled()) == (looks == OFTEN)
         group.check()
+
+
+def test_owner_nodes_of_thousands_are_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All answers of a slice come in one turn of the event loop. Records would wait for those of all nodes."""
+    read, now_read, most, paths = OwnerRegistry.stat, 0, 0, set[str]()
+
+    async def noted(owners: OwnerRegistry, owner: OwnerNode) -> Stat | None:
+        nonlocal now_read, most
+        now_read += 1
+        most = max(most, now_read)
+        paths.add(owner.path)
+        try:
+            return await read(owners, owner)
+        finally:
+            now_read -= 1
+
+    partitions = 2 * VERIFIED_AT_ONCE + 5
+    with simulated_group(1, looks=OFTEN) as group:
+        group.logs.grow("t", partitions)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=True)
+        assert group.world.pass_time(20, lambda: len(member.owned) == partitions)
+        monkeypatch.setattr(OwnerRegistry, "stat", noted)
+        group.world.pass_time(5)
+        assert len(paths) == partitions
+        assert most == VERIFIED_AT_ONCE
+        group.come_to_rest(30, 3)
 
 
 @LOOKS
