@@ -103,7 +103,9 @@ def postgres(**further: object) -> Iterator[Postgres]:
             **further,
         }
         reported = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        launcher = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())]
+        # Its text, and not its path: the user may not look into the directory of the clone.
+        text = Path(die_with_parent.__file__).read_text()
+        launcher = [sys.executable, "-I", "-S", "-c", text, str(os.getpid())]
         if user is not None:  # becomes the user first: the kernel drops the request when the user changes
             launcher = ["/usr/bin/setpriv", f"--reuid={user}", f"--regid={_group(user)}", "--clear-groups", *launcher]
         command = [*launcher, str(programs / "postgres"), "-D", str(data), *reported]

@@ -130,7 +130,7 @@ def test_the_manual_page_can_be_formatted(capsys: pytest.CaptureFixture[str]) ->
         text=True,
         check=True,
     )
-    assert "KZCONSUMER(1)" in done.stdout
+    assert "KZCONSUMER(1)" in re.sub(r".\x08", "", done.stdout)  # where headings are bold, each letter is struck twice
     assert done.stderr == ""
 
 
