@@ -37,7 +37,7 @@ from kzconsumer_spark.ranges.batch import SCHEMA, TAGS, RowsLost, Shaped, SparkB
 from kzconsumer_spark.ranges.staged_files import RangeFiles, read_part
 from kzconsumer_spark.worker.query import failure
 from kzconsumer_spark.worker.range_writers import FilesDestination, StepRecorder, TableDestination
-from kzconsumer_spark.worker.worker_main import writer_for
+from kzconsumer_spark.worker.worker_main import RangeWriter, writer_for
 from kzconsumer_spark.worker_protocol.column_options import Columns
 from kzconsumer_spark.worker_protocol.messages import (
     BatchRange,
@@ -582,15 +582,22 @@ def test_a_batch_that_follows_what_is_missing_is_refused(
     destination.close()
 
 
-@pytest.mark.parametrize("kind", ["parquet", "json"])
+@pytest.mark.parametrize("kind", ["parquet", "json", "delta"])
 def test_rows_that_spark_loses_are_noticed(
-    session: SparkSession, tmp_path: Path, kind: Literal["parquet", "json"]
+    session: SparkSession, tmp_path: Path, kind: Literal["parquet", "json", "delta"]
 ) -> None:
     """Their number is compared with that of the records that tasks have read; those that were left out do not count."""
-    to = ToFiles(path=str(tmp_path / "out"), format=kind)
-    destination_for(to).mark(OWNER)
-    destination = FilesDestination(session, to, LEASE)
-    (part,) = placed(tmp_path / "records", range_data("t", 0, 0, 2000))
+    out = str(tmp_path / "out")
+    side = destination_for(ToDelta(path=out) if kind == "delta" else ToFiles(path=out, format=kind))
+    side.mark(OWNER)
+    destination: RangeWriter
+    if isinstance(side.to, ToDelta):
+        destination = delta(session, side.to)
+    else:
+        assert isinstance(side.to, ToFiles)
+        destination = FilesDestination(session, side.to, LEASE)
+    data = range_data("t", 0, 0, 2000)
+    (part,) = placed(tmp_path / "records", data)
     whole = frame_of(session, tmp_path / "records", 1, [msgspec.structs.replace(part, left_out=((2000, 2003),))])
 
     def read(records: int) -> SparkBatch:
@@ -598,6 +605,7 @@ def test_rows_that_spark_loses_are_noticed(
 
     with pytest.raises(RowsLost, match=r"wrote 2000 rows of t-0\[0..2000\), and its tasks read 2001"):
         destination.write(read(2004))
-    assert not entries(tmp_path / "out")
+    assert not side.has([data.identity])
     assert destination.write(read(2003)) == (2000, 1, 0)
+    assert side.has([data.identity])
     destination.close()
