@@ -1,4 +1,8 @@
-"""The group's file as frozen structs. Read `sections` first; the names below are for plugins."""
+"""The group's file as frozen structs. Read `sections` first; the names below are for plugins.
+
+- Which value counts: `layers` (defaults, files, environment, flags). As one struct: `settings`.
+- How one is read: `tables`, `values`; `bounded_match`: expressions that others write.
+"""
 
 from kzconsumer.display import redacted, redacted_text
 from kzconsumer.settings.layers import read_secret
