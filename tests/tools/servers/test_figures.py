@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import aiozk
 import anyio
 import pytest
+from aiozk.protocol import ExistsRequest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
@@ -150,6 +151,9 @@ async def foreign(cluster: Cluster, groups: list[str]) -> dict[str, Truth]:
         except aiozk.exc.NoNode:
             return []
 
+    async def stat(path: str) -> Any:
+        return (await client.send(ExistsRequest(path=client.normalize_path(path), watch=False))).stat
+
     try:
         there = {topic: range(2) for topic in await children("/brokers/topics")}
         if cluster.kraft:
@@ -161,7 +165,12 @@ async def foreign(cluster: Cluster, groups: list[str]) -> dict[str, Truth]:
             for topic in await children(f"/consumers/{group}/offsets"):
                 for name in await children(f"/consumers/{group}/offsets/{topic}"):
                     if name.isdecimal():
-                        rows[topic, int(name)] = await client.get_data(f"/consumers/{group}/offsets/{topic}/{name}")
+                        path = f"/consumers/{group}/offsets/{topic}/{name}"
+                        rows[topic, int(name)] = await client.get_data(path)
+                        if not cluster.kraft and topic in there:  # stored before its topic was created: of no use
+                            stored, created = await stat(path), await stat(f"/brokers/topics/{topic}")
+                            if stored.last_modified_zxid < created.created_zxid:
+                                rows[topic, int(name)] = b""
             for member in await children(f"/consumers/{group}/ids"):
                 data = await client.get_data(f"/consumers/{group}/ids/{member}")
                 for topic in there if b"static" in data else ():
