@@ -9,7 +9,7 @@ import ipaddress
 import re
 import warnings
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -112,6 +112,7 @@ def normalised(text: str) -> str:
     return text.strip().replace(",", "|").replace(" ", "").strip("\"'")
 
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _LOG_END = -1  # as ListOffsets asks for it
 _INT32_MAX = 2**31 - 1
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
@@ -244,7 +245,12 @@ def read_stop(value: object) -> int:
         raise ValueError('is neither "end" nor a time such as "2026-01-31T12:00:00Z"') from None
     if time.tzinfo is None:
         raise ValueError("is a time of no time zone: add Z for UTC, or an offset such as +01:00")
-    return int(time.timestamp() * 1000)
+    return first_millisecond(time)
+
+
+def first_millisecond(time: datetime) -> int:
+    """The first whole one since 1970 that is not before the time, as records have no finer timestamps."""
+    return -(-(time - _EPOCH) // timedelta(milliseconds=1))  # exactly: seconds as a float are up to 0.2 us off
 
 
 def read_partition(value: object) -> str:

@@ -18,6 +18,7 @@ from kzconsumer.brokers.transport import Security, load_security
 from kzconsumer.cli.main import main
 from kzconsumer.errors import ConfigError, SecurityError
 from kzconsumer.installation import pip_install
+from kzconsumer.security.tls import BROKER, ZOOKEEPER, Peer, explain
 from kzconsumer.settings.settings import Settings
 
 SECRET = "s3cret-of-mine"
@@ -343,3 +344,32 @@ def test_kerberos_takes_its_tickets_from_where_the_settings_say(
     assert got.keys() == store.keys() if store is not None else got is None
     for key, value in (store or {}).items():
         assert got[key].startswith(value) or got[key] == str(files / value)
+
+
+def tls_error(reason: str | None, code: int | None = None) -> ssl.SSLError:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed") if code is not None else ssl.SSLError(1, "no")
+    error.reason = reason or ""
+    if isinstance(error, ssl.SSLCertVerificationError) and code is not None:
+        error.verify_code, error.verify_message = code, "unable to get local issuer certificate"
+    return error
+
+
+@pytest.mark.parametrize("peer", [BROKER, ZOOKEEPER])
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (tls_error(None, 9), "not valid yet: are the clocks right"),
+        (tls_error(None, 10), "has expired"),
+        (tls_error(None, 20), "signed by no authority of {table} ca (unable to get local issuer certificate)"),
+        (tls_error(None, 99), "is refused (unable to get local issuer certificate)"),
+        (tls_error("WRONG_VERSION_NUMBER"), "does not answer in TLS (wrong version number): {whether}"),
+        (tls_error("TLSV1_ALERT_UNKNOWN_CA"), "TLS failed (tlsv1 alert unknown ca): does this {what} {verb} {table}"),
+        (tls_error(None), "TLS failed ("),
+    ],
+)
+def test_each_failure_of_tls_names_what_to_check(peer: Peer, given: bool, error: ssl.SSLError, said: str) -> None:
+    text = explain(error, peer, certificate_given=given)
+    verb = "trust" if given else "want"
+    assert said.format(table=peer.table, whether=peer.whether, what=peer.what, verb=verb) in text
+    assert "\n" not in text

@@ -87,6 +87,16 @@ def test_a_damaged_size_of_an_old_message_leads_to_another_message_or_is_refused
         assert not isinstance(way, Jump) or begins.get(way.end) == way.until, size
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize(("key", "value"), [(None, None), (b"", None), (None, b""), (b"k", b"value")])
+def test_the_smallest_messages_are_passed_over(magic: int, key: bytes | None, value: bytes | None) -> None:
+    """Without key and value: nothing of an old format is shorter."""
+    one, other = (message(magic, offset, 5, key, value) for offset in (10, 11))
+    assert over(one, other) == Jump(11, 0, len(one))
+    assert over(other, one, offset=11, end_of_log=30) is NoJump.DAMAGED, "the next one does not follow"
+    assert over(one, end_of_log=11) == Jump(11, 0, len(one))
+
+
 def test_a_message_larger_than_the_largest_fetch() -> None:
     part = OLD[0][:-2]
     assert over(part, cut_off=True) == Jump(11, 0, len(part))

@@ -89,6 +89,9 @@ def test_what_a_daemon_says_is_true_when_nothing_happens() -> None:
         for _ in range(6):
             daemons.world.pass_time(15.0)
             daemons.check_figures()
+        behind = daemons.group.logs.end(TopicPartition("t", 0))
+        *_, progress = [each for each in daemons.group.events if each["event"] == "progress"]
+        assert (progress["owned"], progress["behind"], progress["batch"]["stage"]) == (3, behind, "done")
         daemons.stop(daemon)
         daemons.world.pass_time(5.0)
         daemons.check()
@@ -138,3 +141,19 @@ def test_a_reload_that_was_asked_for_before_the_event_loop_ran_is_done() -> None
         daemons.world.pass_time(3.0)
         (reloaded,) = [each for each in daemons.group.events if each["event"] == "configuration reloaded"]
         assert reloaded["applied"] == ("batch.max_records",)
+
+
+def test_a_daemon_that_stops_ends_a_write_with_the_lease() -> None:
+    """The write would end within the deadline of the stop. But another member may own the partitions by then."""
+    with simulated_daemons(1, Scene()) as daemons:
+        daemons.group.logs.grow("t", 2)
+        daemons.group.logs.burst(300)
+        daemons.group.logs.stop()
+        daemon = daemons.start(Scene(), SLOW, topics={"t": 1})
+        daemons.world.pass_time(2.0)
+        daemons.stop(daemon)
+        daemons.group.network.set_silent(daemon.process, True)
+        daemons.world.pass_time(20.0)
+        daemons.check()
+        assert daemon.task.done()
+        assert [daemons.done(partition) for partition in daemons.group.logs.partitions] == [0, 0]

@@ -320,3 +320,18 @@ def test_a_partition_that_cannot_be_moved_to_another_stream_keeps_no_other() -> 
         assert [thread_of(member, TopicPartition("t", number)) for number in range(4)] == [0, 0, 1, 1]
         assert member.lost == {MOVED}
         group.check()
+
+
+@pytest.mark.parametrize("looks", ["1h", "3s"])
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_members_whose_registrations_are_deleted_register_again_and_lose_nothing(names: str, looks: str) -> None:
+    with simulated_group(1, looks=looks) as group:
+        group.logs.grow("t", 4)
+        members = [group.join(name, {"t": 1}, 0.0, in_batches=True) for name in names]
+        assert group.world.pass_time(10, lambda: not group.settled())
+        owners = group.promises.owners
+        for member in members:
+            group.delete_registration(member)
+        group.come_to_rest(20, 3)
+        assert group.promises.owners == owners
+        assert not any(member.lost for member in members)

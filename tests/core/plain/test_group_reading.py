@@ -152,3 +152,43 @@ def test_a_stored_offset_of_a_log_that_was_cut_off_is_refused() -> None:
         positions[P[0]] = (group.logs.end(P[0]) + 1, -1)
         with pytest.raises(KzConsumerError, match=r"t-0: the log ends at \d+, before the stored offset \d+; do"):
             reading(group, ask)
+
+
+def test_what_an_application_asks_about_logs() -> None:
+    with simulated_group(1, Scene(brokers=2)) as group:
+        grown(group)
+        group.broker_faults.retain(P[1], 120)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=True)
+        assert group.world.pass_time(10, lambda: not group.settled())
+        connector = member.connector
+        assert connector is not None
+        begins, ends = ({each: 120 if each == P[1] else 0 for each in P}, {each: group.logs.end(each) for each in P})
+
+        async def ask() -> None:
+            assert await connector.beginning_offsets(P) == begins
+            assert await connector.end_offsets(P) == ends
+            assert await connector.offsets_for_times(dict.fromkeys(P, TIMESTAMP)) == begins
+            assert await connector.offsets_for_times(dict.fromkeys(P, TIMESTAMP + 1)) == dict.fromkeys(P)
+            with pytest.raises(NotFoundError, match="no number 9"):
+                await connector.end_offsets([TopicPartition("t", 9)])
+            await connector.commit()
+            assert {each.topic_partition: each.committed for each in connector.positions()} == ends
+
+        asked = member.process.create_task(ask())
+        assert group.world.pass_time(20, asked.done)
+        asked.result()
+        group.leave(member)
+        assert group.world.pass_time(10, lambda: member.task is not None and member.task.done())
+        late = member.process.create_task(connector.end_offsets(P))
+        assert group.world.pass_time(5, late.done)
+        assert "not a member of the group" in str(late.exception())
+
+
+def test_a_partition_without_a_leader_is_asked_for_again_at_intervals() -> None:
+    with simulated_group(1) as group:
+        grown(group)
+        group.logs.lead(P[0], -1)
+        group.world.after(4.0, lambda: group.logs.lead(P[0], 0))
+        assert reading(group, all_of(OffsetRange(*P[0], 5, 9))) == {P[0]: [5, 6, 7, 8]}
+        (reader,) = [each for each in group.network.sent if each.name == "reader"]
+        assert group.network.sent[reader] < 300

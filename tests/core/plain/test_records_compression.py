@@ -178,3 +178,23 @@ def test_a_body_of_just_the_limit_is_allowed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(L, "MAX_BODY", len(DATA))
     for codec, name in ((L.GZIP, "gzip"), (L.SNAPPY, "snappy"), (L.LZ4, "lz4"), (L.ZSTD, "zstd")):
         assert plain(codec, compress(name, DATA)) == DATA  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("single", [0, 1])
+@pytest.mark.parametrize("dictionary", range(4))
+@pytest.mark.parametrize("size", range(4))
+def test_a_frame_of_zstd_with_any_header(size: int, dictionary: int, single: int) -> None:
+    """RFC 8878, 3.1.1.1: which fields it has, and how long they are. Two blocks follow, of bytes and of a run."""
+    content = bytes(range(200)) * 2 + b"a" * 300
+    size_bytes = (single, 2, 4, 8)[size]
+    if size_bytes == 1:
+        content = content[:200] + b"a" * 50
+    plain_part, run = content.rstrip(b"a"), len(content) - len(content.rstrip(b"a"))
+    header = bytes([size << 6 | single << 5 | dictionary]) + (b"" if single else b"\x58")
+    header += bytes((0, 1, 2, 4)[dictionary])
+    header += (len(content) - (256 if size_bytes == 2 else 0)).to_bytes(size_bytes, "little") if size_bytes else b""
+    blocks = (len(plain_part) << 3).to_bytes(3, "little") + plain_part
+    blocks += (run << 3 | 1 << 1 | 1).to_bytes(3, "little") + b"a"
+    frame = b"\x28\xb5\x2f\xfd" + header + blocks
+    assert plain(L.ZSTD, frame) == content
+    assert plain(L.ZSTD, frame + frame) == 2 * content

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta, timezone
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kzconsumer.registry.group_records import STATIC, Registration, has_wildcard, streams_by_topic
-from kzconsumer.settings.values import BLACK_LIST, WHITE_LIST, normalised
+from kzconsumer.settings.values import BLACK_LIST, WHITE_LIST, normalised, read_stop, show_stop
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TOPICS = ("my.topic-2", "orders", "orders-eu", "payments", "__consumer_offsets", "__transaction_state")
 
 
@@ -60,3 +65,22 @@ def test_a_filters_text() -> None:
     """`TopicFilter` of 1.1.1: trim, commas to bars, no blanks, no quotes around it."""
     assert normalised("  \"'a , b|c'\"  ") == "a|b|c"
     assert normalised("a'b") == "a'b"
+
+
+TIMES = st.datetimes(datetime(1970, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
+
+
+@given(TIMES)
+def test_a_run_ends_at_the_first_record_that_is_not_before_the_time(time: datetime) -> None:
+    """Records have whole milliseconds."""
+    stop = read_stop(time.isoformat())
+    assert stop == read_stop(time) == read_stop(time.astimezone(timezone(timedelta(hours=-7))).isoformat())
+    assert EPOCH + timedelta(milliseconds=stop) >= time > EPOCH + timedelta(milliseconds=stop - 1)
+    assert read_stop(show_stop(stop)) == stop
+
+
+def test_the_end_of_the_log_is_shown_as_it_is_read() -> None:
+    assert (read_stop("end"), show_stop(read_stop("end"))) == (-1, "end")
+    for wrong in ("END", "monday", "2026-01-31T12:00:00"):
+        with pytest.raises(ValueError, match=r"is neither|is a time of no time zone"):
+            read_stop(wrong)

@@ -65,3 +65,26 @@ def test_a_change_at_any_moment_is_seen(kind: str) -> None:
         return node is not None if kind == "exists" else node and node.data
 
     clients.play(script)
+
+
+def test_only_the_last_guard_of_a_node_is_called() -> None:
+    """A claim that is made anew guards the same node: what ended with the former one must not end this one."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        called: list[str] = []
+        watches = Watches(session, called.append)
+        clients.ensemble.operate(Create(PATH, b""))
+        await anyio.sleep(0.1)
+        for number in range(3):
+            await watches.guard(PATH, lambda number=number: called.append(f"guard {number}"))  # type: ignore[misc]
+        clients.ensemble.operate(SetData(PATH, b"1", -1))
+        await anyio.sleep(0.1)
+        assert called == ["guard 2"]
+        await watches.guard(PATH, lambda: called.append("guard 3"))
+        watches.unguard(PATH)
+        clients.ensemble.operate(SetData(PATH, b"2", -1))
+        await anyio.sleep(0.1)
+        assert called == ["guard 2"]
+
+    clients.play(script)

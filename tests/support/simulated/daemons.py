@@ -8,7 +8,9 @@ promises.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -31,7 +33,7 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.status import observer as observing
-from kzconsumer.status.observer import Observer
+from kzconsumer.status.observer import GroupStatus, Observer
 from kzconsumer.status.partition_health import WINDOW
 from kzconsumer.zookeeper.operations import Create, Operation, SetData
 from tests.support.simulated.group import SimulatedGroup, simulated_group
@@ -40,6 +42,7 @@ from tests.support.simulated.scene import SESSION_TIMEOUT, STOP_DEADLINE, Scene,
 from tests.support.simulated.virtual_time import BEGINNING, Process, World
 
 WATCHDOG = 20.0
+SHORTENED = "run shortened, records are no longer in the log"
 WRITES = "tests.support.simulated.daemons:write"
 
 
@@ -127,6 +130,12 @@ class SeenObserver(Observer):
         self.sessions, self.runner = sessions, runner
         _daemon_here().observer = self
 
+    async def run(self) -> None:
+        """As with a status server, which is asked about the whole group."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.group.run)
+            await super().run()
+
 
 class Daemons:
     """See the module; made by `simulated_daemons`."""
@@ -141,6 +150,9 @@ class Daemons:
         self._written: dict[tuple[TopicPartition, int], set[int]] = {}  # or lost by the log; of each incarnation
         self._cut: set[TopicPartition] = set()
         """Whose log was cut off: the run ends sooner than it did."""
+        self._run: GroupRun | None = None
+        self._looked = 0  # at so many events
+        self._to_be_logged: dict[tuple[str, TopicPartition, int, int], float] = {}
         self._ends: set[tuple[TopicPartition, int]] = set()  # that a run has, or had before the log lost them
         self._done: dict[tuple[TopicPartition, int], int] = {}  # before it all was
         group.promises.watching = False
@@ -241,6 +253,7 @@ class Daemons:
         return self.group.ensemble.tree.nodes[paths.topic(topic)].czxid
 
     def check(self) -> None:
+        self._check_logged()
         for daemon in self.daemons:
             if daemon.process.errors:
                 self.violated(f"{daemon}: {daemon.process.errors}")
@@ -294,10 +307,28 @@ class Daemons:
         """Nothing has happened for a while: every daemon's report says of all its partitions what is true."""
         self.check()
         for daemon in self.daemons:
-            if daemon.runs and daemon.observer is not None:
-                assert_truth(
-                    daemon.observer.report(), self.world.now - BEGINNING, self.group.logs, self.done, self.stored
-                )
+            if daemon.runs and (observer := daemon.observer) is not None:
+                assert_truth(observer.report(), self.world.now - BEGINNING, self.group.logs, self.done, self.stored)
+                asked = daemon.process.create_task(observer.group.present())
+                assert self.world.pass_time(20.0, asked.done)
+                self._check_group(asked.result(), observer)
+
+    def _check_group(self, seen: GroupStatus, observer: SeenObserver) -> None:
+        """What a member shows of all its group's partitions, from ZooKeeper and the brokers."""
+        assert (seen.reason, seen.left_out) == (None, 0)
+        member = observer.sessions.member
+        assert member is not None
+        assert member.group is not None
+        topics = member.group[0].topics
+        there = sorted(TopicPartition(name, n) for name, topic in topics.items() for n in topic.partitions)
+        assert [TopicPartition(each.topic, each.partition) for each in seen.partitions] == there
+        for each, partition in zip(seen.partitions, there, strict=True):
+            owner = self.group.ensemble.tree.nodes.get(self.group.paths.owner(partition))
+            end, stored = self.group.logs.end(partition), self.stored(partition)
+            assert each.owner == (owner.data.decode() if owner is not None else None)
+            assert (each.committed, each.end, each.why) == (stored, end, None)
+            assert each.lag == end - max(stored, self.group.logs.logs[partition].start)
+            assert each.rate in (None, 0.0)
 
     def wrote(self, daemon: SimulatedDaemon, batch: Batch) -> None:
         """A write has ended."""
@@ -313,14 +344,40 @@ class Daemons:
             if run is not None and there and part.until > (run.end(partition, part.incarnation) or 0):
                 self.violated(f"{daemon} wrote {part.range}, which is beyond {run}")
 
+    def _shortened(self, name: str, run: GroupRun) -> None:
+        """Who moves an end of a run logs what will not be read, for each partition."""
+        before, self._run = self._run, run
+        self._ends.update(run.ends.items())
+        if before is not None and before.id == run.id:
+            for partition, end in before.ends.items():
+                if run.ends[partition] < end:
+                    self._to_be_logged[name, partition, run.ends[partition], end] = self.world.now + 1.0
+
+    def _check_logged(self) -> None:
+        events = self.group.events[self._looked :]
+        self._looked += len(events)
+        for event in events:
+            if event["event"] == SHORTENED:
+                where = TopicPartition(event["topic"], event["partition"])
+                self._to_be_logged.pop((event["member"], where, event["first"], event["until"]), None)
+            elif event["event"] == "progress" and (batch := event["batch"]) is not None:
+                well = batch["ranges"] and batch["records"] and batch["seconds"]["collect"] >= 0
+                if not well:
+                    self.violated(f"{event['member']} logs {batch}")
+        for (name, *moved), until in self._to_be_logged.items():
+            daemon = next(each for each in self.daemons if each.process.name == name)
+            if self.world.now > until and not daemon.process.frozen:
+                self.violated(f"{name} has moved an end and not logged it: {moved}")
+
     def _was_due(self, daemon: SimulatedDaemon, batch: Batch, run: GroupRun | None) -> None:
         """It is cut if a limit is reached (that of time is, here), or if none of its ranges can grow any more."""
         assert daemon.observer is not None
         status = daemon.observer.runner.status
         assert status is not None
-        collected, limit = status.seconds["collect"], daemon.settings.batch.max_time
+        limits = daemon.settings.batch
+        collected, full = status.seconds["collect"], batch.records >= (limits.max_records or sys.maxsize)
         ended = run is not None and all((part.topic_partition, part.until) in self._ends for part in batch.ranges)
-        if collected < limit - 1e-6 and not ended:
+        if collected < limits.max_time - 1e-6 and not full and not ended:
             self.violated(f"{daemon} cut {[str(each.range) for each in batch.ranges]} after {collected} s")
 
     def _committed(self, session: int, operations: Sequence[Operation]) -> None:
@@ -329,7 +386,7 @@ class Daemons:
             return
         for operation in operations:
             if operation.path == self.group.paths.run and (run := self.run) is not None:
-                self._ends.update(run.ends.items())
+                self._shortened(process.name, run)
             if operation.path == self.group.paths.run and (run := self.run) is not None and run.finished is not None:
                 for partition in self.group.logs.partitions:  # not of topics that were created again since
                     end = run.end(partition, self._incarnation(partition.topic))
@@ -383,6 +440,8 @@ def simulated_daemons(seed: int, scene: Scene) -> Iterator[Daemons]:
 
             def __init__(self, seconds: float, function: Callable[..., object], arguments: Sequence[object]) -> None:
                 self._seconds, self._cancelled = seconds, False
+                if (function, list(arguments)) != (os._exit, [1]):
+                    daemons.violated(f"the last resort of a stop is {function}{arguments}")
                 self._of = asyncio.get_running_loop()
 
             def start(self) -> None:

@@ -34,6 +34,9 @@ from tests.support.simulated.strays import Strays
 from tests.support.simulated.turns import Turns
 from tests.support.simulated.virtual_time import Process, World
 
+MOST_AT_REST = 10.0
+"""Requests a second that a member may send on a connection when nothing happens: it has 3 to 6."""
+
 
 class SimulatedGroup:
     """See the module; made by `simulated_group`."""
@@ -186,6 +189,11 @@ class SimulatedGroup:
         self.promises.disturb(partition)
         self.ensemble.operate(Delete(self.paths.owner(partition), -1))
 
+    def delete_registration(self, member: Member) -> None:
+        """By mistake: it registers again, and owns what it owned."""
+        self.trouble(member, 0.0)
+        self.ensemble.operate(Delete(self.paths.member(member.consumer), -1))
+
     def set_offset(self, partition: TopicPartition, offset: int) -> None:
         self.promises.disturb(partition)
         self.ensemble.operate(SetData(self.paths.offset(partition), b"%d" % offset, -1))
@@ -239,7 +247,12 @@ class SimulatedGroup:
             self.promises.violated(f"no rest within {within} s: {self.settled()}")
         self.world.pass_time(1.0)  # the rebalance that came to this may not have ended
         generations = {member.name: member.generation for member in self.members if member.active}
+        sent = self.network.sent.copy()
         self.world.pass_time(still)
+        for member in self.members:
+            count = self.network.sent[member.process] - sent[member.process]
+            if count > still * MOST_AT_REST * max(len(self.network.lines_of(member.process)), 1):
+                self.promises.violated(f"{member.name} has sent {count} requests in {still} s at rest")
         if self.settled():
             self.promises.violated(f"did not stay at rest: {self.settled()}")
         if generations != {member.name: member.generation for member in self.members if member.active}:

@@ -220,6 +220,12 @@ class GroupMachine(ServersMachine):
         self.group.logs.grow(self.topics[-1], partitions)
         self.wait(wait)
 
+    @precondition(lambda self: self.active)
+    @rule(which=ANY, wait=WAITS)
+    def delete_registration(self, which: int, wait: float) -> None:
+        self.group.delete_registration(self.member(which))
+        self.wait(wait)
+
     @rule(which=ANY, wait=WAITS)
     def delete_owner(self, which: int, wait: float) -> None:
         self.group.delete_owner(self.partition(which))

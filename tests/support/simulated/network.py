@@ -8,7 +8,7 @@ nobody, slow lines.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -67,6 +67,8 @@ class SimulatedNetwork:
         """The part of the next broker response with records after which the connection breaks."""
         self.processes: dict[int, Process] = {}
         """Session id -> its process."""
+        self.sent: Counter[Process] = Counter()
+        """How often each process has written, to ZooKeeper and brokers."""
         self.answered: dict[Process, float] = {}
         """When it has last received anything from ZooKeeper."""
         self.world.network = self
@@ -146,6 +148,7 @@ class Line(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self._client_closed:
+            self.network.sent[self.process] += 1
             self._send(self._to_server, bytes(data), self._server_reads)
 
     def is_closing(self) -> bool:

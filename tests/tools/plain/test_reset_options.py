@@ -25,7 +25,13 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.mark.parametrize(
     "text",
-    ["2026-01-31T12:00:00.000", "2026-01-31T12:00:00", "2026-01-31T12:00:00.000Z", "2026-01-31T13:00:00.000+01:00"],
+    [
+        "2026-01-31T12:00:00.000",
+        "2026-01-31T12:00:00",
+        "2026-01-31T12:00:00.000Z",
+        "2026-01-31T13:00:00.000+01:00",
+        "2026-01-31T11:59:59.999001",
+    ],
 )
 def test_a_time_without_a_zone_is_utc(text: str) -> None:
     assert read_datetime(text) == NOON

@@ -21,7 +21,7 @@ from kzconsumer.display import all_printable, printable
 from kzconsumer.durable_files import sync_directory, write_new
 from kzconsumer.errors import NotDoneError, OutputError
 from kzconsumer.lag.totals import Verdict
-from kzconsumer.settings.values import read_topic
+from kzconsumer.settings.values import first_millisecond, read_topic
 from kzconsumer_tools.offsets.changes import Reset
 
 T = TypeVar("T")
@@ -227,7 +227,7 @@ def read_datetime(text: str) -> int:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 2026-01-31T12:00:00.000") from None
-    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+    return first_millisecond(at if at.tzinfo else at.replace(tzinfo=UTC))
 
 
 def _duration(text: str) -> int:
