@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kzconsumer.model import RangeIdentity
+from kzconsumer.sinks.interface import RangeData
 from kzconsumer_files.names import TargetOwner, range_names
 from kzconsumer_files.publication import SetAside
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
@@ -19,6 +21,7 @@ from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.destinations.table_history import Overtaken
 from tests.support.copied import copied
 from tests.support.delta import OWNER, Writer, require_refused
+from tests.support.disk import watched_disk
 from tests.support.range_data import range_data
 
 Offsets = list[tuple[int, int]]
@@ -51,6 +54,13 @@ class TableSuite:
     def rows(self, directory: Path) -> Offsets:
         """Partition and offset of each row, by two readers."""
         raise NotImplementedError
+
+    def committed(self, directory: Path) -> list[Path]:
+        """The table's own files, but for those of earlier states."""
+        raise NotImplementedError
+
+    log: type
+    """Its `sync` makes a commit durable, if it is in a directory: what writes tables syncs nothing."""
 
     @pytest.fixture
     def writer(self, tmp_path: Path) -> Writer[Any]:
@@ -139,3 +149,51 @@ class TableSuite:
 
     def test_a_table_that_was_restored_takes_nothing_more(self, writer: Writer[Any], tmp_path: Path) -> None:
         require_refused(writer, lambda: copied(tmp_path))
+
+    def test_what_a_table_has_said_is_on_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Files before their commit, a commit before it counts: also that of a member that died before it synced it."""
+
+        class Dies(Exception):
+            pass
+
+        def die(log: object, table: object) -> None:
+            raise Dies
+
+        def killed(write: Callable[[], object]) -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr(self.log, "sync", die)
+                with pytest.raises(Dies):
+                    write()
+            assert any(disk.missing(file) is not None for file in self.committed(tmp_path))
+
+        with watched_disk(tmp_path) as disk:
+            writer = Writer(self.claimed(tmp_path), tmp_path / "scratch")
+            files = 0
+
+            def before_the_commit() -> None:
+                nonlocal files
+                there = list(tmp_path.rglob("*.parquet"))
+                disk.require(*there)
+                files = len(there)
+
+            for number in range(3):
+                part = range_data("t", 0, 5 * number, 5 * number + 5)
+                assert writer.publish(writer.stage(part), before_the_commit) == 1
+                assert files == number + 1
+                disk.require(*self.committed(tmp_path), *tmp_path.rglob("*.parquet"))
+            assert self.claimed(tmp_path).set_aside(range_data("t", 0, 15, 20).identity, 5)
+            disk.require(*self.committed(tmp_path))
+            asks: list[Callable[[IcebergTarget | DeltaTarget, RangeData], object]] = [
+                lambda target, part: target.has([part.identity]),
+                lambda target, part: target.set_aside(part.identity, 5),
+                lambda target, part: Writer(target, tmp_path / "later").publish(writer.stage(part)),
+            ]
+            for number, ask in enumerate(asks):
+                part, aside = range_data("t", 1 + number, 0, 5), range_data("t", 1 + number, 5, 10)
+                killed(lambda: writer.publish(writer.stage(part)))  # noqa: B023
+                ask(self.claimed(tmp_path), part)
+                disk.require(*self.committed(tmp_path))
+                killed(lambda: writer.target.set_aside(aside.identity, 5))  # noqa: B023
+                with suppress(SetAside):
+                    ask(self.claimed(tmp_path), aside)
+                disk.require(*self.committed(tmp_path))

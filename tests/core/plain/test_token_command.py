@@ -11,7 +11,7 @@ import pytest
 
 from kzconsumer.errors import SecurityError
 from kzconsumer.security import tokens
-from kzconsumer.security.tokens import token_of
+from kzconsumer.security.tokens import oauth_bearer, token_of
 from kzconsumer.settings.sections import SaslSettings
 
 HANGS = """
@@ -42,6 +42,14 @@ def test_what_a_command_has_started_is_ended_with_it(tmp_path: Path, monkeypatch
         token_of(of_shell(f"(sleep 2; touch {tmp_path}/lives) & wait"))
     time.sleep(3)
     assert not (tmp_path / "lives").exists()
+
+
+def test_the_first_word_of_a_command_is_the_program() -> None:
+    for command, is_there in ((("sh", "-c", "no such"), True), (("no-such-program", "sh"), False)):
+        faults: list[str] = []
+        oauth_bearer(SaslSettings(mechanism="OAUTHBEARER", token_command=command), "[brokers.sasl]", faults)
+        missing = "[brokers.sasl] token_command: no-such-program is not a program that can be run"
+        assert faults == ([] if is_there else [missing])
 
 
 @pytest.mark.parametrize(

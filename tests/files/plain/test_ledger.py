@@ -353,6 +353,7 @@ def test_a_writer_folds_when_it_starts_and_after_so_many_ranges(
     """One fold at a time, in a thread. A fold that fails does not count, nor do ranges that are there already."""
     may_fold = threading.Event()
     folds: list[bool] = []
+    there: set[int] = set()
     fold = target.fold
 
     def counted() -> int:
@@ -366,7 +367,9 @@ def test_a_writer_folds_when_it_starts_and_after_so_many_ranges(
 
     def written(number: int) -> int:
         """How many folds have ended."""
-        writing.write([planned(number)], stage)
+        rows = 0 if number in there else EACH
+        assert writing.write([planned(number)], stage) == writer.WriteResult(rows, rows // EACH, 1 - rows // EACH)
+        there.add(number)
         return ended()
 
     def ended() -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -23,6 +25,7 @@ from kzconsumer_files.target import Target
 from tests.support.copied import copied
 from tests.support.range_data import TIME, range_data, record
 from tests.support.sink_contract import OurSinkContract
+from tests.support.zookeeper_sessions import until
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -149,6 +152,36 @@ async def test_nothing_is_published_without_a_lease_and_a_write_that_waits_can_b
             await anyio.sleep(0.1)
             until[0] = clock.now() + 60
         assert len(list(tmp_path.glob("*.parquet"))) == 1
+
+
+@pytest.mark.parametrize("call", ["has", "set_aside", "write"])
+async def test_a_stop_waits_for_a_write_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """A disk or a store that does not answer, as NFS does for hours, holds up no other call of the sink."""
+    part, answers = range_data("t", 0, 0, 3), threading.Event()
+    calls: dict[str, Callable[[ParquetSink], Coroutine[Any, Any, object]]] = {
+        "has": lambda sink: sink.has([part.identity]),
+        "set_aside": lambda sink: sink.set_aside(part.identity, 3),
+        "write": lambda sink: sink.write(Batch((part,))),
+    }
+    read = Target.missing if call != "set_aside" else Target.set_aside
+
+    def hangs(*arguments: Any) -> Any:
+        hung.set()
+        answers.wait(5)
+        returned.set()
+        return read(*arguments)
+
+    hung, returned = threading.Event(), threading.Event()
+    async with made(tmp_path) as sink:
+        monkeypatch.setattr(Target, read.__name__, hangs)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(calls[call], sink)
+            await until(hung.is_set)
+            tasks.cancel_scope.cancel()
+            if call == "write":
+                threading.Timer(0.2, answers.set).start()
+        assert returned.is_set() == (call == "write")
+        answers.set()
 
 
 async def test_a_sink_that_is_cancelled_leaves_what_one_that_ends_leaves(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs, TargetOwner
 from kzconsumer_files.publication import SetAside
 from kzconsumer_files.target import Target
-from kzconsumer_spark.destinations.delta_log import statistics
+from kzconsumer_spark.destinations.delta_log import DeltaLog, statistics
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.worker_protocol.messages import ToDelta
 from tests.support.copied import copied
@@ -48,6 +48,12 @@ pytestmark = pytest.mark.timeout(120)
 
 class TestDelta(TableSuite):
     made_of_rows = True
+    log = DeltaLog
+
+    def committed(self, directory: Path) -> list[Path]:
+        found = sorted((directory / "table" / "_delta_log").glob("*.json"))
+        assert found
+        return found
 
     def claimed(self, directory: Path, owner: TargetOwner = OWNER) -> DeltaTarget:
         return claimed(directory / "table", owner)

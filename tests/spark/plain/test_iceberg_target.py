@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -23,18 +24,18 @@ from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.transforms import DayTransform
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.sinks.interface import RangeData, Sink
+from kzconsumer.sinks.interface import Sink
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs, TargetOwner
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_spark.daemon.marked_destination import destination_for, mark
+from kzconsumer_spark.destinations.iceberg_columns import further_columns
 from kzconsumer_spark.destinations.iceberg_log import IcebergLog, local, redacted_line
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.worker_protocol.messages import ToIceberg
 from tests.support.batch_ranges import batch_range
 from tests.support.copied import copied
 from tests.support.delta import OWNER, Writer
-from tests.support.disk import watched_disk
 from tests.support.duckdb_reader import iceberg_by_duckdb
 from tests.support.extent import extent
 from tests.support.failed_syncs import require_written_again
@@ -74,6 +75,10 @@ def rows(directory: Path) -> Offsets:
 
 class TestIceberg(TableSuite):
     made_of_rows = False
+    log = IcebergLog
+
+    def committed(self, directory: Path) -> list[Path]:
+        return metadata_of(claimed(directory))
 
     def claimed(self, directory: Path, owner: TargetOwner = OWNER) -> IcebergTarget:
         return claimed(directory, owner)
@@ -309,48 +314,6 @@ def metadata_of(target: IcebergTarget) -> list[Path]:
     return [local(name) for name in [*names, *(each.manifest_path for each in snapshot.manifests(table.io))]]
 
 
-def test_files_are_synced_before_the_commit_and_the_commit_before_it_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`pyiceberg` syncs nothing that it writes."""
-
-    class Dies(Exception):
-        pass
-
-    def die(log: IcebergLog, table: object) -> None:
-        raise Dies
-
-    with watched_disk(tmp_path) as disk:
-        target = claimed(tmp_path)
-        writer = Writer(target, tmp_path / "scratch")
-        data = local(target.open().location()) / "data"
-        asked: list[int] = []
-
-        def before_the_commit() -> None:
-            files = list(data.glob("*.parquet"))
-            disk.require(*files)
-            asked.append(len(files))
-
-        for first in (0, 5):
-            writer.publish(writer.stage(range_data("t", 0, first, first + 5)), before_the_commit)
-            disk.require(*metadata_of(target))
-        assert asked == [1, 2]
-        asks: list[Callable[[RangeData], object]] = [
-            lambda part: claimed(tmp_path).has([part.identity]),
-            lambda part: claimed(tmp_path).missing(target.open(), [each.part for each in writer.stage(part)]),
-            lambda part: claimed(tmp_path).set_aside(part.identity, 5),
-        ]
-        for number, ask in enumerate(asks):
-            part = range_data("t", 1 + number, 0, 5)
-            with monkeypatch.context() as patch:
-                patch.setattr(IcebergLog, "sync", die)
-                with pytest.raises(Dies):
-                    writer.publish(writer.stage(part))
-            assert any(disk.missing(file) is not None for file in metadata_of(target))
-            ask(part)
-            disk.require(*metadata_of(target))
-
-
 def test_a_commit_is_written_again_after_a_sync_that_failed(tmp_path: Path) -> None:
     """Also by the next member, which finds the range in the table."""
 
@@ -371,3 +334,34 @@ def test_an_error_of_a_catalog_is_one_line_without_its_password() -> None:
     assert redacted_line(error).endswith("catalog/v1/tables: 503")
     assert "s3cret" not in redacted_line(error)
     assert redacted_line(ValueError("")) == "ValueError"
+
+
+def test_columns_that_a_name_mapping_lacks_are_refused(writer: Writer[IcebergTarget], tmp_path: Path) -> None:
+    """Files have names only: a reader finds no column without a mapping, and the former one if it has two names."""
+    writer.publish(writer.stage(range_data("t", 0, 0, 5)))
+    table = catalog(tmp_path).load_table(TABLE)
+    whole = table.metadata.name_mapping() or table.schema().name_mapping
+    without = [each for each in whole.model_dump() if "key" not in each["names"]]
+    former = [
+        {**each, "names": [*each["names"], "more"] if "value" in each["names"] else each["names"]}
+        for each in whole.model_dump()
+    ]
+    columns = pq.read_schema(next(tmp_path.rglob("*.parquet")))
+    for mapping, found, reason in (
+        (None, columns, None),
+        (whole.model_dump(), columns, None),
+        (without, columns, 'name mapping is without column "key": files could not be read'),
+        (former, columns, None),
+        (former, columns.append(pa.field("more", pa.int64())), 'had a column "more" that was renamed or dropped'),
+    ):
+        with table.transaction() as change:
+            if mapping is None:
+                change.remove_properties("schema.name-mapping.default")
+            else:
+                change.set_properties({"schema.name-mapping.default": json.dumps(mapping)})
+        metadata = catalog(tmp_path).load_table(TABLE).metadata
+        if reason is None:
+            assert further_columns(metadata, found) == []
+        else:
+            with pytest.raises(Misfit, match=reason):
+                further_columns(metadata, found)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import DataFrame
 
+from kzconsumer.records.checksums import Contents
 from kzconsumer_files.names import data_file, ledger_entry, range_name
 from kzconsumer_files.parquet import record_table
+from kzconsumer_spark.ranges.batch import AsTheyCame, RowsLost, SparkBatch, counted, require_all
 from kzconsumer_spark.ranges.staged_files import Part, PartMismatch, parts_by_range, read_part
 from kzconsumer_spark.worker_protocol.messages import BatchRange, RunBatch, decode_command, encode
 from tests.support.batch_ranges import batch_range
@@ -123,3 +128,29 @@ def test_columns_that_are_null_throughout_are_left_out() -> None:
     assert record_table(range_data("t", 4, 0, 2, rows)).column_names == [
         "value", "topic", "partition", "offset", "timestampType",
     ]  # fmt: skip
+
+
+class Leaving(AsTheyCame):
+    leaves_out_rows = True
+
+
+@pytest.mark.parametrize("shaping", [AsTheyCame(), Leaving()])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_the_rows_of_a_range_are_what_its_tasks_have_read(shaping: AsTheyCame, more: int) -> None:
+    """Unless rows may be left out. What counts as read is what the ledger says of the records that came in."""
+    other = planned(partition=1)
+    part = msgspec.structs.replace(planned(), left_out=((11, 13), (15, 16)))
+    batch = SparkBatch(
+        number=1,
+        frame=cast(DataFrame, None),
+        ranges=[other, part],
+        contents=lambda: {each.range.topic_partition: Contents(records=8) for each in (other, part)},
+    )
+    counted_rows = {part.range.topic_partition: 5 + more}
+    if more and not shaping.leaves_out_rows:
+        with pytest.raises(RowsLost, match=rf"wrote {5 + more} rows of a.b-c-0\[10\.\.20\), and its tasks read 5"):
+            require_all(batch, counted_rows, shaping)
+    else:
+        require_all(batch, counted_rows, shaping)
+    require_all(batch._replace(contents=None), counted_rows, shaping)
+    assert counted(part, 5, shaping).records == (part.records if shaping.leaves_out_rows else 5)

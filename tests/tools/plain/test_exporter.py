@@ -593,7 +593,9 @@ async def test_groups_with_odd_names_have_metrics_and_paths(monkeypatch: pytest.
     settings = Settings.from_dict({"zookeeper": {"connect": "zk1:2181"}, "group": {"id": "unused"}})
     exporter = Exporter(settings, "c", INTERVAL, 60.0)
     groups = {name: msgspec.structs.replace(seen, group=name) for name in ODD}
-    exporter.last = ExporterReading(10.0**12, 0.1, groups, {"orders": (0, 1)}, ends)
+    await exporter.take_reading({}, [*ends], {}, 0.1, (), {})
+    assert exporter.last is not None
+    exporter.last = msgspec.structs.replace(exporter.last, at=10.0**12, groups=groups, ends=ends)
     monkeypatch.setattr(Exporter, "run", lambda _: anyio.sleep_forever())
     listen = f"127.0.0.1:{free_port()}"
     async with serving(exporter, StatusSettings(listen=listen), "test"), ClientSession() as http:
@@ -604,6 +606,8 @@ async def test_groups_with_odd_names_have_metrics_and_paths(monkeypatch: pytest.
                 return await answer.json()
 
         assert (await get("/v3/kafka/c/consumer"))["consumers"] == sorted(ODD)
+        assert (await get("/v3/kafka/c/topic"))["topics"] == ["orders"]
+        assert (await get("/v3/kafka/c/topic/orders"))["offsets"] == [ends[each] for each in sorted(ends)]
         for name in ODD:
             answer = await get(f"/v3/kafka/c/consumer/{quote(name, safe='')}/lag")
             assert (answer["status"]["group"], answer["status"]["totallag"]) == (name, 11)

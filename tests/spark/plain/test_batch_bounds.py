@@ -1,0 +1,135 @@
+"""What a batch read of the source has, in a simulated cluster: a model of the bounds, and the records between them.
+
+`servers/test_batch_bounds.py` has real servers.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+import anyio
+import pytest
+
+from kzconsumer.errors import ConfigError, KzConsumerError, OffsetLostError
+from kzconsumer.fetcher.range_reader import range_reader
+from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.zookeeper.operations import Create
+from kzconsumer_spark.source.source_options import ranges_between, read_options
+from tests.support.extent import seeds
+from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.member import GROUP
+
+T = TypeVar("T")
+PARTITIONS = 3
+EARLIEST, LATEST = -2, -1
+
+
+def done_in(group: SimulatedGroup, work: Coroutine[Any, Any, T]) -> T:
+    task = group.world.process("reader").create_task(work)
+    assert group.world.pass_time(120, task.done)
+    return task.result()
+
+
+class Logs:
+    """Each has lost its beginning; some are empty."""
+
+    def __init__(self, group: SimulatedGroup, chance: random.Random) -> None:
+        group.logs.grow("t", PARTITIONS)
+        self.spans: dict[TopicPartition, tuple[int, int]] = {}
+        for each in group.logs.of("t"):
+            end = chance.choice((0, 1, chance.randrange(2, 40)))
+            for size in (end // 2, end - end // 2):
+                if size:
+                    group.logs.grow_log(each, size)
+            begin = chance.randint(0, end)
+            group.logs.retain(each, begin)
+            self.spans[each] = (begin, end)
+
+    def bound(self, chance: random.Random, *, wrong: float) -> dict[TopicPartition, int]:
+        """Within the logs, but for a few."""
+        off = chance.random() < wrong
+        return {
+            each: chance.choice((EARLIEST, LATEST, chance.randint(begin - off, end + off)))
+            for each, (begin, end) in self.spans.items()
+        }
+
+    def offsets(self, bound: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        ends = {each: {EARLIEST: begin, LATEST: end} for each, (begin, end) in self.spans.items()}
+        return {each: ends[each].get(at, at) for each, at in bound.items()}
+
+    def expected(
+        self, first: dict[TopicPartition, int], until: dict[TopicPartition, int], *, committed: bool
+    ) -> list[OffsetRange] | type[KzConsumerError]:
+        found = []
+        for each, (begin, end) in self.spans.items():
+            if not (begin <= first[each] <= end and begin <= until[each] <= end):
+                return OffsetLostError
+            if first[each] > until[each] and not committed:
+                return ConfigError
+            if first[each] < until[each]:
+                found.append(OffsetRange(*each, first[each], until[each]))
+        return found
+
+
+def text(bound: dict[TopicPartition, int]) -> str:
+    return json.dumps({"t": {str(each.partition): at for each, at in bound.items()}})
+
+
+@pytest.mark.parametrize("seed", seeds(40, 2000))
+def test_a_batch_read_has_what_is_between_its_bounds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(seed)
+    with simulated_group(seed, brokers=2) as group:
+        logs = Logs(group, chance)
+        options = {"zookeeper.connect": "zk0:2181,zk1:2181", "group.id": GROUP, "topics": "t"}
+        committed = chance.random() < 0.3
+        if committed:
+            first = {each: chance.randint(*logs.spans[each]) for each in logs.spans if chance.random() < 0.7}
+            for each, at in first.items():
+                store(group, GroupPaths(GROUP).offset(each), at)
+            first = {each: first.get(each, begin) for each, (begin, _) in logs.spans.items()}
+        else:
+            bound = logs.bound(chance, wrong=0.1)
+            options["startingoffsets"] = text(bound)
+            first = logs.offsets(bound)
+        ends = logs.bound(chance, wrong=0.1)
+        options["endingoffsets"] = text(ends)
+        read = read_options(options)
+
+        def run(work: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+            return done_in(group, work(*arguments))
+
+        monkeypatch.setattr(anyio, "run", run)
+        expected = logs.expected(first, logs.offsets(ends), committed=committed)
+        if isinstance(expected, type):
+            with pytest.raises(expected):
+                ranges_between(read.settings, read.bounds)
+            return
+        between = ranges_between(read.settings, read.bounds)
+        assert sorted(between.ranges) == sorted(expected)
+
+        async def records() -> list[tuple[TopicPartition, int | None]]:
+            found: list[tuple[TopicPartition, int | None]] = []
+            async with range_reader(read.settings) as reader, aclosing(reader.read(between.ranges)) as batches:
+                async for partition, batch in batches:
+                    found += [(partition, offset) for offset in batch["offset"].to_pylist()]
+            return found
+
+        for seconds in (0.01, 0.1, 1.0):
+            moved = chance.choice(list(logs.spans))
+            group.world.after(seconds, lambda moved=moved: group.logs.lead(moved, chance.choice(group.logs.brokers)))  # type: ignore[misc]
+        found = done_in(group, records())
+        for part in expected:
+            assert [at for where, at in found if where == part.topic_partition] == list(range(part.first, part.until))
+        assert len(found) == sum(part.until - part.first for part in expected)
+
+
+def store(group: SimulatedGroup, path: str, offset: int) -> None:
+    parts = path.split("/")[1:]
+    for depth in range(1, len(parts)):
+        group.ensemble.operate(Create("/" + "/".join(parts[:depth]), b""))  # refused if it is there
+    group.ensemble.operate(Create(path, b"%d" % offset))
