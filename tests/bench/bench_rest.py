@@ -94,10 +94,10 @@ def measure_rest(source: Source, load: Load, client: str, *, broker_pid: int, se
             producer.send(UNTIMED)
             if process.poll() is not None or time.monotonic() - began > _LIMIT:
                 raise RuntimeError(f"{client} has not read within {_LIMIT} s")
-        time.sleep(SETTLING + load.partitions / 1000)  # the first message may come before all are read
+        # The first message may come before all are read, and broker and client have to become warm for this rate.
+        producer.keep_rate(time.monotonic(), SETTLING + load.partitions / 1000, timed=False)
         before, broker_before, began = cpu_seconds(process.pid), cpu_seconds(broker_pid), time.monotonic()
         producer.keep_rate(began, seconds)
-        time.sleep(max(0.0, began + seconds - time.monotonic()))
         took = time.monotonic() - began
         cores = (cpu_seconds(process.pid) - before) / took
         broker_cores = (cpu_seconds(broker_pid) - broker_before) / took
@@ -131,15 +131,16 @@ class _Producer:
         self._producer.produce(topic, value, partition=partition)
         self._producer.poll(0)
 
-    def keep_rate(self, began: float, seconds: float) -> None:
-        """Send what is due, for so long. Only some of many records say when that was."""
-        sent, timed = 0, max(1, self._rate // TIMED)
+    def keep_rate(self, began: float, seconds: float, *, timed: bool = True) -> None:
+        """Send what is due, for so long. `timed`: some of the records say when that was, of a few all."""
+        sent, every = 0, max(1, self._rate // TIMED)
         while self._rate and (passed := time.monotonic() - began) < seconds:
             due = int(passed * self._rate) + 1
             for number in range(sent, due):
-                self.send(UNTIMED if number % timed else repr(time.monotonic()).encode())
+                self.send(repr(time.monotonic()).encode() if timed and number % every == 0 else UNTIMED)
             sent = due
             time.sleep(max(began + sent / self._rate - time.monotonic(), TICK if self._rate > TIMED else 0.0))
+        time.sleep(max(0.0, began + seconds - time.monotonic()))
 
     def flush(self) -> None:
         self._producer.flush(5.0)
