@@ -76,7 +76,7 @@ async def log_progress(
             owned=len(positions),
             behind=lag.lag,
             **({"at_least": lag.at_least, "unknown": lag.unknown} if lag.unknown else {}),
-            per_second=round(advanced / passed) if before else None,
+            per_second=round(advanced / passed) if before and passed > 0 else None,
             lease=sessions.lease.held,
             batch=runner.status.log_fields() if runner.status else None,
         )
@@ -96,7 +96,8 @@ async def show_run(sessions: Sessions, show: Callable[[int, int], None]) -> None
         for at in sessions.positions():
             end = run.end(at.topic_partition, at.incarnation)
             if end is not None:
-                first = min(begun.setdefault(at.topic_partition, at.processed), end)
+                before = begun.get(at.topic_partition, end)  # a log that was cut off may have moved the position back
+                first = begun[at.topic_partition] = min(before, at.processed)
                 done += min(at.processed, end) - first
                 total += end - first
         show(done, total)

@@ -157,3 +157,39 @@ def test_a_daemon_that_stops_ends_a_write_with_the_lease() -> None:
         daemons.check()
         assert daemon.task.done()
         assert [daemons.done(partition) for partition in daemons.group.logs.partitions] == [0, 0]
+
+
+def test_two_progress_lines_in_one_moment_end_no_daemon() -> None:
+    """A reload has one logged at once, at the time of another. No time has passed then, so there is no rate."""
+    with simulated_daemons(0, Scene(brokers=2)) as daemons:
+        daemons.group.logs.grow("t", 1)
+        daemon = daemons.start(Scene(brokers=2), 0.0, topics={"t": 1})
+        for change in ("log", {"progress_interval": 1.0}), ("batch", {"max_records": 1}), ("batch", {"max_records": 2}):
+            daemons.reload(daemon, change[0], **change[1])
+            daemons.world.pass_time(4.0)
+        daemons.check()
+
+
+def test_a_run_whose_log_is_cut_off_below_where_it_began_has_done_nothing() -> None:
+    """Not less than that: what is shown counts from the lowest position that it has had."""
+    steps = DaemonMachine()
+    steps.begin(seed=3076, partitions=2, scene=Scene(brokers=2, looks="3s", lag=(0.0, 0.4)), bounded=True)
+    steps.cut_off_server(lasts=0.5, wait=0.0, which=5)
+    steps.stop(number=signal.SIGTERM, wait=7.0, which=5)
+    steps.cut_off_server(lasts=4.0, wait=4.0, which=0)
+    steps.elect_uncleanly(lost=9, wait=4.0, which=10)
+    steps.produce_a_burst(records=600, wait=7.0)
+    steps.cut_off_server(lasts=1.5, wait=0.0, which=9)
+    steps.recreate_topic(wait=4.0)
+    steps.wait(seconds=3.0)
+    steps.recreate_topic(wait=4.0)
+    steps.start(listed=True, pace=7.0, run="monday", wait=0.2)
+    steps.start(listed=True, pace=0.3, run=None, wait=0.05)
+    steps.take_brokers(lasts=6.0, wait=7.0)
+    steps.elect_uncleanly(lost=1, wait=4.0, which=9)
+    steps.cut_off_server(lasts=2.5, wait=0.01, which=10)
+    steps.elect_uncleanly(lost=30, wait=0.6, which=1)
+    steps.delete_records(part=2, wait=0.6, which=10)
+    steps.add_partition(topic="t", wait=7.0)
+    steps.nothing_wrong()
+    steps.teardown()

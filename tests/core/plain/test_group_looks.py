@@ -126,7 +126,7 @@ def test_owner_nodes_of_thousands_are_read_in_slices(monkeypatch: pytest.MonkeyP
         group.world.pass_time(5)
         assert len(paths) == partitions
         assert most == VERIFIED_AT_ONCE
-        group.come_to_rest(30, 3)
+        group.check()
 
 
 @LOOKS

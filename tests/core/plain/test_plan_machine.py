@@ -97,7 +97,7 @@ def broken(runs: int = 40, *, planning: bool = True) -> str:
 @pytest.mark.long
 def test_schedules_include_replays_and_rewinds() -> None:
     scenes = [play(seed) for seed in range(4)]
-    assert sum(scene.replays for scene in scenes) > 2
+    assert sum(scene.replays for scene in scenes) > 1
     assert sum(scene.moved_back for scene in scenes) > 5
     assert sum(scene.streamed for scene in scenes) > 5
     assert sum(scene.restored for scene in scenes) > 5

@@ -163,7 +163,7 @@ async def test_a_corrupt_batch_across_two_ranges_is_kept_once_and_each_offset_is
         Brokers(client_id="reader", timeout=30.0) as brokers,
     ):
         reader = RangeReader(settings, Known(broker), brokers, on_corrupt=CorruptPolicy(settings))
-        monkeypatch.setattr(reader, "_leaders", Led(broker))
+        monkeypatch.setattr(reader, "leaders", Led(broker))
         with capture_logs() as logs:
             for first, until in ((7, 12), (2, 7), (12, 20)):  # tasks are not in order
                 await offsets(reader, OffsetRange("orders", 0, first, until))

@@ -241,6 +241,10 @@ class Daemons:
         """The first offset of the present topic that was not written."""
         return self._done_of(partition, self._incarnation(partition.topic))
 
+    def _read(self, partition: TopicPartition) -> int:
+        """As `done`, which also has what the log lost before it was read."""
+        return min(self.done(partition), self.group.logs.end(partition))
+
     def _done_of(self, partition: TopicPartition, incarnation: int) -> int:
         key = partition, incarnation
         written, done = self._written.get(key, set()), self._done.get(key, 0)
@@ -308,7 +312,7 @@ class Daemons:
         self.check()
         for daemon in self.daemons:
             if daemon.runs and (observer := daemon.observer) is not None:
-                assert_truth(observer.report(), self.world.now - BEGINNING, self.group.logs, self.done, self.stored)
+                assert_truth(observer.report(), self.world.now - BEGINNING, self.group.logs, self._read, self.stored)
                 asked = daemon.process.create_task(observer.group.present())
                 assert self.world.pass_time(20.0, asked.done)
                 self._check_group(asked.result(), observer)
@@ -361,7 +365,8 @@ class Daemons:
                 where = TopicPartition(event["topic"], event["partition"])
                 self._to_be_logged.pop((event["member"], where, event["first"], event["until"]), None)
             elif event["event"] == "progress" and (batch := event["batch"]) is not None:
-                well = batch["ranges"] and batch["records"] and batch["seconds"]["collect"] >= 0
+                # Both are 0 if the partitions were lost while their records were collected.
+                well = bool(batch["ranges"]) == bool(batch["records"]) and batch["seconds"]["collect"] >= 0
                 if not well:
                     self.violated(f"{event['member']} logs {batch}")
         for (name, *moved), until in self._to_be_logged.items():

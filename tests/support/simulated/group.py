@@ -192,6 +192,7 @@ class SimulatedGroup:
     def delete_registration(self, member: Member) -> None:
         """By mistake: it registers again, and owns what it owned."""
         self.trouble(member, 0.0)
+        self.promises.unregistered(member)
         self.ensemble.operate(Delete(self.paths.member(member.consumer), -1))
 
     def set_offset(self, partition: TopicPartition, offset: int) -> None:

@@ -62,6 +62,7 @@ class Promises:
         self._held_back: set[int] = set()  # claims of which a record that was not done in time was redelivered
         self._disturbed: dict[TopicPartition, float] = {}
         self._restored_until = 0.0
+        self._unregistered: dict[str, float] = {}  # until when a member may claim whose id an operator has deleted
         self._meddled: set[TopicPartition] = set()  # a foreign program set the offset last
         self._sought: dict[TopicPartition, dict[int, float]] = {}  # where applications sought to, and when
         self._cut: set[TopicPartition] = set()  # the log was cut off: positions may move back
@@ -123,6 +124,10 @@ class Promises:
             self._meddled.discard(partition)
             self._overtaken.discard(partition)
             self._cut.discard(partition)
+
+    def unregistered(self, member: Member) -> None:
+        """An operator deletes its id: it may be claiming partitions, and learns of that afterwards."""
+        self._unregistered[member.consumer] = self.world.now + GRACE
 
     @property
     def owners(self) -> dict[TopicPartition, int]:
@@ -345,11 +350,10 @@ class Promises:
             self._require_registered(partition, session)
 
     def _require_registered(self, partition: TopicPartition, session: int) -> None:
-        """Who claims is registered, by this session: other members count with it. Nobody deletes registrations here,
-        but of a ZooKeeper that was restored."""
+        """Who claims is registered, by this session: other members count with it."""
         process = self.network.processes.get(session)
         member = next((each for each in self.members if each.process is process), None)
-        if member is None or self.world.now <= self._restored_until:
+        if member is None or self.world.now <= max(self._restored_until, self._unregistered.get(member.consumer, 0.0)):
             return
         node = self.ensemble.tree.nodes.get(self.paths.member(member.consumer))
         if node is None or node.owner != session:
