@@ -63,6 +63,7 @@ class OwnedPartitions:
         self._fetch_bytes = fetch_bytes
         self._paused = paused
         self._unreported: set[TopicPartition] = set()
+        self._restarting: set[FetchState] = set()  # of claims that continue elsewhere, until that is stored
 
     @property
     def held(self) -> dict[TopicPartition, ConsumerThreadId]:
@@ -157,11 +158,13 @@ class OwnedPartitions:
             self._lose_changed(some, await together([self._owners.stat(claim.owner) for claim in some]))
 
     def unfetched(self) -> list[TopicPartition]:
-        """Open claims that are not fetched, though no error has ended them."""
+        """Open claims that are not fetched, though no error has ended them and no call is about to start them."""
         return [
             partition
             for partition, claim in self.claims.items()
-            if claim.progress.open and not claim.fetch.failed and claim.fetch not in self._fetchers
+            if claim.progress.open
+            and not (claim.fetch.failed or claim.fetch in self._restarting or partition in self._unreported)
+            and claim.fetch not in self._fetchers
         ]
 
     def repair(self, partition: TopicPartition) -> None:
@@ -188,6 +191,7 @@ class OwnedPartitions:
         self._fetch(self.open(partitions))  # after a seek it is another claim
 
     def _fetch(self, claims: Collection[OwnedPartition]) -> None:
+        self._restarting.difference_update([claim.fetch for claim in claims])
         self._fetchers.start(claim.fetch for claim in claims if claim.topic_partition not in self._unreported)
 
     def open(self, partitions: Collection[TopicPartition]) -> list[OwnedPartition]:
@@ -232,7 +236,9 @@ class OwnedPartitions:
         """The same claim from the offset of its progress on; fetching is not started yet."""
         claim.progress.close()
         self._committer.replace(claim.progress, progress)
-        return self.begin(claim.topic_partition, claim.thread, claim.owner, progress, progress.processed)
+        begun = self.begin(claim.topic_partition, claim.thread, claim.owner, progress, progress.processed)
+        self._restarting.add(begun.fetch)
+        return begun
 
     def _checkpoint(self) -> None:
         for cursor in self._cursors.values():

@@ -512,3 +512,26 @@ def test_of_several_seeks_that_are_called_while_a_process_sleeps_the_last_one_ho
     steps.resume(wait=0.6, which=10)
     steps.nothing_wrong()
     steps.teardown()
+
+
+def test_a_partition_that_is_sought_is_not_taken_for_one_that_nobody_fetches() -> None:
+    """It is not fetched until its new offset is stored, which takes long here. Two looks come in between."""
+    steps = ZooKeeperRestoredMachine()
+    scene = Scene(assignor="range", ownership="eager", reset="smallest", lag=(0.0, 0.4), looks="1h")
+    steps.begin(3093, 3, scene, False)
+    steps.cut(arrives=False, wait=0.2, which=7)
+    steps.change_line(slow=True, which=2)
+    steps.seek(part=0, partition=11, wait=7.0, which=1)
+    steps.seek(part=1, partition=4, wait=0.2, which=10)
+    steps.change_line(slow=False, which=5)
+    steps.add_topic(partitions=2, wait=7.0)
+    steps.seek(part=2, partition=2, wait=1.5, which=4)
+    steps.add_topic(partitions=2, wait=0.0)
+    steps.add_topic(partitions=3, wait=0.01)
+    steps.seek(part=2, partition=3, wait=0.01, which=4)
+    steps.seek(part=1, partition=7, wait=0.6, which=7)
+    steps.change_line(slow=False, which=8)
+    steps.seek(part=0, partition=9, wait=0.0, which=4)
+    steps.seek(part=2, partition=6, wait=4.0, which=4)
+    steps.nothing_wrong()
+    steps.teardown()
