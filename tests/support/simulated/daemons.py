@@ -416,7 +416,10 @@ class Daemons:
                 self.reload(daemon, "subscription", paused=())
         bounded = [each for each in self.daemons if each.runs and each.settings.subscription.stop_at is not None]
         if bounded:
-            if not self.world.pass_time(within, lambda: not any(each.runs for each in bounded)):
+            ended = self.world.pass_time(within, lambda: not any(each.runs for each in bounded))
+            # A topic may be one of a daemon that was stopped, and has to be started again to end the run.
+            read = set().union(*(each.topics for each in bounded if each.runs))
+            if not ended and (self.run is None or self.run.topics.keys() <= read):
                 self.violated(f"{[each for each in bounded if each.runs]} do not end: {self.run}")
         else:
             self.world.pass_time(within)
