@@ -365,8 +365,8 @@ class Daemons:
                 where = TopicPartition(event["topic"], event["partition"])
                 self._to_be_logged.pop((event["member"], where, event["first"], event["until"]), None)
             elif event["event"] == "progress" and (batch := event["batch"]) is not None:
-                # Both are 0 if the partitions were lost while their records were collected.
-                well = bool(batch["ranges"]) == bool(batch["records"]) and batch["seconds"]["collect"] >= 0
+                # No records: of a gap in the log, or of partitions that were lost while they were collected.
+                well = batch["ranges"] >= bool(batch["records"]) and batch["seconds"]["collect"] >= 0
                 if not well:
                     self.violated(f"{event['member']} logs {batch}")
         for (name, *moved), until in self._to_be_logged.items():
