@@ -79,7 +79,9 @@ def read_kzconsumer(zookeeper: str, bootstrap: str, topic: str, taken: _Taken, *
     async def read() -> None:
         async with kzconsumer.connect(settings) as consumer:
             if "," in topic:
-                (stream,) = await consumer.create_message_streams_by_filter(kzconsumer.Include(topic))
+                # A filter of all names would be too long. They are numbered.
+                pattern = topic.partition(",")[0].rpartition("-")[0] + r"-\d+"
+                (stream,) = await consumer.create_message_streams_by_filter(kzconsumer.Include(pattern))
             else:
                 (stream,) = (await consumer.create_message_streams({topic: 1}))[topic]
             async for message in stream:
