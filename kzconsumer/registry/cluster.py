@@ -149,6 +149,8 @@ log = get_logger("kzconsumer.zookeeper")
 
 PAUSE: Final = 1.0
 """Seconds until brokers that did not answer are asked again."""
+ASK_AGAIN: Final = 5.0
+"""Seconds until ZooKeeper is asked for a broker again, though nothing was reported."""
 
 
 async def cluster_identity(settings: Settings) -> str:
@@ -191,7 +193,9 @@ async def _identity(session: ZooKeeperSession, settings: Settings, brokers: Brok
             hint = "waiting for one: do the brokers have this chroot in their zookeeper.connect?"
             log.warning("no broker registered", about=f"{connect.chroot}/brokers/ids", reason=hint)
             warned = True
-        await changed.wait()
+        # Nothing is reported by a session that has expired, nor of what a ZooKeeper has that was restored from a copy.
+        with anyio.move_on_after(ASK_AGAIN):
+            await changed.wait()
         changed = anyio.Event()
 
 

@@ -193,3 +193,16 @@ def test_a_run_whose_log_is_cut_off_below_where_it_began_has_done_nothing() -> N
     steps.add_partition(topic="t", wait=7.0)
     steps.nothing_wrong()
     steps.teardown()
+
+
+def test_a_daemon_whose_session_expires_while_it_waits_for_the_first_broker_begins_all_the_same() -> None:
+    """No event of an expired session comes: it has to ask again."""
+    with simulated_daemons(1, Scene(brokers=2)) as daemons:
+        daemons.group.logs.grow("t", 1)
+        daemons.group.take_brokers(20.0)
+        daemon = daemons.start(Scene(brokers=2), 0.0, topics={"t": 1})
+        daemons.world.pass_time(2.0)
+        daemons.group.network.set_silent(daemon.process, True)
+        daemons.world.pass_time(2 * SESSION_TIMEOUT)
+        daemons.group.network.set_silent(daemon.process, False)
+        daemons.come_to_an_end(45.0)
