@@ -169,16 +169,17 @@ class Daemon:
 
     def _status(self) -> int | None:
         sessions, wanted = self._sessions, self.settings.subscription
-        if sessions is not None and sessions.left_uncommitted:
+        again = self._stop.starts_again  # also after a final commit that failed: what it was to store comes again
+        if sessions is not None and sessions.left_uncommitted and not again:
             return 1
         if wanted.stop_at is None:
-            return None if self._stop.starts_again else 0
+            return None if again else 0
         if self._nothing_to_do:
             return 0
         run = sessions.group_run if sessions is not None else None
         if sessions is not None and sessions.finished.is_set() and self._is_ours(run):
             return 0
-        if self._stop.starts_again:
+        if again:
             return None
         log.error("stopped before the end of the run, start again to continue", run=run.id if run else wanted.run)
         return EXIT_UNFINISHED

@@ -206,3 +206,19 @@ def test_a_daemon_whose_session_expires_while_it_waits_for_the_first_broker_begi
         daemons.world.pass_time(2 * SESSION_TIMEOUT)
         daemons.group.network.set_silent(daemon.process, False)
         daemons.come_to_an_end(45.0)
+
+
+def test_a_daemon_that_reads_other_topics_goes_on_though_its_last_commit_failed() -> None:
+    """ZooKeeper is away as it reloads its settings. Nobody has asked it to end, and nothing would start it again."""
+    with simulated_daemons(1, Scene(brokers=2)) as daemons:
+        daemons.group.logs.grow("t", 1)
+        daemons.group.logs.burst(300)
+        daemon = daemons.start(Scene(brokers=2), 0.3, topics={"t": 1})
+        daemons.world.pass_time(0.9)
+        daemons.group.network.set_silent(daemon.process, True)
+        daemons.world.pass_time(7.0)
+        daemons.reload(daemon, "subscription", topics={"t": 2})
+        daemons.world.pass_time(10.0)
+        assert "final commit failed" in {event["event"].partition(":")[0] for event in daemons.group.events}
+        daemons.group.network.set_silent(daemon.process, False)
+        daemons.come_to_an_end(45.0)
