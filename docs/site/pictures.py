@@ -288,7 +288,7 @@ def growth() -> str:
         }
 
     def given(name: str) -> Curves:
-        return {who: [(int(at), cost) for at, cost in each.items()] for who, each in data[name].items()}
+        return {client: [(int(at), cost) for at, cost in each.items()] for client, each in data[name].items()}
 
     panels = {
         "cores, by partitions (100 records/s)": figures("cores", "partitions", rate=100, topics=1),

@@ -37,8 +37,8 @@ log = get_logger("kzconsumer.zookeeper")
 class TopicSource(Protocol):
     """Where topics and brokers are known from: znodes, Metadata requests, or whichever of the two counts.
 
-    A topic's incarnation tells it from a former topic of its name. All raise ZooKeeperError for an unreadable node and
-    ConnectionLostError; those that ask brokers raise BrokersUnreachableError if none answers.
+    A topic that was deleted and created again has another incarnation. All raise ZooKeeperError for an unreadable node
+    and ConnectionLostError; those that ask brokers raise BrokersUnreachableError if none answers.
     """
 
     async def topics(self, names: list[str]) -> dict[str, Topic]:

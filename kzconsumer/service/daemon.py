@@ -169,7 +169,8 @@ class Daemon:
 
     def _status(self) -> int | None:
         sessions, wanted = self._sessions, self.settings.subscription
-        again = self._stop.starts_again  # also after a final commit that failed: what it was to store comes again
+        # A final commit that failed does not end a daemon that starts again: its records are redelivered to members.
+        again = self._stop.starts_again
         if sessions is not None and sessions.left_uncommitted and not again:
             return 1
         if wanted.stop_at is None:

@@ -91,7 +91,7 @@ async def test_a_truncated_message_is_skipped_only_if_the_log_continues_after_it
 @settings(max_examples=30)
 @given(corrupt=st.lists(st.booleans(), min_size=1, max_size=12), skips=st.booleans())
 async def test_a_batch_is_corrupt_if_it_is_so_three_times_in_a_row(corrupt: list[bool], skips: bool) -> None:
-    """Also after others that were: what was fetched well in between counts anew."""
+    """An intact answer in between sets the count back to 0."""
 
     async def way_over(_: object, found: Unusable, *__: object) -> int:
         if not skips:

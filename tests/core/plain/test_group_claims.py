@@ -309,7 +309,7 @@ def test_nothing_is_delivered_of_new_partitions_before_on_assigned_returns(monke
 
 
 def test_a_partition_that_cannot_be_moved_to_another_stream_keeps_no_other() -> None:
-    """A server refuses the first of two moves: that claim is lost and made anew, the other goes on where it was."""
+    """A server refuses the first of two moves: its partition is lost and claimed again. The other continues."""
     with simulated_group(1) as group:
         group.logs.grow("t", 8)
         member = group.join("a", {"t": 2}, 0.0, in_batches=False)

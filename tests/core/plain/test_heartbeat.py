@@ -186,7 +186,7 @@ def test_a_session_is_kept_for_a_whole_timeout_after_the_last_answer_even_in_dou
 
 
 def test_a_session_whose_beats_fail_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for it would wait for ever."""
+    """Callers that wait for the session would never return."""
 
     def fail(heartbeat: Heartbeat, now: Instant, arrived: float) -> Beat:
         raise ValueError("no beat")

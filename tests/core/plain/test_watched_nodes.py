@@ -68,7 +68,7 @@ def test_a_change_at_any_moment_is_seen(kind: str) -> None:
 
 
 def test_only_the_last_guard_of_a_node_is_called() -> None:
-    """A claim that is made anew guards the same node: what ended with the former one must not end this one."""
+    """A partition that is claimed again has the same node: the end of the former guard must not end this one."""
     clients = Clients()
 
     async def script(session: ZooKeeperSession) -> None:

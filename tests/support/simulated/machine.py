@@ -58,7 +58,7 @@ SCENES = st.builds(
 
 
 class ServersMachine(RuleBasedStateMachine):
-    """Faults of a simulated group's servers, records and time: whoever the members are. `begin` enters `group`."""
+    """Faults of a simulated group's servers, records and time, for members of any kind. `begin` enters `group`."""
 
     group: SimulatedGroup
 

@@ -305,13 +305,13 @@ async def test_every_view_shows_what_foreign_clients_read(
                 await make(zookeeper, group, state, names, kraft=kraft)
         kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect, *options(cluster))
         rows += await compared(cluster, kzconsumer, dict(zip(states, groups, strict=True)), unique, monkeypatch)
-        told: set[str] = set()
+        seen: set[str] = set()
         for name, (group, state) in zip(states, groups.items(), strict=True):
             described = json.loads((await answered(kzconsumer, "groups", "describe", group)).out)
             rows.append((name, "describe", described["health"], state.health))
-            if not alone and described["health"] in told:  # by night each
+            if not alone and described["health"] in seen:  # by night each
                 continue
-            told.add(described["health"])
+            seen.add(described["health"])
             shown = (await kzconsumer("groups", "describe", group)).out.splitlines()[-1]
             said = {"Healthy": "healthy", "Not healthy": "unhealthy", "Not examined": "not examined"}
             rows.append((name, "describe as text", said[shown.partition(":")[0]], described["health"]))
