@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, Protocol
 
 import anyio
 import anyio.from_thread
-from anyio import to_thread
 
 from kzconsumer.clock import now
 from kzconsumer.dead_letter_format import DeadLetter
@@ -32,6 +31,7 @@ from kzconsumer.settings.layers import read_secret
 from kzconsumer.settings.sections import BrokersSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.values import RejectPolicy
+from kzconsumer.threads import in_thread
 
 
 class LetterFiles:
@@ -51,7 +51,7 @@ class LetterFiles:
         """Write all of them to disk. Raises DeadLetterError: then some of them may have been written."""
         async with self._one_at_a_time:
             try:
-                await to_thread.run_sync(self._write, letters)
+                await in_thread(self._write, letters)
             except OSError as error:
                 raise DeadLetterError(f"{self._directory}: {error}") from error
 
@@ -113,7 +113,7 @@ class LetterTopic:
         """Write all of them. Raises DeadLetterError, and what `bootstrap` raises: then some may have been written."""
         async with self._one_at_a_time:
             bootstrap = "" if self._producer is not None else await self._bootstrap()
-            await to_thread.run_sync(self._write, letters, bootstrap)
+            await in_thread(self._write, letters, bootstrap)
 
     def close(self) -> None:
         producer, self._producer = self._producer, None

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Final, Self
 
 import anyio
-from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from kzconsumer.brokers.connection import BrokerConnection
@@ -19,6 +18,7 @@ from kzconsumer.clock import now
 from kzconsumer.errors import ConfigError, ConnectionLostError, KzConsumerError, SecurityError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker
+from kzconsumer.threads import in_thread
 
 log = get_logger("kzconsumer.network")
 
@@ -101,7 +101,7 @@ class Brokers:
 
     async def _open(self, broker: Broker, purpose: str, opening: _Opening) -> None:
         try:
-            security = await to_thread.run_sync(self._security)
+            security = await in_thread(self._security)
             connection = await BrokerConnection.open(
                 broker, client_id=self._client_id, timeout=self._timeout, security=security
             )

@@ -12,8 +12,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from anyio import to_thread
-
 from kzconsumer.durable_files import create_same
 from kzconsumer.errors import (
     KzConsumerError,
@@ -23,6 +21,7 @@ from kzconsumer.file_names import named_after
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.records import compression as L
 from kzconsumer.settings.sections import FetchSettings
+from kzconsumer.threads import in_thread
 
 log = get_logger("kzconsumer.fetcher")
 
@@ -79,7 +78,7 @@ class CorruptPolicy:
         path = self._directory / named_after(at.topic, lambda topic: f"{topic}-{at.partition}-{offset}.bin")
         try:
             # It may exist already: the batch was met before, and its offset was not committed in time.
-            await to_thread.run_sync(create_same, path, data)
+            await in_thread(create_same, path, data)
         except OSError as error:
             raise KzConsumerError(
                 f"{found.topic_partition}: the corrupt batch at offset {found.offset} cannot be set aside: {error}"

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import anyio
 import anyio.lowlevel
-from anyio import to_thread
 
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import NONE
@@ -29,6 +28,7 @@ from kzconsumer.model import Broker
 from kzconsumer.offsets.progress import Chunk
 from kzconsumer.records.decode import Decoded, batch_times
 from kzconsumer.settings.sections import FetchSettings
+from kzconsumer.threads import in_thread
 
 log = get_logger("kzconsumer.fetcher")
 
@@ -133,7 +133,7 @@ class Delivery:
                     take_back([arrived.pop(0)])
                     deferred = True
                     continue
-                from_thread = iter(await to_thread.run_sync(self._read_some, tuple(arrived)))
+                from_thread = iter(await in_thread(self._read_some, tuple(arrived)))
                 decoded = next(from_thread)
             room = 0 if decoded.corrupt else room - decoded.decompressed  # what a corrupt batch has cost is unknown
             held += decoded.size

@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
-from anyio import to_thread
 
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.leaders import PAUSE, KnownBrokers, Leaders, LogOffsets, local_start, not_led
@@ -57,6 +56,7 @@ from kzconsumer.registry.cluster_topics import other_topics
 from kzconsumer.registry.nodes import Topic
 from kzconsumer.settings.sections import FetchSettings, SubscriptionSettings
 from kzconsumer.settings.settings import Settings
+from kzconsumer.threads import in_thread
 
 if TYPE_CHECKING:
     import pyarrow as pa  # loaded by `read`
@@ -225,7 +225,7 @@ class RangeReader:
                 self._epochs[part.topic_partition], end, now()
             ):
                 continue
-            decoded = await to_thread.run_sync(self._decode, part, account.first) if part.records else None
+            decoded = await in_thread(self._decode, part, account.first) if part.records else None
             throttled = response.throttle_ms > 0
             try:
                 records = account.take(part, decoded, asked=len(question.accounts), throttled=throttled, time=now())
@@ -268,7 +268,7 @@ class RangeReader:
         partition = span.topic_partition
         while at < span.until:
             part = await self._part(partition, at, size)
-            decoded = await to_thread.run_sync(self._decode, part, at) if part.records else None
+            decoded = await in_thread(self._decode, part, at) if part.records else None
             if decoded is None or decoded.records or (decoded.corrupt is None and not decoded.incomplete):
                 break
             if decoded.corrupt is not None and (attempts := attempts + 1) < ATTEMPTS_AT_A_BATCH:

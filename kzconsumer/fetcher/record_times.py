@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
 import anyio
-from anyio import to_thread
 
 from kzconsumer.brokers.leaders import Leaders, not_led, why_unknown
 from kzconsumer.brokers.pool import Brokers
@@ -16,6 +15,7 @@ from kzconsumer.errors import KzConsumerError
 from kzconsumer.lag.partition import Why
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.records.decode import decode
+from kzconsumer.threads import in_thread
 from kzconsumer.zookeeper.watches import outcomes
 
 # Brokers that store timestamps and know this limit (0.10.1) send a larger batch all the same.
@@ -76,7 +76,7 @@ class RecordTimes:
             partitions={each: FetchPosition(offset, BYTES_OF_PARTITION) for each, offset in positions.items()},
         )
         response = await connection.call(request, timeout=self._timeout)
-        return await to_thread.run_sync(_times, response.partitions, positions)
+        return await in_thread(_times, response.partitions, positions)
 
 
 def _times(

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection
 
 import anyio
 import msgspec
-from anyio import to_thread
 
 from kzconsumer.clock import now
 from kzconsumer.errors import ConfigError, PluginError
@@ -19,6 +18,7 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.service.systemd import ServiceReport
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.tables import keys_of
+from kzconsumer.threads import in_thread
 
 log = get_logger("kzconsumer")
 
@@ -197,7 +197,7 @@ async def obey_reloads(
         asked, signals.reload = signals.reload, anyio.Event()  # before it is read: the file may change again meanwhile
         report.reloading()
         try:
-            change = await to_thread.run_sync(look)
+            change = await in_thread(look)
         except (ConfigError, PluginError) as error:
             faults = error.faults if isinstance(error, ConfigError) else (str(error),)
             log.error("configuration refused", faults=faults)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from anyio import CancelScope, to_thread
+from anyio import CancelScope
 
 from kzconsumer.durable_files import make_directory, publish, staged_name, sync_file
 from kzconsumer.errors import (
@@ -21,6 +21,7 @@ from kzconsumer.errors import (
 from kzconsumer.file_names import is_short, named_after
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import QuarantinedRange, RangeData
+from kzconsumer.threads import in_thread
 
 METADATA = "kzconsumer.quarantine"
 """Key of a Parquet file's metadata: the sink, the range and the reason, as JSON."""
@@ -62,13 +63,13 @@ class RangeQuarantine:
         staged = staged_name(final)
         try:
             try:
-                await to_thread.run_sync(self._stage, part, reason, staged)
+                await in_thread(self._stage, part, reason, staged)
                 if not await decide():
                     return None
-                await to_thread.run_sync(publish, staged, final)
+                await in_thread(publish, staged, final)
             finally:
                 with CancelScope(shield=True):
-                    await to_thread.run_sync(_remove, staged)
+                    await in_thread(_remove, staged)
         except OSError as error:
             why = f"the sink cannot write it ({reason}), nor can it be quarantined: {error}"
             raise SinkError(f"{part.range}: {why}") from error

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
-from anyio import to_thread
 
 from kzconsumer.clock import now
 from kzconsumer.logs.logger import get_logger
@@ -22,6 +21,7 @@ from kzconsumer.offsets.progress import Chunk, HandedOut, Message, Progress, han
 from kzconsumer.records import _native
 from kzconsumer.records.forms import NO_RECORDS
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
+from kzconsumer.threads import in_thread
 from kzconsumer.zookeeper.session import Lease
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class StreamCursor:
     async def _next_batch(self) -> pa.RecordBatch:
         if not self._loaded:
             # Arrow takes tenths of a second. Meanwhile the event loop fetches, and keeps the session alive.
-            await to_thread.run_sync(import_module, COLUMNS)
+            await in_thread(import_module, COLUMNS)
             self._loaded = True
         await self._begin_looking()
         try:

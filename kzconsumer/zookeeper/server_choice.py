@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import anyio
-from anyio import to_thread
 
 from kzconsumer import clock
 from kzconsumer.errors import (
@@ -25,6 +24,7 @@ from kzconsumer.errors import (
     SessionExpiredError,
 )
 from kzconsumer.logs.logger import get_logger
+from kzconsumer.threads import in_thread
 from kzconsumer.zookeeper import wire
 from kzconsumer.zookeeper.credentials import Access
 from kzconsumer.zookeeper.heartbeat_and_lease import Instant
@@ -216,7 +216,7 @@ class ServerChoice:
         if self._access is None:
             return _PLAIN
         try:
-            return await to_thread.run_sync(self._access)
+            return await in_thread(self._access)
         except ConfigError as error:
             refusals.extend(error.faults)
             return None
