@@ -12,6 +12,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -87,7 +88,7 @@ _TOPIC_LOOK = 0.2
 class LetterTopic:
     """Dead letters as records of a Kafka topic: `[rejected] topic`. The only user of confluent-kafka.
 
-    `bootstrap` returns the registered brokers; `timeout` is for each `write`, in seconds. Once `write` returns, all
+    `bootstrap` returns the registered brokers; `timeout` is for each letter, in seconds. Once `write` returns, all
     in-sync replicas have the letters. Brokers, certificates and passwords are read again for each producer, so after
     each failure.
     """
@@ -144,13 +145,28 @@ class LetterTopic:
             self._producer = self._made(bootstrap)
         for letter in letters:
             key, value = letter.message.key, letter.message.value
-            self._producer.produce(self._topic, value, key, headers=letter.headers, on_delivery=delivered)
+            produce = partial(self._producer.produce, self._topic, value, key, headers=letter.headers)
+            self._queue(partial(produce, on_delivery=delivered), failed)
         until = now() + self._timeout + LATE
         while (left := self._producer.flush(_TOPIC_LOOK)) and now() < until:
             anyio.from_thread.check_cancelled()
         if left or failed:
             reasons = dict.fromkeys([*failed[:1], self._last_error])
             raise DeadLetterError(f"topic {self._topic}: {'; '.join(filter(None, reasons)) or 'no answer'}")
+
+    def _queue(self, produce: Callable[[], None], failed: Sequence[str]) -> None:
+        """Wait for room: the producer holds at most 100,000 letters, or 1 GiB. Raises BufferError if it gets none."""
+        until = now() + self._timeout + LATE
+        while True:
+            try:
+                produce()
+            except BufferError:
+                if failed or now() >= until:
+                    raise
+                self._producer.poll(_TOPIC_LOOK)
+                anyio.from_thread.check_cancelled()
+            else:
+                return
 
     def _made(self, bootstrap: str) -> Any:
         from confluent_kafka import Producer

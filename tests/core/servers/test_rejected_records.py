@@ -8,13 +8,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 from structlog.testing import capture_logs
 
+from kzconsumer.dead_letter_format import DeadLetter
 from kzconsumer.errors import RecordRejectedError
+from kzconsumer.offsets.progress import Message
+from kzconsumer.rejected import LetterTopic
+from kzconsumer.settings.sections import BrokersSettings
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.consuming import LIMIT, member, stored_offset, take
@@ -168,3 +173,21 @@ async def test_a_kill_between_dead_letter_and_commit_redelivers_the_record(
         good = [n for n in range(20) if n not in (4, 9, 16)]
         await until(lambda: [int(n) for n in (tmp_path / "second").read_bytes().split()] == good, LIMIT)
         assert second.poll() is None
+
+
+async def test_more_letters_than_a_producer_holds(
+    cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds 100,000 by default, or 1 GiB: all records of a topic may be rejected."""
+    made = confluent_kafka.Producer
+    small = {"queue.buffering.max.messages": 10}
+    monkeypatch.setattr(confluent_kafka, "Producer", lambda settings: made({**settings, **small}))
+    await create_topic(cluster.connect, unique, 1)
+
+    async def brokers() -> str:
+        return cluster.bootstrap
+
+    with closing(LetterTopic(unique, BrokersSettings(), unique, LIMIT, brokers)) as topic:
+        await topic.write([DeadLetter(Message("orders", 0, n, None, b""), "rejected", "no", "g") for n in range(100)])
+    found = await asyncio.to_thread(read_letters, cluster.bootstrap, unique, 100)
+    assert [letter.original_offset for letter in found] == list(range(100))
