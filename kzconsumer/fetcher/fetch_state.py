@@ -33,6 +33,15 @@ class Answers(msgspec.Struct):
     """When the last one arrived."""
 
 
+class OpenTransaction(msgspec.Struct):
+    """The first one of a log that is read with READ_COMMITTED: brokers send nothing from there on."""
+
+    offset: int
+    since: float
+    """When an answer first had it."""
+    logged: bool = False
+
+
 class FetchState(msgspec.Struct, eq=False):
     """`position` is None until a claim without stored offset has been given one by the reset policy."""
 
@@ -64,6 +73,8 @@ class FetchState(msgspec.Struct, eq=False):
     """Of the records that were fetched."""
     empty: EmptyAnswers = msgspec.field(default_factory=EmptyAnswers)
     """The answers without records since the last ones that came."""
+    open_transaction: OpenTransaction | None = None
+    """The last one that an answer had."""
     reset_due: bool = False
     stop: int | None = None
     """End offset of a bounded run."""

@@ -14,7 +14,13 @@ import msgspec
 
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED, error_code
-from kzconsumer.brokers.protocol.log_reads import ISOLATION_LEVELS, FetchedPartition, FetchPosition, FetchResponse
+from kzconsumer.brokers.protocol.log_reads import (
+    ISOLATION_LEVELS,
+    READ_COMMITTED,
+    FetchedPartition,
+    FetchPosition,
+    FetchResponse,
+)
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.errors import ProtocolError
@@ -32,7 +38,7 @@ from kzconsumer.fetcher.fetch_rules import (
     unreadable,
 )
 from kzconsumer.fetcher.fetch_set import FetchSet
-from kzconsumer.fetcher.fetch_state import Answers, FetchState
+from kzconsumer.fetcher.fetch_state import Answers, FetchState, OpenTransaction
 from kzconsumer.fetcher.throttle import RateLimit, Throttle
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
@@ -48,6 +54,9 @@ FEWEST_BYTES = 64 * 1024
 PREFERRED_FOR = 300.0
 # Seconds of empty answers after which they are logged. A remote read that is merely slow has ended by then.
 SILENCE = 5.0
+# Seconds for which brokers let a transaction be open, unless `transaction.max.timeout.ms` is set. One that is open for
+# longer may never end: the records behind it wait, and the member sees no end of the log beyond it.
+OPEN_FOR = 900.0
 
 
 class ResponseHandler:
@@ -140,6 +149,8 @@ class ResponseHandler:
             state = self.states[part.topic_partition]
             position = asked.get(part.topic_partition)
             if state is not None:
+                if self.isolation == READ_COMMITTED:
+                    self._look_for_transaction(state, part)
                 if state.answers is answers and not part.records and self._is_as_before(state, part):
                     continue
                 self.states.touch((state,))
@@ -200,6 +211,24 @@ class ResponseHandler:
             self._take_empty(asked, silent, served, throttled)
         self.states.move_back(with_records)
         return arrived
+
+    def _look_for_transaction(self, state: FetchState, part: FetchedPartition) -> None:
+        """Log a transaction that has been open for long, once."""
+        first, end = part.last_stable_offset, part.high_watermark
+        if not 0 <= first < end:
+            return  # there is none, or the answer does not say: before 0.11, and with an error
+        found, time = state.open_transaction, now()
+        if found is None or found.offset != first:
+            found = state.open_transaction = OpenTransaction(first, time)
+        if not found.logged and time - found.since >= OPEN_FOR:
+            found.logged = True
+            log.warning(
+                "transaction not ended, records behind it wait",
+                **part.topic_partition._asdict(),
+                offset=first,
+                end=end,
+                seconds=round(time - found.since),
+            )
 
     def _is_as_before(self, state: FetchState, part: FetchedPartition) -> bool:
         """The partition has neither records nor news, and may have none."""

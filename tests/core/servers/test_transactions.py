@@ -8,8 +8,10 @@ from collections.abc import Callable
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from kzconsumer import Message
+from kzconsumer.fetcher import response_handler
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.consuming import member, stored_offset, take
@@ -131,36 +133,43 @@ async def test_positions_advance_over_undelivered_records(cluster_of: ClusterOf,
 @pytest.mark.parametrize("how", [COMMIT, ABORT])
 @pytest.mark.parametrize("version", ["1.1.1", "3.9.1"])
 async def test_nothing_after_an_open_transaction_is_delivered(
-    cluster_of: ClusterOf, unique: str, version: str, how: str
+    cluster_of: ClusterOf, unique: str, version: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = cluster_of(version)
     await create_topic(cluster.connect, unique, 1)
     history = History(cluster.bootstrap, unique)
     await asyncio.to_thread(history.write, [("", some("plain")), ("a", some("a")), ("", some("behind"))])
+    monkeypatch.setattr(response_handler, "OPEN_FOR", 0.0)
     open_from, end = 3, 9
-    async with (
-        member(cluster, f"{unique}-1", {unique: 1}, fetch={"isolation": "read_committed"}) as (consumer, streams),
-        member(cluster, f"{unique}-2", {unique: 1}, fetch={"isolation": "read_uncommitted"}) as (_, all_streams),
-        member(
-            cluster,
-            f"{unique}-3",
-            {unique: 1},
-            fetch={"isolation": "read_committed"},
-            offsets={"reset": "largest"},
-        ) as (latest, latest_streams),
-    ):
-        assert [message.offset for message in await take(all_streams[unique][0], end)] == list(range(end))
-        assert [message.offset for message in await take(streams[unique][0], 3)] == [0, 1, 2]
-        await until(lambda: [each.fetched for each in consumer.positions()] == [open_from])
-        assert [each.high_watermark for each in consumer.positions()] == [open_from]
-        # As for Kafka's own consumer, the log ends where the open transaction begins.
-        await until(lambda: [each.fetched for each in latest.positions()] == [open_from])
-        await asyncio.to_thread(history.write, [("a", how)])
-        wanted = expected(unique, history, committed=True)[3:]
-        assert len(wanted) == (6 if how == COMMIT else 3)
-        assert await take(streams[unique][0], len(wanted)) == wanted
-        assert await take(latest_streams[unique][0], len(wanted)) == wanted
-        await until(lambda: [each.high_watermark for each in consumer.positions()] == [end + 1])
+    with capture_logs() as reported:
+        async with (
+            member(cluster, f"{unique}-1", {unique: 1}, fetch={"isolation": "read_committed"}) as (consumer, streams),
+            member(cluster, f"{unique}-2", {unique: 1}, fetch={"isolation": "read_uncommitted"}) as (_, all_streams),
+            member(
+                cluster,
+                f"{unique}-3",
+                {unique: 1},
+                fetch={"isolation": "read_committed"},
+                offsets={"reset": "largest"},
+            ) as (latest, latest_streams),
+        ):
+            assert [message.offset for message in await take(all_streams[unique][0], end)] == list(range(end))
+            assert [message.offset for message in await take(streams[unique][0], 3)] == [0, 1, 2]
+            await until(lambda: [each.fetched for each in consumer.positions()] == [open_from])
+            assert [each.high_watermark for each in consumer.positions()] == [open_from]
+            # As for Kafka's own consumer, the log ends where the open transaction begins.
+            at_open = [(open_from, open_from)]
+            await until(lambda: [(each.fetched, each.high_watermark) for each in latest.positions()] == at_open)
+            await asyncio.to_thread(history.write, [("a", how)])
+            wanted = expected(unique, history, committed=True)[3:]
+            assert len(wanted) == (6 if how == COMMIT else 3)
+            assert await take(streams[unique][0], len(wanted)) == wanted
+            assert await take(latest_streams[unique][0], len(wanted)) == wanted
+            await until(lambda: [each.high_watermark for each in consumer.positions()] == [end + 1])
+    waits = [line for line in reported if line["event"] == "transaction not ended, records behind it wait"]
+    assert [(line["offset"], line["end"]) for line in waits] == [(open_from, end)] * 2, (
+        "once for each member that waits"
+    )
 
 
 async def test_a_broker_without_transactions_has_nothing_to_leave_out(cluster_of: ClusterOf, unique: str) -> None:
