@@ -166,6 +166,7 @@ class GroupWatch:
         self._asked = anyio.Event()
         self._answered = anyio.Event()
         self._committed: deque[tuple[float, Mapping[TopicPartition, int]]] = deque(maxlen=RATED)
+        self._read_at = -inf  # of `kzconsumer.clock`: the time of `status.at` may be set back
         self.status = GroupStatus()
         self.encoded = msgspec.json.encode(self.status)
 
@@ -174,7 +175,7 @@ class GroupWatch:
 
     async def present(self) -> GroupStatus:
         """Read within the last INTERVAL, or `reason` says why it is older."""
-        if self.status.at is None or time.time() - self.status.at > INTERVAL:
+        if now() - self._read_at > INTERVAL:
             answered = self._answered
             self.ask()
             with anyio.move_on_after(INTERVAL + PATIENCE):
@@ -188,6 +189,7 @@ class GroupWatch:
             try:
                 with anyio.fail_after(PATIENCE):
                     self.status = await self._read()
+                self._read_at = now() if self.status.at is not None else -inf
             except KzConsumerError as error:
                 self._failed(str(error))
             except TimeoutError:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
+import msgspec
 import pytest
 
 from kzconsumer.status import observer
@@ -72,3 +74,6 @@ async def test_it_is_read_only_when_asked_for_and_is_bounded(
         read = view.status.at
         await anyio.sleep(0.5)
         assert view.status.at == read, "nobody has asked again"
+        # The wall clock was an hour ahead then, and has been set since.
+        view.status = msgspec.structs.replace(view.status, at=time.time() + 3600)
+        assert ((await view.present()).at or 0) < time.time() + 1

@@ -223,6 +223,14 @@ def test_the_age_of_what_waits_is_known_while_its_leader_is_away() -> None:
     assert (again.lag, again.at_least, again.lost) == (None, 0, None)
 
 
+def test_a_wall_clock_that_is_set_back_makes_nothing_present_and_ends_no_stall() -> None:
+    histories, here = Histories(INTERVAL), group_of_nodes(group({}, {}, stored(p0=(9, 0.0), p1=(5, 0.0))))
+    logs = {P[0]: LogRange(0, 9), P[1]: LogRange(0, 9)}
+    looked(histories, {"g": here}, logs, {}, 7200.0, steady=100.0)
+    seen = looked(histories, {"g": here}, logs | {P[0]: Why("no leader")}, {}, 3630.0, steady=130.0)["g"]
+    assert [(each.lag, each.standing) for each in seen.partitions] == [(None, None), (4, 30.0)]
+
+
 def test_what_is_left_of_a_deleted_topic_without_an_offset_is_no_partition() -> None:
     """A member of ours removes its offsets, not its claim records."""
     nodes = group({"m": ours(old=1)}, {}, {})

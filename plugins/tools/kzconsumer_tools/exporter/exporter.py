@@ -323,7 +323,7 @@ class Exporter:
             topics.setdefault(topic, []).append(number)
         at, self._taken = time.time(), now()
         seen = {}
-        for each in self.histories.look(groups, logs, self._written, at, unread=unread):
+        for each in self.histories.look(groups, logs, self._written, at, unread=unread, steady=self._taken):
             seen[each.group] = each
             await anyio.lowlevel.checkpoint()  # of ten thousand groups this takes longer than a session
         ends = {partition: log.end for partition, log in logs.items() if isinstance(log, LogRange)}

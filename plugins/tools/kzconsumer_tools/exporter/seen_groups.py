@@ -1,12 +1,13 @@
 """What an exporter reports of each group, and the histories that follow from one reading to the next.
 
-Times are seconds since 1970. Unknown values are None, never 0.
+Times are seconds since 1970, unless they are of the steady clock. Unknown values are None, never 0.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -160,24 +161,28 @@ class Histories:
         now: float,
         *,
         unread: Collection[str] = (),
+        steady: float | None = None,
     ) -> Iterator[SeenGroup]:
         """One group after the other: the caller may do something else between two. It has to take all of them.
 
         `logs`: read after the groups; `written`: the time of the record at an offset, where it was looked up. `unread`:
         groups that may exist and could not be read: they keep their history.
+        `steady`: `now` on a clock that is never set; None: on that of `now`. It measures what is between readings:
+        a wall clock that is set back would make the last answer of a log the present one.
         """
+        at = _Moment(now, now if steady is None else steady)
         for partition, log in logs.items():
             if isinstance(log, LogRange):
-                self._of_logs.setdefault(partition, _LogHistory()).saw(log, now)
+                self._of_logs.setdefault(partition, _LogHistory()).saw(log, at.steady)
         self.of_groups = {name: known for name, known in self.of_groups.items() if name in groups or name in unread}
         followed = {place for name in unread for place in self.of_groups.get(name, ())}
         for name, group in groups.items():
             known = self.of_groups.get(name, {})
             self.of_groups[name] = {
-                each.place: known.get(each.place) or _CommitHistory(now) for each in group.partitions
+                each.place: known.get(each.place) or _CommitHistory(at.steady) for each in group.partitions
             }
             followed.update(self.of_groups[name])
-            partitions = [self._partition(name, each, logs, written, now) for each in group.partitions]
+            partitions = [self._partition(name, each, logs, written, at) for each in group.partitions]
             yield SeenGroup(name, group.members, tuple(partitions), group.foreign)
         # A topic that comes back has another log.
         followed -= {each.place for group in groups.values() for each in group.partitions if each.gone}
@@ -202,7 +207,7 @@ class Histories:
         each: ReadPartition,
         logs: Logs,
         written: Mapping[tuple[TopicPartition, int], float | Why],
-        now: float,
+        moment: _Moment,
     ) -> SeenPartition:
         partition, stored = each.place, each.stored
         log, known = logs.get(partition), (self._of_logs.get(partition) or _LogHistory())
@@ -222,11 +227,11 @@ class Histories:
             silent=Why("topic gone") if each.gone else log if isinstance(log, Why) else None,
             written=time,
         )
-        found = partition_lag(facts, now, now, known.growth, fresh_for=0.0, stale_after=0.0)
+        found = partition_lag(facts, moment.steady, moment.wall, known.growth, fresh_for=0.0, stale_after=0.0)
         history = self.of_groups[group][partition]
         if stored is not None:
-            history.saw(each.committed, stored, found.lag, now)
-            history.progress.advance(stored, found.behind, now)
+            history.saw(each.committed, stored, found.lag, moment.wall)
+            history.progress.advance(stored, found.behind, moment.steady)
         lasting = each.unowned and history.unowned
         history.unowned = each.unowned
         return SeenPartition(
@@ -238,15 +243,22 @@ class Histories:
             stored=stored,
             useless=each.useless,
             found=found,
-            standing=None if found.behind is None else history.progress.standing(found.behind, now),
-            judgement=judge(history.commits, found.lag, now, known.ends, self._alone),
+            standing=None if found.behind is None else history.progress.standing(found.behind, moment.steady),
+            judgement=judge(history.commits, found.lag, moment.wall, known.ends, self._alone),
             commits=tuple(history.commits),
             seen=tuple(history.seen),
             client=each.client,
         )
 
 
+class _Moment(NamedTuple):
+    wall: float
+    steady: float
+
+
 class _LogHistory:
+    """By the steady clock."""
+
     def __init__(self) -> None:
         self.growth = LogGrowth()
         self.ends: deque[int] = deque(maxlen=WINDOW)
@@ -254,17 +266,17 @@ class _LogHistory:
         """What the leader answered last, at the time `at`."""
         self.at = 0.0
 
-    def saw(self, log: LogRange, now: float) -> None:
-        self.growth.saw(log.end, now)
+    def saw(self, log: LogRange, steady: float) -> None:
+        self.growth.saw(log.end, steady)
         self.ends.append(log.end)
-        self.last, self.at = log, now
+        self.last, self.at = log, steady
 
 
 class _CommitHistory:
-    def __init__(self, now: float) -> None:
+    def __init__(self, steady: float) -> None:
         self.commits: deque[Commit] = deque(maxlen=WINDOW)
         self.seen: deque[float] = deque(maxlen=WINDOW)
-        self.progress = History(None, now)
+        self.progress = History(None, steady)
         self.unowned = False
 
     def saw(self, at: float | None, stored: int, lag: int | None, now: float) -> None:
