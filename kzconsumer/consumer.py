@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from kzconsumer.brokers.protocol.log_reads import EARLIEST, LATEST, ListedOffset
 from kzconsumer.errors import NotOwnedError
 from kzconsumer.group.listener import RebalanceListener
-from kzconsumer.model import TopicPartition, checked_offset
+from kzconsumer.model import TopicPartition, checked_offset, checked_time
 from kzconsumer.offsets.progress import Message, Position
 from kzconsumer.plugins import is_async, misfit
 from kzconsumer.registry.group_records import GroupRun, Registration
@@ -244,8 +244,11 @@ class ConsumerConnector:
         """
         if not isinstance(times, Mapping) or not all(type(time) is int for time in times.values()):
             raise TypeError("times are given as a mapping of partitions to ms since 1970")
-        if any(time < 0 for time in times.values()):
-            raise ValueError("a time is given in ms since 1970, and is not negative")
+        for time in times.values():
+            try:
+                checked_time(time)
+            except ValueError as error:
+                raise ValueError(f"times are given in ms since 1970, and {time} {error}") from None
         listed = await self._log_offsets(times)
         return {partition: at.offset if at.offset >= 0 else None for partition, at in listed.items()}
 

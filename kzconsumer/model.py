@@ -44,6 +44,18 @@ def checked_offset(given: object) -> int:
     return offset
 
 
+def checked_time(ms: int) -> int:
+    """A time that brokers look up, in ms since 1970. Raises ValueError.
+
+    To brokers a negative one is a word, such as -1 for the end of the log, and the request has 64 bits.
+    """
+    if ms < 0:
+        raise ValueError("is before 1970, and brokers look up no such time")
+    if ms >= 1 << 63:
+        raise ValueError("is too late for a time in ms since 1970")
+    return ms
+
+
 class ConsumerThreadId(NamedTuple):
     """One stream ("thread") of one group member, written `<consumer id>-<thread>` in ZooKeeper.
 

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from kzconsumer.model import checked_time
 from kzconsumer.settings.bounded_match import matcher
 from kzconsumer.settings.tables import read_byte_size, reader, show_byte_size
 
@@ -249,8 +250,12 @@ def read_stop(value: object) -> int:
 
 
 def first_millisecond(time: datetime) -> int:
-    """The first whole one since 1970 that is not before the time, as records have no finer timestamps."""
-    return -(-(time - _EPOCH) // timedelta(milliseconds=1))  # exactly: seconds as a float are up to 0.2 us off
+    """The first whole one since 1970 that is not before the time, as records have no finer timestamps.
+
+    Raises ValueError for a time before 1970.
+    """
+    # Exactly: seconds as a float are up to 0.2 us off.
+    return checked_time(-(-(time - _EPOCH) // timedelta(milliseconds=1)))
 
 
 def read_partition(value: object) -> str:

@@ -106,7 +106,12 @@ def test_an_integer_of_numpy_is_an_offset() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "kind"),
-    [([("orders", 0)], TypeError), ({("orders", 0): 1.5}, TypeError), ({("orders", 0): -1}, ValueError)],
+    [
+        ([("orders", 0)], TypeError),
+        ({("orders", 0): 1.5}, TypeError),
+        ({("orders", 0): -1}, ValueError),
+        ({("orders", 0): 1 << 63}, ValueError),
+    ],
 )
 async def test_times(wrong: Any, kind: type[Exception]) -> None:
     async with kzconsumer.connect(settings(UNREACHABLE, "g")) as consumer:

@@ -119,6 +119,9 @@ def test_faults_of_bounds() -> None:
     assert faults(**BASE, endingtimestamp="2026-01-01") == [
         'GroupSource: option endingTimestamp: "2026-01-01" is not a number of milliseconds since 1970'
     ]
+    assert faults(**BASE, endingtimestamp=str(1 << 63)) == [
+        "GroupSource: option endingTimestamp: 9223372036854775808 is too late for a time in ms since 1970"
+    ]
     assert faults(**BASE, startingoffsets="earliest", startingtimestamp="1") == [
         "GroupSource: option startingTimestamp: startingOffsets is given, too"
     ]

@@ -28,6 +28,7 @@ AT = ["--zookeeper", "zk"]
         (["t", "--group", "g", "--from", "5", *AT], "--from of a group is beginning, end or stored"),
         (["t", "--group", "g", "--from", "stored:h", *AT], "--from of a group is beginning, end or stored"),
         (["t", "--from", "noon", *AT], "'noon' is not a time such as 2026-01-31T12"),
+        (["t", "--from", f"@{1 << 63}", *AT], "is too late for a time in ms since 1970"),
         (["t", "-e", "--until", "9", *AT], "-e means --until end; give one of them"),
         (["t", "--until", "stored:g", *AT], "--until is end, an offset, -N or a time"),
         (["t", "-c", "0", *AT], "'0' is not a number of records"),

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from kzconsumer.errors import ConfigError, OffsetLostError
 from kzconsumer.fetcher.range_reader import ClusterReader, range_reader
-from kzconsumer.model import Broker, OffsetRange, TopicPartition
+from kzconsumer.model import Broker, OffsetRange, TopicPartition, checked_time
 from kzconsumer.offsets.storage import ZooKeeperOffsetStorage
 from kzconsumer.registry.cluster import short_session
 from kzconsumer.registry.nodes import of_earlier_topic
@@ -64,7 +64,10 @@ def _bound(names: tuple[str, str], options: Mapping[str, str], words: tuple[Word
     if (ms := options.get(by_time)) is not None:
         if not ms.isdecimal():
             raise ValueError(f'option {by_time}: "{ms}" is not a number of milliseconds since 1970')
-        return int(ms)
+        try:
+            return checked_time(int(ms))
+        except ValueError as error:
+            raise ValueError(f"option {by_time}: {ms} {error}") from None
     text = options.get(by_offset)
     for word in words:
         if text == word:

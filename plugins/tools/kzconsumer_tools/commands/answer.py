@@ -227,7 +227,10 @@ def read_datetime(text: str) -> int:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 2026-01-31T12:00:00.000") from None
-    return first_millisecond(at if at.tzinfo else at.replace(tzinfo=UTC))
+    try:
+        return first_millisecond(at if at.tzinfo else at.replace(tzinfo=UTC))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
 
 
 def _duration(text: str) -> int:
@@ -235,7 +238,10 @@ def _duration(text: str) -> int:
     if match is None or not any(match.groups()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as PT1H30M or P7D")
     parts = zip(match.groups(), _SECONDS, strict=True)
-    return round(sum(float(number) * seconds for number, seconds in parts if number) * 1000)
+    duration = sum(float(number) * seconds for number, seconds in parts if number)
+    if duration > time.time():
+        raise argparse.ArgumentTypeError(f"{text!r} ago is before 1970, and brokers look up no such time")
+    return round(duration * 1000)
 
 
 # `--topic TOPIC` and `--topic TOPIC:0,1,2`: which topics and partitions a verb is about.

@@ -248,7 +248,7 @@ def _read(text: str, read: Callable[[str], T]) -> T:
 
 
 def _place(text: str) -> Place:
-    return read_place(text, read_datetime)
+    return _read(text, lambda text: read_place(text, read_datetime))
 
 
 def _form(text: str) -> object:

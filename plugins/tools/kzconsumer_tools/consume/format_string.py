@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.model import OffsetRange, TopicPartition, checked_time
 
 FIELDS = {
     "s": "value",
@@ -80,7 +80,7 @@ class Place(msgspec.Struct, frozen=True):
 def read_place(text: str, read_time: Callable[[str], int]) -> Place:
     """`beginning`, `end`, `stored`, `stored:GROUP`, an offset, `-N`, `@MS`, or a time that `read_time` reads.
 
-    Raises what `read_time` raises.
+    Raises what `read_time` raises, and ValueError for MS that is no time.
     """
     if text in ("beginning", "end", "stored"):
         return Place(text)  # type: ignore[arg-type]
@@ -90,7 +90,8 @@ def read_place(text: str, read_time: Callable[[str], int]) -> Place:
     if text.isascii() and text.isdecimal():
         return Place("offset", int(text))
     if text[:1] in kinds and text[1:].isascii() and text[1:].isdecimal():
-        return Place(kinds[text[0]], int(text[1:]))
+        number = int(text[1:])
+        return Place(kinds[text[0]], checked_time(number) if text[0] == "@" else number)
     return Place("time", read_time(text))
 
 
