@@ -15,6 +15,15 @@ _PACKAGE = os.path.join(os.path.dirname(__file__), "")
 class KzConsumerError(Exception):
     """Base of all errors of this package."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """For pools of processes. Python would call the class with the text alone, which many cannot be made of."""
+        return _again, (type(self), self.args), self.__dict__
+
+
+def _again(kind: type[KzConsumerError], texts: tuple[object, ...]) -> KzConsumerError:
+    """An error without its attributes, which follow."""
+    return kind.__new__(kind, *texts)
+
 
 class ConfigError(KzConsumerError):
     """The configuration is invalid: exit status 78, do not restart. One line per fault.
