@@ -102,7 +102,7 @@ class SimulatedBroker:
     def may_send_nothing(self, partition: TopicPartition) -> bool:
         """Although its log goes on."""
         log = self.logs.logs.get(partition)
-        return partition in self.remote or (log is not None and log.hole[0] < log.hole[1])
+        return partition in self.remote or (log is not None and bool(log.holes))
 
     def _look(self) -> None:
         """Something has changed that requests may wait for."""
@@ -210,7 +210,7 @@ class BrokerConnection:
 
     def _is_in_hole(self, asked: FetchedFrom) -> bool:
         log = self.broker.logs.logs.get(asked.partition)
-        return log is not None and log.hole[0] <= asked.offset < log.hole[1]
+        return log is not None and log.first_from(asked.offset) > asked.offset
 
     def _is_remote(self, asked: FetchedFrom) -> bool:
         return asked.offset < self.broker.remote.get(asked.partition, (0, 0.0))[0]

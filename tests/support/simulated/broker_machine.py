@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from tests.support.simulated.kafka_frames import FETCH, LIST_OFFSETS, METADATA
-from tests.support.simulated.machine import ANY, FAULTS, SCENES, WAITS, GroupMachine
+from tests.support.simulated.machine import ANY, CLOCKS, FAULTS, OVERLOADS, SCENES, WAITS, GroupMachine
 from tests.support.simulated.scene import SESSION_TIMEOUT, Scene
 
 BROKERS = 2
@@ -98,6 +98,24 @@ class GroupAndBrokersMachine(GroupMachine):
     def delete_records(self, which: int, part: int, wait: float) -> None:
         partition = self.partition(which)
         self.group.broker_faults.retain(partition, self.group.logs.end(partition) * part // 4)
+        self.wait(wait)
+
+    @rule(which=ANY, part=st.integers(0, 3), wait=WAITS)
+    def compact(self, which: int, part: int, wait: float) -> None:
+        """The next record is there for good."""
+        partition = self.partition(which)
+        self.group.broker_faults.compact_end(partition, self.group.logs.end(partition) * part // 4)
+        self.group.logs.grow_log(partition, 1)
+        self.wait(wait)
+
+    @rule(by=CLOCKS, wait=WAITS)
+    def set_clock(self, by: float, wait: float) -> None:
+        self.group.world.wall_ahead += by
+        self.wait(wait)
+
+    @rule(share=OVERLOADS, lasts=FAULTS, wait=WAITS)
+    def overload_zookeeper(self, share: float, lasts: float, wait: float) -> None:
+        self.group.overload(share, lasts)
         self.wait(wait)
 
     @rule(which=ANY, partitions=st.integers(1, 3), gap=GAPS, wait=WAITS)

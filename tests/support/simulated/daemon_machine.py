@@ -8,8 +8,11 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from tests.support.simulated.daemons import SimulatedDaemon, simulated_daemons
-from tests.support.simulated.machine import ANY, FAULTS, WAITS, ServersMachine
+from tests.support.simulated.broker_machine import GAPS, PARTS, REQUESTS, TIGHT
+from tests.support.simulated.daemon import SimulatedDaemon
+from tests.support.simulated.daemons import simulated_daemons
+from tests.support.simulated.lost_replies import Loss
+from tests.support.simulated.machine import ANY, CLOCKS, FAULTS, LOSSES, OVERLOADS, WAITS, ServersMachine
 from tests.support.simulated.scene import Scene
 
 END = -1
@@ -23,6 +26,8 @@ SCENES = st.builds(
     brokers=st.just(2),
     looks=st.sampled_from(("1h", "3s")),
     lag=st.sampled_from(((0.0005, 0.01), (0.0, 0.4))),
+    record_bytes=st.sampled_from((1, 1, 1500)),
+    fetch=st.sampled_from(((), TIGHT)),
 )
 CHANGES = st.sampled_from(
     (
@@ -31,6 +36,9 @@ CHANGES = st.sampled_from(
         ("subscription", {"paused": ()}),
         ("log", {"progress_interval": 1.0}),
         ("fetch", {"rate_limit": 100_000}),
+        ("fetch", {"rate_limit": None}),
+        ("batch", {"max_records": 50, "max_time": 0.2}),
+        ("stop", {"deadline": 4.0}),
         ("subscription", {"topics": {"t": 2}, "include": None, "streams": 1}),
         ("group", {"id": "another"}),
     )
@@ -38,12 +46,18 @@ CHANGES = st.sampled_from(
 
 
 class DaemonMachine(ServersMachine):
-    """All daemons of a schedule work on bounded runs, or none."""
+    """All daemons of a schedule work on bounded runs, or none; all have a replayable sink, or none."""
 
-    @initialize(seed=st.integers(0, 2**16), partitions=st.integers(1, 3), scene=SCENES, bounded=st.booleans())
-    def begin(self, seed: int, partitions: int, scene: Scene, bounded: bool) -> None:
+    @initialize(
+        seed=st.integers(0, 2**16),
+        partitions=st.integers(1, 3),
+        scene=SCENES,
+        bounded=st.booleans(),
+        replayable=st.booleans(),
+    )
+    def begin(self, seed: int, partitions: int, scene: Scene, bounded: bool, replayable: bool = False) -> None:
         self.scene, self.bounded = scene, bounded
-        self.daemons = self.exits.enter_context(simulated_daemons(seed, scene))
+        self.daemons = self.exits.enter_context(simulated_daemons(seed, scene, replayable=replayable))
         self.group = self.daemons.group
         self.group.logs.grow("t", partitions)
         self.group.logs.burst(300)
@@ -84,7 +98,7 @@ class DaemonMachine(ServersMachine):
     @precondition(lambda self: self.running)
     @rule(which=ANY, wait=WAITS)
     def kill(self, which: int, wait: float) -> None:
-        self.daemons.kill(self.daemon(which))
+        self.daemons.faults.kill(self.daemon(which))
         self.wait(wait)
 
     @precondition(lambda self: self.running)
@@ -98,9 +112,108 @@ class DaemonMachine(ServersMachine):
     @precondition(lambda self: self.running)
     @rule(which=ANY, lasts=FAULTS, wait=WAITS)
     def silence(self, which: int, lasts: float, wait: float) -> None:
-        process = self.daemon(which).process
-        self.group.network.set_silent(process, True)
-        self.group.world.after(lasts, lambda: self.group.network.set_silent(process, False))
+        self.daemons.faults.silence(self.daemon(which), lasts)
+        self.wait(wait)
+
+    @precondition(lambda self: self.running)
+    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
+    def freeze(self, which: int, lasts: float, wait: float) -> None:
+        self.daemons.faults.freeze(self.daemon(which), lasts)
+        self.wait(wait)
+
+    @precondition(lambda self: self.running)
+    @rule(which=ANY, wait=WAITS)
+    def expire(self, which: int, wait: float) -> None:
+        self.daemons.faults.expire(self.daemon(which))
+        self.wait(wait)
+
+    @precondition(lambda self: self.running)
+    @rule(which=ANY, arrives=st.booleans(), wait=WAITS)
+    def cut(self, which: int, arrives: bool, wait: float) -> None:
+        self.group.network.cut(self.daemon(which).process, arrives)
+        self.wait(wait)
+
+    @precondition(lambda self: self.running)
+    @rule(which=ANY, loss=LOSSES, wait=WAITS)
+    def lose_a_reply(self, which: int, loss: Loss, wait: float) -> None:
+        self.daemons.faults.lose_a_reply(self.daemon(which), loss)
+        self.wait(wait)
+
+    @precondition(lambda self: self.running)
+    @rule(which=ANY, slow=st.booleans())
+    def change_line(self, which: int, slow: bool) -> None:
+        self.daemons.faults.change_line(self.daemon(which), slow)
+
+    @precondition(lambda self: self.running)
+    @rule(which=ANY, part=PARTS, wait=WAITS)
+    def tear_a_response(self, which: int, part: float, wait: float) -> None:
+        self.group.network.tearing[self.daemon(which).process] = part
+        self.wait(wait)
+
+    @precondition(lambda self: self.running)
+    @rule(which=ANY, wait=WAITS)
+    def refuse_a_batch(self, which: int, wait: float) -> None:
+        self.daemon(which).refuses = True
+        self.wait(wait)
+
+    @precondition(lambda self: self.running)
+    @rule(which=ANY, wait=WAITS)
+    def delete_registration(self, which: int, wait: float) -> None:
+        self.daemons.faults.delete_registration(self.daemon(which))
+        self.wait(wait)
+
+    @rule(which=ANY, wait=WAITS)
+    def delete_owner(self, which: int, wait: float) -> None:
+        self.daemons.faults.delete_owner(self.partition(which))
+        self.wait(wait)
+
+    @rule(seconds=st.sampled_from((2.0, 300.0)), wait=WAITS)
+    def suspend_machines(self, seconds: float, wait: float) -> None:
+        self.daemons.faults.suspend_machines(seconds)
+        self.wait(wait)
+
+    @rule(by=CLOCKS, wait=WAITS)
+    def set_clock(self, by: float, wait: float) -> None:
+        self.group.world.wall_ahead += by
+        self.wait(wait)
+
+    def lose_server(self, number: int, lasts: float) -> None:
+        self.daemons.faults.cut_off_server(number, lasts)
+
+    @rule(which=ANY, lasts=FAULTS, alone=FAULTS, wait=WAITS)
+    def stop_the_zookeeper_leader(self, which: int, lasts: float, alone: float, wait: float) -> None:
+        self.daemons.faults.stop_zookeeper_leader(which % 3, lasts, alone)
+        self.wait(wait)
+
+    @rule(share=OVERLOADS, lasts=FAULTS, wait=WAITS)
+    def overload_zookeeper(self, share: float, lasts: float, wait: float) -> None:
+        self.daemons.faults.overload_zookeeper(share, lasts)
+        self.wait(wait)
+
+    @rule(which=ANY, gap=GAPS, wait=WAITS)
+    def move_leader(self, which: int, gap: float, wait: float) -> None:
+        self.group.broker_faults.move_leader(self.partition(which), gap)
+        self.wait(wait)
+
+    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
+    def stop_broker(self, which: int, lasts: float, wait: float) -> None:
+        self.group.broker_faults.stop(which % 2, lasts)
+        self.wait(wait)
+
+    @rule(which=ANY, request=REQUESTS, by=st.sampled_from((0.05, 0.4, 1.5)), lasts=FAULTS, wait=WAITS)
+    def slow_down_broker(self, which: int, request: int, by: float, lasts: float, wait: float) -> None:
+        self.group.broker_faults.slow_down(which % 2, request, by, lasts)
+        self.wait(wait)
+
+    @rule(which=ANY, wait=WAITS)
+    def evict_sessions(self, which: int, wait: float) -> None:
+        self.group.broker_faults.evict_sessions(which % 2)
+        self.wait(wait)
+
+    @rule(which=ANY, part=st.integers(0, 3), wait=WAITS)
+    def compact(self, which: int, part: int, wait: float) -> None:
+        partition = self.partition(which)
+        self.daemons.compact(partition, self.group.logs.end(partition) * part // 4)
         self.wait(wait)
 
     @rule(which=ANY, lasts=FAULTS, wait=WAITS)

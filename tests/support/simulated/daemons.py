@@ -17,146 +17,64 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import anyio
 from msgspec import structs
 
-from kzconsumer.errors import ConfigError, KzConsumerError
+from kzconsumer.errors import KzConsumerError, SinkError
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.registry.group_records import GroupRun, decode_group_run
 from kzconsumer.service import daemon as product
 from kzconsumer.service import stop_and_reload
-from kzconsumer.service.daemon import EXIT_UNFINISHED, run_daemons
-from kzconsumer.service.systemd import Field, Manager
-from kzconsumer.sessions import Sessions
+from kzconsumer.service.daemon import EXIT_UNFINISHED
 from kzconsumer.settings.settings import Settings
-from kzconsumer.sinks.interface import Batch
-from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.sinks import capabilities
+from kzconsumer.sinks.interface import Batch, RangeData, Sink, SinkContext
 from kzconsumer.status import observer as observing
-from kzconsumer.status.observer import GroupStatus, Observer
+from kzconsumer.status.observer import GroupStatus
 from kzconsumer.status.partition_health import WINDOW
 from kzconsumer.zookeeper.operations import Create, Operation, SetData
+from tests.support.simulated.daemon import WATCHDOG, WRITES, SeenObserver, SimulatedDaemon
+from tests.support.simulated.daemon_claims import DaemonClaims
+from tests.support.simulated.daemon_faults import DaemonFaults
+from tests.support.simulated.daemon_sink import Destination, ReplayableSink
 from tests.support.simulated.group import SimulatedGroup, simulated_group
 from tests.support.simulated.observed import WallClock, assert_agreement, assert_truth
+from tests.support.simulated.promises import CHANGED, COMMIT_PATIENCE, NEVER_LOGGED
 from tests.support.simulated.scene import SESSION_TIMEOUT, STOP_DEADLINE, Scene, settings_of
-from tests.support.simulated.virtual_time import BEGINNING, Process, World
+from tests.support.simulated.virtual_time import BEGINNING
 
-WATCHDOG = 20.0
+CLAIMS_END = 12.0
+"""Seconds that may pass between the end of a claim in a daemon and in ZooKeeper."""
 SHORTENED = "run shortened, records are no longer in the log"
-WRITES = "tests.support.simulated.daemons:write"
-
-
-class ServiceManager(Manager):
-    """Records each notification, and when it came."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(None, None)
-        self.watchdog = WATCHDOG
-        self._world = world
-        self.received: list[tuple[float, dict[str, Field]]] = []
-
-    @property
-    def listens(self) -> bool:
-        return True
-
-    def send(self, **fields: Field) -> None:
-        self.received.append((self._world.now, fields))
-
-    def when(self, field: str) -> list[float]:
-        return [at for at, fields in self.received if field in fields]
-
-
-class SimulatedDaemon:
-    """One `kzconsumer run`."""
-
-    def __init__(
-        self, daemons: Daemons, process: Process, settings: Settings, pace: float, early: Sequence[int] = ()
-    ) -> None:
-        self.daemons = daemons
-        self.process = process
-        self.settings = settings
-        """Those in its file."""
-        self.pace = pace
-        self.manager = ServiceManager(process.world)
-        self.progress = (0, 0)
-        """Of its part of a run, as last shown."""
-        self.stopped: list[float] = []
-        """When it got a signal to stop."""
-        self.killed = self.reported = False
-        self.signalled = False
-        """It has received a signal."""
-        self.valid = True
-        self.observer: SeenObserver | None = None
-        """Of its present start, from when it has joined."""
-        self.task = process.create_task(run_daemons(settings, self._load, self.manager, self._show, early))
-        daemons.group.ends_its_connections(process, self.task, daemons.violated)
-
-    def __repr__(self) -> str:
-        return f"<SimulatedDaemon {self.process.name}>"
-
-    def _load(self) -> Settings:
-        if not self.valid:
-            raise ConfigError(["not valid"])
-        return self.settings
-
-    def _show(self, done: int, total: int) -> None:
-        if not 0 <= done <= total:
-            self.daemons.violated(f"{self} shows {done} of {total}")
-        self.progress = (done, total)
-
-    @property
-    def runs(self) -> bool:
-        return not self.killed and not self.task.done()
-
-    @property
-    def topics(self) -> set[str]:
-        """Those of the group's that it subscribes to."""
-        listed = self.settings.subscription.topics
-        return set(listed) if listed else {each.topic for each in self.daemons.group.logs.partitions}
-
-
-class SeenObserver(Observer):
-    """A daemon's own, which the daemon is asked by."""
-
-    sessions: Sessions
-    runner: SinkRunner
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        _daemon_here().observer = None
-
-    def begin(self, sessions: Sessions, runner: SinkRunner) -> None:
-        super().begin(sessions, runner)
-        self.sessions, self.runner = sessions, runner
-        _daemon_here().observer = self
-
-    async def run(self) -> None:
-        """As with a status server, which is asked about the whole group."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self.group.run)
-            await super().run()
 
 
 class Daemons:
     """See the module; made by `simulated_daemons`."""
 
-    def __init__(self, group: SimulatedGroup) -> None:
+    def __init__(self, group: SimulatedGroup, replayable: bool) -> None:
+        """`replayable`: their sinks are, and write to one `Destination`."""
         self.group = group
+        self.replayable = replayable
+        self.destination = Destination(self)
         self.world = group.world
         self.daemons: list[SimulatedDaemon] = []
         self.violations: list[str] = []
         self.may_lack_topics_until = 0.0
         """A topic that is created again is missing for a moment."""
         self._written: dict[tuple[TopicPartition, int], set[int]] = {}  # or lost by the log; of each incarnation
-        self._cut: set[TopicPartition] = set()
+        self.cut: set[TopicPartition] = set()
         """Whose log was cut off: the run ends sooner than it did."""
         self._run: GroupRun | None = None
         self._looked = 0  # at so many events
         self._to_be_logged: dict[tuple[str, TopicPartition, int, int], float] = {}
         self._ends: set[tuple[TopicPartition, int]] = set()  # that a run has, or had before the log lost them
+        self._early: list[tuple[float, SimulatedDaemon, str]] = []
         self._done: dict[tuple[TopicPartition, int], int] = {}  # before it all was
         group.promises.watching = False
+        group.promises.logged = self._logged  # type: ignore[method-assign]
         group.ensemble.committed.append(self._committed)
+        self.faults = DaemonFaults(self)
+        self.claims = DaemonClaims(self)
 
     def violated(self, what: str) -> None:
         self.violations.append(f"{self.world.now:.3f} {what}")
@@ -173,9 +91,15 @@ class Daemons:
             | {"zookeeper": {"connect": base["zookeeper"].connect}, "group": {"id": "g"}}
         )
         settings = structs.replace(
-            settings_of(scene), group=changed, subscription=chosen.subscription, sink=chosen.sink, batch=chosen.batch
+            settings_of(scene),
+            group=changed,
+            subscription=chosen.subscription,
+            offsets=structs.replace(base["offsets"], truncated="continue"),
+            sink=chosen.sink,
+            batch=chosen.batch,
         )
         daemon = SimulatedDaemon(self, self.world.process(name), settings, pace, early)
+        daemon.troubled = self.faults.of_all_until
         self.daemons.append(daemon)
         return daemon
 
@@ -192,23 +116,20 @@ class Daemons:
             self.violated(f"{daemon} has no handler for signal {number}")
         return received
 
-    def kill(self, daemon: SimulatedDaemon) -> None:
-        daemon.killed = daemon.process.frozen = True
-        self.group.network.cut(daemon.process, arrives=True)
-
     def reload(self, daemon: SimulatedDaemon, section: str | None, **changed: Any) -> None:
         """Other values in its file, which is not valid if `section` is None, and SIGHUP."""
         daemon.valid = section is not None
         if section is not None:
             table = structs.replace(getattr(daemon.settings, section), **changed)
             daemon.settings = structs.replace(daemon.settings, **{section: table})
+            daemon.limits.append(daemon.settings.batch)
         self._signal(daemon, signal.SIGHUP)
 
     def cut_off(self, partition: TopicPartition, lost: int) -> None:
         """An unclean election loses so many records."""
         before = self.group.logs.end(partition)
         self.group.broker_faults.elect_uncleanly(partition, lost, 0, 0.0)
-        self._cut.add(partition)
+        self.cut.add(partition)
         self._gone(partition, self.group.logs.end(partition), before)
 
     def retain(self, partition: TopicPartition, offset: int) -> None:
@@ -216,13 +137,19 @@ class Daemons:
         self.group.broker_faults.retain(partition, offset)
         self._gone(partition, 0, offset)
 
+    def compact(self, partition: TopicPartition, offset: int) -> None:
+        """Compaction removes what is from this offset on; the next record is there for good."""
+        until = self.group.logs.end(partition)
+        self._gone(partition, self.group.broker_faults.compact_end(partition, offset), until)
+        self.group.logs.grow_log(partition, 1)
+
     def recreate(self, topic: str, partitions: int) -> None:
         self.may_lack_topics_until = self.world.now + SESSION_TIMEOUT
         self.group.broker_faults.recreate(topic, partitions, 0.0)
 
     def _gone(self, partition: TopicPartition, first: int, until: int) -> None:
         """These offsets need not be written any more."""
-        key = partition, self._incarnation(partition.topic)
+        key = partition, self.incarnation(partition.topic)
         self._written.setdefault(key, set()).update(range(first, until))
 
     # -- what must hold
@@ -239,7 +166,7 @@ class Daemons:
 
     def done(self, partition: TopicPartition) -> int:
         """The first offset of the present topic that was not written."""
-        return self._done_of(partition, self._incarnation(partition.topic))
+        return self._done_of(partition, self.incarnation(partition.topic))
 
     def _read(self, partition: TopicPartition) -> int:
         """As `done`, which also has what the log lost before it was read."""
@@ -253,19 +180,20 @@ class Daemons:
         self._done[key] = done
         return done
 
-    def _incarnation(self, topic: str) -> int:
+    def incarnation(self, topic: str) -> int:
         return self.group.ensemble.tree.nodes[paths.topic(topic)].czxid
 
     def check(self) -> None:
         self._check_logged()
+        self._check_early()
         for daemon in self.daemons:
             if daemon.process.errors:
                 self.violated(f"{daemon}: {daemon.process.errors}")
             if daemon.task.done() and not daemon.killed and not daemon.reported:
                 daemon.reported = True
                 self._ended(daemon)
-            late = [at for at in daemon.stopped[:1] if daemon.runs and self.world.now > at + STOP_DEADLINE + 1]
-            if late and not daemon.process.frozen:
+            late = [at for at in daemon.stopped[:1] if self.world.now > max(at, daemon.thawed) + STOP_DEADLINE + 1]
+            if late and daemon.runs and not daemon.process.frozen:
                 self.violated(f"{daemon} was stopped at {late[0]:.3f} and runs")
             if daemon.runs and not daemon.process.frozen:
                 self._check_reports(daemon)
@@ -275,7 +203,7 @@ class Daemons:
         received = daemon.manager.received
         if (error := daemon.task.exception()) is not None:
             lacks = isinstance(error, KzConsumerError) and self.world.now < self.may_lack_topics_until
-            if not lacks:
+            if not lacks and not (daemon.refused and isinstance(error, SinkError)):
                 self.violated(f"{daemon} failed: {error!r}")
             return
         status, run = daemon.task.result(), self.run
@@ -290,14 +218,15 @@ class Daemons:
             wanted = daemon.settings.subscription.run
             if run is None or (run.finished is None and run.id == wanted):
                 self.violated(f"{daemon} ended with 0, and the run is {run}")
-        if bounded and status == EXIT_UNFINISHED and not daemon.stopped:
+        unasked = status == EXIT_UNFINISHED or (status == 1 and not daemon.in_trouble)
+        if bounded and unasked and not daemon.stopped:
             self.violated(f"{daemon} ended with {status} without a signal")
 
     def _check_reports(self, daemon: SimulatedDaemon) -> None:
         """As systemd: the watchdog is fed in time, and no start takes longer than was announced."""
         received = daemon.manager.received
-        fed = [at for at, fields in received if "WATCHDOG" in fields]
-        if received and self.world.now - (fed[-1] if fed else received[0][0]) > WATCHDOG:
+        fed = daemon.manager.when("WATCHDOG")
+        if received and self.world.now - max(fed[-1] if fed else received[0][0], daemon.thawed) > WATCHDOG:
             self.violated(f"{daemon} fed the watchdog last at {fed[-1:]}")
         if (observer := daemon.observer) is not None:
             report = observer.report()
@@ -336,15 +265,25 @@ class Daemons:
 
     def wrote(self, daemon: SimulatedDaemon, batch: Batch) -> None:
         """A write has ended."""
+        self.check_due(daemon, batch)
+        for part in batch.ranges:
+            self.is_there(part)
+            offsets = [message.offset for message in part.messages()]
+            if offsets != sorted(set(offsets)) or not set(offsets) <= set(range(part.first, part.until)):
+                self.violated(f"{daemon} wrote {offsets} as {part.range}")
+
+    def is_there(self, part: RangeData) -> None:
+        """A range is written."""
+        written = self._written.setdefault((part.topic_partition, part.incarnation), set())
+        written.update(range(part.first, part.until))
+
+    def check_due(self, daemon: SimulatedDaemon, batch: Batch) -> None:
+        """What is written now had to be, and nothing of it is beyond the run."""
         run = self.run if daemon.settings.subscription.stop_at is not None else None
         self._was_due(daemon, batch, run)
         for part in batch.ranges:
             partition = part.topic_partition
-            offsets = [message.offset for message in part.messages()]
-            if offsets != sorted(set(offsets)) or not set(offsets) <= set(range(part.first, part.until)):
-                self.violated(f"{daemon} wrote {offsets} as {part.range}")
-            self._written.setdefault((partition, part.incarnation), set()).update(range(part.first, part.until))
-            there = run is not None and partition not in self._cut and part.incarnation == self._incarnation(part.topic)
+            there = run is not None and partition not in self.cut and part.incarnation == self.incarnation(part.topic)
             if run is not None and there and part.until > (run.end(partition, part.incarnation) or 0):
                 self.violated(f"{daemon} wrote {part.range}, which is beyond {run}")
 
@@ -371,19 +310,40 @@ class Daemons:
                     self.violated(f"{event['member']} logs {batch}")
         for (name, *moved), until in self._to_be_logged.items():
             daemon = next(each for each in self.daemons if each.process.name == name)
-            if self.world.now > until and not daemon.process.frozen:
+            if self.world.now > max(until, daemon.thawed + 1.0) and not daemon.process.frozen:
                 self.violated(f"{name} has moved an end and not logged it: {moved}")
+
+    def _logged(self, name: str, event: str) -> None:
+        """A daemon has logged an event, for which there must be a reason."""
+        daemon = next((each for each in self.daemons if each.process.name == name), None)
+        if event in NEVER_LOGGED or event == CHANGED:
+            self.violated(f"{name} logs: {event}")
+        elif daemon is not None and event.startswith("final commit failed"):
+            unanswered = self.world.now - self.group.network.answered.get(daemon.process, 0.0) >= COMMIT_PATIENCE
+            at_once = len(daemon.stopped) > 1
+            if not (unanswered or at_once or daemon.in_trouble or self.world.now <= daemon.misled_until):
+                self.violated(f"{daemon} logs: {event}")
 
     def _was_due(self, daemon: SimulatedDaemon, batch: Batch, run: GroupRun | None) -> None:
         """It is cut if a limit is reached (that of time is, here), or if none of its ranges can grow any more."""
         assert daemon.observer is not None
         status = daemon.observer.runner.status
         assert status is not None
-        limits = daemon.settings.batch
-        collected, full = status.seconds["collect"], batch.records >= (limits.max_records or sys.maxsize)
+        max_records = min(limits.max_records or sys.maxsize for limits in daemon.limits)
+        max_time = min(limits.max_time for limits in daemon.limits)
+        collected, full = status.seconds["collect"], batch.records >= max_records
         ended = run is not None and all((part.topic_partition, part.until) in self._ends for part in batch.ranges)
-        if collected < limits.max_time - 1e-6 and not full and not ended:
-            self.violated(f"{daemon} cut {[str(each.range) for each in batch.ranges]} after {collected} s")
+        if collected < max_time - 1e-6 and not full and not ended:
+            what = f"{daemon} cut {[str(each.range) for each in batch.ranges]} after {collected} s"
+            self._early.append((self.world.now, daemon, what))
+
+    def _check_early(self) -> None:
+        """A batch that was full may have lost ranges, with their claims, before it was cut."""
+        over = [each for each in self._early if self.world.now > each[0] + CLAIMS_END]
+        self._early = self._early[len(over) :]
+        for at, daemon, what in over:
+            if not any(abs(ended - at) <= CLAIMS_END for ended in daemon.ended_claims):
+                self.violated(f"at {at:.3f} {what}")
 
     def _committed(self, session: int, operations: Sequence[Operation]) -> None:
         """Every transaction that ZooKeeper executed."""
@@ -394,7 +354,7 @@ class Daemons:
                 self._shortened(process.name, run)
             if operation.path == self.group.paths.run and (run := self.run) is not None and run.finished is not None:
                 for partition in self.group.logs.partitions:  # not of topics that were created again since
-                    end = run.end(partition, self._incarnation(partition.topic))
+                    end = run.end(partition, self.incarnation(partition.topic))
                     if end is not None and self.stored(partition) < end:
                         self.violated(f"{partition} is committed at {self.stored(partition)}, and finished is {run}")
             if isinstance(operation, Create | SetData):
@@ -405,14 +365,13 @@ class Daemons:
 
     def come_to_an_end(self, within: float) -> None:
         """No fault any more: runs are finished by those who work on them, and all others end at a signal."""
+        self.group.wait_for_a_leader()
         self.group.logs.stop()
         self.group.logs.register(up=True)
         self.group.broker_faults.end()
-        self.group.network.forget_faults()
+        self.faults.end()
         for daemon in self.daemons:
-            daemon.pace = 0.0
             if not daemon.killed:
-                daemon.process.frozen = False
                 self.reload(daemon, "subscription", paused=())
         bounded = [each for each in self.daemons if each.runs and each.settings.subscription.stop_at is not None]
         if bounded:
@@ -424,6 +383,8 @@ class Daemons:
         else:
             self.world.pass_time(within)
             self.check_figures()
+            for daemon in self.daemons:
+                self._check_reloaded(daemon)
             read = set().union(*(each.topics for each in self.daemons if each.runs))
             for partition in self.group.logs.partitions:
                 if partition.topic in read and self.done(partition) < self.group.logs.end(partition):
@@ -434,12 +395,22 @@ class Daemons:
         self.world.pass_time(STOP_DEADLINE + 2)
         self.check()
 
+    def _check_reloaded(self, daemon: SimulatedDaemon) -> None:
+        """Nothing that was asked for by a signal is lost."""
+        if daemon.runs and daemon.observer is not None:
+            if left := stop_and_reload.compare(daemon.observer.settings, daemon.settings).applied:
+                self.violated(f"{daemon} has not applied {left}")
+            if daemon.manager.waits:
+                self.violated(f"{daemon} has announced that it reloads, and not that it has")
+            if daemon.observer.sessions.paused != daemon.settings.subscription.paused_partitions:
+                self.violated(f"{daemon} has paused {daemon.observer.sessions.paused}")
+
 
 @contextmanager
-def simulated_daemons(seed: int, scene: Scene) -> Iterator[Daemons]:
+def simulated_daemons(seed: int, scene: Scene, *, replayable: bool = False) -> Iterator[Daemons]:
     """A group whose members are daemons."""
     with simulated_group(seed, scene) as group:
-        daemons = Daemons(group)
+        daemons = Daemons(group, replayable)
 
         class Timer:
             """The last resort of a stop, on the clock of the world."""
@@ -459,18 +430,17 @@ def simulated_daemons(seed: int, scene: Scene) -> Iterator[Daemons]:
                 self._cancelled = True
 
             def _end(self) -> None:
-                process = self._of
-                assert isinstance(process, Process)
-                if not self._cancelled and not process.frozen:
-                    daemons.violated(f"{process.name} was ended by its last resort")
+                daemon = next(each for each in daemons.daemons if each.process is self._of)
+                goes_on = daemon.process.frozen or group.world.now < daemon.thawed + 1.0
+                if not self._cancelled and not goes_on:
+                    daemons.violated(f"{daemon} was ended by its last resort")
 
-        def daemon_here() -> SimulatedDaemon:
-            here = asyncio.get_running_loop()
-            return next(each for each in daemons.daemons if each.process is here)
+        def configured_sink(settings: Settings, context: SinkContext) -> Sink:
+            here = next(each for each in daemons.daemons if each.process is asyncio.get_running_loop())
+            return ReplayableSink(here) if daemons.replayable else capabilities.configured_sink(settings, context)
 
-        global _daemon_here
-        _daemon_here = daemon_here
         with (
+            mock.patch.object(product, "configured_sink", configured_sink),
             mock.patch.object(stop_and_reload, "threading", SimpleNamespace(Timer=Timer)),
             mock.patch.object(product, "configure"),
             mock.patch.object(product, "Observer", SeenObserver),
@@ -486,14 +456,3 @@ def simulated_daemons(seed: int, scene: Scene) -> Iterator[Daemons]:
                 for daemon in daemons.daemons:
                     if daemon.task.done() and not daemon.task.cancelled():
                         daemon.task.exception()
-
-
-_daemon_here: Callable[[], SimulatedDaemon]
-
-
-async def write(batch: Batch) -> None:
-    """The sink's function: it takes `pace` seconds, and the records are there at its end."""
-    daemon = _daemon_here()
-    if daemon.pace:
-        await anyio.sleep(daemon.pace)
-    daemon.daemons.wrote(daemon, batch)

@@ -58,7 +58,7 @@ class SimulatedGroup:
         self.events: list[Mapping[str, Any]] = []
         """The members' log events; `member` names the member."""
         self._settings = settings_of(scene)
-        self._no_leader_until = 0.0
+        self._no_leader_until = self._overloaded_until = 0.0
 
     # -- what the caller does
 
@@ -75,8 +75,8 @@ class SimulatedGroup:
         process = self.world.process(name)
         member = Member(self.promises, name, process, subscription, pace, in_batches, stop_at, explicit)
         self.members.append(member)
-        if self._no_leader_until > self.world.now:
-            self.trouble(member, self._no_leader_until - self.world.now)
+        if (until := max(self._no_leader_until, self._overloaded_until)) > self.world.now:
+            self.trouble(member, until - self.world.now)
         known_as = structs.replace(self._settings.group, consumer_id=name)
         settings = structs.replace(self._settings, group=known_as)
         member.task = process.create_task(member.run(settings))
@@ -136,6 +136,10 @@ class SimulatedGroup:
             self.trouble(member, stopped + alone)
         self.ensemble.stop_leader(self.ensemble.servers[server], stopped, alone)
 
+    def wait_for_a_leader(self) -> None:
+        """Until ZooKeeper has one again."""
+        self.world.pass_time(max(self._no_leader_until - self.world.now, 0.0))
+
     def expire(self, member: Member) -> None:
         """An operator ends its session, which no lease can predict."""
         self.trouble(member, 0.0)
@@ -153,6 +157,14 @@ class SimulatedGroup:
     def seek(self, member: Member, partition: TopicPartition, offset: int) -> None:
         self.promises.may_go_to(partition, offset)
         member.seeks.append(member.process.create_task(member.seek(partition, offset)))
+
+    def overload(self, share: float, seconds: float) -> None:
+        """ZooKeeper's servers do not execute so many of the requests."""
+        for member in self.members:
+            self.trouble(member, seconds)
+        self.ensemble.throttled = share
+        self._overloaded_until = max(self._overloaded_until, self.world.now + seconds)
+        self.world.after(seconds, lambda: setattr(self.ensemble, "throttled", 0.0))
 
     def poison(self, seconds: float, registration: bytes = b"a topic") -> None:
         """An unreadable registration: every member waits until it leaves."""
@@ -197,6 +209,7 @@ class SimulatedGroup:
 
     def set_offset(self, partition: TopicPartition, offset: int) -> None:
         self.promises.disturb(partition)
+        self.promises.offsets_changed = True
         self.ensemble.operate(SetData(self.paths.offset(partition), b"%d" % offset, -1))
 
     def check(self) -> None:
@@ -224,11 +237,12 @@ class SimulatedGroup:
         """
         if (rate := self._settings.fetch.rate_limit) is not None:
             within += self.logs.size / rate
-        self.world.pass_time(max(self._no_leader_until - self.world.now, 0.0))
+        self.wait_for_a_leader()
         self.logs.stop()
         self.logs.register(up=True)
         self.broker_faults.end()
         self.ensemble.operate(Delete(self.paths.member("unreadable"), -1))
+        self.ensemble.throttled = 0.0
         self.network.forget_faults()
         for member in self.members:
             member.pace = 0.0

@@ -41,6 +41,10 @@ LOSSES = st.one_of(
     st.builds(Loss, st.booleans(), st.sampled_from((None, *KINDS)), NTH),
     st.builds(Loss, st.just(False), st.sampled_from(REFUSED), NTH, st.just(SYSTEM_ERROR)),
 )
+CLOCKS = st.sampled_from((3600.0, -3600.0, 0.5))
+"""Seconds by which the wall clock is set."""
+OVERLOADS = st.sampled_from((0.3, 0.7))
+"""The share of requests that ZooKeeper does not execute."""
 TAKING = ("messages", "batches", "acknowledged messages")
 BURSTS = st.sampled_from((40, 200, 600))
 """Records produced at once: an application is in the middle of a lot for a while."""
@@ -68,8 +72,11 @@ class ServersMachine(RuleBasedStateMachine):
 
     @rule(which=ANY, lasts=FAULTS, wait=WAITS)
     def cut_off_server(self, which: int, lasts: float, wait: float) -> None:
-        self.group.cut_off(which % 3, lasts)
+        self.lose_server(which % 3, lasts)
         self.wait(wait)
+
+    def lose_server(self, number: int, lasts: float) -> None:
+        self.group.cut_off(number, lasts)
 
     @rule(lasts=FAULTS, wait=WAITS)
     def take_brokers(self, lasts: float, wait: float) -> None:

@@ -44,7 +44,7 @@ class PartitionLog:
         self._keys: list[tuple[int, bytes]] = [(0, key)]  # from which offset on
         self._first: list[int] = []  # the first offset of each batch
         self._batches: list[bytes] = []
-        self.hole = (0, 0)
+        self.holes: list[tuple[int, int]] = []
         """From where to where it has no records."""
 
     def append(self, records: int, size: int) -> None:
@@ -60,7 +60,7 @@ class PartitionLog:
 
     def replace(self, first: int, until: int, batches: Sequence[tuple[int, bytes]]) -> None:
         """The log begins and ends there, and has these batches, each after its first offset."""
-        self.start, self.end = first, until
+        self.start, self.end, self.holes = first, until, []
         self._first = [base for base, _ in batches]
         self._batches = [batch for _, batch in batches]
 
@@ -81,6 +81,7 @@ class PartitionLog:
             del self._first[keep:], self._batches[keep:]
             self._epochs = [each for each in self._epochs if each[1] < self.end] or self._epochs[:1]
             self._keys = [each for each in self._keys if each[0] < self.end]
+            self.holes = [(first, min(until, self.end)) for first, until in self.holes if first < self.end]
             self.key = b"%s cut at %d" % (self.key or b"", self.end)
             self._keys.append((self.end, self.key))
             self.elect()  # records are produced meanwhile
@@ -114,9 +115,18 @@ class PartitionLog:
     def compact_end(self, offset: int) -> int:
         """Compaction leaves no batch from this offset on up to the end. Returns where the hole begins."""
         keep = bisect_left(self._first, offset)
-        self.hole = (self._first[keep] if keep < len(self._first) else self.end, self.end)
+        first = self._first[keep] if keep < len(self._first) else self.end
         del self._first[keep:], self._batches[keep:]
-        return self.hole[0]
+        if first < self.end:
+            self.holes = [*(each for each in self.holes if each[0] < first), (first, self.end)]
+        return first
+
+    def first_from(self, offset: int) -> int:
+        """The first offset from this one on that is in no hole."""
+        for first, until in self.holes:  # in their order
+            if first <= offset < until:
+                offset = until
+        return offset
 
     @property
     def size(self) -> int:
@@ -124,8 +134,8 @@ class PartitionLog:
 
     def read(self, offset: int, most: int, *, at_least_one: bool) -> bytes:
         """The bytes from the batch with this offset on: the last batch is cut off, and the first one is never."""
-        if self.hole[0] <= offset < self.hole[1]:
-            at = bisect_left(self._first, self.hole[1])  # the next batch
+        if (behind := self.first_from(offset)) > offset:
+            at = bisect_left(self._first, behind)  # the next batch
         else:
             at = bisect_right(self._first, offset) - 1
         if offset >= self.end or not 0 <= at < len(self._first):

@@ -29,6 +29,12 @@ REVOKE_DEADLINE = GroupSettings(id="g").revoke_deadline
 COMMIT_PATIENCE = 1.0
 """Seconds that a member without ZooKeeper gives its final commit."""
 
+NEVER_LOGGED = frozenset(
+    ("observing the member failed", "callback failed", "session failed", "reading from ZooKeeper failed")
+)
+"""Events of an exception that nobody expected, and that was not raised."""
+CHANGED = "offset changed by a client that does not own the partition, restored"
+
 
 class Promises:
     """See the module. After `rest`, nothing is checked any more."""
@@ -51,6 +57,8 @@ class Promises:
         self.violations: list[str] = []
         self.trace: deque[str] = deque(maxlen=TRACE)
         self.watching = True
+        self.offsets_changed = False
+        """A foreign program has set one."""
         self.observers: list[Callable[[Member, TopicPartition], None]] = []
         """Called when an application has received records."""
         self._handed: dict[TopicPartition, dict[int, Handed]] = {}
@@ -139,6 +147,7 @@ class Promises:
         next offset is. Until then members may rely on claims that are not in the copy, and even commit by them:
         versions of nodes begin again, so that another member's claim may have the same ones."""
         self._restored_until = until
+        self.offsets_changed = True
         for claim, _ in self._claims.values():
             self._unclean.add(claim)
         self._claims.clear()
@@ -243,6 +252,8 @@ class Promises:
 
     def logged(self, name: str, event: str) -> None:
         """A member of this name has logged an event. By some it excuses itself, which must have a reason."""
+        if event in NEVER_LOGGED or (event == CHANGED and not self.offsets_changed):
+            self.violated(f"{name} logs: {event}")
         late, uncommitted = event.startswith("work not finished in time"), event.startswith("final commit failed")
         if self.watching and (late or uncommitted):
             member = next(each for each in reversed(self.members) if each.name == name)
@@ -278,7 +289,8 @@ class Promises:
         first, wanted = offsets[0], member.sought.pop(partition, offsets[0])
         if partition in self._cut:
             return
-        if first < wanted or (wanted < first > log.start and partition not in self._overtaken):
+        begin = log.first_from(max(wanted, log.start))
+        if first < wanted or (begin < first and partition not in self._overtaken):
             self.violated(f"{member.name} got {partition}[{offsets}] after it went to {wanted}")
 
     def _outdated(self, partition: TopicPartition, claim: int) -> bool:
