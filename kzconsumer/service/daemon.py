@@ -96,8 +96,9 @@ async def show_run(sessions: Sessions, show: Callable[[int, int], None]) -> None
         for at in sessions.positions():
             end = run.end(at.topic_partition, at.incarnation)
             if end is not None:
-                before = begun.get(at.topic_partition, end)  # a log that was cut off may have moved the position back
-                first = begun[at.topic_partition] = min(before, at.processed)
+                # A log that was cut off may have moved the position back, or the end to before it.
+                before = begun.get(at.topic_partition, end)
+                first = begun[at.topic_partition] = min(before, at.processed, end)
                 done += min(at.processed, end) - first
                 total += end - first
         show(done, total)

@@ -222,3 +222,24 @@ def test_a_daemon_that_reads_other_topics_goes_on_though_its_last_commit_failed(
         assert "final commit failed" in {event["event"].partition(":")[0] for event in daemons.group.events}
         daemons.group.network.set_silent(daemon.process, False)
         daemons.come_to_an_end(45.0)
+
+
+def test_a_run_that_is_shortened_to_before_a_paused_partition_shows_no_negative_progress() -> None:
+    """Its log was cut off, and nobody fetches it, so its position stays behind the end of the run."""
+    with simulated_daemons(1, Scene(brokers=2)) as daemons:
+        daemons.group.logs.grow("t", 1)
+        daemons.group.logs.burst(300)
+        daemons.group.logs.stop()
+        before = daemons.start(Scene(brokers=2), 0.0, topics={"t": 1})
+        daemons.world.pass_time(4.0)
+        daemons.stop(before)
+        daemons.world.pass_time(2.0)
+        daemons.group.logs.burst(100)
+        daemon = daemons.start(Scene(brokers=2), 0.0, topics={"t": 1}, stop_at="end", paused=["t:0"])
+        daemons.world.pass_time(4.0)
+        assert daemon.progress == (0, 100)
+        daemons.cut_off(TopicPartition("t", 0), 350)
+        daemons.world.pass_time(20.0)
+        assert daemon.progress == (0, 0)
+        daemons.come_to_an_end(45.0)
+        assert daemon.task.result() == 0
