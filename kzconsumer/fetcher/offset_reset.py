@@ -164,8 +164,11 @@ class OffsetReset:
         """
         before, progress, replayable = state.position, state.progress, self._truncated is not None
         assert before is not None
-        if replayable and (self._truncated != "continue" or progress.replay is not None):
+        if replayable and self._truncated != "continue":
             state.fail(OffsetLostError(f"{_divergence(state, found)}; {_WAY_OUT}"))
+            return
+        if progress.replay is not None:
+            self._claim_again(progress)
             return
         if found.end_offset >= 0 and (replayable or self._policy == SMALLEST):
             at = max(found.end_offset, begin)
@@ -212,8 +215,10 @@ class OffsetReset:
         assert before is not None
         if end >= before:
             state.reset_due = False  # a new leader does not know its high watermark at once
-        elif self._truncated != "continue" or progress.replay is not None:
+        elif self._truncated != "continue":
             state.fail(_truncation(state, end))
+        elif progress.replay is not None:
+            self._claim_again(progress)
         elif progress.settled and progress.consumed == before:
             self._log_truncated(state, end, before, end, end)
             if await self._committer.store_start(progress, end, new_epoch=True):
@@ -221,6 +226,14 @@ class OffsetReset:
                 state.move_to(end)
                 state.reset_due = False
                 state.succeed()
+
+    def _claim_again(self, progress: Progress) -> None:
+        """The log has lost records of a planned range while they were read again.
+
+        Part of the range may be queued already. A new claim asks the destination for the range, and compares all of it
+        with the log before it reads anything: it gives the range up then (`end_early`).
+        """
+        self._committer.lose(progress, "the log has lost records of a planned range")
 
     def _start(self, state: FetchState, offset: int) -> int | None:
         """The position to be stored before anything is read from it; None if there is none."""

@@ -243,3 +243,27 @@ def test_a_run_that_is_shortened_to_before_a_paused_partition_shows_no_negative_
         assert daemon.progress == (0, 0)
         daemons.come_to_an_end(45.0)
         assert daemon.task.result() == 0
+
+
+def test_a_log_that_is_cut_off_while_a_planned_range_is_read_again_stops_no_daemon() -> None:
+    """`[offsets] truncated` is "continue": the range is given up, in a new epoch."""
+    scene = Scene(brokers=2, record_bytes=100, fetch=(("rate_limit", "8kB"), ("max_bytes", "4kB")))
+    with simulated_daemons(1, scene, replayable=True) as daemons:
+        partition = TopicPartition("t", 0)
+        daemons.group.logs.grow("t", 1)
+        daemons.group.logs.stop()
+        first = daemons.start(scene, 60.0, topics={"t": 1})
+        daemons.world.pass_time(3.0)
+        daemons.reload(first, "batch", max_time=6.0)
+        daemons.world.pass_time(1.0)
+        daemons.group.logs.burst(600)
+        daemons.world.pass_time(8.0)
+        daemons.faults.kill(first)
+        daemons.world.pass_time(SESSION_TIMEOUT + 1)
+        daemons.start(scene, 0.0, topics={"t": 1})
+        daemons.world.pass_time(3.0)
+        daemons.cut_off(partition, 599)
+        daemons.group.logs.burst(600)
+        daemons.world.pass_time(10.0)
+        assert "partition lost" in {event["event"] for event in daemons.group.events}
+        daemons.come_to_an_end(60.0)
