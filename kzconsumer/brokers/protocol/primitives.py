@@ -343,7 +343,10 @@ class FrameReader:
                 frames.append(memoryview(bytes(staging[start : start + size])))
                 start += size
                 continue
-            self._frame = memoryview(_native.Memory(size))
+            try:
+                self._frame = memoryview(_native.Memory(size))
+            except MemoryError:
+                raise ProtocolError(f"no memory for a response of {size} bytes ([fetch] response_bytes)") from None
             self._frame[:there] = staging[start : start + there]
             self._used = there
             start += there

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import resource
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,3 +102,16 @@ def test_response_headers() -> None:
 def test_malformed_response_headers(frame: bytes, why: str) -> None:
     with pytest.raises(ProtocolError, match=why):
         response_body(memoryview(frame), 7, flexible=True)
+
+
+def test_a_response_for_which_there_is_no_memory_is_named() -> None:
+    """As of a process with a limit: asyncio would close the connection, as if the broker had done so."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    reader = FrameReader()
+    reader.buffer()[:8] = (1 << 30).to_bytes(4, "big") + b"frag"
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 29, limits[1]))
+    try:
+        with pytest.raises(ProtocolError, match="no memory for a response of 1073741824 bytes"):
+            reader.received(8)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
