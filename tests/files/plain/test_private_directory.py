@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kzconsumer_files.private_directory import PrivateDirectory
+from kzconsumer_files.private_directory import PrivateDirectory, abandoned, local_attempts
 
 
 @pytest.fixture
@@ -25,3 +27,25 @@ def test_a_private_directory_is_accessible_to_its_owner_only(tmp_path: Path) -> 
     assert modes == {"": 0o700, ".lock": 0o600}
     private.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_a_clean_up_has_removed_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the temporary directory only; what was left of the former one goes."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    private, other = PrivateDirectory(local_attempts()), PrivateDirectory(tmp_path / "lake")
+    former = private.path
+    assert private.entries() == []
+    assert private.path == former
+    shutil.rmtree(former)
+    assert private.entries() == []
+    assert sorted(local_attempts().iterdir()) == [private.path, private.path.with_suffix(".lock")]
+    assert abandoned(local_attempts()) == []
+    (private.path / "b").touch()
+    (private.path / "a").touch()
+    assert [each.name for each in private.entries()] == ["a", "b"]
+    private.remove()
+    assert list(local_attempts().iterdir()) == []
+    shutil.rmtree(other.path)
+    with pytest.raises(FileNotFoundError):
+        other.entries()
+    other.remove()

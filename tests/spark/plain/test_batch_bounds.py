@@ -6,33 +6,24 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
-from collections.abc import Callable, Coroutine
-from contextlib import aclosing
-from typing import Any, TypeVar
 
-import anyio
 import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 
 from kzconsumer.errors import ConfigError, KzConsumerError, OffsetLostError
-from kzconsumer.fetcher.range_reader import range_reader
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Create
-from kzconsumer_spark.source.source_options import ranges_between, read_options
+from kzconsumer_spark import GroupSource
 from tests.support.extent import seeds
 from tests.support.simulated.group import SimulatedGroup, simulated_group
 from tests.support.simulated.member import GROUP
+from tests.support.simulated.query import COLUMNS, OPTIONS, programs_in, rows_of
 
-T = TypeVar("T")
 PARTITIONS = 3
 EARLIEST, LATEST = -2, -1
-
-
-def done_in(group: SimulatedGroup, work: Coroutine[Any, Any, T]) -> T:
-    task = group.world.process("reader").create_task(work)
-    assert group.world.pass_time(120, task.done)
-    return task.result()
 
 
 class Logs:
@@ -81,11 +72,11 @@ def text(bound: dict[TopicPartition, int]) -> str:
 
 
 @pytest.mark.parametrize("seed", seeds(40, 2000))
-def test_a_batch_read_has_what_is_between_its_bounds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_read_has_what_is_between_its_bounds(seed: int) -> None:
     chance = random.Random(seed)
-    with simulated_group(seed, brokers=2) as group:
+    with simulated_group(seed, brokers=2) as group, programs_in(group):
         logs = Logs(group, chance)
-        options = {"zookeeper.connect": "zk0:2181,zk1:2181", "group.id": GROUP, "topics": "t"}
+        options = {**OPTIONS, "minPartitions": str(chance.randint(1, 5))}
         committed = chance.random() < 0.3
         if committed:
             first = {each: chance.randint(*logs.spans[each]) for each in logs.spans if chance.random() < 0.7}
@@ -98,34 +89,22 @@ def test_a_batch_read_has_what_is_between_its_bounds(seed: int, monkeypatch: pyt
             first = logs.offsets(bound)
         ends = logs.bound(chance, wrong=0.1)
         options["endingoffsets"] = text(ends)
-        read = read_options(options)
-
-        def run(work: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
-            return done_in(group, work(*arguments))
-
-        monkeypatch.setattr(anyio, "run", run)
         expected = logs.expected(first, logs.offsets(ends), committed=committed)
+        source = GroupSource(CaseInsensitiveDict(options)).reader(COLUMNS)  # type: ignore[arg-type]
         if isinstance(expected, type):
             with pytest.raises(expected):
-                ranges_between(read.settings, read.bounds)
+                source.partitions()
             return
-        between = ranges_between(read.settings, read.bounds)
-        assert sorted(between.ranges) == sorted(expected)
-
-        async def records() -> list[tuple[TopicPartition, int | None]]:
-            found: list[tuple[TopicPartition, int | None]] = []
-            async with range_reader(read.settings) as reader, aclosing(reader.read(between.ranges)) as batches:
-                async for partition, batch in batches:
-                    found += [(partition, offset) for offset in batch["offset"].to_pylist()]
-            return found
-
+        tasks = [pickle.loads(pickle.dumps(each)) for each in source.partitions()]
+        assert len(tasks) >= min(int(options["minPartitions"]), len(expected))
         for seconds in (0.01, 0.1, 1.0):
             moved = chance.choice(list(logs.spans))
             group.world.after(seconds, lambda moved=moved: group.logs.lead(moved, chance.choice(group.logs.brokers)))  # type: ignore[misc]
-        found = done_in(group, records())
-        for part in expected:
-            assert [at for where, at in found if where == part.topic_partition] == list(range(part.first, part.until))
-        assert len(found) == sum(part.until - part.first for part in expected)
+        found = [row for task in tasks for row in rows_of(source.read(task))]
+        keys = {each: log.key for each, log in group.logs.logs.items()}
+        wanted = [(part.topic_partition, range(part.first, part.until)) for part in expected]
+        assert sorted(found) == sorted((each, at, keys[each]) for each, offsets in wanted for at in offsets)
+        assert not list(source.read(InputPartition(0))), "Spark's own, if there is none"
 
 
 def store(group: SimulatedGroup, path: str, offset: int) -> None:

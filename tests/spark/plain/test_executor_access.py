@@ -162,18 +162,19 @@ def test_a_task_connects_with_the_secrets_of_the_member_where_their_files_are_no
 
 
 def test_a_task_has_the_leader_epoch_and_the_rejected_records_of_its_range(tmp_path: Path) -> None:
-    parts = (span(0, 1, 2), span(1, 5, 9))
+    parts = (span(0, 1, 2), span(1, 5, 9), span(2, 0, 1))
     settings = msgspec.structs.replace(of_brokers(), fetch=FetchSettings(rate_limit=3000))
     batch = PublishedBatch(
-        parts=parts, tasks=2, epochs=(3, -1), left_out=((), ((6, 7),)), brokers=(), kafka=Kafka.of(settings)
+        parts=parts, tasks=2, epochs=(3, -1, 0), left_out=((), ((6, 7),), ()), brokers=(), kafka=Kafka.of(settings)
     )
     PublishedBatches(tmp_path).publish(0, batch)
     tasks = RangeStreamReader(tmp_path).partitions({"batch": -1}, {"batch": 0})
     assert [(each.part, each.epochs, each.left_out) for each in tasks if isinstance(each, RangePart)] == [
         (parts[0], {TopicPartition("t", 0): 3}, ()),
         (parts[1], {}, ((6, 7),)),
+        (parts[2], {TopicPartition("t", 2): 0}, ()),
     ]
-    assert [each.access.rate_limit for each in tasks if isinstance(each, RangePart)] == [1500.0, 1500.0]
+    assert [each.access.rate_limit for each in tasks if isinstance(each, RangePart)] == [1500.0] * 3
 
 
 def test_tasks_share_the_rate_limit_that_the_member_has_at_the_attempt(tmp_path: Path) -> None:

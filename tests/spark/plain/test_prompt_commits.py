@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import stat
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +47,16 @@ async def test_without_a_place_for_a_socket_nothing_is_told(
     async with committed_ends(lambda end: None) as path:
         assert path == ""
     assert "no socket for PromptCommits" in caplog.text
+
+
+def test_a_process_that_does_not_read_holds_no_listener_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Suspended, say: all queries of the session report to the listener."""
+    monkeypatch.setattr(prompt_commits, "_SECONDS", 0.05)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path := str(tmp_path / "commits"))
+        listening.listen(1)
+        end = json.dumps({"socket": path, "padding": "x" * 1_000_000})
+        telling = threading.Thread(target=announce, args=(end,), daemon=True)
+        telling.start()
+        telling.join(20)
+        assert not telling.is_alive()

@@ -147,10 +147,14 @@ def test_postgresqls_driver_is_looked_for_in_the_jars_that_spark_will_have(
 ) -> None:
     driver, other = jar(tmp_path / "a b.jar", POSTGRES), jar(tmp_path / "other.jar", "org/x/Driver.class")
     (tmp_path / "broken.jar").write_bytes(b"no archive")
+    classes = tmp_path / "classes" / POSTGRES
+    classes.parent.mkdir(parents=True)
+    classes.touch()
     good = [
         {"spark.jars": driver},
         {"spark.jars": f"{other}, {(tmp_path / 'a b.jar').as_uri()}"},
         {"spark.driver.extraClassPath": f"{other}:{tmp_path}/*"},
+        {"spark.driver.extraClassPath": str(tmp_path / "classes")},
         # Only Spark knows what these have.
         {"spark.jars.packages": "org.example:all-drivers:1.0"},
         {"spark.jars": f"{other},https://h/x.jar"},

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import anyio
@@ -25,9 +25,11 @@ from yarl import URL
 
 from kzconsumer.brokers.protocol.cluster_state import PartitionMetadata, TopicMetadata
 from kzconsumer.clock import now
+from kzconsumer.errors import NotFoundError
 from kzconsumer.lag.partition import Why
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
+from kzconsumer.registry.broker_topics import ClusterMetadata
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.sections import StatusSettings
 from kzconsumer.settings.settings import Settings
@@ -419,6 +421,25 @@ def test_only_groups_that_have_changed_are_read_again(from_brokers: bool, monkey
         return set()
 
     Clients().play(script, 600)
+
+
+@pytest.mark.parametrize("from_brokers", [False, True])
+def test_a_cluster_without_groups_is_none_only_if_nothing_of_kafka_is_there(from_brokers: bool) -> None:
+    async def script(session: ZooKeeperSession) -> None:
+        nodes = WatchedNodes(session)
+        topics = BrokerTopicsRead(cast("ClusterMetadata", None), {}, None) if from_brokers else NodeTopicsRead(nodes)
+        followed = FollowedGroups(nodes, lambda name: True)
+        assert await followed.read(topics) == ({}, {})
+        await session.delete(paths.CONSUMERS, -1)
+        if from_brokers:
+            assert await followed.read(topics) == ({}, {})
+        else:
+            with pytest.raises(NotFoundError, match="no Kafka cluster is registered there"):
+                await followed.read(topics)
+        await session.create("/brokers")
+        assert await followed.read(topics) == ({}, {})
+
+    Clients().play(script)
 
 
 def test_a_group_that_changes_while_it_is_read_is_read_again() -> None:

@@ -80,7 +80,7 @@ class _Connection:
 
     def __enter__(self) -> _Comparing:
         client = self._plain.__enter__()
-        return _Comparing(client._iprot, client._oprot)
+        return _Comparing(client._iprot)
 
     def __exit__(self, *error: object) -> None:
         self._plain.__exit__(*error)

@@ -19,7 +19,6 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.start_rules import Storage, WithBrokers
 from kzconsumer.plugins import ASSIGNORS, list_plugins, load
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.zookeeper.operations import Node
 from kzconsumer_tools import node_changes
 from kzconsumer_tools.groups.advice import Symptom
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
@@ -144,12 +143,12 @@ def saved_node(nodes: GroupNodes, partition: TopicPartition, data: bytes | None)
 
 def undo_of_removal(nodes: GroupNodes, removed: Iterable[NodeChange], gone: Collection[str] = ()) -> bytes:
     """The present content of nodes that are removed, and of which topic offsets are; `gone`: of one that is gone."""
-    return node_changes.write_nodes(_removed(nodes, change.path, change.seen, gone) for change in removed)
+    return node_changes.write_nodes(_removed(nodes, change, gone) for change in removed)
 
 
-def _removed(nodes: GroupNodes, path: str, node: Node | None, gone: Collection[str]) -> SavedNode:
-    if node is None:
-        return SavedNode(path, None)
+def _removed(nodes: GroupNodes, change: NodeChange, gone: Collection[str]) -> SavedNode:
+    path, node = change.path, change.seen
+    assert node is not None
     if path not in nodes.offsets:
         return SavedNode(path, node_changes.kept_content(path, node))
     try:
