@@ -70,8 +70,12 @@ class Logger:
         structlog: Any = sys.modules.get("structlog")
         is_configured = getattr(structlog, "is_configured", None)  # not yet there while another thread imports it
         if is_configured is not None and is_configured():
-            getattr(structlog.get_logger(self._name), level)(event, **fields)
-            return
+            try:
+                getattr(structlog.get_logger(self._name), level)(event, **fields)
+            except Exception as failure:  # of the application's configuration, which must not end a member
+                fields["structlog"] = repr(failure)
+            else:
+                return
         number = logging.getLevelNamesMapping()[level.upper()]
         if not self._standard.isEnabledFor(number):
             return

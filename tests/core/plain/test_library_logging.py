@@ -22,6 +22,7 @@ def unconfigured() -> Iterator[None]:
     before = structlog.get_config() if structlog.is_configured() else None
     structlog.reset_defaults()
     yield
+    structlog.reset_defaults()
     if before is not None:
         structlog.configure(**before)
 
@@ -81,6 +82,17 @@ def test_an_applications_structlog_is_used() -> None:
     with capture_logs() as events:
         get_logger("kzconsumer").warning("partition lost", topic="orders")
     assert events == [{"event": "partition lost", "log_level": "warning", "topic": "orders"}]
+
+
+def test_a_line_that_an_applications_structlog_cannot_take_goes_to_the_standard_logger(
+    unconfigured: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Here its factory takes no name. The error would end the task that logs, and with it the session."""
+    structlog.configure(logger_factory=lambda: structlog.PrintLogger())
+    with caplog.at_level(logging.INFO, logger="kzconsumer"):
+        get_logger("kzconsumer").warning("partition lost", topic="orders")
+    (line,) = caplog.records
+    assert line.getMessage().startswith('partition lost topic=orders structlog="TypeError(')
 
 
 CONNECTED = """
