@@ -32,11 +32,14 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
     @property
     def headers(self) -> list[tuple[str, bytes | None]]:
-        """Those of the record, then those about the rejection; numbers are big-endian, texts UTF-8."""
+        """Those of the record, then those about the rejection; numbers are big-endian, texts UTF-8.
+
+        A NUL in a name is U+FFFD: librdkafka would cut the name off there, without an error.
+        """
         message = self.message
         timestamp = _NO_TIMESTAMP if message.timestamp is None else message.timestamp
         return [
-            *message.headers,
+            *((name.replace("\0", "\ufffd"), value) for name, value in message.headers),
             ("kafka_dlt-original-topic", message.topic.encode()),
             ("kafka_dlt-original-partition", struct.pack(">i", message.partition)),
             ("kafka_dlt-original-offset", struct.pack(">q", message.offset)),

@@ -188,6 +188,9 @@ async def test_more_letters_than_a_producer_holds(
         return cluster.bootstrap
 
     with closing(LetterTopic(unique, BrokersSettings(), unique, LIMIT, brokers)) as topic:
-        await topic.write([DeadLetter(Message("orders", 0, n, None, b""), "rejected", "no", "g") for n in range(100)])
+        odd = (("a\0b", b"x"), ("", None))
+        messages = [Message("orders", 0, n, None, b"", None, odd) for n in range(100)]
+        await topic.write([DeadLetter(each, "rejected", "no", "g") for each in messages])
     found = await asyncio.to_thread(read_letters, cluster.bootstrap, unique, 100)
     assert [letter.original_offset for letter in found] == list(range(100))
+    assert found[99].headers[:2] == [("a\ufffdb", b"x"), ("", None)], "librdkafka ends a name at a NUL"
