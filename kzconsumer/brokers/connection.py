@@ -223,12 +223,8 @@ class BrokerConnection:
             second = asyncio.get_running_loop().call_later(_SILENCE_OF_0_9, self._ask_what_0_9_answers, timeout)
         try:
             answer = await self.call(ApiVersionsRequest(), timeout=timeout)
-        except ProtocolError:
-            if self._passed_over:
-                return False
-            raise
-        except ConnectionLostError:
-            if self._transport.ended_by_peer:
+        except (ConnectionLostError, ProtocolError):
+            if self._passed_over or self._transport.ended_by_peer:
                 return False
             raise
         except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import socket
 import struct
 from collections import defaultdict
@@ -499,6 +500,31 @@ async def test_connecting_to_a_silent_peer_times_out() -> None:
     async with listening(serve) as broker:
         with pytest.raises(ConnectionLostError, match=r"within 0\.2 s"):
             await open_to(broker, timeout=0.2)
+
+
+async def test_whatever_a_peer_answers_to_api_versions_is_an_error_that_callers_expect() -> None:
+    """As a server of something else does, or a broker of whose answer some bytes are changed, or missing."""
+    chance, opened, failed = random.Random(1), 0, list[str]()
+
+    async def serve(peer: Peer) -> None:
+        _, correlation = await peer.request()
+        answer = bytearray(correlation.to_bytes(4, "big") + VERSIONS)
+        for _ in range(chance.randrange(3)):
+            answer[chance.randrange(len(answer))] = chance.randrange(256)
+        del answer[chance.choice((len(answer), len(answer), chance.randrange(len(answer)))) :]
+        peer.writer.write(chance.choice((b"HTTP/1.1 400 Bad", len(answer).to_bytes(4, "big"))) + answer)
+
+    async with listening(serve) as broker:
+        for _ in range(40):
+            try:
+                connection = await open_to(broker)
+            except (BrokerError, ConnectionLostError, ProtocolError, UnsupportedVersionError) as error:
+                failed.append(str(error))
+            else:
+                opened += 1
+                connection.close()
+        assert all(str(broker) in each for each in failed)
+    assert 0 < opened < 20
 
 
 async def test_a_peer_that_refuses_to_report_its_versions() -> None:
