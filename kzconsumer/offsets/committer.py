@@ -111,19 +111,14 @@ class Committer:
 
         Returns the claims for which it is recorded. Raises SessionExpiredError, ZooKeeperError: then that is unknown.
         """
-        async with self._one_at_a_time:
-            await self._amend(owned, lambda _, plan: plan if step in plan.done else _with_step(plan, step))
-            return {progress for progress in owned if (plan := self._plan_of(progress)) and step in plan.done}
+        return await self._amend(owned, lambda _, plan: plan if step in plan.done else _with_step(plan, step))
 
     async def record_rejected(self, offsets: Mapping[Progress, Spans]) -> set[Progress]:
         """Record in the plans of these claims which records are not written with their ranges, besides those recorded.
 
         Returns and raises as `record_step`; raises ValueError, and stores nothing, if they are too many for a plan.
         """
-        async with self._one_at_a_time:
-            await self._amend(offsets, lambda progress, plan: _without(plan, offsets[progress]))
-            plans = {progress: plan for progress in offsets if (plan := self._plan_of(progress)) is not None}
-            return {progress for progress, plan in plans.items() if _without(plan, offsets[progress]) == plan}
+        return await self._amend(offsets, lambda progress, plan: _without(plan, offsets[progress]))
 
     def require_room(self, offsets: Mapping[Progress, Spans]) -> None:
         """Raises ValueError if `record_rejected` would, as far as the plans are known."""
@@ -141,21 +136,19 @@ class Committer:
             records, checksum = figures[progress]
             return msgspec.structs.replace(plan, records=records, checksum=checksum)
 
-        async with self._one_at_a_time:
-            await self._amend(figures, read)
-            return {
-                progress for progress in figures if (plan := self._plan_of(progress)) and read(progress, plan) == plan
-            }
+        return await self._amend(figures, read)
 
-    async def _amend(self, owned: Collection[Progress], change: Callable[[Progress, Plan], Plan]) -> None:
-        """Store changed plans of these claims, as far as they have any."""
-        await self._settle(owned)
-        due, plans = {}, {}
-        for progress in owned:
-            plan, stored = self._plan_of(progress), self.committed(progress)
-            if plan is not None and stored is not None and (changed := change(progress, plan)) != plan:
-                due[progress], plans[progress] = stored, changed
-        raise_refused(await self._write(due, plans))
+    async def _amend(self, owned: Collection[Progress], change: Callable[[Progress, Plan], Plan]) -> set[Progress]:
+        """Store changed plans of these claims. Returns those that have one: all of them, unless a claim was lost."""
+        async with self._one_at_a_time:
+            await self._settle(owned)
+            due, plans = {}, {}
+            for progress in owned:
+                plan, stored = self._plan_of(progress), self.committed(progress)
+                if plan is not None and stored is not None and (changed := change(progress, plan)) != plan:
+                    due[progress], plans[progress] = stored, changed
+            raise_refused(await self._write(due, plans))
+            return {progress for progress in owned if self._plan_of(progress) is not None}
 
     async def commit(self) -> None:
         """Store what is processed of all claims; an unchanged offset is written again only before it expires.
