@@ -81,6 +81,8 @@ def claim(
         committer = Committer(ZooKeeperOffsetStorage(session, PATHS), lambda reason: None)
         adopter = Adopter(committer, destination, refuses_loss=refuses_loss)
         (adopted,) = await adopter.adopt([(PARTITION, INCARNATION, claimed)])
+        known = committer.stored(adopted.progress)
+        assert known is None or known.leader_epoch == -1, "no record has one"
         tree = clients.ensemble.tree
         left = decode_claim_record(tree.nodes[RECORD].data).plan
         begins, replays, written = adopted.position, adopted.progress.replay, adopted.progress.written

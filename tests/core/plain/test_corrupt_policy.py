@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 from unittest import mock
@@ -12,12 +13,13 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.log_reads import FetchedPartition
+from kzconsumer.brokers.protocol.error_codes import NONE, NOT_LEADER_OR_FOLLOWER
+from kzconsumer.brokers.protocol.log_reads import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
 from kzconsumer.counters import Counters
-from kzconsumer.errors import CorruptRecordError, KzConsumerError
+from kzconsumer.errors import ConnectionLostError, CorruptRecordError, KzConsumerError
 from kzconsumer.fetcher.corrupt_batches import CorruptPolicy, without_way
 from kzconsumer.fetcher.decode_and_queue import Arrival, Delivery
-from kzconsumer.fetcher.fetch_rules import Unusable
+from kzconsumer.fetcher.fetch_rules import Unusable, decoding
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.progress import Progress
@@ -130,3 +132,62 @@ async def test_a_batch_is_corrupt_if_it_is_so_three_times_in_a_row(corrupt: list
             if state.failed:
                 return
             position = expected[1]
+
+
+class Control:
+    """The broker's other connection, on which it says what it has at an offset."""
+
+    def __init__(self, answer: FetchedPartition | ConnectionLostError) -> None:
+        self.answer = answer
+        self.asked: list[Mapping[TopicPartition, FetchPosition]] = []
+
+    async def connection(self, broker: Broker, purpose: str) -> Control:
+        assert purpose == "control", "answers on the other may be held back"
+        return self
+
+    async def call(self, request: FetchRequest, *, timeout: float) -> FetchResponse:
+        self.asked.append(request.partitions)
+        assert request.max_wait_ms == 0
+        if isinstance(self.answer, ConnectionLostError):
+            raise self.answer
+        return FetchResponse(NONE, 0, [self.answer])
+
+
+def behind(error: int, records: bytes) -> FetchedPartition:
+    return FetchedPartition(TopicPartition("orders", 0), error, 30, 30, -1, (), memoryview(records))
+
+
+@pytest.mark.parametrize(
+    ("end", "answer", "goes_on"),
+    [
+        (11, behind(NONE, b""), True),  # it is the last one
+        (30, behind(NONE, b"more"), True),
+        (30, behind(NONE, b""), False),
+        (30, behind(NOT_LEADER_OR_FOLLOWER, b"more"), False),
+        (30, ConnectionLostError("lost"), None),
+    ],
+)
+async def test_a_message_beyond_the_largest_is_passed_over_if_its_broker_has_what_follows(
+    end: int, answer: FetchedPartition | ConnectionLostError, goes_on: bool | None
+) -> None:
+    """None: nothing is known, and it is fetched again."""
+    fetch, control = FetchSettings(on_corrupt="skip", max_bytes=1024, largest_batch=1024), Control(answer)
+    state = FetchState(Progress(TopicPartition("orders", 0), 10), ChunkQueue(1 << 20), 10, 1024, end)
+    delivering = Delivery(
+        Broker(1, "localhost", 9092), cast(Brokers, control), fetch, decoding(fetch.largest_body), Counters()
+    )
+    cut = message(1, 10, 5, None, bytes(5000))[:1024]
+    state.queue.reserve(len(cut))
+    part = FetchedPartition(state.topic_partition, NONE, end, end, -1, (), memoryview(cut))
+    delivered = delivering.deliver([Arrival(state, part, 10)])
+    if goes_on is None:
+        with pytest.raises(ConnectionLostError):
+            await delivered
+        assert (state.position, state.failed) == (10, False)
+        return
+    done = await delivered
+    assert control.asked == ([] if end == 11 else [{state.topic_partition: FetchPosition(11, 1024)}])
+    chunk = state.queue.get_nowait()
+    assert chunk is not None
+    assert ((chunk.first, chunk.until), chunk.error is None) == ((10, 11 if goes_on else 10), goes_on)
+    assert (state.position, state.failed, done.forget == [state]) == (11 if goes_on else 10, not goes_on, not goes_on)

@@ -12,6 +12,7 @@ from msgspec import structs
 from kzconsumer.model import TopicPartition
 from kzconsumer.service.daemon import EXIT_UNFINISHED
 from kzconsumer.sinks.builtin import CallableSink
+from kzconsumer.zookeeper.operations import Check
 from tests.support.extent import extent
 from tests.support.simulated.daemon_machine import SLOW, DaemonMachine
 from tests.support.simulated.daemons import simulated_daemons
@@ -267,3 +268,23 @@ def test_a_log_that_is_cut_off_while_a_planned_range_is_read_again_stops_no_daem
         daemons.world.pass_time(10.0)
         assert "partition lost" in {event["event"] for event in daemons.group.events}
         daemons.come_to_an_end(60.0)
+
+
+def test_a_daemon_whose_run_is_over_starts_no_sink_and_writes_nothing() -> None:
+    """The first of two that work on it, the one that sees its end, and one that comes later."""
+    with simulated_daemons(1, Scene()) as daemons:
+        daemons.group.logs.grow("t", 2)
+        daemons.group.logs.burst(300)
+        wanted: dict[str, Any] = {"topics": {"t": 1}, "stop_at": "end", "run": "monday"}
+        both = [daemons.start(Scene(), pace, **wanted) for pace in (0.0, 0.3)]
+        assert daemons.world.pass_time(60.0, lambda: all(each.task.done() for each in both))
+        before = len(daemons.group.events), len(daemons.group.ensemble.log)
+        late = daemons.start(Scene(), 0.0, **wanted)
+        assert daemons.world.pass_time(10.0, late.task.done)
+        daemons.check()
+        assert [each.task.result() for each in (*both, late)] == [0, 0, 0]
+        events = {each["event"] for each in daemons.group.events[before[0] :]}
+        assert "run is finished already, the sink is not started" in events
+        assert "sink starting" not in events
+        operations = [each for done in daemons.group.ensemble.log[before[1] :] for each in done.operations]
+        assert [each for each in operations if not isinstance(each, Check)] == []

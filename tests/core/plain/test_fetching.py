@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from kzconsumer import clock
 from kzconsumer.brokers.pool import Brokers
@@ -23,7 +24,7 @@ from kzconsumer.counters import Counters
 from kzconsumer.fetcher import decode_and_queue, fetch_rules
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.fetch_rules import LOOK_SECONDS, Looking
-from kzconsumer.fetcher.fetch_state import FetchState
+from kzconsumer.fetcher.fetch_state import EXPANSION, FetchState
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.throttle import RateLimit
 from kzconsumer.model import Broker, Wants
@@ -282,7 +283,7 @@ _HELD = """
 from pathlib import Path
 
 from kzconsumer.fetcher.decode_and_queue import Arrival, enqueue
-from kzconsumer.fetcher.fetch_state import FetchState
+from kzconsumer.fetcher.fetch_state import EXPANSION, FetchState
 from kzconsumer.fetcher.fetch_rules import decoding
 from kzconsumer.model import TopicPartition
 from kzconsumer.brokers.protocol.log_reads import FetchedPartition
@@ -437,3 +438,18 @@ async def test_a_replica_is_given_up_after_what_it_has_sent_was_queued() -> None
             task.cancel()
             await asyncio.wait([task])
     assert (queued, state.position) == ([1], 1)
+
+
+@pytest.mark.parametrize("size", [1000, 10_000, 200_000, 1_000_000])
+def test_how_much_records_grow_is_measured_by_responses_that_are_not_small(size: int) -> None:
+    """What a chunk takes beside its records is most of a small one."""
+    data = record_batch([Record(None, bytes(size))], base_offset=0)
+    state = FetchState(progress(0), ChunkQueue(1 << 40), 0, SETTINGS.max_bytes)
+    part = FetchedPartition(state.topic_partition, NONE, 1, 1, 0, (), memoryview(data))
+    decoded = replace(fetch_rules.decoding(SETTINGS.largest_body)(part, 0), size=10 * len(data))
+    state.queue.reserve(len(data))
+    decode_and_queue.enqueue(decode_and_queue.Arrival(state, part, 0), decoded)
+    held = state.queue.filled[1]
+    assert held == 10 * len(data) + decode_and_queue.CHUNK_BYTES
+    measured = len(data) >= decode_and_queue.SMALL_RESPONSE
+    assert state.expansion == (held / len(data) if measured else EXPANSION)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import repeat, tee
 from typing import Any, cast
 
 import anyio
@@ -182,6 +184,113 @@ def test_each_offset_is_sent_until_it_is_stored_or_refused(answers: list[dict[To
     assert world.pass_time(60.0, storing.done)
     world.end(process)
     assert (set(storing.result()), sent) == (refused, wanted)
+
+
+class Line(Cluster):
+    """A connection to the coordinator, which executes what was sent on it, also when nobody waits for the answer."""
+
+    def __init__(self, brokers: Late) -> None:
+        super().__init__()
+        self.leads = UP
+        self.open = True
+        self._brokers = brokers
+
+    async def call(self, request: object, *, timeout: float) -> Any:
+        fate = self._brokers.fate(request)
+        if isinstance(request, FindCoordinatorRequest):
+            known = fate != "no coordinator"
+            return Coordinator(error_codes.NONE if known else error_codes.COORDINATOR_NOT_AVAILABLE, self.leads, None)
+        assert isinstance(request, OffsetCommitRequest)
+        ((partition, offset),) = request.offsets.items()
+        if fate == "late":
+            self._brokers.world.after(20.0, lambda: self._execute(offset))
+            await anyio.sleep_forever()
+        if fate == "request lost":
+            raise ConnectionLostError("closed by the broker")
+        if fate == "moved":
+            return {partition: error_codes.NOT_COORDINATOR}
+        self._execute(offset)
+        if fate == "answer lost":
+            raise ConnectionLostError("closed by the broker")
+        return {partition: error_codes.NONE}
+
+    def _execute(self, offset: int) -> None:
+        if self.open:
+            self._brokers.stored.append(offset)
+
+
+class Late:
+    """Brokers that store what the fates of the requests say; those after the last are executed."""
+
+    def __init__(self, world: World, fates: Iterable[str]) -> None:
+        self.world = world
+        self.stored: list[int] = []
+        self.group = GroupCoordinator("g", cast(KnownBrokers, self), cast(Brokers, self), 60.0)
+        self._fates = iter(fates)
+        self._line: Line | None = None
+
+    def fate(self, request: object) -> str:
+        """Those of commits are used up; a lookup has the first one's."""
+        if isinstance(request, FindCoordinatorRequest):
+            self._fates, ahead = tee(self._fates)
+            return next(ahead, "")
+        return next(self._fates, "")
+
+    async def brokers(self) -> list[Broker]:
+        return [UP]
+
+    async def connection(self, broker: Broker, purpose: str) -> Line:
+        if self._line is None:
+            self._line = Line(self)
+        return self._line
+
+    def drop(self, connection: Line) -> None:
+        connection.open = False
+        self._line = None
+
+    def commit(self, offsets: Iterable[int]) -> list[CoordinatorError]:
+        """One after the other. What fails; nothing of it is repeated."""
+        failed: list[CoordinatorError] = []
+
+        async def store() -> None:
+            for offset in offsets:
+                try:
+                    assert await self.group.store({PARTITIONS[0]: WithBrokers(offset, 0)}) == {}
+                    assert self.stored[-1] == offset
+                except CoordinatorError as error:
+                    failed.append(error)
+
+        process = self.world.process("member")
+        storing = process.create_task(store())
+        assert self.world.pass_time(60.0, storing.done)
+        storing.result()
+        self.world.pass_time(60.0)
+        self.world.end(process)
+        return failed
+
+
+@given(st.lists(st.sampled_from(("", "late", "request lost", "answer lost", "moved")), max_size=5))
+def test_no_commit_is_executed_after_a_later_one(fates: list[str]) -> None:
+    """A coordinator may be slow: what it has not answered in time must not move an offset back."""
+    brokers = Late(World(0), fates)
+    assert len(brokers.commit(range(7))) == fates.count("late")
+    assert brokers.stored == sorted(brokers.stored)
+    assert brokers.stored[-1] == 6
+
+
+@pytest.mark.parametrize(
+    ("fate", "reason"),
+    [
+        ("late", f"{UP} does not answer"),
+        ("request lost", "closed by the broker"),
+        ("moved", f"{UP}: NOT_COORDINATOR (16)"),
+        ("no coordinator", f"coordinator of group g, asked of {UP}: COORDINATOR_NOT_AVAILABLE (15)"),
+    ],
+)
+def test_a_commit_that_fails_says_how_its_last_attempt_ended(fate: str, reason: str) -> None:
+    brokers = Late(World(0), repeat(fate))
+    assert list(map(str, brokers.commit([7]))) == [f"offsets of group g: {reason} (tried for 2 s)"]
+    assert brokers.stored == []
 
 
 MEMBER = CoordinatedMember("m", "client", "/127.0.0.1", (), ())

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
 
+from kzconsumer.brokers.protocol.error_codes import UNKNOWN_SERVER_ERROR
 from kzconsumer.fetcher.fetch_set import FetchSet
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.model import TopicPartition
 from kzconsumer.streams.chunk_queue import Turns
+from tests.support.simulated import kafka_frames as frames
+from tests.support.simulated.broker_faults import ailing
 from tests.support.simulated.broker_machine import TIGHT
 from tests.support.simulated.fetch_sessions import SLOTS
 from tests.support.simulated.group import SimulatedGroup, joined, simulated_group
 from tests.support.simulated.kafka_frames import FETCH, LIST_OFFSETS, METADATA
 from tests.support.simulated.member import Member
 from tests.support.simulated.partition_logs import PRODUCED_EVERY
+from tests.support.simulated.scene import Scene
 from tests.support.simulated.virtual_time import BEGINNING, Process
 
 FIRST = TopicPartition("t", 0)
@@ -249,6 +254,21 @@ def test_an_application_that_is_slow_in_the_middle_of_a_lot_gets_what_is_left_on
         group.world.pass_time(20)
         assert len(member.owned) == len(other.owned) == 2
         rests(group)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_answers_that_are_not_whole(seed: int) -> None:
+    """A partition is missing, refused, cut short or damaged, also again and again: each record is delivered once."""
+    chance = random.Random(seed)
+    with simulated_group(seed, Scene(brokers=2)) as group:
+        group.logs.grow("t", 4)
+        group.join("a", {"t": 2}, 0.0, in_batches=bool(seed % 2))
+        for broker in group.brokers:
+            broker.alters = ailing(chance, 30, (frames.NOT_LEADER, UNKNOWN_SERVER_ERROR), damaged=1)
+        for _ in range(5):
+            group.logs.burst(40)
+            group.world.pass_time(2)
+        group.come_to_rest(60, 5)
 
 
 def test_a_rate_limit_is_waited_for() -> None:

@@ -23,6 +23,7 @@ from kzconsumer.zookeeper.operations import Create, Delete, Stat
 from tests.support.members import present_member
 from tests.support.simulated.group import SimulatedGroup, simulated_group
 from tests.support.simulated.member import GROUP, Member
+from tests.support.simulated.promises import REVOKE_DEADLINE
 
 PARTITIONS = 4
 OFTEN, SELDOM = "300ms", "1h"
@@ -236,11 +237,17 @@ def test_an_owner_node_without_a_member_is_reported_once() -> None:
 
 
 def test_a_member_that_reaches_no_broker_leaves_and_rejoins() -> None:
+    """What it has fetched and not handed out by then is dropped, for it owns nothing."""
     with simulated_group(1, looks="1s") as group:
         group.logs.grow("t", PARTITIONS)
         first, second = joined(group, "a", "b")
+        first.pace = 2 * REVOKE_DEADLINE
+        group.logs.burst(40)
+        group.world.pass_time(1)
         group.lose_brokers(first)
         assert not group.world.pass_time(UNFIT_AFTER - 1, lambda: not first.owned)
+        for partition in first.owned:
+            group.promises.disturb(partition)  # what is in hand when it leaves comes again
         assert group.world.pass_time(5, lambda: shared([second]))
         (left,) = logged(group, "left the group to members that can work")
         assert left["reason"] == "no broker answers, while other members go on"

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar, cast
+from contextlib import nullcontext
+from typing import Any, TypeVar, cast
 
 import pytest
 from msgspec import structs
 
-from kzconsumer.errors import KzConsumerError, NotFoundError, OffsetLostError
-from kzconsumer.fetcher.range_reader import ClusterReader, range_reader
+from kzconsumer.brokers.connection import BrokerConnection
+from kzconsumer.brokers.protocol.cluster_state import MetadataResponse
+from kzconsumer.brokers.protocol.error_codes import CORRUPT_MESSAGE, UNKNOWN_SERVER_ERROR
+from kzconsumer.brokers.protocol.primitives import Request
+from kzconsumer.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectionLostError,
+    KzConsumerError,
+    NotFoundError,
+    OffsetLostError,
+)
+from kzconsumer.fetcher.range_reader import ClusterReader, RangeReader, range_reader
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.settings.sections import SubscriptionSettings
+from tests.support.simulated import kafka_frames as frames
+from tests.support.simulated.broker_faults import ailing
 from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.kafka_frames import Part
 from tests.support.simulated.partition_logs import TIMESTAMP
 from tests.support.simulated.scene import Scene, settings_of
 
@@ -66,7 +81,7 @@ def grown(group: SimulatedGroup, bursts: Iterable[int] = (300, 150, 50)) -> None
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_offset_of_the_ranges_is_read_once_and_in_order(seed: int) -> None:
-    """Also in small answers, and while leaders move and connections break."""
+    """Also in small answers, while leaders move and connections break, and if answers are not whole."""
     rng = random.Random(seed)
     with simulated_group(seed, Scene(brokers=2)) as group:
         grown(group)
@@ -76,6 +91,8 @@ def test_every_offset_of_the_ranges_is_read_once_and_in_order(seed: int) -> None
         for fault in range(4):
             group.world.after(0.02 + 0.5 * fault, lambda: group.broker_faults.move_leader(rng.choice(P), 0.7))
             group.world.after(0.3 + 0.5 * fault, lambda: group.broker_faults.silence(rng.randrange(2), 1.0))
+        for broker in group.brokers:
+            broker.alters = ailing(rng, 10, (frames.NOT_LEADER, UNKNOWN_SERVER_ERROR, CORRUPT_MESSAGE))
         found = reading(group, all_of(*ranges), max_bytes=rng.choice((700, 1 << 20)))
         assert found == {each.topic_partition: list(range(each.first, each.until)) for each in ranges}
 
@@ -122,6 +139,82 @@ def test_offsets_that_the_log_does_not_have_are_lost(lost: str) -> None:
             first, until = until - 60, until - 1
         with pytest.raises(OffsetLostError, match="t-0"):
             reading(group, all_of(OffsetRange(*P[0], first, until), OffsetRange(*P[1], 0, 5)))
+
+
+@pytest.mark.parametrize(
+    ("sent", "error", "words"),
+    [
+        (None, ConnectionLostError, r"left t-0 out of its answer"),
+        (UNKNOWN_SERVER_ERROR, BrokerError, r"t-0: UNKNOWN_SERVER_ERROR \(-1\)"),
+        (frames.NOT_LEADER, BrokerError, r"t-0: NOT_LEADER_OR_FOLLOWER \(6\)"),
+        (frames.OFFSET_OUT_OF_RANGE, OffsetLostError, r"t-0: the log does not hold offset 5 any more"),
+    ],
+)
+def test_what_is_wrong_with_all_answers_is_raised(sent: int | None, error: type[Exception], words: str) -> None:
+    """After the others are read. None: the partition is not even in the answers."""
+    with simulated_group(1) as group:
+        grown(group)
+        group.brokers[0].alters = lambda parts: [
+            Part(P[0], sent) if each.partition == P[0] and sent is not None else each
+            for each in parts
+            if each.partition != P[0] or sent is not None
+        ]
+        with pytest.raises(error, match=words):
+            reading(group, all_of(OffsetRange(*P[0], 5, 9), OffsetRange(*P[1], 0, 9)), 30.0)
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "error", "words"),
+    [
+        ("ours", None, ""),
+        ("", None, ""),  # of brokers before 2.8
+        ("another", OffsetLostError, "topic t was deleted and created again"),
+        (None, ConnectionLostError, "does not know the topic t"),
+    ],
+)
+def test_a_range_is_of_the_topic_that_was_asked_for(
+    topic_id: str | None, error: type[Exception] | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`topic_id`: what the leader says after each fetch; None: there is no such topic by then."""
+    call = BrokerConnection.call
+
+    async def read(reader: ClusterReader) -> list[object]:
+        async def identified(self: BrokerConnection, request: Request[T], *, timeout: float) -> T:
+            answer = await call(self, request, timeout=timeout)
+            if isinstance(answer, MetadataResponse) and self is reader._brokers.present(self.broker, "fetch"):
+                more: dict[str, Any] = {"partitions": {}} if topic_id is None else {"id": topic_id}
+                topics = {name: structs.replace(topic, **more) for name, topic in answer.topics.items()}
+                return cast(T, structs.replace(answer, topics=topics))
+            return answer
+
+        monkeypatch.setattr(BrokerConnection, "call", identified)
+        of_topic = RangeReader(reader._fetch, reader._topics, reader._brokers, {"t": "ours", "other": "x"})
+        span = OffsetRange(*P[0], 5, 9)
+        return [offset async for _, rows in of_topic.read([span]) for offset in rows.column("offset").to_pylist()]
+
+    with simulated_group(1) as group, pytest.raises(error, match=words) if error is not None else nullcontext():
+        grown(group)
+        assert reading(group, read, 30.0) == [5, 6, 7, 8]
+
+
+def test_keys_that_cannot_be_read_are_reported_before_anything_is_asked() -> None:
+    with simulated_group(1) as group:
+        settings = settings_of(group.scene)
+        tls = structs.replace(settings.brokers.tls, ca="/nowhere/ca.pem")
+        settings = structs.replace(
+            settings, source="group.toml", brokers=structs.replace(settings.brokers, security_protocol="SSL", tls=tls)
+        )
+
+        async def open_reader() -> None:
+            async with range_reader(settings):
+                pass
+
+        process = group.world.process("reader")
+        task = process.create_task(open_reader())
+        assert group.world.pass_time(1.0, task.done)
+        with pytest.raises(ConfigError, match=r"^group\.toml: .*/nowhere/ca\.pem"):
+            task.result()
+        assert not group.network.sent[process]
 
 
 def test_records_that_are_yet_to_come_are_waited_for() -> None:

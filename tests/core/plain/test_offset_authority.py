@@ -7,11 +7,16 @@ from contextlib import nullcontext
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from kzconsumer.brokers.protocol.log_reads import LATEST
 from kzconsumer.errors import ConfigError
-from kzconsumer.offsets.start_rules import Authority, WithBrokers, require_storage
+from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.start_rules import Authority, WithBrokers
+from kzconsumer.sessions import Sessions
 from kzconsumer.settings.sections import OffsetsSettings
 from kzconsumer.settings.settings import Settings
+from tests.support.owned_ranges import Nothing
 
 offsets = st.none() | st.integers(0, 1 << 40)
 epochs = st.integers(0, 5)
@@ -43,7 +48,7 @@ def test_settings(storage: str, dual_commit: bool, replayable: bool, expected: A
         (False, False, False, False),
     ],
 )
-def test_storage_in_the_brokers_alone_is_refused_if_zookeepers_offsets_are_needed(
+async def test_storage_in_the_brokers_alone_is_refused_if_zookeepers_offsets_are_needed(
     dual_commit: bool, replayable: bool, in_run: bool, refused: bool
 ) -> None:
     settings = Settings.from_dict(
@@ -53,9 +58,14 @@ def test_storage_in_the_brokers_alone_is_refused_if_zookeepers_offsets_are_neede
             "offsets": {"storage": "kafka", "dual_commit": dual_commit},
         }
     )
-    fault = pytest.raises(ConfigError, match=r"\[offsets\] dual_commit: .* set dual_commit = true")
-    with fault if refused else nullcontext():
-        require_storage(settings, replayable=replayable, in_run=in_run)
+    if in_run:
+        settings = replace(settings, subscription=replace(settings.subscription, stop_at=LATEST))
+    destination = Nothing() if replayable else None
+    ends = {TopicPartition("t", 0): 5}  # of its own: that is no run of the group
+    for stop_at, is_refused in ((None, refused), (ends, refused and replayable)):
+        needed = pytest.raises(ConfigError, match=r"\[offsets\] dual_commit: .* set dual_commit = true")
+        with needed if is_refused else nullcontext():
+            Sessions(settings, destination=destination, stop_at=stop_at)
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 5])

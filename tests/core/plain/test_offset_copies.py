@@ -45,6 +45,15 @@ STEPS = st.builds(
 )
 
 
+def epoch_before(offset: int) -> int:
+    """The leader epoch of the last record before an offset of the log."""
+    return 10 + offset
+
+
+def require_truth(offset: int, leader_epoch: int) -> None:
+    assert leader_epoch in (-1, epoch_before(offset)), f"{offset} is stored with leader epoch {leader_epoch}"
+
+
 class Coordinator:
     """One partition's offset in the brokers, and the outcome of the next request."""
 
@@ -59,7 +68,8 @@ class Coordinator:
     async def store(self, offsets: Mapping[TopicPartition, WithBrokers]) -> dict[TopicPartition, str]:
         if not offsets:
             return {}
-        self.needless += offsets[PARTITION] == self.has and not self.in_doubt
+        self.needless += self.has is not None and offsets[PARTITION][:2] == self.has[:2] and not self.in_doubt
+        require_truth(offsets[PARTITION].offset, offsets[PARTITION].leader_epoch)
         self.in_doubt = self.fate != "stored"
         if self.fate in ("stored", "answer lost"):
             self.has = offsets[PARTITION]
@@ -68,7 +78,9 @@ class Coordinator:
         return {PARTITION: "refused"} if self.fate == "refused" else {}
 
     async def stored(self, partitions: object) -> dict[TopicPartition, WithBrokers]:
-        return {} if self.has is None else {PARTITION: WithBrokers.read(self.has.offset, self.has.metadata)}
+        if self.has is None:
+            return {}
+        return {PARTITION: WithBrokers.read(self.has.offset, self.has.metadata, self.has.leader_epoch)}
 
 
 class Nodes:
@@ -79,15 +91,18 @@ class Nodes:
     def __init__(self, coordinator: Coordinator | None) -> None:
         self.forgets = coordinator is not None
         self.has: int | None = None
+        self.record = ClaimRecord(1, "range", "0x1")
         self._coordinator = coordinator
 
     async def write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | CommitRefused]:
         (write,) = writes
         if self._coordinator is not None:
             stored = Stored(write.fence, write.record, write.version)
-            refused = await self._coordinator.store({PARTITION: WithBrokers(write.offset, write.epoch)})
+            copy = WithBrokers(write.offset, write.epoch, leader_epoch=write.leader_epoch)
+            refused = await self._coordinator.store({PARTITION: copy})
             return {PARTITION: CommitRefused("refused") if refused else stored}
-        self.has = write.offset
+        require_truth(write.offset, write.leader_epoch)
+        self.has, self.record = write.offset, write.leaves.record
         return {PARTITION: write.leaves}
 
     async def executed(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored]:
@@ -101,10 +116,9 @@ class Owners:
         self.authority = authority
         self.coordinator = Coordinator()
         self.nodes = Nodes(self.coordinator if authority is Authority.KAFKA else None)
-        self.record = ClaimRecord(1, "range", "0x1")
 
     def begins(self) -> int | None:
-        return self.authority.begin(self.nodes.has, self.coordinator.has, self.record.epoch)
+        return self.authority.begin(self.nodes.has, self.coordinator.has, self.nodes.record.epoch)
 
     async def claim(self, fate: Fate = "stored") -> None:
         """Raises CoordinatorError if it has to store a start, and `fate` forbids that."""
@@ -114,12 +128,19 @@ class Owners:
         self.committer = Committer(self.nodes, lambda reason: None, copies=copies)
         self.coordinator.in_doubt = False  # it asks
         adopter = Adopter(self.committer, None, authority=self.authority, coordinator=brokers)
-        begins = self.begins()
+        begins, record, copy = self.begins(), self.nodes.record, self.coordinator.has
         fence = Fence(OwnerNode("", 0), "", 0)
-        (adopted,) = await adopter.adopt([(PARTITION, 1, Claimed(fence, self.record, self.nodes.has, 0))])
+        (adopted,) = await adopter.adopt([(PARTITION, 1, Claimed(fence, record, self.nodes.has, 0))])
         assert adopted.position == begins
         if begins is not None:
             assert self.begins() == begins, "the next owner would begin elsewhere"
+            known = record.leader_epoch_before(begins) >= 0
+            if copy is not None and copy.offset == begins and not copy.before(record.epoch):
+                known = known or copy.leader_epoch >= 0
+            at = self.committer.stored(adopted.progress)
+            assert at is not None
+            assert (at.offset, at.leader_epoch) == (begins, epoch_before(begins) if known else -1)
+            assert adopted.progress.leader_epochs.before(begins) == at.leader_epoch
         self.coordinator.fate = "stored"
         self.progress = adopted.progress
         if begins is None:  # the reset policy
@@ -127,15 +148,18 @@ class Owners:
 
     async def do(self, step: Step) -> None:
         if step.what == "work":
-            first = self.progress.processed
-            self.progress.hand_over(first + step.offset)
-            self.progress.mark(first, first + step.offset)
+            first, until = self.progress.processed, self.progress.processed + step.offset
+            epochs = [(offset, epoch_before(offset + 1)) for offset in range(first, until)]
+            self.progress.leader_epochs.extend(first, epochs, until, first)
+            self.progress.hand_over(until)
+            self.progress.mark(first, until)
             return
         if step.what in ("next owner", "reset", "deleted"):
             if step.what == "reset":
-                self.nodes.has, self.record = step.offset, replace(self.record, epoch=self.record.epoch + 1)
+                record = self.nodes.record
+                self.nodes.has, self.nodes.record = step.offset, replace(record, epoch=record.epoch + 1)
             elif step.what == "deleted":
-                self.nodes.has, self.record = None, replace(self.record, epoch=0)
+                self.nodes.has, self.nodes.record = None, ClaimRecord(1, "range", "0x1")
             try:
                 await self.claim(step.fate)
             except CoordinatorError:

@@ -143,6 +143,20 @@ def test_members_that_see_a_new_topic_at_once_agree() -> None:
     clients.play(script)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_members_of_servers_that_are_behind_agree_on_a_topic_that_was_just_created(seed: int) -> None:
+    """Else one takes the topic that has a node for a new one, and drops the offsets of the others."""
+    clients = Clients(seed, lag=(0.05, 0.4))
+
+    async def script(session: ZooKeeperSession) -> None:
+        async with clients.session() as other:
+            created = await make_topic(session, topic_id="A")
+            assert await identities(other).incarnation("orders", "A") == created
+            assert await identities(session).incarnation("orders", "A") == created
+
+    clients.play(script)
+
+
 def test_a_write_whose_reply_is_lost_records_the_id_once() -> None:
     clients = Clients()
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import anyio
+import anyio.lowlevel
 import pytest
 from structlog.testing import capture_logs
 
@@ -185,6 +186,31 @@ def test_a_change_by_another_program_makes_no_shorter_what_a_restored_zookeeper_
             group.set_offset(TopicPartition("t", partition), 0)
         group.world.pass_time(7.0)
         group.check()
+
+
+@pytest.mark.parametrize("fault", ["none", "cut", "silent"])
+def test_nothing_can_be_asked_of_a_session_that_is_being_closed(fault: str) -> None:
+    """Also if that takes long: who closes it relies on nothing being written by it from then on."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        other = clients.session()
+        async with other:
+            if fault == "cut":
+                clients.network.cut(clients.process, arrives=False)
+            clients.network.set_silent(clients.process, fault == "silent")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(other.close)
+                await anyio.lowlevel.checkpoint()
+                for _ in range(2):
+                    with pytest.raises(SessionExpiredError, match="the session is being closed"):
+                        await other.create("/late")
+                clients.network.set_silent(clients.process, False)
+        with pytest.raises(SessionExpiredError, match="closed"):
+            await other.create("/late")
+        assert await session.exists("/late") is None
+
+    clients.play(script)
 
 
 def test_a_session_is_kept_while_servers_have_no_quorum_or_are_read_only() -> None:

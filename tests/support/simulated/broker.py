@@ -1,4 +1,4 @@
-"""Kafka brokers in memory, at the level of the wire: ApiVersions, Metadata, ListOffsets and Fetch.
+"""Kafka brokers in memory, at the level of the wire: ApiVersions, Metadata, ListOffsets, Fetch, and offsets of a group.
 
 `SimulatedBroker` owns its connections and what is wrong with it. As in a real broker the requests of a connection are
 answered one after the other, a fetch waits for `min_bytes` or `max_wait`, responses are filled in the order of the
@@ -16,6 +16,7 @@ from typing import Final
 
 from kzconsumer.model import TopicPartition
 from tests.support.simulated import kafka_frames as frames
+from tests.support.simulated.coordinator import Coordinator
 from tests.support.simulated.ensemble import Peer
 from tests.support.simulated.fetch_sessions import Answer, FetchSessions
 from tests.support.simulated.kafka_frames import Body, Fetch, FetchedFrom, Header, Led, Part
@@ -57,6 +58,8 @@ class SimulatedBroker:
         """Partitions in tiered storage: up to which offset, and how many seconds a read takes. As in 3.6 and 3.7 it
         is given up when `max_wait` of the fetch ends, and of several in one fetch only the first is read."""
         self.sessions = FetchSessions(lambda: world.now)
+        self.coordinator = Coordinator()
+        """Of the group, and the same for all brokers of a cluster."""
         self._sent: deque[tuple[float, int]] = deque()
         self.connections: dict[BrokerConnection, None] = {}
         self.requests: Counter[int] = Counter()
@@ -67,6 +70,8 @@ class SimulatedBroker:
         """Topics that they may describe only."""
         self.answered: list[Callable[[Peer, Fetch, list[Part]], None]] = []
         """Called with every fetch that is answered: all partitions that it reads, and what was read of each."""
+        self.alters: Callable[[list[Part]], list[Part]] | None = None
+        """What it sends instead of what was read, as if it or the network had a fault."""
         logs.changed.append(self._look)
 
     def accept(self, peer: Peer) -> BrokerConnection:
@@ -190,6 +195,13 @@ class BrokerConnection:
                 return partial(self._describe, frames.metadata(body))
             case frames.LIST_OFFSETS:
                 return partial(self._list, frames.list_offsets(body))
+            case frames.FIND_COORDINATOR:
+                return self._coordinator
+            case frames.OFFSET_COMMIT:
+                coordinator, number = self.broker.coordinator, self.broker.number
+                return partial(coordinator.commit, number, self.peer, frames.offset_commit(body))
+            case frames.OFFSET_FETCH:
+                return partial(self.broker.coordinator.fetch, self.broker.number, frames.offset_fetch(body))
             case frames.OFFSET_FOR_LEADER_EPOCH:
                 return partial(self._end_epochs, frames.epochs(body))
             case _:
@@ -201,6 +213,10 @@ class BrokerConnection:
                     waits_until = min(waits_until, self.broker.world.now + self.broker.remote[reading][1])
                 self.broker.world.at(waits_until, self.serve)
                 return partial(self._fetch, answer, waits_until, reading)
+
+    def _coordinator(self) -> bytes:
+        number = self.broker.coordinator.broker
+        return frames.coordinator(number, *self.broker.logs.addresses[number])
 
     def _reads_remotely(self, request: Fetch) -> TopicPartition | None:
         """The partition of which the fetch waits for a remote read."""
@@ -285,6 +301,8 @@ class BrokerConnection:
                 return frames.fetched([], int(throttled * 1000), session=answer.throttle())
             for look in self.broker.answered:
                 look(self.peer, request, parts)
+            if self.broker.alters is not None:
+                parts = self.broker.alters(parts)
             error, session, sent = answer.finish(parts)
             return frames.fetched(sent, error=error, session=session)
         return None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from random import Random
 
 from kzconsumer.model import TopicPartition
 from tests.support.simulated.broker import SimulatedBroker
+from tests.support.simulated.kafka_frames import Part
 from tests.support.simulated.partition_logs import PartitionLogs
 from tests.support.simulated.promises import Promises
 from tests.support.simulated.virtual_time import World
@@ -100,6 +103,8 @@ class BrokerFaults:
 
     def end(self) -> None:
         """No fault any more."""
+        for broker in self._brokers:
+            broker.alters = None
         for over in list(self._present):
             self._end(over)
 
@@ -124,3 +129,32 @@ class BrokerFaults:
 
     def _up(self) -> list[int]:
         return [broker.number for broker in self._brokers if broker.up]
+
+
+def ailing(chance: Random, times: int, errors: Sequence[int], damaged: int = 0) -> Callable[[list[Part]], list[Part]]:
+    """For `SimulatedBroker.alters`: so many parts of answers are missing, have an error, or a part of their records.
+
+    `damaged`: how often the records of a partition may be damaged.
+    """
+    left = Counter[TopicPartition]()
+
+    def alter(parts: list[Part]) -> list[Part]:
+        nonlocal times
+        sent: list[Part] = []
+        for part in parts:
+            fault = chance.randrange(8) if times else 8
+            times -= fault < 4
+            records = part.records
+            if fault == 0:
+                continue
+            if fault == 1:
+                part = Part(part.partition, chance.choice(errors))
+            elif fault == 2:
+                part = part._replace(records=records[: chance.randrange(len(records) + 1)])
+            elif fault == 3 and records and left[part.partition] < damaged:
+                left[part.partition] += 1
+                part = part._replace(records=records[:-1] + bytes([records[-1] ^ 1]))
+            sent.append(part)
+        return sent
+
+    return alter

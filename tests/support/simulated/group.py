@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 from unittest import mock
 
@@ -22,6 +23,7 @@ from kzconsumer.registry.paths import BROKER_TOPICS, GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, SetData
 from tests.support.simulated.broker import SimulatedBroker
 from tests.support.simulated.broker_faults import BrokerFaults
+from tests.support.simulated.coordinator import Coordinator
 from tests.support.simulated.ensemble import Ensemble
 from tests.support.simulated.member import GROUP, Member, Subscription, listed
 from tests.support.simulated.network import SimulatedNetwork
@@ -55,6 +57,10 @@ class SimulatedGroup:
         self.turns = Turns(self.brokers, self.promises)
         self.strays = Strays(self.promises)
         self.broker_faults = BrokerFaults(self.world, self.logs, self.brokers, self.promises)
+        self.coordinator = Coordinator()
+        for broker in self.brokers:
+            broker.coordinator = self.coordinator
+        self.coordinator.committed.append(partial(self.promises.given_to_coordinator, scene.storage == "both"))
         self.events: list[Mapping[str, Any]] = []
         """The members' log events; `member` names the member."""
         self._settings = settings_of(scene)

@@ -14,10 +14,14 @@ from kzconsumer.model import TopicPartition
 T = TypeVar("T")
 
 FETCH, LIST_OFFSETS, METADATA, DESCRIBE_GROUPS, API_VERSIONS, OFFSET_FOR_LEADER_EPOCH = 1, 2, 3, 15, 18, 23
+OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
 VERSIONS: Final = {
     FETCH: 11,
     LIST_OFFSETS: 5,
     METADATA: 8,
+    OFFSET_COMMIT: 7,
+    OFFSET_FETCH: 5,
+    FIND_COORDINATOR: 2,
     DESCRIBE_GROUPS: 0,
     API_VERSIONS: 0,
     OFFSET_FOR_LEADER_EPOCH: 3,
@@ -25,7 +29,7 @@ VERSIONS: Final = {
 """The newest ones without the compact encoding of KIP-482."""
 
 NONE, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER = 0, 1, 3, 5, 6
-TOPIC_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION = 29, 35
+LOADING, NOT_COORDINATOR, TOPIC_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION = 14, 16, 29, 35
 FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH = 70, 71, 74, 75
 
 
@@ -75,6 +79,14 @@ class Led(NamedTuple):
     error: int
     leader: int
     epoch: int
+
+
+class Kept(NamedTuple):
+    """An offset with the group's coordinator; -1: there is none."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
 
 
 class Body:
@@ -146,6 +158,30 @@ def metadata(body: Body) -> list[str]:
     return body.array(body.string)
 
 
+def offset_commit(body: Body) -> dict[TopicPartition, Kept]:
+    body.string()  # group
+    body.take("i")  # generation
+    body.string()  # member
+    body.take("h")  # instance: null
+    found: dict[TopicPartition, Kept] = {}
+
+    def topic() -> None:
+        name = body.string()
+        body.array(lambda: partition(name))
+
+    def partition(name: str) -> None:
+        number, offset, epoch = body.take("iqi")
+        found[TopicPartition(name, number)] = Kept(offset, epoch, body.string())
+
+    body.array(topic)
+    return found
+
+
+def offset_fetch(body: Body) -> list[TopicPartition]:
+    body.string()  # group
+    return [partition for partition, _ in body.by_topic("")]
+
+
 def response(correlation: int, body: bytes) -> bytes:
     return struct.pack(">ii", 4 + len(body), correlation) + body
 
@@ -183,6 +219,25 @@ def epochs_end(answers: Mapping[TopicPartition, tuple[int, int, int]]) -> bytes:
         (partition, struct.pack(">hiiq", error, partition.partition, epoch, end))
         for partition, (error, epoch, end) in answers.items()
     )
+
+
+def coordinator(number: int, host: str, port: int) -> bytes:
+    return struct.pack(">ihhi", 0, NONE, -1, number) + _string(host) + struct.pack(">i", port)
+
+
+def committed(errors: Mapping[TopicPartition, int]) -> bytes:
+    return struct.pack(">i", 0) + _by_topic(
+        (partition, struct.pack(">ih", partition.partition, error)) for partition, error in errors.items()
+    )
+
+
+def stored(offsets: Mapping[TopicPartition, Kept], error: int) -> bytes:
+    def one(partition: TopicPartition, kept: Kept) -> bytes:
+        fixed = struct.pack(">iqi", partition.partition, kept.offset, kept.leader_epoch)
+        return fixed + _string(kept.metadata) + struct.pack(">h", NONE)
+
+    found = _by_topic((partition, one(partition, kept)) for partition, kept in offsets.items())
+    return struct.pack(">i", 0) + found + struct.pack(">h", error)
 
 
 def described(brokers: Mapping[int, tuple[str, int]], topics: Mapping[str, tuple[int, Sequence[Led]]]) -> bytes:

@@ -87,6 +87,11 @@ class PartitionLog:
             self.elect()  # records are produced meanwhile
         return self.end
 
+    @property
+    def last_epoch(self) -> int:
+        """The leader epoch of the last record."""
+        return int.from_bytes(self._batches[-1][12:16], "big")
+
     def end_of(self, epoch: int) -> tuple[int, int]:
         """The largest epoch of the log that is not above this one, and where it ends; as `LeaderEpochFileCache`."""
         if epoch == self._epochs[-1][0]:

@@ -15,9 +15,9 @@ from kzconsumer.settings.sections import GroupSettings
 from kzconsumer.settings.values import LARGEST
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData
 from tests.support.members import sessions_of
-from tests.support.simulated.ensemble import OPERATOR, Ensemble
+from tests.support.simulated.ensemble import OPERATOR, Ensemble, Peer
 from tests.support.simulated.member import GROUP, Handed, Member
-from tests.support.simulated.network import SLOW, SimulatedNetwork
+from tests.support.simulated.network import SLOW, Line, SimulatedNetwork
 from tests.support.simulated.partition_logs import PartitionLogs
 from tests.support.simulated.scene import STOP_DEADLINE
 
@@ -249,6 +249,17 @@ class Promises:
             self._former.setdefault(partition, set()).update(range(max(there.stop, offsets.start), offsets.stop))
         if handed.counts:
             self._finished.setdefault(partition, set()).update(there)
+
+    def given_to_coordinator(self, copied: bool, peer: Peer, partition: TopicPartition, offset: int) -> None:
+        """A broker is about to store an offset: that which ZooKeeper has, if it gets a copy, else the only one."""
+        assert isinstance(peer, Line)
+        holder = self._claims.get(partition, (0, OPERATOR))[1]
+        if self.network.processes.get(holder) is not peer.process:
+            return  # nothing keeps a member that has lost the partition from that
+        if not copied:
+            self._offset_changes(partition, offset, holder)
+        elif offset != self._stored.get(partition) and partition not in self._meddled:
+            self.violated(f"{peer.process} copies {partition} = {offset}, and {self._stored.get(partition)} is stored")
 
     def logged(self, name: str, event: str) -> None:
         """A member of this name has logged an event. By some it excuses itself, which must have a reason."""

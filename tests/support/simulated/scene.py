@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any, Final, Literal
 
 import kzconsumer
 from kzconsumer.fetcher.fetcher_manager import SESSION_PARTITIONS
@@ -22,6 +24,8 @@ class Scene:
     assignor: str = "range"
     ownership: str = "keep"
     reset: str = "smallest"
+    storage: Literal["zookeeper", "kafka", "both"] = "zookeeper"
+    """Where offsets are stored; both: with the brokers, too."""
     lag: tuple[float, float] = (0.0005, 0.01)
     """Seconds until a ZooKeeper server has what was decided."""
     looks: str = "1h"
@@ -36,6 +40,13 @@ class Scene:
     """More of the members' `[fetch]`."""
     session_partitions: int = SESSION_PARTITIONS
     """Of one fetch session at most."""
+
+
+_STORAGES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "zookeeper": {},
+    "kafka": {"storage": "kafka", "dual_commit": False},
+    "both": {"storage": "kafka", "dual_commit": True},
+}
 
 
 @cache
@@ -53,7 +64,7 @@ def settings_of(scene: Scene) -> kzconsumer.Settings:
             },
             "brokers": {"client_rack": scene.rack} if scene.rack else {},
             "fetch": {"max_wait": MAX_WAIT, "request_timeout": REQUEST_TIMEOUT, **dict(scene.fetch)},
-            "offsets": {"commit_interval": f"{COMMIT_INTERVAL}s", "reset": scene.reset},
+            "offsets": {"commit_interval": f"{COMMIT_INTERVAL}s", "reset": scene.reset, **_STORAGES[scene.storage]},
             "stop": {"deadline": f"{STOP_DEADLINE}s"},
         }
     )

@@ -57,7 +57,7 @@ async def replayed(tiered: Tiered, topic: str) -> Shelf:
     return shelf
 
 
-@only_nightly  # members: tests/core/plain/test_group_empty_answers.py; ranges: tests/core/servers/test_range_reader.py
+@only_nightly  # members: tests/core/plain/test_group_empty_answers.py; ranges: tests/core/plain/test_range_reader.py
 async def test_ranges_in_slow_tiered_storage_are_read_whole(
     slow: Tiered, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

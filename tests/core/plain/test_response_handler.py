@@ -1,0 +1,174 @@
+"""What an answer does to each of its partitions, against a model: it does not depend on the others in the answer."""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.error_codes import (
+    NONE,
+    NOT_LEADER_OR_FOLLOWER,
+    OFFSET_OUT_OF_RANGE,
+    UNKNOWN_SERVER_ERROR,
+)
+from kzconsumer.brokers.protocol.log_reads import FetchedPartition, FetchPosition
+from kzconsumer.clock import now
+from kzconsumer.counters import Counters
+from kzconsumer.fetcher.decode_and_queue import Arrival
+from kzconsumer.fetcher.fetch_rules import ATTEMPTS, decoding
+from kzconsumer.fetcher.fetch_state import Answers, FetchState
+from kzconsumer.fetcher.response_handler import FEWEST_BYTES, ResponseHandler
+from kzconsumer.fetcher.throttle import RateLimit
+from kzconsumer.model import Broker
+from kzconsumer.settings.sections import FetchSettings
+from kzconsumer.streams.chunk_queue import ChunkQueue
+from tests.support.chunks import progress
+from tests.support.record_sets import Record, record_batch
+
+OURS, OTHER = Broker(1, "ours", 9092), 2
+AT = 5
+"""Where all partitions are read, and where their logs ended so far."""
+SETTINGS = FetchSettings()
+RECORDS = record_batch([Record(None, b"v")], base_offset=AT)
+
+
+class Sent(NamedTuple):
+    """What an answer says of a partition, and what the next request is to ask of it."""
+
+    error: int = NONE
+    end: int = AT
+    records: bytes = b""
+    preferred: int = -1
+    wanted: bool = False
+    """It is asked for again at once, at the same position."""
+
+
+SENT = {
+    "no news": Sent(wanted=True),
+    "a first answer": Sent(wanted=True),
+    "records": Sent(end=AT + 1, records=RECORDS),
+    "records beyond the end": Sent(end=AT + 1, records=RECORDS),
+    "silence": Sent(end=AT + 4),
+    "what a seek has overtaken": Sent(end=AT + 1, records=RECORDS, wanted=True),
+    "what a revocation has overtaken": Sent(end=AT + 1, records=RECORDS),
+    "no leader": Sent(NOT_LEADER_OR_FOLLOWER),
+    "a failure": Sent(UNKNOWN_SERVER_ERROR),
+    "the last failure": Sent(UNKNOWN_SERVER_ERROR),
+    "out of range": Sent(OFFSET_OUT_OF_RANGE),
+    "a follower that lacks it": Sent(OFFSET_OUT_OF_RANGE),
+    "another replica": Sent(preferred=OTHER),
+}
+SOUGHT = ("no leader", "a failure", "a follower that lacks it", "another replica")
+"""Their leaders are looked up."""
+
+
+class Play:
+    """A request for partitions, each in the state in which its part of the answer means what its name says."""
+
+    def __init__(self, kinds: list[str]) -> None:
+        self.sought: list[FetchState] = []
+        self.handler = ResponseHandler(
+            OURS, cast(Brokers, None), SETTINGS, decoding(SETTINGS.largest_body), RateLimit(None),
+            self.sought.extend, Counters(), lambda: None,
+        )  # fmt: skip
+        self.answers = Answers(1.0)
+        self.kinds = {self._state(number, kind): kind for number, kind in enumerate(kinds)}
+        for state in self.kinds:
+            state.broker = OURS.id
+            self.handler.states.add(state)
+        self.look()
+        self.asked = {
+            state.topic_partition: FetchPosition(AT - 1 if "a seek" in kind else AT, SETTINGS.max_bytes, 0)
+            for state, kind in self.kinds.items()
+        }
+        for state, kind in self.kinds.items():
+            if "a revocation" in kind:
+                state.progress.close()
+
+    def _state(self, number: int, kind: str) -> FetchState:
+        state = FetchState(progress(number, AT), ChunkQueue(1 << 20), AT, SETTINGS.max_bytes)
+        if kind not in ("a first answer", "records beyond the end"):
+            state.saw_end(AT, 1.0, self.answers)
+        if kind == "records beyond the end":
+            state.stop = AT
+        if kind == "the last failure":
+            state.failures = ATTEMPTS[UNKNOWN_SERVER_ERROR] - 1
+        if kind == "a follower that lacks it":
+            state.prefer(OURS.id, now() + 60)
+        return state
+
+    def look(self) -> None:
+        assert not self.handler.states.look(now(), self.handler.wanted, 1 << 20, (), ())
+
+    def part(self, state: FetchState) -> FetchedPartition:
+        sent = SENT[self.kinds[state]]
+        records = memoryview(sent.records)
+        return FetchedPartition(
+            state.topic_partition, sent.error, sent.end, sent.end, 0, (), records, preferred=sent.preferred
+        )
+
+    def of(self, *kinds: str) -> list[FetchState]:
+        return [state for state, kind in self.kinds.items() if kind in kinds]
+
+
+@given(kinds=st.lists(st.sampled_from(list(SENT)), min_size=1, max_size=7), chance=st.randoms(use_true_random=False))
+def test_each_partition_gets_what_the_answer_has_of_it(kinds: list[str], chance: random.Random) -> None:
+    play = Play(kinds)
+    order = list(play.kinds)
+    chance.shuffle(order)
+    before = now()
+    arrived = play.handler.take(play.asked, [play.part(each) for each in order], False, answers=play.answers)
+    play.look()
+    again = play.handler.states.request(opens=False).partitions
+
+    assert arrived == [Arrival(each, play.part(each), AT) for each in order if play.kinds[each] == "records"]
+    assert {id(each) for each in play.sought} == {id(each) for each in play.of(*SOUGHT)}
+    served = False  # there may have been no room for what was asked for behind
+    for state, kind in play.kinds.items():
+        sent = SENT[kind]
+        served = served or bool(sent.records)
+        behind = kind == "silence" and not served
+        there = state in play.handler.states
+        assert there == (kind not in (*SOUGHT, "the last failure", "what a revocation has overtaken"))
+        assert (state.topic_partition in again) == (sent.wanted or (kind == "silence" and not behind))
+        assert (state.empty.behind, state in play.handler.silent) == (behind, behind)
+        assert state.position == AT
+        assert state.decoding == (kind == "records")
+        assert state.queue.filled[1] == (len(RECORDS) if kind == "records" else 0)
+        seen = "overtaken" not in kind and not sent.error and sent.preferred < 0
+        assert state.high_watermark == (sent.end if seen else AT)
+        assert state.verified
+        assert state.reset_due == (kind == "out of range")
+        assert (state in play.handler.states.unresolved(now())) == (kind == "out of range")
+        assert state.failed == (kind == "the last failure")
+        assert (state.retry_at >= before) == (kind in SOUGHT and kind != "another replica")
+        assert state.preferred == (OTHER if kind == "another replica" else None)
+    last = [each for each in order if play.kinds[each] == "records"]
+    assert list(play.handler.states) == [*(each for each in play.handler.states if each not in last), *last]
+
+
+def test_the_error_of_a_log_that_its_broker_cannot_read_says_where_and_why() -> None:
+    play = Play(["the last failure"])
+    (state,) = play.kinds
+    play.handler.take(play.asked, [play.part(state)], False)
+    chunk = state.queue.get_nowait()
+    assert chunk is not None
+    assert str(chunk.error).startswith(
+        "corrupt batch in orders-0 at offset 5: the broker cannot read its log there (UNKNOWN_SERVER_ERROR)"
+    )
+
+
+@pytest.mark.parametrize("growth", [1.0, 1.5, 4.0, 1000.0])
+def test_the_more_records_grow_in_decoding_the_less_is_asked_for(growth: float) -> None:
+    play = Play(["no news"])
+    (state,) = play.kinds
+    state.expansion = growth
+    wanted = play.handler.wanted(state, AT)
+    assert wanted.max_bytes == max(int(SETTINGS.max_bytes / growth), FEWEST_BYTES)
+    state.max_bytes *= 2  # a batch needs that much
+    assert play.handler.wanted(state, AT).max_bytes == state.max_bytes
