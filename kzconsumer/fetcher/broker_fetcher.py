@@ -51,8 +51,12 @@ IDLE = 20.0
 WAIT_FOR_ROOM = 0.01
 # Seconds after which changes are looked at during a long wait, so that those of one rebalance are looked at together.
 LOOK_AGAIN = 0.01
-# Seconds for which a broker may hold an answer back while nothing comes, as `fetch.max.wait.ms` of Java and librdkafka.
-LONGEST_WAIT = 0.5
+# Seconds for which a broker may hold an answer back while nothing comes. Any record ends the wait. A daemon asks for
+# the ends of logs that no broker has reported for 5 s (`status/observer`).
+LONGEST_WAIT = 3.0
+# The same for brokers before 1.1, of which the oldest do not end it when they lead a partition no more. As
+# `fetch.max.wait.ms` of Java and librdkafka.
+LONGEST_WITHOUT_SESSION = 0.5
 
 
 class BrokerFetcher:
@@ -80,6 +84,7 @@ class BrokerFetcher:
         self._answered = now()
         self._asked_after = 0.0  # seconds without requests before the last one
         self._max_wait = settings.max_wait  # of the last request
+        self._same_since = 0.0  # when another set of partitions was asked for last
         self._long_wait: tuple[BrokerConnection, Response[FetchResponse]] | None = None  # the last one
         self._looks_again = False
         self._left = False  # the connection was closed during a long wait, to ask for more
@@ -184,7 +189,7 @@ class BrokerFetcher:
                     await self._resolve_positions(due, time)
                 reply, sent = None, now()
                 if self._look(time, arrived) and self._handler.held_back(time) <= 0:
-                    request = self._next_request(opens=opens)
+                    request = self._next_request(sent, arrived, opens=opens)
                     self._asked_after = sent - self._answered
                     patience = self._handler.throttle.patience(self._settings.request_timeout)
                     reply = connection.send(request, timeout=patience)
@@ -216,9 +221,9 @@ class BrokerFetcher:
             self._handler.send_back(leaving)
         return bool(self._states.session)
 
-    def _next_request(self, *, opens: bool) -> FetchRequest:
+    def _next_request(self, time: float, arrived: Sequence[Arrival], *, opens: bool) -> FetchRequest:
         asked = self._states.request(opens=opens)
-        self._max_wait = self._next_wait()
+        self._max_wait = self._next_wait(time, arrived)
         return FetchRequest(
             max_wait_ms=int(self._max_wait * 1000),
             min_bytes=1 if self._handler.looking else self._settings.min_bytes,
@@ -231,20 +236,25 @@ class BrokerFetcher:
             forgotten=asked.forgotten,
         )
 
-    def _next_wait(self) -> float:
-        """Seconds for which the broker may hold back its answer: twice as long each time, while nothing comes.
+    def _next_wait(self, time: float, arrived: Sequence[Arrival]) -> float:
+        """Seconds for which the broker may hold back its answer: the more, the longer the partitions stay the same.
 
         Only where any record ends the wait. It does not with a larger `min_bytes`, nor on followers before Kafka 3.4
-        (KAFKA-14334). Not for looks, which are due at fixed times.
+        (KAFKA-14334). Not for looks, which are due at fixed times, nor where an answer without records says something.
+        Not while a large response is decoded: a queue that has room again would seem to be one more partition to read.
         """
-        usual = self._settings.max_wait
+        usual, session = self._settings.max_wait, self._states.session
+        if not session.same_partitions:
+            self._same_since = time
         if self._states.has_full_queue:
             return WAIT_FOR_ROOM
         if self._settings.min_bytes > 1 or self._handler.looking or (self._rack and self._states.has_followed):
             return usual
-        if not self._states.session.repeats:
+        if self._states.learns or arrived:
             return usual
-        return max(usual, min(self._max_wait * 2, LONGEST_WAIT, self._settings.request_timeout / 2))
+        longest = LONGEST_WAIT if session.goes_on else LONGEST_WITHOUT_SESSION
+        lasted = time - self._same_since
+        return max(usual, min(usual * lasted, longest, self._settings.request_timeout / 2))
 
     def _wake_up(self) -> None:
         self._work.set()

@@ -61,8 +61,8 @@ class FetchSession:
         nothing to send."""
         self.opened = False
         """The last answer has opened a session."""
-        self.repeats = False
-        """The last request has the broker read what it has just read, and had no records of."""
+        self.same_partitions = False
+        """The last request has the broker read the partitions of the one before, wherever."""
         self._wanted: dict[TopicPartition, FetchPosition] = {}
         self._held: dict[TopicPartition, FetchPosition] = {}
         self._changed: dict[TopicPartition, None] = {}  # what is wanted of them may not be what is held
@@ -118,8 +118,9 @@ class FetchSession:
             self._changed.clear()
             self._served.clear()
             self.reads = self._held
-            self.repeats = not opens and not renewed and self._held == before
+            self.same_partitions = not renewed and self._held.keys() == before.keys()
             return SessionRequest(self._held, (), self.number if opens else 0, self._asked)
+        number = len(self._held)
         for partition in self._served:  # as the broker has done
             if partition in self._held:
                 self._held[partition] = self._held.pop(partition)
@@ -135,7 +136,7 @@ class FetchSession:
         self._changed.clear()
         self._served.clear()
         self.reads = self._held
-        self.repeats = not named and not forgotten
+        self.same_partitions = not forgotten and len(self._held) == number
         return SessionRequest(named, forgotten, self.number, self._asked)
 
     def answered(self, response: FetchResponse) -> bool:

@@ -55,6 +55,11 @@ class FetchSet:
         return bool(self._full)
 
     @property
+    def learns(self) -> bool:
+        """An answer that has nothing of a partition would say something."""
+        return bool(self._listening)
+
+    @property
     def has_followed(self) -> bool:
         """The broker does not lead one of them."""
         return any(state.preferred == self._number for state in self)

@@ -6,7 +6,7 @@ import asyncio
 import struct
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any, cast
@@ -23,6 +23,7 @@ from kzconsumer.brokers.transport import BrokerTransport
 from kzconsumer.counters import Counters
 from kzconsumer.fetcher import decode_and_queue, fetch_rules
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
+from kzconsumer.fetcher.decode_and_queue import Arrival
 from kzconsumer.fetcher.fetch_rules import LOOK_SECONDS, Looking
 from kzconsumer.fetcher.fetch_state import EXPANSION, FetchState
 from kzconsumer.fetcher.offset_reset import OffsetReset
@@ -199,9 +200,8 @@ async def test_a_record_that_comes_alone_is_handed_out_one_turn_after_its_bytes(
     assert set(waited[1:]) == {1}
 
 
-def test_a_throttle_counts_in_the_answer_that_ends_a_fetch_session() -> None:
-    """The broker reads nothing more for that time, whatever else the answer says."""
-    counters = Counters()
+def unconnected(counters: Counters) -> tuple[BrokerFetcher, FetchState]:
+    """A fetcher of one partition whose log has been compared."""
     fetcher = BrokerFetcher(
         Broker(1, "broker", 9092), cast(Brokers, None), SETTINGS, cast(OffsetReset, None),
         fetch_rules.decoding(SETTINGS.largest_body), RateLimit(None), lambda states: None, counters,
@@ -209,21 +209,55 @@ def test_a_throttle_counts_in_the_answer_that_ends_a_fetch_session() -> None:
     state = FetchState(progress(0), ChunkQueue(1 << 20), 0, SETTINGS.max_bytes)
     fetcher.add([state])
     fetcher._unchecked.clear()
+    return fetcher, state
+
+
+def answer(state: FetchState, end: int = 0, records: bytes = b"") -> FetchedPartition:
+    """The log ends at `end`."""
+    return FetchedPartition(state.topic_partition, NONE, end, end, 0, (), memoryview(records))
+
+
+def test_a_throttle_counts_in_the_answer_that_ends_a_fetch_session() -> None:
+    """The broker reads nothing more for that time, whatever else the answer says."""
+    counters = Counters()
+    fetcher, state = unconnected(counters)
 
     def receive(error: int, throttle_ms: int, parts: list[FetchedPartition]) -> int:
         """The epoch of the request that is answered so."""
         assert fetcher._look(clock.now(), [])
-        epoch = fetcher._next_request(opens=True).session_epoch
+        epoch = fetcher._next_request(clock.now(), [], opens=True).session_epoch
         fetcher._receive([], clock.now(), FetchResponse(error, throttle_ms, parts, session_id=7), muted=True)
         return epoch
 
-    nothing = FetchedPartition(state.topic_partition, NONE, 0, 0, 0, (), memoryview(b""))
-    assert receive(NONE, 0, [nothing]) == 0
+    assert receive(NONE, 0, [answer(state)]) == 0
     assert not fetcher.throttled
     assert receive(FETCH_SESSION_ID_NOT_FOUND, 60_000, []) == 1
     assert fetcher.throttled
     assert fetcher._handler.held_back(clock.now()) > 30
     assert counters.of_broker(1).throttled.total == 60
+
+
+def test_a_long_wait_is_only_asked_for_where_nothing_waits_for_the_answer() -> None:
+    fetcher, state = unconnected(Counters())
+    usual, longest = 100, 3000
+
+    def wait(*parts: FetchedPartition, arrived: Sequence[Arrival] = (), seconds: float = 60.0) -> int:
+        """Of the request of so many seconds after the first one, behind an answer of these parts, in ms."""
+        time = began + seconds
+        fetcher._receive([], time, FetchResponse(NONE, 0, list(parts), session_id=7), muted=True)
+        assert fetcher._look(time, arrived)
+        return fetcher._next_request(time, arrived, opens=True).max_wait_ms
+
+    began = clock.now()
+    assert fetcher._look(began, [])
+    assert fetcher._next_request(began, [], opens=True).max_wait_ms == usual
+    assert wait(answer(state), seconds=0.5) == usual
+    assert wait(seconds=10.0) == 1000
+    assert wait() == longest
+    assert wait(arrived=[Arrival(state, answer(state), 0)]) == usual, "it is decoded while the broker answers"
+    assert wait() == longest
+    first = record_batch([Record(None, b"of two")], base_offset=0)
+    assert wait(answer(state, 2, first)) == usual, "an answer without the other one would say something"
 
 
 async def test_partitions_that_expand_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:

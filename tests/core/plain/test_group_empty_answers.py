@@ -73,7 +73,7 @@ def test_partitions_for_which_a_response_has_no_room_are_not_asked_for_alone() -
     with simulated_group(1, record_bytes=1500, fetch=TIGHT) as group:
         alone: list[Fetch] = []
         for broker in group.brokers:
-            broker.answered.append(lambda peer, fetch, parts: alone.append(fetch) if fetch.max_wait > 1.0 else None)
+            broker.answered.append(lambda peer, fetch, parts: alone.append(fetch) if fetch.epoch < 0 else None)
         group.logs.grow("t", 3)
         group.join("a", {"t": 1}, 0.0, in_batches=True)
         group.world.pass_time(3)

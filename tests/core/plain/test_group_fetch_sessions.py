@@ -61,7 +61,7 @@ def test_quiet_partitions_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None
         group.world.pass_time(3)
         with requests(monkeypatch) as quiet:
             group.world.pass_time(10)
-        assert len(quiet) >= 9
+        assert len(quiet) >= 3
         assert all(not (asked.partitions or asked.forgotten) for asked in quiet)
         with requests(monkeypatch) as trickling:
             for _ in range(10):
@@ -177,10 +177,10 @@ def test_a_partition_that_is_paused_is_forgotten_until_it_is_resumed() -> None:
         group.logs.stop()
         group.world.pass_time(3)
         group.pause(member, FIRST)
-        group.world.pass_time(1)
+        group.world.pass_time(3)
         assert FIRST not in positions(group)[0]
         group.resume(member)
-        group.world.pass_time(1)
+        group.world.pass_time(3)
         assert positions(group) == [fetched(member)]
         group.come_to_rest(30, 3)
 
@@ -343,22 +343,35 @@ def quiet(group: SimulatedGroup) -> Member:
     return member
 
 
-@pytest.mark.parametrize("since", [SESSIONS, NEVER])
-def test_the_broker_waits_longer_while_nothing_comes(since: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And answers at once when something comes. Brokers that have no sessions do so, too."""
+@pytest.mark.parametrize(
+    ("since", "longest"),
+    [(SESSIONS, broker_fetcher.LONGEST_WAIT), (NEVER, broker_fetcher.LONGEST_WITHOUT_SESSION)],
+)
+def test_the_broker_waits_longer_while_the_partitions_are_the_same(
+    since: int, longest: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And answers at once when something comes, which is no reason to be asked more often."""
     monkeypatch.setattr(broker_fetcher, "SESSIONS", since)
-    with simulated_group(1, fetch=QUICK) as group:
-        member = quiet(group)
-        group.logs.grow_log(FIRST, 1)
+    with simulated_group(1, fetch=(*QUICK, ("request_timeout", "30s"))) as group:
+        member = joined(group)
+        group.logs.stop()
         with requests(monkeypatch) as asked:
-            group.world.pass_time(5)
-        assert [each.max_wait for each in asked[:5]] == [0.1, 0.2, 0.4, 0.5, 0.5]
-        assert {each.max_wait for each in asked[5:]} == {0.5}
+            group.world.pass_time(40)
+        waits = [each.max_wait for each in asked]
+        assert waits == sorted(waits), "longer each time"
+        assert waits[0] < 1.0
+        assert waits[-1] == longest
         group.logs.grow_log(FIRST, 1)
         with requests(monkeypatch) as asked:
             group.world.pass_time(0.01)
         assert fetched(member)[FIRST] == group.logs.end(FIRST)
-        assert [each.max_wait for each in asked] == [0.1]
+        assert [each.max_wait for each in asked] == [longest]
+        group.pause(member, FIRST)
+        group.logs.grow_log(FIRST, 1)
+        with requests(monkeypatch) as asked:
+            group.world.pass_time(0.01)
+        assert [each.max_wait for each in asked] == [0.1], "it may be resumed soon"
+        group.resume(member)
         group.come_to_rest(30, 3)
 
 
@@ -416,11 +429,12 @@ def test_a_partition_is_read_on_during_a_long_wait(how: str, since: int, monkeyp
         group.come_to_rest(30, 3)
 
 
-def test_a_partition_that_comes_as_a_long_wait_begins_is_read() -> None:
+def test_a_partition_that_comes_as_a_long_wait_begins_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look was due that found the former wait over: something else had changed during that."""
     with simulated_group(1, brokers=2, fetch=QUICK) as group:
         for partition in group.logs.partitions:
             group.logs.lead(partition, partition.partition % 2)
+        monkeypatch.setattr(broker_fetcher, "LONGEST_WAIT", 0.5)
         member = quiet(group)
         for ahead in (0.106, 0.108, 0.110, 0.112, 0.114, 0.116):  # another leader is looked up after 0.1 s
             asked = group.brokers[1 - group.logs.leaders[FIRST]].requests
@@ -434,7 +448,7 @@ def test_a_partition_that_comes_as_a_long_wait_begins_is_read() -> None:
             member.process.call_soon(insides(member).parts.fetchers.limit, None)  # as a reload: it changes nothing
             group.world.pass_time(0.2)
             assert fetched(member)[FIRST] == group.logs.end(FIRST)
-            group.world.pass_time(3)
+            group.world.pass_time(6)
         group.come_to_rest(30, 3)
 
 
