@@ -34,6 +34,10 @@ class Beat(enum.Enum):
     """Bytes arrive, but no probe was answered within the patience: try another connection."""
 
 
+# A beat that is early or late by this part of a sixth of the timeout is on time.
+ON_TIME = 1 / 8
+
+
 class Heartbeat:
     """Fractions of T, the negotiated timeout: a probe every T/6, valid for T/2 from its sending; silence after T/3.
 
@@ -48,7 +52,6 @@ class Heartbeat:
     with other evidence the lease was wrong by 4 s.
     """
 
-    BEATS_PER_PROBE = 4
     PATIENCE = 4, 16
     """With a slow connection, first and longest, in multiples of T."""
 
@@ -62,11 +65,8 @@ class Heartbeat:
         self._patience, self._most_patience = self.PATIENCE
         self._next_probe = 0.0
         self._due: float | None = None  # when the next beat should come; None without a connection
-
-    @property
-    def interval(self) -> float:
-        """Seconds between beats."""
-        return self._timeout / 6 / self.BEATS_PER_PROBE
+        self.interval = 0.0
+        """Seconds from the last beat to the next: until a probe is due, or silence would end the connection."""
 
     def attach(self, began: Instant | None, now: Instant, timeout: float) -> None:
         """A handshake was answered with this timeout: beats begin.
@@ -91,23 +91,27 @@ class Heartbeat:
         self._renew(sent)
 
     def beat(self, now: Instant, arrived: float) -> Beat:
-        """To be called every `interval` while connected; `arrived`: boottime of the last bytes received."""
+        """To be called `interval` after the last one while connected; `arrived`: boottime of the last bytes."""
+        time, sixth = now.boottime, self._timeout / 6
         doubtful = self._late(now) or self._clocks_moved(now)
-        self._due = now.boottime + self.interval
         if doubtful:
             self._evidence = None
-            self._not_before = now.boottime
-            self._last_answer = now.boottime  # answers may be unread, as this process was suspended: the wait restarts
+            self._not_before = time
+            self._last_answer = time  # answers may be unread, as this process was suspended: the wait restarts
+            self._await_beat(time, sixth)
             return Beat.DOUBT
-        unanswered = now.boottime - self._last_answer
-        if unanswered > self._timeout / 3 and now.boottime - arrived > self._timeout / 6:
+        silent_at = max(self._last_answer + 2 * sixth, arrived + sixth)
+        slow_at = self._last_answer + self._timeout * self._patience
+        # A loop that was busy may have an answer to read, so only a beat that is on time finds silence.
+        if time >= silent_at and self._behind(time) < sixth * ON_TIME:
             return Beat.SILENT
-        if unanswered > self._timeout * self._patience:
+        if time >= slow_at:
             self._patience = min(self._patience * 2, self._most_patience)
             return Beat.SLOW
-        if now.boottime + self.interval / 2 >= self._next_probe:
-            return Beat.PROBE
-        return Beat.WAIT
+        probe = time + sixth * ON_TIME >= self._next_probe
+        look = max(silent_at - time, sixth * ON_TIME)
+        self._await_beat(time, min(sixth if probe else self._next_probe - time, look, slow_at - time))
+        return Beat.PROBE if probe else Beat.WAIT
 
     def safe_until(self, now: Instant) -> float:
         """On the boottime clock; 0.0 without evidence and in doubt, even before a beat has found the doubt."""
@@ -125,8 +129,15 @@ class Heartbeat:
         if sent.boottime >= self._not_before and (self._evidence is None or sent > self._evidence):
             self._evidence = sent
 
+    def _await_beat(self, time: float, interval: float) -> None:
+        self.interval, self._due = interval, time + interval
+
+    def _behind(self, time: float) -> float:
+        """For how long the next beat has been due."""
+        return time - self._due if self._due is not None else 0.0
+
     def _late(self, now: Instant) -> bool:
-        return self._due is not None and now.boottime - self._due > self._timeout / 6
+        return self._behind(now.boottime) > self._timeout / 6
 
     def _clocks_moved(self, now: Instant) -> bool:
         return self._evidence is not None and abs(now.apart - self._evidence.apart) > self._timeout / 6

@@ -145,7 +145,7 @@ class ZooKeeperSession(SessionLife):
         """Wait until the lease holds. Raises SessionExpiredError after the end."""
         while not self.trusted():
             self.check()
-            await self.changed.wait()
+            await self.renewed.wait()
 
     async def wait_expired(self) -> None:
         """Wait until the server has ended the session, for ever if it was closed. Raises ConfigError."""

@@ -70,7 +70,9 @@ class SessionLife:
         self.listeners: list[Callable[[SessionState], None]] = []
         """Called with every change of state, synchronously."""
         self.changed = asyncio.Event()
-        """Set, and replaced, when the state changes and when the lease is renewed."""
+        """Set, and replaced, when the state changes."""
+        self.renewed = asyncio.Event()
+        """The same, and when the lease is renewed."""
         self._password = bytes(16)
         self._zxid = 0
         self._restoring = 0  # SetWatches without reply; until they have one, _zxid stays where they start from
@@ -275,7 +277,7 @@ class SessionLife:
                 self._next_beat.cancel()
 
     def _beat(self, link: Link) -> None:
-        """A timer calls it, not the task: three of four beats find nothing to do, and a task costs more to wake."""
+        """A timer calls it, not the task, which costs more to wake."""
         if link.lost.done():
             return
         self._served = clock.now()
@@ -304,7 +306,7 @@ class SessionLife:
         def answered() -> None:
             self._heartbeat.probe_answered(sent, server_choice.instant())
             self._servers.served()
-            self._changed()
+            self._renewed()
 
         self._heartbeat.probe_sent(sent)
         link.send(wire.multi([Check("/", -1)], str).body, Own(answered, lambda: None))  # the next one may be answered
@@ -342,8 +344,10 @@ class SessionLife:
             self.state = state
             for listener in self.listeners:
                 run_callback(lambda listener=listener: listener(state))  # type: ignore[misc]
-        self._changed()
-
-    def _changed(self) -> None:
         self.changed.set()
         self.changed = asyncio.Event()
+        self._renewed()
+
+    def _renewed(self) -> None:
+        self.renewed.set()
+        self.renewed = asyncio.Event()

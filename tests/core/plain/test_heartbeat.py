@@ -71,8 +71,30 @@ def test_answered_syncs_renew_the_lease_and_are_sent_every_sixth_of_the_timeout(
 
 def test_unanswered_syncs_do_not_renew_the_lease_and_end_the_connection() -> None:
     heartbeat = attached()
-    assert run(heartbeat, 100.0, 200.0, answer=False) == pytest.approx(102.25)
-    assert heartbeat.safe_until(at(102.25)) == pytest.approx(103.0)
+    assert run(heartbeat, 100.0, 200.0, answer=False) == pytest.approx(102.0)
+    assert heartbeat.safe_until(at(102.0)) == pytest.approx(103.0)
+
+
+def test_silence_is_found_as_soon_as_it_has_lasted_long_enough() -> None:
+    heartbeat = attached()
+    assert heartbeat.beat(at(100.0), NOTHING) is Beat.PROBE
+    heartbeat.probe_sent(at(100.0))
+    heartbeat.probe_answered(at(100.0), at(100.4))
+    assert run(heartbeat, 101.0, 200.0, answer=False) == pytest.approx(102.4)
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_loop_that_was_busy_gets_time_to_read_the_answer(answered: bool) -> None:
+    heartbeat = attached()
+    for second in (100.0, 101.0):
+        assert heartbeat.beat(at(second), NOTHING) is Beat.PROBE
+        heartbeat.probe_sent(at(second))
+    assert heartbeat.beat(at(102.9), NOTHING) is Beat.PROBE
+    heartbeat.probe_sent(at(102.9))
+    if answered:
+        heartbeat.probe_answered(at(101.0), at(102.91))
+    soon = heartbeat.beat(at(102.9 + heartbeat.interval), NOTHING)
+    assert (soon is Beat.SILENT) == (not answered)
 
 
 def slow(heartbeat: Heartbeat, start: float) -> float:
@@ -97,7 +119,7 @@ def test_silence_is_noticed_a_sixth_of_the_timeout_after_the_last_bytes() -> Non
     now = 100.0
     while heartbeat.beat(at(now), min(now, 103.0)) is not Beat.SILENT:
         now += heartbeat.interval
-    assert now == pytest.approx(104.25)
+    assert now == pytest.approx(104.0)
 
 
 def test_patience_with_a_slow_connection_doubles_even_if_probes_are_answered() -> None:
@@ -148,7 +170,7 @@ def test_a_loop_that_was_suspended_gets_time_to_read_the_answers() -> None:
     heartbeat.beat(at(100.0), NOTHING)
     assert heartbeat.beat(at(150.0), NOTHING) is Beat.DOUBT
     heartbeat.probe_sent(at(150.0))
-    assert heartbeat.beat(at(150.0 + heartbeat.interval), NOTHING) is Beat.WAIT
+    assert heartbeat.beat(at(150.0 + heartbeat.interval), NOTHING) is Beat.PROBE
 
 
 @pytest.mark.parametrize("jump", [1.1, -1.1, 3600.0])
