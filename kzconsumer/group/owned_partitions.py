@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -16,12 +17,14 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import Position, Progress
 from kzconsumer.registry.claim_record import OwnerNode
-from kzconsumer.registry.claim_transactions import OwnerRegistry
+from kzconsumer.registry.claim_transactions import OwnerCounts, OwnerRegistry
 from kzconsumer.streams.cursor import StreamCursor
 from kzconsumer.zookeeper.operations import Stat
 from kzconsumer.zookeeper.watches import Watches, repeated, together
 
-# Owner nodes that are read together. The answers come in one turn of the event loop, for which records wait.
+T = TypeVar("T")
+
+# Nodes that are read together. The answers come in one turn of the event loop, for which records wait.
 VERIFIED_AT_ONCE = 32
 
 
@@ -64,6 +67,8 @@ class OwnedPartitions:
         self._paused = paused
         self._unreported: set[TopicPartition] = set()
         self._restarting: set[FetchState] = set()  # of claims that continue elsewhere, until that is stored
+        self._counts: Mapping[str, OwnerCounts | None] = {}  # by topic, when all owner nodes of ours were read
+        self._verified = 0  # how many of those that are as before were read in this turn
 
     @property
     def held(self) -> dict[TopicPartition, ConsumerThreadId]:
@@ -151,11 +156,28 @@ class OwnedPartitions:
         await self._committer.commit()
 
     async def verify(self) -> None:
-        """Read every owner node of ours: a claim without one is lost."""
+        """A claim whose owner node is missing, another session's or changed is lost. Of many nodes some are read."""
+        # Watches report all of this; what they have missed is found here:
+        # - An owner node that is missing, or was made again by another session. Either changes the counts of its
+        #   container, and then all nodes of the topic are read. The counts are read first: what happens later changes
+        #   them again. They are compared within one connection only, as a server that serves it does not go back in
+        #   time. An ensemble that was restored from a copy may count once more what it had counted before.
+        # - An owner node that was set, which leaves the counts as they are. Its version is half of the fence, so no
+        #   commit passes it. Of these nodes a few are read, in turn.
         held = self.open(self.claims)
-        for first in range(0, len(held), VERIFIED_AT_ONCE):
-            some = held[first : first + VERIFIED_AT_ONCE]
+        counts: dict[str, OwnerCounts | None] = {}
+        if len(held) > VERIFIED_AT_ONCE:
+            for topics in _slices(sorted({claim.topic_partition.topic for claim in held})):
+                read = await together([self._owners.counts(topic) for topic in topics])
+                counts.update(zip(topics, read, strict=True))
+        as_before = {topic for topic, found in counts.items() if found is not None and found == self._counts.get(topic)}
+        known = [claim for claim in held if claim.topic_partition.topic in as_before]
+        first = self._verified if self._verified < len(known) else 0
+        self._verified = first + VERIFIED_AT_ONCE
+        due = [claim for claim in held if claim.topic_partition.topic not in as_before]
+        for some in _slices([*due, *known[first : self._verified]]):
             self._lose_changed(some, await together([self._owners.stat(claim.owner) for claim in some]))
+        self._counts = counts
 
     def unfetched(self) -> list[TopicPartition]:
         """Open claims that are not fetched, though no error has ended them and no call is about to start them."""
@@ -248,7 +270,7 @@ class OwnedPartitions:
         # A topic filter has one set of streams for all its topics.
         return self._cursors.get((partition.topic, thread.thread)) or self._cursors[None, thread.thread]
 
-    def _lose_changed(self, claims: list[OwnedPartition], stats: Sequence[Stat | None]) -> None:
+    def _lose_changed(self, claims: Sequence[OwnedPartition], stats: Sequence[Stat | None]) -> None:
         for claim, stat in zip(claims, stats, strict=True):
             if not self._owners.is_ours(stat, claim.owner):
                 self._changed(claim)
@@ -259,3 +281,8 @@ class OwnedPartitions:
     def _changed(self, claim: OwnedPartition) -> None:
         if claim.progress.open:
             self._committer.lose(claim.progress, "its owner node was changed or deleted")
+
+
+def _slices(of_all: Sequence[T]) -> Iterator[Sequence[T]]:
+    """VERIFIED_AT_ONCE each."""
+    return (of_all[first : first + VERIFIED_AT_ONCE] for first in range(0, len(of_all), VERIFIED_AT_ONCE))

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 import anyio
 import msgspec
@@ -92,6 +93,17 @@ class Containers:
 
 
 log = get_logger("kzconsumer.group")
+
+
+class OwnerCounts(NamedTuple):
+    """They are equal only if no owner node of a topic was made or deleted meanwhile."""
+
+    connection: int
+    """The number of the one on which they were read."""
+    czxid: int
+    """Of the container."""
+    changes: int
+    """How often one was made or deleted in it."""
 
 
 class OwnerRegistry:
@@ -321,6 +333,12 @@ class OwnerRegistry:
     async def stat(self, owner: OwnerNode) -> Stat | None:
         """The stat of the owner node, or None."""
         return await self._session.exists(owner.path)
+
+    async def counts(self, topic: str) -> OwnerCounts | None:
+        """Those of the topic's owner nodes; None if they have no container."""
+        connection = self._session.connections
+        stat = await self._session.exists(self._paths.containers(topic)[0])
+        return None if stat is None else OwnerCounts(connection, stat.czxid, stat.cversion)
 
     def is_ours(self, stat: Stat | None, owner: OwnerNode) -> bool:
         """Whether the owner node is unchanged and of this session."""

@@ -66,6 +66,8 @@ class SessionLife:
         self.id = 0
         """As `Stat.ephemeral_owner` has it; 0 before the first connection."""
         self.state = SessionState.SUSPENDED
+        self.connections = 0
+        """How many it has had. On one of them a server never goes back in time, as one restored from a copy does."""
         self.watches = WatchTable()
         self.listeners: list[Callable[[SessionState], None]] = []
         """Called with every change of state, synchronously."""
@@ -252,6 +254,7 @@ class SessionLife:
         again = self.id != 0
         self.id, self._password, self.timeout = answer.session_id, answer.password, answer.timeout
         self._heartbeat.attach(None if again else sent, server_choice.instant(), self.timeout)
+        self.connections += 1
         self._link = link
         if link.lost.done():
             return link

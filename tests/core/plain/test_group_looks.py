@@ -6,20 +6,21 @@ If only reconciliation can repair it, members that hardly ever reconcile are the
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from kzconsumer.group.fitness import FIRST_HOLD_DOWN, UNFIT_AFTER
-from kzconsumer.group.owned_partitions import VERIFIED_AT_ONCE
+from kzconsumer.group.owned_partitions import VERIFIED_AT_ONCE, OwnedPartitions
 from kzconsumer.group.reconciler import OTHERS_AT_ONCE
 from kzconsumer.member import Member as Membership
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.claim_record import OwnerNode
 from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.registry.paths import topic
-from kzconsumer.zookeeper.operations import Create, Delete, Stat
+from kzconsumer.zookeeper.operations import Create, Delete, SetData, Stat
 from tests.support.members import present_member
 from tests.support.simulated.group import SimulatedGroup, simulated_group
 from tests.support.simulated.member import GROUP, Member
@@ -104,29 +105,74 @@ def test_a_claim_whose_owner_node_is_gone_unnoticed_is_claimed_again(looks: str)
         group.check()
 
 
-def test_owner_nodes_of_thousands_are_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All answers of a slice come in one turn of the event loop. Records would wait for those of all nodes."""
-    read, now_read, most, paths = OwnerRegistry.stat, 0, 0, set[str]()
+@pytest.fixture
+def looks_read(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The owner nodes that each look has read again. All answers of a slice come in one turn of the event loop."""
+    stat, verify, looks, reading = OwnerRegistry.stat, OwnedPartitions.verify, list[list[str]](), 0
 
     async def noted(owners: OwnerRegistry, owner: OwnerNode) -> Stat | None:
-        nonlocal now_read, most
-        now_read += 1
-        most = max(most, now_read)
-        paths.add(owner.path)
+        nonlocal reading
+        looks[-1].append(owner.path)
+        reading += 1
+        assert reading <= VERIFIED_AT_ONCE, "records would wait for the answers"
         try:
-            return await read(owners, owner)
+            return await stat(owners, owner)
         finally:
-            now_read -= 1
+            reading -= 1
 
+    async def look(owned: OwnedPartitions) -> None:
+        looks.append([])
+        await verify(owned)
+
+    monkeypatch.setattr(OwnerRegistry, "stat", noted)
+    monkeypatch.setattr(OwnedPartitions, "verify", look)
+    return looks
+
+
+def with_many(group: SimulatedGroup, partitions: int) -> Member:
+    """A member that has them all, and a group in which nothing happens any more."""
+    group.logs.grow("t", partitions)
+    member = group.join("a", {"t": 1}, 0.0, in_batches=True)
+    assert group.world.pass_time(20, lambda: len(member.owned) == partitions)
+    group.logs.stop()
+    group.world.pass_time(5)
+    return member
+
+
+def test_of_thousands_of_owner_nodes_a_few_are_read_at_each_look(looks_read: list[list[str]]) -> None:
+    """After those of all were read, as no other was made or deleted since."""
     partitions = 2 * VERIFIED_AT_ONCE + 5
     with simulated_group(1, looks=OFTEN) as group:
-        group.logs.grow("t", partitions)
-        member = group.join("a", {"t": 1}, 0.0, in_batches=True)
-        assert group.world.pass_time(20, lambda: len(member.owned) == partitions)
-        monkeypatch.setattr(OwnerRegistry, "stat", noted)
-        group.world.pass_time(5)
-        assert len(paths) == partitions
-        assert most == VERIFIED_AT_ONCE
+        with_many(group, partitions)
+        assert len(set(looks_read[0])) == len(looks_read[0]) == partitions
+        assert {len(look) for look in looks_read[1:]} == {VERIFIED_AT_ONCE, 5}
+        assert len(set(itertools.chain(*looks_read[1:4]))) == partitions
+        group.check()
+
+
+@pytest.mark.parametrize("what", ["deleted", "set", "another server"])
+def test_what_happened_unnoticed_to_one_of_many_owner_nodes_is_found(what: str, looks_read: list[list[str]]) -> None:
+    partitions = 3 * VERIFIED_AT_ONCE
+    with simulated_group(1, looks=OFTEN) as group:
+        member = with_many(group, partitions)
+        last = max(member.owned)
+        insides(member).parts.watches.unguard(group.paths.owner(last))
+        seen = len(looks_read)
+        if what == "deleted":
+            group.delete_owner(last)
+        elif what == "set":
+            group.promises.disturb(last)
+            group.ensemble.operate(SetData(group.paths.owner(last), b"somebody-0", -1))
+        else:
+            for server in group.ensemble.servers:
+                for connection in list(server.connections):
+                    connection.close()
+        if what != "another server":
+            assert group.world.pass_time(LONG_ENOUGH, lambda: bool(logged(group, "partition lost")))
+        else:
+            group.world.pass_time(5)
+        assert max(map(len, looks_read[seen:])) == (VERIFIED_AT_ONCE if what == "set" else partitions)
+        assert group.world.pass_time(LONG_ENOUGH, lambda: last in member.owned)
         group.check()
 
 
