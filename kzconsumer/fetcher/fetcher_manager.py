@@ -1,4 +1,4 @@
-"""The fetchers of one membership: one per broker and 250 partitions, and the LeaderFinder that feeds them.
+"""The fetchers of one membership: one per broker and 100 partitions, and the LeaderFinder that feeds them.
 
 The claimer starts partitions here. Closing a partition's progress stops its fetching: there is nothing to stop or wait
 for.
@@ -132,7 +132,7 @@ class LeaderFinder:
 # more, it costs a record more of the broker's processor and of time. Each session has a connection of its own, since a
 # broker reads no other request from it while it holds an answer back. The original consumer's `num.consumer.fetchers`
 # is the number of them (`AbstractFetcherManager`, 1.1.1); here it follows the partitions.
-SESSION_PARTITIONS = 250
+SESSION_PARTITIONS = 100
 # Seconds between two attempts to read the log offsets of planned ranges.
 PAUSE = 1.0
 # Failed attempts before one is logged: a new leader is often there within a moment.

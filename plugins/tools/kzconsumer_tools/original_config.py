@@ -193,7 +193,7 @@ KEYS: Mapping[str, _Key] = {
     "fetch.max.bytes": _changed("fetch.response_bytes", _bytes, "it has an effect here; the original never used it"),
     "fetch.min.bytes": _same("fetch.min_bytes", lambda value: _number(value) or 1),
     "fetch.wait.max.ms": _same("fetch.max_wait", _milliseconds),
-    "num.consumer.fetchers": _left_out("one per broker and 250 partitions, each with a connection"),
+    "num.consumer.fetchers": _left_out("one per broker and 100 partitions, each with a connection"),
     "queued.max.message.chunks": _Key(_queue, "fetch.queue_bytes"),
     "auto.commit.enable": _Key(_auto_commit, default="true"),
     "auto.commit.interval.ms": _same("offsets.commit_interval", _milliseconds, "60000"),
