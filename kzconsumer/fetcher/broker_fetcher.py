@@ -129,7 +129,7 @@ class BrokerFetcher:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._silent.run)
-                await self._fetch_together()
+                tasks.start_soon(self._fetch_together)
         finally:  # of both tasks: another fetcher begins at the positions that they leave
             self._end_session()
             self._handler.send_back(self._states)
@@ -185,12 +185,14 @@ class BrokerFetcher:
                 self._work.clear()  # before the states are looked at: one may be added during the next call
                 if self._unchecked:
                     await self._check_logs()
+                    time = now()
                 if due := self._states.unresolved(time):
                     await self._resolve_positions(due, time)
-                reply, sent = None, now()
+                    time = now()
+                reply = None
                 if self._look(time, arrived) and self._handler.held_back(time) <= 0:
-                    request = self._next_request(sent, arrived, opens=opens)
-                    self._asked_after = sent - self._answered
+                    request = self._next_request(time, arrived, opens=opens)
+                    self._asked_after = time - self._answered
                     patience = self._handler.throttle.patience(self._settings.request_timeout)
                     reply = connection.send(request, timeout=patience)
                 if arrived:
@@ -203,8 +205,7 @@ class BrokerFetcher:
                     # their logs, or decoded, meanwhile. A look that was due then has found the former wait over.
                     if self._work.is_set():
                         self._wake_up()
-                    await reply.taken_by(partial(self._receive, arrived, sent, muted=muted))
-                    self._answered = now()
+                    await reply.taken_by(partial(self._receive, arrived, time, muted=muted))
                 if connection.worn_out:
                     await self._handler.deliver(arrived)
                     self.wake()
@@ -216,7 +217,7 @@ class BrokerFetcher:
     def _look(self, time: float, arrived: Sequence[Arrival]) -> bool:
         """Whether anything is to be asked for."""
         most = min(self._settings.max_bytes, self._handler.throttle.most)
-        arriving = {each.state for each in arrived}
+        arriving = [each.state for each in arrived] if arrived else ()
         if leaving := self._states.look(time, self._handler.wanted, most, self._unchecked, arriving):
             self._handler.send_back(leaving)
         return bool(self._states.session)
@@ -282,16 +283,18 @@ class BrokerFetcher:
 
     def _receive(self, arrived: list[Arrival], sent: float, response: FetchResponse, *, muted: bool) -> None:
         """Take a response: what is not delivered yet is in `arrived` then."""
-        reads = self._states.session.reads
-        throttled = self._handler.count(response, sent, reads, muted=muted)
-        found = self._states.answered(response, now())
+        self._answered = time = now()
+        reads, size = self._states.session.reads, sum([len(part.records) for part in response.partitions])
+        throttled = self._handler.count(response, size, sent, time, reads, muted=muted)
+        found = self._states.answered(response, time)
         if found is None:
             log.info("fetch session ended", broker=self.broker.id, reason=error_code(response.error).name)
             return
         self._handler.require(response)
         parts, answers = found
-        arrived += self._handler.take(reads, parts, throttled, answers=answers)
-        if arrived:
+        small = size < SMALL_RESPONSE
+        arrived += self._handler.take(reads, parts, throttled, time, answers=answers, small=small)
+        if small and arrived:
             self._handler.deliver_small(arrived)
 
     async def _check_logs(self) -> None:

@@ -87,12 +87,9 @@ class Delivery:
         self._decoding = counters.of_broker(broker.id).decoding
 
     def deliver_small(self, arrived: list[Arrival]) -> None:
-        """Deliver a small response in this turn of the event loop, up to what is not intact or needs a thread.
-
-        That is left in `arrived`, for `deliver`.
+        """Deliver a response below SMALL_RESPONSE in this turn of the event loop, up to what is not intact or needs a
+        thread. That is left in `arrived`, for `deliver`.
         """
-        if size_of(arrived) >= SMALL_RESPONSE:
-            return
         room, began = ROOM_AT_ONCE, now()
         while arrived:
             arrival = arrived[0]
@@ -239,10 +236,11 @@ def enqueue(arrival: Arrival, decoded: Decoded) -> None:
     state.queue.reserve(held - size, state.broker)
     state.times.saw(batch_times(part.records), until)
     records = decoded.records
-    if state.end is not None and until > state.end:
-        records, until = records.below(state.end), max(state.end, start)
+    end = state.end
+    if end is not None and until > end:
+        records, until = records.below(end), max(end, start)
         state.position = until  # what was cut off is fetched again if the end moves
-    at_end = state.end is not None and until >= state.end
+    at_end = end is not None and until >= end
     state.queue.put(Chunk(state.progress, start, until, records, held, at_end=at_end, broker=state.broker))
     if decoded.corrupt is None:
         state.succeed()

@@ -14,7 +14,9 @@ of partitions: the broker fills an answer in the order in which they were named,
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.brokers.protocol.log_reads import FetchedPartition, FetchPosition, FetchResponse
@@ -41,7 +43,7 @@ _ENDED: Final = frozenset(
 """Errors of a whole response that end a session."""
 
 
-class SessionRequest(NamedTuple):
+class SessionRequest(msgspec.Struct, frozen=True):
     """What a request says of partitions, and in which session."""
 
     partitions: Mapping[TopicPartition, FetchPosition]

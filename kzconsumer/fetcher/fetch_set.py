@@ -97,8 +97,9 @@ class FetchSet:
     def move_back(self, states: Iterable[FetchState]) -> None:
         """Ask for these last: brokers fill responses in the order of the request."""
         for state in states:
-            if state in self:
-                self._states[state.topic_partition] = self._states.pop(state.topic_partition)
+            partition = state.topic_partition
+            if self._states.get(partition) is state:
+                self._states[partition] = self._states.pop(partition)
 
     def touch(self, states: Iterable[FetchState]) -> None:
         """These may have changed."""
@@ -197,8 +198,8 @@ class FetchSet:
         session = self.session
         if not session.answered(response):
             return None
-        parts = response.partitions
-        has_all = not session.goes_on and not response.throttle_ms and len(parts) == len(session.reads)
+        parts, goes_on = response.partitions, session.goes_on
+        has_all = not goes_on and not response.throttle_ms and len(parts) == len(session.reads)
         if has_all:
             self._answers.at = time
         elif session.opened:
@@ -213,4 +214,4 @@ class FetchSet:
                     for state in silent
                     if state.high_watermark is not None
                 ]
-        return parts, self._answers if session.goes_on or has_all else None
+        return parts, self._answers if goes_on or has_all else None

@@ -24,7 +24,7 @@ from kzconsumer.brokers.protocol.log_reads import (
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.errors import ProtocolError
-from kzconsumer.fetcher.decode_and_queue import SMALL_RESPONSE, Arrival, Delivery
+from kzconsumer.fetcher.decode_and_queue import Arrival, Delivery
 from kzconsumer.fetcher.fetch_rules import (
     ATTEMPTS,
     LOOK_BYTES,
@@ -104,11 +104,16 @@ class ResponseHandler:
         return FetchPosition(position, 1 if small else size, state.leader_epoch)
 
     def count(
-        self, response: FetchResponse, sent: float, asked: Mapping[TopicPartition, FetchPosition], *, muted: bool
+        self,
+        response: FetchResponse,
+        size: int,
+        sent: float,
+        time: float,
+        asked: Mapping[TopicPartition, FetchPosition],
+        *,
+        muted: bool,
     ) -> bool:
-        """Count the answer to a request for `asked`. Whether a quota was exceeded."""
-        size = sum([len(part.records) for part in response.partitions])
-        time = now()
+        """Count the answer to a request for `asked`, of `size` bytes, at `time`. Whether a quota was exceeded."""
         self._counters.requests.add(time - sent)
         self._counters.bytes += size
         self._limit.spend(time, size)
@@ -130,21 +135,21 @@ class ResponseHandler:
         asked: Mapping[TopicPartition, FetchPosition],
         fetched: list[FetchedPartition],
         throttled: bool,
+        time: float,
         *,
         answers: Answers | None = None,
-        alone: bool = False,
+        small: bool,
     ) -> list[Arrival]:
         """Advance the positions by the framing of batches, so that the next request can go out before the decoding.
 
-        Not for a small response, which is decoded before the next request anyway, nor for one to a request for a
-        partition `alone`: the other task asks for it again as soon as it has a new position. `answers`: those of the
+        Not for a `small` response, which is decoded before the next request anyway, nor for one to a request for a
+        partition alone: the other task asks for it again as soon as it has a new position. `answers`: those of the
         session, or of a broker without sessions, of which this is the last one. A partition of which it says what they
         had said costs nothing more.
         """
         arrived: list[Arrival] = []
         with_records: list[FetchState] = []
         silent: dict[TopicPartition, FetchedPartition] = {}
-        small = alone or sum([len(part.records) for part in fetched]) < SMALL_RESPONSE
         for part in fetched:
             state = self.states[part.topic_partition]
             position = asked.get(part.topic_partition)
@@ -158,7 +163,7 @@ class ResponseHandler:
                 continue  # the partition or its position changed while the request was on its way
             outcome = judge(part.error)
             if part.preferred >= 0 and part.preferred != self.broker.id and outcome is FetchOutcome.RECORDS:
-                state.prefer(part.preferred, now() + PREFERRED_FOR)
+                state.prefer(part.preferred, time + PREFERRED_FOR)
                 self.forget([state])
                 self._find_leader([state])
                 continue
@@ -179,23 +184,24 @@ class ResponseHandler:
                 self.states.need_reset(state)
                 state.empty.reset()  # if it was asked for alone: the other task looks for its next position
             elif state.end is not None and position.offset >= state.end and not state.verified:
-                state.saw_end(readable_end(part, self.isolation), now(), answers)  # and what has come is not wanted
+                state.saw_end(readable_end(part, self.isolation), time, answers)  # and what has come is not wanted
             else:
                 end = readable_end(part, self.isolation)
-                state.saw_end(end, now(), answers)
+                state.saw_end(end, time, answers)
                 size = len(part.records)
                 if size:
                     with_records.append(state)
                 if self.looking is not None:
                     self.looking.weigh(part, position.offset)
                     if self.looking.until(part, position.offset) == end:
-                        state.retry_at = next_look(now())  # of those without news, too: all are asked together
+                        state.retry_at = next_look(time)  # of those without news, too: all are asked together
                     if position.offset < end:
                         state.decoding = True
                         looked = msgspec.structs.replace(part, records=NOTHING)
                         arrived.append(Arrival(state, looked, position.offset))
                 elif size:
-                    state.empty.reset()
+                    if state.empty.behind:
+                        state.empty.reset()
                     if not small:
                         state.position = scan_next_offset(part.records, position.offset)
                     # No whole batch, or a small response: decoding decides.
@@ -204,11 +210,11 @@ class ResponseHandler:
                     arrived.append(Arrival(state, part, position.offset))
                 elif position.offset < end:
                     silent[part.topic_partition] = part
-                else:
+                elif state.empty.behind:
                     state.empty.reset()
         if silent:
             served = {part.topic_partition for part in fetched if part.records}
-            self._take_empty(asked, silent, served, throttled)
+            self._take_empty(asked, silent, served, throttled, time)
         self.states.move_back(with_records)
         return arrived
 
@@ -247,13 +253,14 @@ class ResponseHandler:
         silent: dict[TopicPartition, FetchedPartition],
         served: set[TopicPartition],
         throttled: bool,
+        time: float,
     ) -> None:
         """Of `silent` the answers have no records, though the logs go on."""
         for partition, position in asked.items():  # brokers fill responses in this order
             if partition in served:
                 return  # there may have been no room for the rest
             if (part := silent.get(partition)) is not None:
-                state, time = self.states[partition], now()
+                state = self.states[partition]
                 assert state is not None
                 end = readable_end(part, self.isolation)
                 if not state.empty.behind:

@@ -90,14 +90,15 @@ class SilentPartitions:
         try:
             sent = now()
             response = await connection.send(request, timeout=handler.throttle.patience(timeout) + wait)
-            throttled = handler.count(response, sent, asked, muted=mutes(connection))
+            time, parts = now(), response.partitions
+            size = sum([len(part.records) for part in parts])
+            throttled = handler.count(response, size, sent, time, asked, muted=mutes(connection))
             handler.require(response)
-            parts = response.partitions
             if not state.empty.behind or state.empty.since != since:
                 return  # it was sent back meanwhile: the other task may have asked as well
             if throttled and not parts:
                 state.empty.interrupt()
-            arrived = handler.take(asked, parts, throttled, alone=True)
+            arrived = handler.take(asked, parts, throttled, time, small=True)
             await handler.deliver(arrived)
             if state.empty.behind and now() - sent < wait / 2:
                 state.pause(now())  # before a hole brokers may answer at once (`DelayedFetch`: on an older segment)

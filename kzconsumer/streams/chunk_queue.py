@@ -306,9 +306,10 @@ class Turns(Generic[K]):
             self._stand(one)
             return
         self._valid.pop(one, None)
-        if not self._valid:
-            self._reached = max(self._marks.values())  # nobody waits: all start from the same mark
-        if len(self._marks) > self._most_marks or not self._valid:
+        if not self._valid:  # nobody waits: all start from the same mark
+            self._reached = max(self._marks.values())
+            self._marks.clear()
+        elif len(self._marks) > self._most_marks:
             ahead = {each: mark for each, mark in self._marks.items() if each in self._valid or mark > self._reached}
             self._marks, self._most_marks = ahead, 2 * len(ahead) + _MOST_MARKS
 

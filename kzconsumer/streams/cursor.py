@@ -155,21 +155,20 @@ class StreamCursor:
             while self._lot and not self._lease.held:
                 await self._wait(self._lease.wait)
             if not self._lot:  # it may also have been given back meanwhile
-                await self._load_lot()
+                self._load_lot(await self._next_chunk())
             self._lot.allow(LOOK_SECONDS)
         except EndOfStream:
             return
         finally:
             self._end_looking()
 
-    async def _load_lot(self) -> None:
+    def _load_lot(self, chunk: Chunk) -> None:
         # A lot holds offsets, keys and values, and makes each message when it is taken. So a release takes back what
         # was not handed out by emptying the lot, and no message of it is left with the application. Timestamps and
         # headers are looked up in copies that the lot shares.
         # How much of a lot may be taken follows the application's speed (`allow`): the body of a loop may block. A fast
         # one must not delay the heartbeats by a thousand messages, and a slow one must not get messages long after the
         # lease has ended.
-        chunk = await self._next_chunk()
         most = LOT_ROWS if self._unacknowledged is None else min(COUNTED_LOT_ROWS, self._unacknowledged.room)
         records = chunk.records.slice(self._row, self._row + most)
         load(self._lot, records, chunk.progress, self._passed)
@@ -317,14 +316,15 @@ class StreamCursor:
 
     def _pass_on(self) -> None:
         """The next is taken: what was in hand is processed by that, unless acknowledgement is explicit."""
-        if self._unacknowledged is None:
-            self.ack()
-            return
         passed = self._message or self._batch
-        if passed is not None:
+        self._message = self._batch = None
+        if passed is None:
+            return
+        if self._unacknowledged is None:
+            self._mark(passed.until)
+        else:
             passed.claim.hand_over(passed.until)
             self._passed = passed.until
-        self._message = self._batch = None
 
     async def _next_chunk(self) -> Chunk:
         """The chunk that has rows from `_row` on. What was in hand before is in hand no longer."""

@@ -15,7 +15,7 @@ import anyio
 
 from kzconsumer import clock
 from kzconsumer.errors import NodeExistsError, NoNodeError, SessionExpiredError, ZooKeeperError
-from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper import server_choice, wire
 from kzconsumer.zookeeper.credentials import Access
 from kzconsumer.zookeeper.link import Arming
 from kzconsumer.zookeeper.operations import (
@@ -139,7 +139,8 @@ class ZooKeeperSession(SessionLife):
 
     def trusted(self) -> bool:
         """Whether the lease holds now."""
-        return clock.now() < self.safe_until
+        time = server_choice.instant()
+        return not self._over and time.boottime < self._heartbeat.safe_until(time)
 
     async def wait_trusted(self) -> None:
         """Wait until the lease holds. Raises SessionExpiredError after the end."""

@@ -133,7 +133,7 @@ class FetchRequest(msgspec.Struct, frozen=True):
             head.append(unsigned_varint(len(topics) + 1))
             for topic, packed in topics:
                 head += (compact_string(topic), unsigned_varint(len(packed) + 1), *packed, NO_TAGS)
-            forgotten = _numbers(self.forgotten)
+            forgotten = _numbers(self.forgotten) if self.forgotten else {}
             head.append(unsigned_varint(len(forgotten) + 1))
             for topic, numbers in forgotten.items():
                 head += (compact_string(topic), unsigned_varint(len(numbers) + 1), *map(INT32.pack, numbers), NO_TAGS)
@@ -270,7 +270,8 @@ def _read_flexible(version: int, body: memoryview, at: int) -> list[FetchedParti
             (preferred,) = INT32.unpack_from(body, at)
             size, at = read_unsigned_varint(body, at + 4)
             records = _part(body, at, max(size - 1, 0))
-            diverging, at = _read_tags(body, at + len(records))
+            at += len(records)
+            diverging, at = (None, at + 1) if body[at] == 0 else _read_tags(body, at)
             where = TopicPartition(topic, partition)
             fetched.append(
                 FetchedPartition(where, error, high, stable, start, tuple(aborted), records, preferred, diverging)
@@ -282,8 +283,6 @@ def _read_flexible(version: int, body: memoryview, at: int) -> list[FetchedParti
 
 def _read_tags(body: memoryview, at: int) -> tuple[Diverging | None, int]:
     """What the tagged fields of a partition at `at` say of a diverging log, and where they end."""
-    if body[at] == 0:
-        return None, at + 1
     diverging = None
     count, at = read_unsigned_varint(body, at)
     for _ in range(count):

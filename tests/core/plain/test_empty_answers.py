@@ -10,6 +10,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kzconsumer import clock
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.log_reads import FetchedPartition, FetchPosition
 from kzconsumer.counters import Counters
@@ -94,7 +95,7 @@ def test_an_answer_counts_only_for_the_state_and_position_that_were_asked_for(no
     asked = {} if now_is == "not asked for" else {place: FetchPosition(5, 1 << 20)}
     records = memoryview(record_batch([Record(b"k", b"v" * (10 if small else 100_000))], base_offset=5))
     part = msgspec.structs.replace(EMPTY, topic_partition=place, records=records)
-    arrived = handler.take(asked, [part], throttled=False)
+    arrived = handler.take(asked, [part], throttled=False, time=clock.now(), small=small)
     assert [each.state for each in arrived] == [state] * (now_is == "there")
     assert state.queue.filled[1] == len(records) * (now_is == "there")
     assert not sent_back
