@@ -28,11 +28,27 @@ import anyio
 # few threads for all names (asyncio's are those of everything else, uvloop's are four), each attempt to connect would
 # occupy another one for as long as the resolver is silent, and asyncio waits for them when it ends, which would delay
 # a stop.
+#
+# An answer may come when the attempt that asked has given up, as if the first of several name servers is down, which
+# costs 5 s (`timeout` in resolv.conf). The next attempt takes it. Otherwise it would begin another look-up, and give up
+# before that one ends.
 
 _Found: TypeAlias = list[tuple[Any, ...]]
 _Name: TypeAlias = tuple[str, int]
 
-_under_way = WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Name, asyncio.Future[_Found]]]()
+LATE: Final = 10.0
+"""Seconds for which an answer that nobody waited for is kept, for one attempt."""
+
+
+class _LookUp:
+    """Of one name. `waiting`: how many attempts wait for it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.answer: asyncio.Future[_Found] = loop.create_future()
+        self.waiting = 0
+
+
+_under_way = WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Name, _LookUp]]()
 
 
 async def addresses(host: str, port: int) -> _Found:
@@ -41,11 +57,21 @@ async def addresses(host: str, port: int) -> _Found:
     under_way = _under_way.setdefault(loop, {})
     found = under_way.get((host, port))
     if found is None:
-        found = under_way[host, port] = loop.create_future()
-        found.add_done_callback(partial(_forget, under_way, (host, port)))
-        arguments = loop, found, host, port
-        threading.Thread(target=_look_up, args=arguments, name=f"look-up of {host}", daemon=True).start()
-    return await asyncio.shield(found)
+        found = _LookUp(loop)
+        arguments = loop, found.answer, host, port
+        try:
+            threading.Thread(target=_look_up, args=arguments, name=f"look-up of {host}", daemon=True).start()
+        except RuntimeError as error:  # the system gives this process no more threads (TasksMax of systemd, ulimit -u)
+            raise OSError(f"no thread to look up {host}: {error}") from error
+        under_way[host, port] = found
+        found.answer.add_done_callback(partial(_ended, loop, under_way, (host, port), found))
+    found.waiting += 1
+    try:
+        return await asyncio.shield(found.answer)
+    finally:
+        found.waiting -= 1
+        if found.answer.done():
+            _forget(under_way, (host, port), found)
 
 
 def _look_up(loop: asyncio.AbstractEventLoop, found: asyncio.Future[_Found], host: str, port: int) -> None:
@@ -57,15 +83,30 @@ def _look_up(loop: asyncio.AbstractEventLoop, found: asyncio.Future[_Found], hos
         loop.call_soon_threadsafe(output)
 
 
-def _forget(under_way: dict[_Name, asyncio.Future[_Found]], name: _Name, found: asyncio.Future[_Found]) -> None:
-    del under_way[name]
-    if not found.cancelled():
-        found.exception()  # read here: those who asked may have given up
+def _ended(
+    loop: asyncio.AbstractEventLoop,
+    under_way: dict[_Name, _LookUp],
+    name: _Name,
+    found: _LookUp,
+    answer: asyncio.Future[_Found],
+) -> None:
+    if not answer.cancelled():
+        answer.exception()  # read here: those who asked may have given up
+    if found.waiting:
+        _forget(under_way, name, found)
+    else:
+        loop.call_later(LATE, _forget, under_way, name, found)
+
+
+def _forget(under_way: dict[_Name, _LookUp], name: _Name, found: _LookUp) -> None:
+    if under_way.get(name) is found:
+        del under_way[name]
 
 
 STAGGER: Final = 0.25
 """Seconds until the next address is tried, too; at once if the last attempt has failed."""
 NO_ANSWER: Final = "no answer"
+NO_ADDRESS: Final = "no answer from the resolver (DNS) for this name"
 
 # By their protocols, which a transport gives up when it is closed; not all transports can be referred to weakly.
 _connected = WeakKeyDictionary[asyncio.BaseProtocol, asyncio.BaseTransport]()
@@ -110,12 +151,16 @@ class Attempts:
 
     def __init__(self) -> None:
         self._outcomes: dict[str, str] = {}
+        self.looking_up = False
+        """The resolver has not answered yet."""
 
     def set(self, address: str, outcome: str) -> None:
         self._outcomes[address] = outcome
 
     def __str__(self) -> str:
-        """Empty unless there were several addresses."""
+        """Empty if there is one address."""
+        if self.looking_up:
+            return NO_ADDRESS
         if len(self._outcomes) < 2:
             return ""
         reasons = dict.fromkeys(self._outcomes.values())
@@ -141,12 +186,15 @@ async def connect(
     """
     loop = asyncio.get_running_loop()
     name = server_name(host) if tls is not None else None
+    attempts = attempts if attempts is not None else Attempts()
+    attempts.looking_up = True
     targets = await targets_of(host, port)
+    attempts.looking_up = False
     if len(targets) == 1:
         at = targets[0].address[0]
         transport, made = await loop.create_connection(protocol, at, port, ssl=tls, server_hostname=name)
     else:
-        connected = await _first(targets, attempts if attempts is not None else Attempts())
+        connected = await _first(targets, attempts)
         transport, made = await loop.create_connection(protocol, sock=connected, ssl=tls, server_hostname=name)
     _connected[made] = transport
     return transport

@@ -194,7 +194,7 @@ def _lost(run: GroupRun, partition: TopicPartition, what: str, setting: str) -> 
 
 
 PAUSE = 1.0
-"""Seconds between two attempts to find the ends."""
+"""Seconds between two attempts."""
 AT_A_LOOK = 32
 """Stored offsets read at one look; those of a run with many partitions are read one part after the other."""
 
@@ -413,6 +413,7 @@ async def is_over(settings: Settings, is_ours: Callable[[GroupRun], bool], *, re
                     return await _look(runs, is_ours)
             except (ConnectionLostError, SessionExpiredError) as error:
                 log.info("checking again for remaining work", reason=str(error))
+                await anyio.sleep(PAUSE)  # each attempt begins a session, which is a transaction of all servers
 
 
 async def _look(runs: Runs, is_ours: Callable[[GroupRun], bool]) -> bool:

@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeVar
 import anyio
 
 from kzconsumer.brokers.connection import BrokerConnection
-from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.pool import Brokers, first_answer
 from kzconsumer.brokers.protocol.cluster_state import MetadataRequest
 from kzconsumer.brokers.protocol.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED, broker_error, error_code
 from kzconsumer.brokers.protocol.log_reads import (
@@ -108,18 +108,18 @@ class Leaders:
         return led, leaderless
 
     async def ask(self, request: Request[R]) -> R:
-        """The first answer, asking the brokers in random order. Raises as `of`."""
+        """The first answer, asking the brokers in random order (`pool.first_answer`). Raises as `of`."""
         brokers = await self._known.brokers()
         reasons = [f"broker {number}: {reason}" for number, reason in self._known.unusable.items()]
-        for broker in random.sample(brokers, len(brokers)):
-            try:
-                connection = await self._brokers.connection(broker, "control")
-                answer = await connection.call(request, timeout=self._timeout)
-            except (ConnectionLostError, ProtocolError, BrokerError, UnsupportedVersionError) as error:
-                reasons.append(str(error))
-            else:
-                self.unreachable_since = None
-                return answer
+
+        async def ask(connection: BrokerConnection) -> R:
+            return await connection.call(request, timeout=self._timeout)
+
+        in_turn = random.sample(brokers, len(brokers))
+        answer = await first_answer(self._brokers, in_turn, ask, lambda error: reasons.append(str(error)))
+        if answer is not None:
+            self.unreachable_since = None
+            return answer
         if self.unreachable_since is None:
             self.unreachable_since = now()
         raise BrokersUnreachableError("; ".join(reasons) or "none is up")
@@ -145,7 +145,17 @@ answer before (KIP-207). A log that differs by its leader epochs has done so for
 
 _UNKNOWN_END: Final = EpochEnd(NONE, -1, -1)
 
+_MOST_OF_TIME: Final = 0.9
+
 A = TypeVar("A", ListedOffset, EpochEnd)
+
+
+class _AskOnce(Protocol[A]):
+    """`LogOffsets.once` or `epoch_ends`."""
+
+    async def __call__(
+        self, partitions: Mapping[TopicPartition, int], /, *, within: float
+    ) -> dict[TopicPartition, A | ConnectionLostError | BrokerError]: ...
 
 
 class LogOffsets:
@@ -180,12 +190,11 @@ class LogOffsets:
     async def _patiently(
         self,
         partitions: Mapping[TopicPartition, int],
-        ask: Callable[
-            [Mapping[TopicPartition, int]], Awaitable[dict[TopicPartition, A | ConnectionLostError | BrokerError]]
-        ],
+        ask: _AskOnce[A],
         require: Callable[[Collection[TopicPartition]], Awaitable[None]] | None = None,
     ) -> dict[TopicPartition, A]:
         found: dict[TopicPartition, A] = {}
+        until = now() + self._timeout
         reason: KzConsumerError = ConnectionLostError("no leader was found in time")
         with anyio.move_on_after(self._timeout):
             if require is not None:
@@ -195,7 +204,9 @@ class LogOffsets:
                 if not missing:
                     return found
                 try:
-                    for partition, answer in (await ask(missing)).items():
+                    # Not until the end: what some leaders have answered would be lost with what one has not.
+                    answers = await ask(missing, within=_MOST_OF_TIME * (until - now()))
+                    for partition, answer in answers.items():
                         if isinstance(answer, KzConsumerError):
                             reason = answer
                         else:
@@ -240,8 +251,12 @@ class LogOffsets:
         found: dict[TopicPartition, A | ConnectionLostError | BrokerError] = {}
         with anyio.move_on_after(within):
             await self._ask_leaders(partitions, request, found)
-        late = ConnectionLostError(f"no answer within {span(within)}")
-        return {partition: found.get(partition, late) for partition in partitions}
+        for partition in partitions:
+            if partition not in found:
+                leader = self._leaders.last.get(partition)
+                who = f"{leader}: " if isinstance(leader, Broker) else ""
+                found[partition] = ConnectionLostError(f"{who}no answer within {span(within)}")
+        return {partition: found[partition] for partition in partitions}
 
     async def _ask_leaders(
         self,

@@ -6,8 +6,8 @@ is asked for: a password tried once a second locks accounts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Self
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, Self, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -149,3 +149,40 @@ class Brokers:
             if held is connection:
                 del self.connections[key]
                 return
+
+
+A = TypeVar("A")
+
+NEXT_BROKER: Final = 0.5
+"""Seconds until the next broker is asked as well, if those before have not answered."""
+
+
+async def first_answer(
+    brokers: Brokers,
+    asked: Iterable[Broker],
+    ask: Callable[[BrokerConnection], Awaitable[A]],
+    failed: Callable[[KzConsumerError], None],
+) -> A | None:
+    """What `ask` returns of the first broker that answers, over its connection "control"; None if all have failed.
+
+    They are asked in this order. One that fails is followed by the next at once. So a broker that is silent, or behind
+    an address that drops packets, delays the answer by half a second, and not by its timeout. `failed` gets each error.
+    """
+    answers: list[A] = []
+
+    async def attempt(broker: Broker, ended: anyio.Event) -> None:
+        try:
+            answers.append(await ask(await brokers.connection(broker, "control")))
+        except KzConsumerError as error:
+            failed(error)
+        else:
+            tasks.cancel_scope.cancel()
+        ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        for broker in asked:
+            ended = anyio.Event()
+            tasks.start_soon(attempt, broker, ended)
+            with anyio.move_on_after(NEXT_BROKER):
+                await ended.wait()
+    return answers[0] if answers else None

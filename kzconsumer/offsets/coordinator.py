@@ -13,7 +13,7 @@ import anyio
 
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.leaders import KnownBrokers
-from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.pool import Brokers, first_answer
 from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.brokers.protocol.error_codes import broker_error
 from kzconsumer.brokers.protocol.groups import (
@@ -219,18 +219,20 @@ class GroupCoordinator:
     async def _find(self) -> Broker:
         """Ask any broker, in random order as `ClientUtils.channelToOffsetManager` (1.1.1)."""
         brokers = await self._known.brokers()
-        reason: KzConsumerError = ConnectionLostError("no broker is up")
-        for broker in random.sample(brokers, len(brokers)):
-            try:
-                connection = await self._brokers.connection(broker, "control")
-                found = await connection.call(FindCoordinatorRequest(self._group), timeout=self._timeout)
-            except (ConnectionLostError, ProtocolError, BrokerError) as error:
-                reason = error
-                continue
-            if found.error == error_codes.NONE:
-                return found.broker
-            reason = broker_error(found.error, f"coordinator of group {self._group}, asked of {broker}")
-        raise reason
+        errors: list[KzConsumerError] = [ConnectionLostError("no broker is up")]
+
+        async def find(connection: BrokerConnection) -> Broker:
+            found = await connection.call(FindCoordinatorRequest(self._group), timeout=self._timeout)
+            if found.error != error_codes.NONE:
+                about = f"coordinator of group {self._group}, asked of {connection.broker}"
+                raise broker_error(found.error, about)
+            return found.broker
+
+        in_turn = random.sample(brokers, len(brokers))
+        coordinator = await first_answer(self._brokers, in_turn, find, errors.append)
+        if coordinator is None:
+            raise errors[-1]
+        return coordinator
 
     def _to_repeat(self, connection: BrokerConnection, error: int) -> BrokerError:
         if error in _MOVED:

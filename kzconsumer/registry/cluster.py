@@ -9,8 +9,9 @@ from typing import Final
 
 import anyio
 
+from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.leaders import KnownBrokers, Leaders, LogOffsets
-from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.pool import Brokers, first_answer
 from kzconsumer.brokers.transport import load_security
 from kzconsumer.errors import (
     BrokersUnreachableError,
@@ -132,15 +133,13 @@ class ClusterView:
             found = await self.topics.brokers()
         except KzConsumerError as error:
             return str(error)
-        reason = "; ".join(self.topics.unusable.values()) or "no broker is up"
-        for broker in found:
-            try:
-                await self.brokers.connection(broker)
-            except KzConsumerError as error:
-                reason = str(error)
-            else:
-                return None
-        return reason
+        reasons = ["; ".join(self.topics.unusable.values()) or "no broker is up"]
+
+        async def accept(connection: BrokerConnection) -> bool:
+            return True
+
+        accepted = await first_answer(self.brokers, found, accept, lambda error: reasons.append(str(error)))
+        return None if accepted else reasons[-1]
 
 
 # Destinations keep the identity of a cluster, to refuse another cluster's records.
@@ -148,7 +147,7 @@ class ClusterView:
 log = get_logger("kzconsumer.zookeeper")
 
 PAUSE: Final = 1.0
-"""Seconds until brokers that did not answer are asked again."""
+"""Seconds until the next attempt."""
 ASK_AGAIN: Final = 5.0
 """Seconds until ZooKeeper is asked for a broker again, though nothing was reported."""
 
@@ -166,10 +165,10 @@ async def cluster_identity(settings: Settings) -> str:
                 async with open_session(settings.zookeeper, brief=True) as session:
                     return await _identity(session, settings, brokers)
             except (ConnectionLostError, SessionExpiredError):
-                continue
+                pass
             except BrokersUnreachableError as error:
                 log.warning("no broker answers", reason=str(error), again=True)
-                await anyio.sleep(PAUSE)
+            await anyio.sleep(PAUSE)  # each attempt begins a session, which is a transaction of all servers
 
 
 async def _identity(session: ZooKeeperSession, settings: Settings, brokers: Brokers) -> str:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import anyio
 
 from kzconsumer import clock
+from kzconsumer.connecting import targets_of
 from kzconsumer.errors import (
     ConfigError,
     ConnectionLostError,
@@ -236,7 +237,8 @@ async def _why_hung_up(host: str, port: int, access: Access) -> str:
         return "has it a quorum, and room for more connections (maxClientCnxns)?"
     said = b""
     with contextlib.suppress(OSError), anyio.move_on_after(STATUS_LIMIT):
-        reader, writer = await asyncio.open_connection(host, port)
+        (target, *_) = await targets_of(host, port)
+        reader, writer = await asyncio.open_connection(target.address[0], port)
         try:
             writer.write(_SRVR)
             said = await reader.read(200)

@@ -215,6 +215,51 @@ async def test_a_name_that_the_resolver_does_not_answer_for_delays_no_other(
 
 
 @on_both_loops
+async def test_an_answer_of_the_resolver_that_comes_late_is_for_the_next_attempt(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt may have less time than a resolver whose first server is down. Then the name is looked up again."""
+    asked: list[str] = []
+    answers = threading.Event()
+
+    def resolve(host: str, port: int, *_: int, **__: int) -> list[Any]:
+        asked.append(host)
+        answers.wait(20)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (LIVE, port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    late = "no answer from the resolver \\(DNS\\) for this name"
+    try:
+        with pytest.raises(ConnectionLostError, match=f"no answer within 0.0 s: {late}"):
+            await Link.open("kz.test", server.port, b"", timeout=0.02, on_event=print, on_zxid=print)
+        with pytest.raises(ConnectionLostError, match=f"not connected within 0.02 s: {late}"):
+            await BrokerConnection.open(Broker(1, "kz.test", server.port), client_id="t", timeout=0.02)
+    finally:
+        answers.set()
+    with anyio.fail_after(5):
+        while "look-up of kz.test" in [thread.name for thread in threading.enumerate()]:
+            await anyio.sleep(0.001)
+        await anyio.sleep(0.01)
+        for looked_up in (1, 2):
+            assert await reached("kz.test", server.port) == LIVE
+            assert asked == looked_up * ["kz.test"]
+
+
+async def test_without_a_thread_a_name_is_an_error_of_this_connection(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as without:
+        without.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(OSError, match="no thread to look up localhost: can't start new thread"):
+            await connecting.addresses("localhost", server.port)
+    with anyio.fail_after(5):
+        assert await connecting.addresses("localhost", server.port)
+
+
+@on_both_loops
 async def test_a_name_that_does_not_exist_is_an_error_of_each_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     def resolve(*_: object, **__: int) -> list[Any]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")

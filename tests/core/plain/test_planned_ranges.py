@@ -52,6 +52,7 @@ from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.plans import plan_of
 from tests.support.record_sets import Record, record_batch
+from tests.support.simulated.virtual_time import in_virtual_time
 
 
 def planned(partition: int, first: int, until: int) -> FetchState:
@@ -399,6 +400,33 @@ async def test_lookups_return_exactly_the_requested_partitions() -> None:
     assert found.keys() == asked.keys()
     assert "left orders-1 out of its answer" in str(found[TopicPartition("orders", 1)])
     assert set(await log_offsets.look_up(asked)) == asked.keys()
+
+
+class OneSilent(OneBroker):
+    """A second broker leads partition 1 and does not take a connection."""
+
+    silent = Broker(2, "localhost", 9093)
+
+    async def grouped(
+        self, partitions: Collection[TopicPartition]
+    ) -> tuple[dict[Broker, list[TopicPartition]], dict[TopicPartition, str]]:
+        self.last = {each: self.silent for each in partitions if each.partition == 1}
+        led = {Broker(1, "localhost", 9092): [each for each in partitions if each.partition != 1]}
+        return led | {self.silent: list(self.last)}, {}
+
+    async def connection(self, broker: Broker, purpose: str) -> OneBroker:
+        if broker == self.silent:
+            await asyncio.sleep(60)
+        return self
+
+
+@in_virtual_time
+async def test_a_leader_that_does_not_answer_is_named_and_the_others_are_not() -> None:
+    asked = {TopicPartition("orders", number): LATEST for number in range(3)}
+    log_offsets = LogOffsets(cast(Leaders, (broker := OneSilent())), cast(Brokers, broker), 5.0, 0)
+    expected = r"no leader of orders-1 has answered: broker 2 \(localhost:9093\): no answer within 4.5 s"
+    with pytest.raises(ConnectionLostError, match=expected):
+        await log_offsets.look_up(asked)
 
 
 async def test_partitions_are_required_to_exist_before_a_broker_is_asked() -> None:

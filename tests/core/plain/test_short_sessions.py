@@ -1,17 +1,21 @@
-"""The limit of a short session."""
+"""The limit of a short session, and sessions that follow each other."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Self
+from unittest import mock
 
 import anyio
 import pytest
 
-from kzconsumer.errors import ZooKeeperUnreachableError
+from kzconsumer import runs
+from kzconsumer.errors import ConnectionLostError, ZooKeeperUnreachableError
 from kzconsumer.registry import cluster
 from kzconsumer.settings.settings import Settings
+from tests.support.simulated.virtual_time import in_virtual_time
 
 
 class AnsweredTooLate:
@@ -40,3 +44,30 @@ async def test_a_block_that_is_cancelled_by_the_limit_does_not_end_in_silence(mo
     with pytest.raises(ZooKeeperUnreachableError, match="not to all requests within"):
         async with cluster.short_session(settings.zookeeper, more=15.0):
             await anyio.sleep(0.01)
+
+
+class Broken:
+    """A session whose first requests are lost with their connections."""
+
+    begun = 0
+
+    async def __aenter__(self) -> Self:
+        Broken.begun += 1
+        raise ConnectionLostError("zk:2181: reset by peer")
+
+    async def __aexit__(self, *error: object) -> None:
+        pass
+
+
+@in_virtual_time
+async def test_a_daemon_begins_no_more_than_a_session_in_a_second() -> None:
+    """Each is a transaction of all servers, also where the network breaks every connection."""
+    settings = Settings.from_dict({"zookeeper": {"connect": "zk:2181"}, "group": {"id": "g"}})
+    for module, begins in (
+        (cluster, partial(cluster.cluster_identity, settings)),
+        (runs, partial(runs.is_over, settings, lambda run: True, replayable=False)),
+    ):
+        Broken.begun = 0
+        with mock.patch.object(module, "open_session", return_value=Broken()), anyio.move_on_after(10):
+            await begins()
+        assert 5 < Broken.begun <= 11

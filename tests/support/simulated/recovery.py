@@ -129,6 +129,18 @@ def without_brokers(seconds: float) -> Begin:
     return begin
 
 
+def silent_and_replaced(seconds: float) -> Begin:
+    """A broker takes requests and answers none, and the other leads its partitions."""
+
+    def begin(group: SimulatedGroup, _: list[Member]) -> None:
+        group.broker_faults.silence(0, seconds)
+        for partition, leader in list(group.logs.leaders.items()):
+            if leader == 0:
+                group.broker_faults.move_leader(partition, 0.0)
+
+    return begin
+
+
 def cut_off_server(group: SimulatedGroup, members: list[Member]) -> None:
     """The one that the first member is connected to."""
     (connection,) = (
@@ -244,6 +256,7 @@ FAULTS = {
     "broker stopped, others lead": Fault(lambda group, _: group.broker_faults.stop(0, 30.0), BROKER_LOST, 1),
     "broker silent, 10 s": Fault(lambda group, _: group.broker_faults.silence(0, 10.0), "", 1, lasts=10.0),
     "broker silent, 60 s": Fault(lambda group, _: group.broker_faults.silence(0, 60.0), BROKER_LOST, 1, lasts=60.0),
+    "broker silent, others lead": Fault(silent_and_replaced(60.0), BROKER_LOST, 32, watched=40.0),
     "no broker registered": Fault(lambda group, _: group.take_brokers(30.0), "no broker registered", 1),
     "no broker reached, 10 s": Fault(without_brokers(10.0), UNREACHED, 2, lasts=10.0),
     "no broker reached, 40 s": Fault(without_brokers(40.0), UNREACHED, 2, lasts=40.0),

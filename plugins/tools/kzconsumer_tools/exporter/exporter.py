@@ -32,7 +32,7 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches, together
 from kzconsumer_tools.exporter.kafka_groups import KafkaGroups, certain, merged, read_kafka_groups
 from kzconsumer_tools.exporter.seen_groups import Histories, ReadGroup, SeenGroup, group_of_nodes
-from kzconsumer_tools.groups.cluster_access import log_ranges, metadata_of
+from kzconsumer_tools.groups.cluster_access import answered, log_ranges, metadata_of
 from kzconsumer_tools.groups.group_lag import LogRange, Logs
 from kzconsumer_tools.groups.group_reader import NO_CLUSTER, Topics, nodes_of, topics_now
 from kzconsumer_tools.node_changes import BROKERS
@@ -285,7 +285,8 @@ class Exporter:
             return {}
         try:
             starts = await log_offsets.once(dict.fromkeys(existing, EARLIEST))
-            ends = await log_offsets.once(dict.fromkeys(existing, LATEST))
+            known = dict.fromkeys(answered(starts), LATEST)
+            ends = await log_offsets.once(known) if known else {}
         except SessionExpiredError:
             raise
         except KzConsumerError as error:

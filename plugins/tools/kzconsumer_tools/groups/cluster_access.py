@@ -212,7 +212,8 @@ class ClusterAccess:
             return {}
         try:
             starts = await self._log_offsets.once(dict.fromkeys(partitions, EARLIEST), within=self._left)
-            ends = await self._log_offsets.once(dict.fromkeys(partitions, LATEST), within=self._left)
+            known = dict.fromkeys(answered(starts), LATEST)
+            ends = await self._log_offsets.once(known, within=self._left) if known else {}
         except BrokersUnreachableError as error:
             return dict.fromkeys(partitions, why_unknown(_unreachable(self._connect, error)))
         except KzConsumerError as error:
@@ -243,17 +244,21 @@ class ClusterAccess:
         return await self._log_offsets.look_up(dict.fromkeys(partitions, at))
 
 
+def answered(starts: Mapping[TopicPartition, ListedOffset | KzConsumerError]) -> list[TopicPartition]:
+    """Those to ask for the end, too: a leader that did not answer would use up the time twice."""
+    return [partition for partition, start in starts.items() if isinstance(start, ListedOffset)]
+
+
 def log_ranges(
     starts: Mapping[TopicPartition, ListedOffset | KzConsumerError],
     ends: Mapping[TopicPartition, ListedOffset | KzConsumerError],
 ) -> dict[TopicPartition, LogRange | Why]:
-    """Of the answers to two questions, the second one asked after the first."""
+    """Of the answers to two questions, the second one asked after the first, of what it has `answered`."""
     found: dict[TopicPartition, LogRange | Why] = {}
     for partition, start in starts.items():
-        end = ends[partition]
         if isinstance(start, KzConsumerError):
             found[partition] = why_unknown(start)
-        elif isinstance(end, KzConsumerError):
+        elif isinstance(end := ends[partition], KzConsumerError):
             found[partition] = why_unknown(end)
         else:
             found[partition] = LogRange(start.offset, end.offset)
