@@ -12,7 +12,7 @@ from msgspec import structs
 from kzconsumer.model import TopicPartition
 from kzconsumer.service.daemon import EXIT_UNFINISHED
 from kzconsumer.sinks.builtin import CallableSink
-from kzconsumer.zookeeper.operations import Check
+from kzconsumer.zookeeper.operations import Check, SetData
 from tests.support.extent import extent
 from tests.support.simulated.daemon_machine import SLOW, DaemonMachine
 from tests.support.simulated.daemons import simulated_daemons
@@ -171,29 +171,21 @@ def test_two_progress_lines_in_one_moment_end_no_daemon() -> None:
         daemons.check()
 
 
-def test_a_run_whose_log_is_cut_off_below_where_it_began_has_done_nothing() -> None:
+def test_a_run_whose_position_moves_back_to_before_where_it_began_has_done_nothing() -> None:
     """Not less than that: what is shown counts from the lowest position that it has had."""
-    steps = DaemonMachine()
-    steps.begin(seed=3076, partitions=2, scene=Scene(brokers=2, looks="3s", lag=(0.0, 0.4)), bounded=True)
-    steps.cut_off_server(lasts=0.5, wait=0.0, which=5)
-    steps.stop(number=signal.SIGTERM, wait=7.0, which=5)
-    steps.cut_off_server(lasts=4.0, wait=4.0, which=0)
-    steps.elect_uncleanly(lost=9, wait=4.0, which=10)
-    steps.produce_a_burst(records=600, wait=7.0)
-    steps.cut_off_server(lasts=1.5, wait=0.0, which=9)
-    steps.recreate_topic(wait=4.0)
-    steps.wait(seconds=3.0)
-    steps.recreate_topic(wait=4.0)
-    steps.start(listed=True, pace=7.0, run="monday", wait=0.2)
-    steps.start(listed=True, pace=0.3, run=None, wait=0.05)
-    steps.take_brokers(lasts=6.0, wait=7.0)
-    steps.elect_uncleanly(lost=1, wait=4.0, which=9)
-    steps.cut_off_server(lasts=2.5, wait=0.01, which=10)
-    steps.elect_uncleanly(lost=30, wait=0.6, which=1)
-    steps.delete_records(part=2, wait=0.6, which=10)
-    steps.add_partition(topic="t", wait=7.0)
-    steps.nothing_wrong()
-    steps.teardown()
+    with simulated_daemons(1, Scene(brokers=2)) as daemons:
+        daemons.group.logs.grow("t", 1)
+        daemons.group.logs.burst(300)
+        daemons.group.logs.stop()
+        daemons.group.ensemble.make(daemons.group.paths.offset(TopicPartition("t", 0)), b"200")
+        daemon = daemons.start(Scene(brokers=2), 0.0, topics={"t": 1}, stop_at="end", paused=["t:0"])
+        daemons.world.pass_time(4.0)
+        assert daemon.progress == (0, 100)
+        daemons.group.ensemble.operate(SetData(daemons.group.paths.offset(TopicPartition("t", 0)), b"50", -1))
+        daemons.faults.expire(daemon)
+        daemons.world.pass_time(4.0)
+        daemons.check()
+        assert daemon.progress == (0, 250)
 
 
 def test_a_daemon_whose_session_expires_while_it_waits_for_the_first_broker_begins_all_the_same() -> None:

@@ -50,8 +50,10 @@ class DaemonClaims:
             if holder is not daemon.process and self._group.world.now > daemon.misled_until:
                 self._daemons.violated(f"{daemon} begins to write {part.range}, which belongs to {holder}")
             before = self._written.get(partition)
-            again = before is not None and (before.claim, before.incarnation) == (claim, part.incarnation)
-            if before is not None and again and part.first < before.until and partition not in self._daemons.cut:
+            if before is None or (before.claim, before.incarnation) != (claim, part.incarnation):
+                continue
+            again = part.first < before.until and partition not in self._daemons.cut
+            if again and not self._says_so(daemon, partition):  # it may be on another stream, with the same owner node
                 self._daemons.violated(f"{daemon} writes {part.range}, and has written up to {before.until}")
         return claims
 
