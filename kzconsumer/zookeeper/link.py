@@ -99,6 +99,9 @@ log = get_logger("kzconsumer.zookeeper")
 MAX_FRAME = 64 << 20
 """Bytes. A list of children may exceed what the server takes in a request."""
 
+LARGE = 4096
+"""Bytes of a request from which on its size may be why a server closes the connection."""
+
 _ALERT_AS_SIZE = range(0x15030000, 0x15040000)
 """The first bytes of a TLS alert, read as the size of a frame."""
 
@@ -286,7 +289,15 @@ class Link(asyncio.Protocol):
             self._refuse(explain(exc, ZOOKEEPER, certificate_given=self._access.certificate_given))
             return
         self._hung_up = not self._hello.done()
-        self._fail(str(exc) if exc else "closed by the server")
+        self._fail(f"{exc or 'closed by the server'}{self._too_large}")
+
+    @property
+    def _too_large(self) -> str:
+        """A server closes the connection, without an answer, at a request above its limit."""
+        largest = max((len(call.request.body) for _, call in self._calls if isinstance(call, CallerRequest)), default=0)
+        if largest < LARGE:
+            return ""
+        return f" with a request of {largest} bytes in flight: is jute.maxbuffer of the server smaller?"
 
     def data_received(self, data: bytes) -> None:
         self.arrived = clock.now()

@@ -93,10 +93,15 @@ class ServerChoice:
         self._on_zxid = on_zxid
         self._pause = 0.0
 
-    def served(self) -> None:
-        """A server answers this session. Only then the pause ends: one that takes and drops sessions is failing."""
+    def served(self, lasted: float) -> None:
+        """A server answers this session, on a connection that has lasted for so many seconds.
+
+        The pause ends if that is a while. One that takes and drops sessions is failing. So is one that answers small
+        requests and drops the connection at a large one, which is then sent again (jute.maxbuffer).
+        """
         self.insist = True
-        self._pause = 0.0
+        if lasted >= PAUSE[1]:
+            self._pause = 0.0
 
     def refused(self, refusals: list[str]) -> None:
         """Raises ConfigError unless a server has let this session in before."""

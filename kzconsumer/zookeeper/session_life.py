@@ -84,7 +84,7 @@ class SessionLife:
         self._waiting: dict[CallerRequest[Any], None] = {}
         self._closing = False
         self._process = os.getpid()
-        self._served = clock.now()
+        self._served = self._attached = clock.now()
         self._over = ""
 
     @property
@@ -255,7 +255,7 @@ class SessionLife:
         self.id, self._password, self.timeout = answer.session_id, answer.password, answer.timeout
         self._heartbeat.attach(None if again else sent, server_choice.instant(), self.timeout)
         self.connections += 1
-        self._link = link
+        self._link, self._attached = link, clock.now()
         if link.lost.done():
             return link
         self._log_connection("connected", host=link.where, session=self.name, timeout=self.timeout, again=again)
@@ -308,7 +308,7 @@ class SessionLife:
 
         def answered() -> None:
             self._heartbeat.probe_answered(sent, server_choice.instant())
-            self._servers.served()
+            self._servers.served(clock.now() - self._attached)
             self._renewed()
 
         self._heartbeat.probe_sent(sent)

@@ -1,4 +1,6 @@
-"""What a session takes from a reconnect: no older state than it has seen, and no evidence for its lease."""
+"""What a session takes from a reconnect: no older state than it has seen, and no evidence for its lease. And how often
+it reconnects.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import anyio
 import pytest
 
 from kzconsumer.zookeeper.operations import SetData
+from kzconsumer.zookeeper.server_choice import PAUSE
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.session_life import SessionState
 from kzconsumer.zookeeper.watches import repeated
@@ -64,5 +67,27 @@ def test_a_reconnect_alone_does_not_renew_the_lease() -> None:
         await anyio.sleep(0.5)
         assert trusted == [before]
         assert session.safe_until > before, "a probe was answered since"
+
+    clients.play(script)
+
+
+def test_a_server_that_answers_and_then_disconnects_is_retried_slowly() -> None:
+    """As one does at a request above its jute.maxbuffer, which is sent again on each connection."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        ends, connected = clients.world.now + 10, 0
+        while clients.world.now < ends:
+            await repeated(session.sync)
+            await anyio.sleep(0.05)  # the probe is answered as well
+            clients.network.cut(clients.process, arrives=True)
+            connected += 1
+        assert 8 < connected < 20
+        await repeated(session.sync)
+        await anyio.sleep(2 * session.timeout / 6 + PAUSE[1])
+        clients.network.cut(clients.process, arrives=True)
+        began = clients.world.now
+        await repeated(session.sync)
+        assert clients.world.now - began < PAUSE[1] / 4, "a connection that has lasted is replaced at once"
 
     clients.play(script)

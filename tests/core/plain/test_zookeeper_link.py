@@ -15,7 +15,7 @@ import pytest
 
 from kzconsumer.errors import ConnectionLostError, ProtocolError
 from kzconsumer.zookeeper import server_choice, wire
-from kzconsumer.zookeeper.link import CallerRequest, Link
+from kzconsumer.zookeeper.link import LARGE, CallerRequest, Link
 from kzconsumer.zookeeper.operations import Check, ConnectString, Create, SetData, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watch_table import EventType
@@ -232,3 +232,25 @@ async def test_the_server_is_asked_why_it_closes_connections(
         await asyncio.wait([entering])
     assert zk.refusals[0].startswith(f"127.0.0.1:{port}: closed by the server: ")
     assert zk.refusals[0].endswith(reason)
+
+
+@pytest.mark.parametrize("size", [LARGE - 1, LARGE])
+async def test_the_size_of_a_request_at_which_the_server_hangs_up_is_named(size: int) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(65536)
+        writer.write(frame(HELLO))
+        await reader.readexactly(4)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        port = server.sockets[0].getsockname()[1]
+        link, _ = await Link.open("127.0.0.1", port, b"", timeout=5, on_event=lambda _: None, on_zxid=lambda _: None)
+        call = CallerRequest(WireRequest("/", bytes(size), bytes), ConnectionLostError)
+        link.send(call.request.body, call)
+        with pytest.raises(ConnectionLostError) as lost, anyio.fail_after(5):
+            await call.outcome
+    finally:
+        server.close()
+    hint = f"with a request of {size} bytes in flight: is jute.maxbuffer of the server smaller?"
+    assert (hint in str(lost.value)) == (size >= LARGE)
