@@ -49,3 +49,13 @@ def test_a_topic_is_gone_if_it_is_not_the_one_that_was_planned(seed: int) -> Non
             with pytest.raises(TopicRecreatedError, match=f"^{gone[topic, incarnation]}$"):
                 registry.require_planned([each for each in ranges if each.topic == topic])
         program.end()
+
+
+def test_brokers_are_asked_with_the_security_of_the_settings() -> None:
+    with simulated_group(1, brokers=2) as group, blocking(program := Program(group, "driver")):
+        group.logs.grow("t", 1)
+        group.logs.register(up=False)
+        tables = {"zookeeper": {"connect": "zk0:2181"}, "group": {"id": "g"}, "brokers": {"bootstrap": ["kafka1:9092"]}}
+        registry = KafkaRegistry(Kafka.of(Settings.from_dict(tables)))
+        assert [each.id for each in registry.reachable()] == [0, 1]
+        program.end()

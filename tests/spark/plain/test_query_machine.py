@@ -187,7 +187,7 @@ def test_a_batch_of_the_checkpoint_waits_for_its_leaders(tmp_path: Path) -> None
         assert_all_once(query, group)
 
 
-def test_a_listener_has_the_offsets_committed_at_once() -> None:
+def test_a_listener_has_the_offsets_committed_at_once(tmp_path: Path) -> None:
     with simulated_group(1) as group, programs_in(group) as programs:
         group.logs.stop()
         group.logs.grow("t", 1)
@@ -201,7 +201,9 @@ def test_a_listener_has_the_offsets_committed_at_once() -> None:
         programs.announce(query.planned[0])
         programs.sleep(5.0)
         assert query.stored(FIRST) == 40
+        assert list(tmp_path.rglob("readers-*"))
         reader.stop()
+        assert not list(tmp_path.rglob("readers-*")), "another query may read the topic now"
 
 
 def test_a_trigger_that_is_not_supported() -> None:
@@ -209,3 +211,23 @@ def test_a_trigger_that_is_not_supported() -> None:
         reader = Query(programs).reader(OPTIONS)
         with pytest.raises(ConfigError, match="availableNow"):
             reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+
+
+def test_the_first_call_waits_for_a_batch_as_long_as_one_takes() -> None:
+    """After the member has joined; that it waits for 15 s. Then a call lasts half a second."""
+    for joins, least, most in ((True, 1.5, 5.0), (False, 15.0, 16.0)):
+        with simulated_group(1) as group, programs_in(group) as programs:
+            group.logs.stop()
+            group.logs.grow("t", 1)
+            if not joins:
+                group.ensemble.make(group.paths.ids)
+                group.poison(60.0)
+            query = Query(programs)
+            reader = query.reader(OPTIONS | {"maxTriggerDelay": "1s"})
+            began = group.world.now
+            assert not query.plan(reader)
+            assert least <= group.world.now - began < most
+            began = group.world.now
+            assert not query.plan(reader)
+            assert 0.5 <= group.world.now - began < 0.6
+            reader.stop()

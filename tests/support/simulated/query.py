@@ -172,7 +172,7 @@ class Query:
 
     def plan(self, reader: GroupStreamReader) -> bool:
         """Ask for the next batch; false if there is none."""
-        start = self.planned[-1] if self.planned else reader.initialOffset()
+        start = self.planned[-1] if self.planned else _kept(reader.initialOffset())
         end = _kept(reader.latestOffset(start, ReadMaxRows(1)))
         if end != start:
             self.planned.append(end)
@@ -190,7 +190,7 @@ class Query:
     def execute(self, reader: GroupStreamReader) -> None:
         """The batch that is planned and not committed; the sink may have it already."""
         number = self.committed
-        start = self.planned[number - 1] if number else reader.initialOffset()
+        start = self.planned[number - 1] if number else _kept(reader.initialOffset())
         tasks = [pickle.loads(pickle.dumps(each)) for each in reader.partitions(start, self.planned[number])]
         self.tasks[number:] = [len(tasks)]
         rows = sorted(row for task in tasks for row in self._read(reader, task))
