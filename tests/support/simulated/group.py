@@ -268,12 +268,14 @@ class SimulatedGroup:
             self.promises.violated(f"no rest within {within} s: {self.settled()}")
         self.world.pass_time(1.0)  # the rebalance that came to this may not have ended
         generations = {member.name: member.generation for member in self.members if member.active}
-        sent = self.network.sent.copy()
+        sent, logged = self.network.sent.copy(), len(self.events)
         self.world.pass_time(still)
         for member in self.members:
             count = self.network.sent[member.process] - sent[member.process]
             if count > still * MOST_AT_REST * max(len(self.network.lines_of(member.process)), 1):
                 self.promises.violated(f"{member.name} has sent {count} requests in {still} s at rest")
+        if noise := [each for each in self.events[logged:] if each["level"] not in ("debug", "info")]:
+            self.promises.violated(f"logged at rest: {noise}")
         if self.settled():
             self.promises.violated(f"did not stay at rest: {self.settled()}")
         if generations != {member.name: member.generation for member in self.members if member.active}:

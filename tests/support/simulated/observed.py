@@ -12,7 +12,7 @@ from unittest import mock
 from kzconsumer.lag.partition import FRESH
 from kzconsumer.lag.totals import behind_text
 from kzconsumer.model import TopicPartition
-from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.sinks.runner import LAST, SinkRunner
 from kzconsumer.status import observer as observing
 from kzconsumer.status.metrics import families
 from kzconsumer.status.observer import Health, Observer
@@ -79,6 +79,14 @@ def assert_agreement(observer: Observer, report: Report) -> None:
         if each.progress.lag == 0:
             assert (each.progress.age or 0) <= FRESH
         assert not (each.stalled and each.judgement == "OK" and each.progress.behind is None)
+    ended, batches = list(observer.batches.last), observer.batches
+    times = [each.ended or 0.0 for each in ended]
+    assert all(times)
+    assert times == sorted(times)
+    assert {each.stage for each in ended} <= {"done"}
+    if len(ended) < LAST:
+        assert batches.records == sum(each.records for each in ended if each.written)
+        assert batches.unwritten == sum(not each.written and each.records > 0 for each in ended)
 
 
 def assert_truth(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import cast
 
@@ -55,9 +55,40 @@ def unsettled(
     for partition in assigned:
         if undone := promises.unfinished(partition, logs.end(partition)):
             return undone
-    return next(filter(None, map(_counted, active.values())), "") or next(
-        filter(None, map(_without, active.values())), ""
-    )
+    return next(filter(None, (wrong for member in active.values() for wrong in _wrong(member, logs))), "")
+
+
+def _wrong(member: Member, logs: PartitionLogs) -> Iterator[str]:
+    yield _counted(member)
+    yield _without(member)
+    yield _untrue(member, logs)
+    yield _miscounted(member)
+
+
+def _untrue(member: Member, logs: PartitionLogs) -> str:
+    """What it says of partitions of which everything is read."""
+    positions = member.connector.positions() if member.connector is not None else ()
+    for at in positions:
+        end = logs.end(at.topic_partition)
+        if (at.fetched, at.consumed, at.processed, at.high_watermark) != (end, end, end, end):
+            return f"{member.name} shows {at}, and the log ends at {end}"
+        if at.paused or at.failed or at.queue_full or not at.verified or at.leader is None:
+            return f"{member.name} shows {at}, to which nothing happens"
+        if at.thread != str(member.held[at.topic_partition]):
+            return f"{member.name} shows {at}, which {member.held[at.topic_partition]} has"
+    return ""
+
+
+def _miscounted(member: Member) -> str:
+    """What it counts of its rebalances: the last one that changed something led to what it owns."""
+    assert member.connector is not None
+    counters = sessions_of(member.connector).counters.rebalances
+    last, attempts = counters.timeline[-1], counters.counts.total()
+    if counters.last != "done" or counters.seconds.count != attempts or attempts < len(counters.timeline):
+        return f"{member.name} counts {counters.counts}, in all {counters.seconds.count}, the last one {counters.last}"
+    if last.outcome == "done" and last.kept + last.moved + last.claimed != len(member.held):
+        return f"{member.name} holds {len(member.held)} partitions after {last}"
+    return ""
 
 
 def _counted(member: Member) -> str:
