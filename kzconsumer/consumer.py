@@ -175,10 +175,12 @@ class ConsumerConnector:
     async def commit(self) -> None:
         """Store the processed offsets, without the message or batch in hand, unless `stream.ack()` was called for it.
 
-        With explicit acknowledgement: up to the first record of each partition that is not acknowledged. Does nothing
-        while there is no membership. Raises SessionExpiredError, ZooKeeperError, CoordinatorError; the next commit
-        retries.
+        With explicit acknowledgement: up to the first record of each partition that is not acknowledged. Nothing is
+        stored before the first rebalance, nor after `leave`, which has committed. Raises SessionExpiredError, also
+        until the member has joined again (what it had not committed is redelivered), ZooKeeperError, CoordinatorError;
+        the next commit retries. Source: `ZookeeperConsumerConnector.commitOffsets` (1.1.1), which reports no failure.
         """
+        self._sessions.require_membership()
         await self._sessions.commit()
 
     def positions(self) -> list[Position]:

@@ -57,18 +57,20 @@ class Sessions:
         self,
         settings: Settings,
         *,
+        consumer: str | None = None,
         listener: RebalanceListener | None = None,
         lease: Lease | None = None,
         wants: Wants = "columns",
         destination: Destination | None = None,
         stop_at: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """`wants`: the form of the records in the queues, `destination` that of a replayable sink.
+        """`consumer`: the id to register, by default a new one. `wants`: the form of the records in the queues,
+        `destination` that of a replayable sink.
 
         Raises PluginError, and ConfigError if offsets must be in ZooKeeper but would not be.
         """
         self.settings = settings
-        self.consumer = new_consumer_id(settings.group.id, settings.group.consumer_id)
+        self.consumer = consumer or new_consumer_id(settings.group.id, settings.group.consumer_id)
         self.lease = lease or Lease()
         self.listener = ListenerCalls(listener)
         self.counters = Counters()
@@ -261,6 +263,12 @@ class Sessions:
     async def commit(self) -> None:
         if self.member is not None:
             await self.member.owned.commit()
+
+    def require_membership(self) -> None:
+        """Raises SessionExpiredError between two memberships: nothing of what was handed out before is owned any more."""
+        ends = self._leaving.is_set() or self.finished.is_set()
+        if self.member is None and self._joined.is_set() and not ends:
+            raise SessionExpiredError("not a member of the group at the moment")
 
     async def resume_after_replay(self, progress: Progress) -> None:
         if self.member is not None:

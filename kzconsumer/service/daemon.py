@@ -25,6 +25,7 @@ from kzconsumer.errors import (
     PluginError,
     sole_cause,
 )
+from kzconsumer.group.membership import new_consumer_id
 from kzconsumer.lag.totals import Total
 from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.logs.setup import configure, finish
@@ -196,9 +197,10 @@ class Daemon:
         settings = self.settings
         chosen = settings.require_daemon()
         self._report.starting("waiting for ZooKeeper and a broker")
+        consumer = new_consumer_id(settings.group.id, settings.group.consumer_id)
         context = SinkContext(
             group=settings.group.id,
-            member=settings.group.id,
+            member=consumer,
             cluster=await cluster_identity(settings),
             safe_until=lambda: self._lease.safe_until,
             rate_limit=lambda: self.settings.fetch.rate_limit,
@@ -208,7 +210,9 @@ class Daemon:
         for attribute, meant in misspelt(sink).items():
             log.warning("sink attribute has no effect", attribute=attribute, meant=meant)
         destination = destination_of(chosen.plugin, can)
-        sessions = Sessions(settings, lease=self._lease, wants=can.wants, destination=destination)
+        sessions = Sessions(
+            settings, consumer=consumer, lease=self._lease, wants=can.wants, destination=destination
+        )
         sessions.published = settings.status.published
         in_run = settings.subscription.stop_at is not None
         if in_run and await is_over(settings, self._is_ours, replayable=destination is not None):

@@ -216,7 +216,7 @@ class RecordsRejectedError(KzConsumerError):
 
 
 class SinkContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The member that runs a sink.
+    """The member that runs a sink, by its consumer id.
 
     `safe_until` gives the time on `kzconsumer.clock` until which no other member can own its partitions; after it a
     sink should not publish. `cluster` is the ZooKeeper connect string's chroot and `/cluster/id`. `settings` are all

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from msgspec import structs
 from kzconsumer.model import TopicPartition
 from kzconsumer.service.daemon import EXIT_UNFINISHED
 from kzconsumer.sinks.builtin import CallableSink
+from kzconsumer.sinks.interface import SinkContext
 from kzconsumer.zookeeper.operations import Check, SetData
 from tests.support.extent import extent
 from tests.support.simulated.daemon_machine import SLOW, DaemonMachine
@@ -73,6 +75,24 @@ def test_an_attribute_of_a_sink_that_is_misspelt_is_logged_and_the_daemon_runs(m
         found = [each for each in daemons.group.events if each["event"] == "sink attribute has no effect"]
         assert [(each["attribute"], each["meant"]) for each in found] == [("due_record", "due_records")]
         assert daemon.task.result() == 0
+
+
+def test_a_sink_is_told_the_consumer_id_of_its_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, members = CallableSink.__init__, list[str]()
+
+    def noted(sink: CallableSink, options: Mapping[str, object], context: SinkContext) -> None:
+        members.append(context.member)
+        made(sink, options, context)
+
+    monkeypatch.setattr(CallableSink, "__init__", noted)
+    with simulated_daemons(1, Scene()) as daemons:
+        daemons.group.logs.grow("t", 2)
+        for _ in range(2):
+            daemons.start(Scene(), 0.0, topics={"t": 1})
+        daemons.world.pass_time(3.0)
+        nodes = daemons.group.ensemble.tree.nodes
+        assert len(members) == 2
+        assert all(daemons.group.paths.member(each) in nodes for each in members)
 
 
 def test_what_a_daemon_says_is_true_when_nothing_happens() -> None:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from kzconsumer.errors import SessionExpiredError
+from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.group.fitness import FIRST_HOLD_DOWN, UNFIT_AFTER
 from kzconsumer.group.owned_partitions import VERIFIED_AT_ONCE, OwnedPartitions
 from kzconsumer.group.reconciler import OTHERS_AT_ONCE
@@ -180,9 +183,8 @@ def test_what_happened_unnoticed_to_one_of_many_owner_nodes_is_found(what: str, 
 def test_a_claim_that_is_not_fetched_is_fetched_again(looks: str) -> None:
     with simulated_group(1, looks=looks) as group:
         group.logs.grow("t", PARTITIONS)
-        (member,) = joined(group, "a")
-        for fetcher, _ in insides(member).parts.fetchers._fetchers.values():
-            fetcher._handler.forget(list(fetcher._states))
+        with mock.patch.object(FetcherManager, "start"):
+            joined(group, "a")
         group.logs.burst(100)
         group.logs.stop()
         assert group.world.pass_time(LONG_ENOUGH, lambda: not group.settled()) == (looks == OFTEN)
@@ -194,13 +196,11 @@ def test_an_assignment_that_no_event_announced_is_carried_out(looks: str) -> Non
     with simulated_group(1, looks=looks) as group:
         group.logs.grow("t", PARTITIONS)
         (first,) = joined(group, "a")
-        parts = insides(first).parts
-        parts.trigger.fire = lambda reason: None  # type: ignore[method-assign]
-        parts.watches._notify = lambda reason: None
+        for server in group.ensemble.servers:
+            server.forget_watches(group.paths.ids)
         second = group.join("b", {"t": 1}, 0.0, in_batches=False)
-        group.world.pass_time(3)
+        group.world.pass_time(1)  # less than a difference has to last
         assert len(first.owned) == PARTITIONS
-        del parts.trigger.fire  # watches stay silent, but the reconciliation finds it
         assert group.world.pass_time(LONG_ENOUGH, lambda: shared([first, second])) == (looks == OFTEN)
         group.check()
 
@@ -300,6 +300,10 @@ def test_a_member_that_reaches_no_broker_leaves_and_rejoins() -> None:
         assert group.world.pass_time(
             FIRST_HOLD_DOWN + 2, lambda: logged(group, "no broker is reachable, staying out of the group")
         )
+        assert first.connector is not None
+        commit = first.process.create_task(first.connector.commit())
+        assert group.world.pass_time(1, commit.done)
+        assert isinstance(commit.exception(), SessionExpiredError), "what it had not committed is redelivered"
         group.find_brokers(first)
         assert not group.world.pass_time(2 * FIRST_HOLD_DOWN - 5, lambda: first.owned)
         assert group.world.pass_time(10, lambda: shared([first, second]))

@@ -272,8 +272,11 @@ def test_what_an_application_asks_about_logs() -> None:
         asked.result()
         group.leave(member)
         assert group.world.pass_time(10, lambda: member.task is not None and member.task.done())
+        commit = member.process.create_task(connector.commit())
         late = member.process.create_task(connector.end_offsets(P))
         assert group.world.pass_time(5, late.done)
+        assert commit.done()
+        assert commit.exception() is None, "it has committed as it left"
         assert "not a member of the group" in str(late.exception())
 
 
