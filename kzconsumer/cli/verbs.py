@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from kzconsumer.cli.arguments import add_configuration, layers_given
@@ -47,12 +45,13 @@ def run(arguments: argparse.Namespace) -> int:
     from kzconsumer.cli.checks import checked
     from kzconsumer.logs.setup import configure
     from kzconsumer.service.daemon import run as consume
+    from kzconsumer.service.stop_and_reload import noted_reloads
     from kzconsumer.sinks.capabilities import check_sink
 
     def load() -> Settings:
         return checked(layers_given(arguments), check_sink, arguments.name)
 
-    with _noted_reloads() as early:
+    with noted_reloads() as early:  # from before the settings are read
         layers = layers_given(arguments)
         settings = checked(layers, _look, arguments.name)
         with layers.named():
@@ -61,23 +60,6 @@ def run(arguments: argparse.Namespace) -> int:
             with progress("to the end of the run") if bar else nullcontext() as show:
                 status = consume(settings, load, show, early)
     return _ended(status)
-
-
-@contextmanager
-def _noted_reloads() -> Iterator[list[int]]:
-    """Signals to reload that come before the daemon receives signals: their default action would end the process.
-
-    They count from before the settings are read. At a terminal SIGHUP says that it is gone.
-    """
-    noted: list[int] = []
-    if sys.stdin is not None and sys.stdin.isatty():
-        yield noted
-        return
-    before = signal.signal(signal.SIGHUP, lambda number, frame: noted.append(number))
-    try:
-        yield noted
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 def _look(settings: Settings) -> Sink:

@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 
 import anyio
 import msgspec
@@ -30,6 +31,25 @@ AT_ONCE = 0.2
 GRACE = 1.0
 
 
+def hangup_reloads() -> bool:
+    """Whether SIGHUP asks for a reload. At a terminal it says that the terminal is gone, as for every program."""
+    return sys.stdin is None or not sys.stdin.isatty()
+
+
+@contextmanager
+def noted_reloads() -> Iterator[list[int]]:
+    """Signals to reload that come before a daemon receives signals: their default action would end the process."""
+    noted: list[int] = []
+    if not hangup_reloads():
+        yield noted
+        return
+    before = signal.signal(signal.SIGHUP, lambda number, frame: noted.append(number))
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 class Signals:
     """What signals ask of the daemon that runs at the moment. Daemons follow each other (`run_daemons`): what is asked
     between two of them, or not done yet when one ends, is left to the next."""
@@ -44,12 +64,12 @@ class Signals:
 
     async def receive(self) -> None:
         """Runs until cancelled."""
-        terminal = sys.stdin is not None and sys.stdin.isatty()  # SIGHUP says that it is gone; else it is a reload
+        reloads = hangup_reloads()
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             if self._early:
                 self.reload.set()
             async for number in signals:
-                if number == signal.SIGHUP and not terminal:
+                if number == signal.SIGHUP and reloads:
                     self.reload.set()
                 else:
                     self.stop(number)

@@ -283,7 +283,7 @@ def test_a_reload_before_the_daemon_runs_does_not_end_it(
         noted.append(len(early))
         return 0
 
-    monkeypatch.setattr("kzconsumer.cli.verbs._look", look)
+    monkeypatch.setattr("kzconsumer.sinks.capabilities.look_at_sink", look)
     monkeypatch.setattr("kzconsumer.service.daemon.run", run)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: terminal))
     file.write_text(GOOD)
