@@ -51,8 +51,9 @@ def phases(members: int, topics: int, partitions: int, spread: float, restarts: 
         yield _phase("start", group.rest(LIMIT, began), group)
         group.world.pass_time(MINUTE)
         yield _phase("a minute at rest", 0.0, group)
-        seconds = [each for _ in range(restarts) for each in _restart(group)]
-        yield _phase(f"{restarts} restarted in turn", sum(seconds) / len(seconds), group)
+        if restarts:
+            seconds = [each for _ in range(restarts) for each in _restart(group)]
+            yield _phase(f"{restarts} restarted in turn", sum(seconds) / len(seconds), group)
         for member in list(group.members.values())[: members // 3]:
             group.kill(member)
         yield _phase("a third killed", group.rest(LIMIT), group)
