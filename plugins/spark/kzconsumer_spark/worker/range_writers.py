@@ -1,4 +1,7 @@
-"""The files destination in the worker: ranges written by Spark, and published by the target."""
+"""What writes a batch in the worker: to files, to a table of files (Delta, Iceberg), to a function of the user.
+
+Spark writes the files of the ranges, and the target publishes them. Tables of a database: `destinations.jdbc_writer`.
+"""
 
 from __future__ import annotations
 
@@ -249,9 +252,6 @@ class FunctionDestination:
             if self._shaping.has_rows(frame):
                 self._call(frame, batch)
         return WriteResult(rows, len(batch.ranges), 0)
-
-    def trial(self, batch: SparkBatch) -> None:
-        raise NotImplementedError("what a function does stays")
 
     def close(self) -> None:
         return None

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import BinaryIO, NoReturn, Protocol
+from typing import BinaryIO, NoReturn, Protocol, runtime_checkable
 
 from py4j.java_gateway import JavaGateway
 from pyspark.sql import SparkSession
@@ -65,11 +65,16 @@ class RangeWriter(Protocol):
 
     def write(self, batch: SparkBatch) -> WriteResult: ...
 
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class TryingWriter(RangeWriter, Protocol):
+    """Not that of a function, whose work stays: the daemon asks for no trial there."""
+
     def trial(self, batch: SparkBatch) -> None:
         """As `write`, but nothing is published, and nothing stays."""
         ...
-
-    def close(self) -> None: ...
 
 
 def _log_to_standard_error() -> None:
@@ -122,6 +127,7 @@ def run(start: StartWorker, commands: BinaryIO, events: BinaryIO, java: Future[J
         try:
             shaping.is_trial = batch.is_trial
             if batch.is_trial:
+                assert isinstance(destination, TryingWriter)
                 destination.trial(batch)
                 return WriteResult(0, 0, len(batch.ranges))
             return destination.write(batch)
