@@ -8,6 +8,17 @@
 `__all__` is the interface for applications (examples: docs/python.md). Plugin authors also use `kzconsumer.sinks`,
 `kzconsumer.assignors`, `kzconsumer.settings`, `kzconsumer.cli`, `kzconsumer.testing` and the modules `errors`, `model`,
 `clock` and `durable_files`. Everything else may change between releases.
+
+Each room says in its `__init__` what it is. The modules beside them:
+
+- One member: `consumer` (the API), `sessions` (its ZooKeeper sessions, one after another), `member` (what lives as long
+  as one of them).
+- Bounded runs: `runs` (the group's), `end_offsets` (where this member ends). Rejected records: `rejected` (the policy,
+  and where dead letters go), `dead_letter_format`.
+- For all: `model`, `errors`, `clock`, `counters` (of which metrics are made), `plugins`, `assignors`, `display` (texts
+  for people, without secrets), `connecting` (host names and sockets), `installation` (what pip has to install).
+- Files: `durable_files` (synced before they count), `own_files` (private directories, locks of one process),
+  `file_names` (topics in names).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """The daemon: one member and one sink under a service manager. Read `daemon` first.
 
-Signals, the deadline of a stop and SIGHUP: `stop_and_reload`. Readiness and the watchdog: `systemd`.
+Signals, SIGHUP, and the deadline of a stop, which is also that of a write of the sink: `stop_and_reload`. Readiness and
+the watchdog: `systemd`.
 """

@@ -1,5 +1,6 @@
 """The process that holds Spark. Read `worker_main`, then `query`.
 
-`spark_session`: its start; `spark_errors`: what errors mean, of Spark and databases. `range_writers`: each batch to its
-destination. `preview` is a process of its own.
+`spark_session`: its start. `range_writers`: each batch to its destination. `spark_errors`: what errors of Spark and
+databases mean, by SQLSTATE also whether the records are refused, so that no retry helps. `preview` is a process of its
+own.
 """
