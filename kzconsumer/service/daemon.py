@@ -194,44 +194,18 @@ class Daemon:
         return run.id == wanted.run if wanted.run is not None else run.stop_at == wanted.stop_at
 
     async def _consume(self) -> None:
-        settings = self.settings
-        chosen = settings.require_daemon()
         self._report.starting("waiting for ZooKeeper and a broker")
-        consumer = new_consumer_id(settings.group.id, settings.group.consumer_id)
-        context = SinkContext(
-            group=settings.group.id,
-            member=consumer,
-            cluster=await cluster_identity(settings),
-            safe_until=lambda: self._lease.safe_until,
-            rate_limit=lambda: self.settings.fetch.rate_limit,
-        )
-        sink = configured_sink(settings, context)
-        can = capabilities(sink)
-        for attribute, meant in misspelt(sink).items():
-            log.warning("sink attribute has no effect", attribute=attribute, meant=meant)
-        destination = destination_of(chosen.plugin, can)
-        sessions = Sessions(
-            settings, consumer=consumer, lease=self._lease, wants=can.wants, destination=destination
-        )
-        sessions.published = settings.status.published
-        in_run = settings.subscription.stop_at is not None
-        if in_run and await is_over(settings, self._is_ours, replayable=destination is not None):
+        built = await self._build()
+        if built is None:
             log.info("run is finished already, the sink is not started")
             self._nothing_to_do = True
             return
-        plans = None
-        if destination is not None:
-            refuses_loss = settings.offsets.reset == "fail"
-            plans = RangePlans(sessions, destination, settings.fetch.isolation, refuses_loss=refuses_loss)
-        aside = RangeQuarantine(Path(chosen.quarantine), chosen.plugin) if chosen.quarantine is not None else None
-        quarantine = aside if chosen.on_batch_failure == "quarantine" else None
-        runner = SinkRunner(chosen.plugin, sink, settings.batch, sessions, plans, quarantine, sessions.rejects)
-        self._sessions, self._runner = sessions, runner
+        self._sessions, self._runner = sessions, runner = built
         # The sink is entered before the member joins. It may need ten seconds (Spark), and a member that joins takes
         # partitions from others that read them: they would stay unread for that time. Nothing is claimed, and nothing
         # planned, for a sink that has not started.
         async with anyio.create_task_group() as tasks:
-            self._report.starting(f"starting the sink {chosen.plugin}", max(SINK_START, can.start_limit))
+            self._report.starting(f"starting the sink {runner.name}", max(SINK_START, runner.start_limit))
             await tasks.start(runner.run)
             self._report.starting("joining the group")
             async with sessions.running():
@@ -259,6 +233,36 @@ class Daemon:
                 await runner.stop(self._stop.seconds_left - self._stop.reserve)
                 sessions.leave_within(self._stop.seconds_left)
             tasks.cancel_scope.cancel()
+
+    async def _build(self) -> tuple[Sessions, SinkRunner] | None:
+        """The member and the runner of its sink; None if the run is finished already."""
+        settings = self.settings
+        chosen = settings.require_daemon()
+        consumer = new_consumer_id(settings.group.id, settings.group.consumer_id)
+        context = SinkContext(
+            group=settings.group.id,
+            member=consumer,
+            cluster=await cluster_identity(settings),
+            safe_until=lambda: self._lease.safe_until,
+            rate_limit=lambda: self.settings.fetch.rate_limit,
+        )
+        sink = configured_sink(settings, context)
+        can = capabilities(sink)
+        for attribute, meant in misspelt(sink).items():
+            log.warning("sink attribute has no effect", attribute=attribute, meant=meant)
+        destination = destination_of(chosen.plugin, can)
+        sessions = Sessions(settings, consumer=consumer, lease=self._lease, wants=can.wants, destination=destination)
+        sessions.published = settings.status.published
+        in_run = settings.subscription.stop_at is not None
+        if in_run and await is_over(settings, self._is_ours, replayable=destination is not None):
+            return None
+        plans = None
+        if destination is not None:
+            refuses_loss = settings.offsets.reset == "fail"
+            plans = RangePlans(sessions, destination, settings.fetch.isolation, refuses_loss=refuses_loss)
+        aside = RangeQuarantine(Path(chosen.quarantine), chosen.plugin) if chosen.quarantine is not None else None
+        quarantine = aside if chosen.on_batch_failure == "quarantine" else None
+        return sessions, SinkRunner(chosen.plugin, sink, settings.batch, sessions, plans, quarantine, sessions.rejects)
 
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:

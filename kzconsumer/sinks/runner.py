@@ -128,7 +128,7 @@ class SinkRunner:
     ) -> None:
         """`plans` is for a replayable sink. `quarantine` keeps ranges that the sink cannot write and that its
         destination does not have; `rejected` handles single records that it rejects."""
-        self._name = name
+        self.name = name
         self._sink = sink
         self._can = capabilities(sink)
         self._owned = owned
@@ -147,6 +147,11 @@ class SinkRunner:
         self._ended = anyio.Event()
         self._waiting = anyio.CancelScope()  # for a batch to be due; `stop` ends it
         self._scope = anyio.CancelScope()
+
+    @property
+    def start_limit(self) -> float:
+        """See `kzconsumer.sinks.interface.Sink`; 0 if the sink has none."""
+        return self._can.start_limit
 
     @property
     def sink_status(self) -> Mapping[str, object]:
@@ -184,19 +189,19 @@ class SinkRunner:
     async def _opened(self) -> AsyncIterator[None]:
         """The sink, open. An error while closing does not replace the error that closed it."""
         began = now()
-        log.info("sink starting", sink=self._name)
-        with sink_failures(self._name):
+        log.info("sink starting", sink=self.name)
+        with sink_failures(self.name):
             await self._sink.__aenter__()
-        log.info("sink ready", sink=self._name, seconds=round(now() - began, 3))
+        log.info("sink ready", sink=self.name, seconds=round(now() - began, 3))
         try:
             yield
         except BaseException as error:
             try:
                 await self._sink.__aexit__(type(error), error, error.__traceback__)
             except Exception as late:
-                log.error("closing the sink failed", sink=self._name, reason=f"{type(late).__name__}: {late}")
+                log.error("closing the sink failed", sink=self.name, reason=f"{type(late).__name__}: {late}")
             raise
-        with sink_failures(self._name):
+        with sink_failures(self.name):
             await self._sink.__aexit__(None, None, None)
 
     def limit(self, limits: BatchSettings) -> None:
@@ -271,7 +276,7 @@ class SinkRunner:
         with anyio.CancelScope() as self._waiting:
             await self._until_due()
             if self._can.asked is not None:
-                with sink_failures(self._name):
+                with sink_failures(self.name):
                     await self._can.asked()
             error = self._stream_error
             began = self._builder.begun
