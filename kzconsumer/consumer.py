@@ -91,8 +91,8 @@ class KafkaStream:
         handed_out = self._cursor.handed_out(message)
         if handed_out is None or self._set_aside is None:
             raise RuntimeError("this stream cannot reject messages")
-        claim = handed_out.claim
-        if claim.lost or not await self._set_aside(message, error_class, reason, lambda: claim.lost):
+        progress = handed_out.progress
+        if progress.lost or not await self._set_aside(message, error_class, reason, lambda: progress.lost):
             return False
         return self._cursor.ack_one(handed_out)
 

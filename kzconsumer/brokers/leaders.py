@@ -75,6 +75,10 @@ class Leaders:
         self.epochs: dict[TopicPartition, int] = {}
         """In which epoch its leader leads each partition that `of` was asked about; -1 if brokers do not say."""
 
+    def forget_outage(self) -> None:
+        """Nothing is looked up any more, so it is not known whether a broker would answer."""
+        self.unreachable_since = None
+
     async def of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Broker | str]:
         """The leader of each, or why there is none.
 

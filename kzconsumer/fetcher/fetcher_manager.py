@@ -78,7 +78,7 @@ class LeaderFinder:
             self._leaderless = {p: state for p, state in self._leaderless.items() if state.open}
             self._leaderless_since = {p: since for p, since in self._leaderless_since.items() if p in self._leaderless}
             if not self._leaderless:
-                self._leaders.unreachable_since = None  # nothing is looked up any more
+                self._leaders.forget_outage()
             self._wanted = anyio.Event()
             pauses = [state.retry_at - time for state in self._leaderless.values()]
             with anyio.move_on_after(min(pauses) if pauses else None):

@@ -324,7 +324,7 @@ Message = _native.Message
 class HandedOut(NamedTuple):
     """The range acknowledged with a message or batch: `first <= offset < until` of a claim, with gaps of the log."""
 
-    claim: Progress
+    progress: Progress
     first: int
     until: int
     records: int

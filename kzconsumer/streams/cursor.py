@@ -97,7 +97,7 @@ class Unacknowledged:
                 await self._change.wait()
             if waiting.cancelled_caught:
                 patience = LOG_AGAIN
-                slowest = max(self._records, key=lambda claim: self._records[claim])
+                slowest = max(self._records, key=lambda progress: self._records[progress])
                 log.warning(
                     "stream waiting, too many records unacknowledged",
                     records=self.total,
@@ -235,7 +235,7 @@ class StreamCursor:
         if taken is None:
             return self._in_hand() or self._batch
         found = handed_out(taken) if isinstance(taken, Message) else self._batches.find(taken)
-        if found is None or (not found.claim.lost and found.claim not in self._claims):
+        if found is None or (not found.progress.lost and found.progress not in self._claims):
             named = (
                 f"{taken.topic}-{taken.partition} at {taken.offset}"
                 if isinstance(taken, Message)
@@ -247,11 +247,11 @@ class StreamCursor:
     def ack_one(self, handed_out: HandedOut | None) -> bool:
         if handed_out is None:
             return True
-        claim, first, until, records = handed_out
-        claim.hand_over(until)
-        if claim.mark(first, until) and self._unacknowledged is not None:
-            self._unacknowledged.remove(claim, records)
-        return not claim.lost
+        progress, first, until, records = handed_out
+        progress.hand_over(until)
+        if progress.mark(first, until) and self._unacknowledged is not None:
+            self._unacknowledged.remove(progress, records)
+        return not progress.lost
 
     def ack_below(self, offset: int) -> None:
         """Mark the part of the batch in hand below `offset` as processed; the rest stays in hand."""
@@ -323,7 +323,7 @@ class StreamCursor:
         if self._unacknowledged is None:
             self._mark(passed.until)
         else:
-            passed.claim.hand_over(passed.until)
+            passed.progress.hand_over(passed.until)
             self._passed = passed.until
 
     async def _next_chunk(self) -> Chunk:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.brokers.leaders import Leaders
+from kzconsumer.brokers.leaders import KnownBrokers, Leaders
+from kzconsumer.brokers.pool import Brokers
 from kzconsumer.fetcher import fetcher_manager
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.fetcher_manager import PATIENCE, LeaderFinder
@@ -23,7 +23,7 @@ async def test_without_missing_leaders_no_task_is_woken() -> None:
     """Fetchers report after each response, mostly with nothing to look up; a round resets the time of unreachable
     brokers.
     """
-    leaders: Any = SimpleNamespace(unreachable_since=None)
+    leaders = Leaders(cast(KnownBrokers, None), cast(Brokers, None), 1.0)
     finder = LeaderFinder(leaders, lambda *found: None)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(finder.run)
@@ -38,7 +38,7 @@ async def test_without_missing_leaders_no_task_is_woken() -> None:
 class Nobody:
     """Brokers that name no leader."""
 
-    unreachable_since = None
+    def forget_outage(self) -> None: ...
 
     async def of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Broker | str]:
         return dict.fromkeys(partitions, "LEADER_NOT_AVAILABLE")
