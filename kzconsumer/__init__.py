@@ -16,7 +16,8 @@ Each room says in its `__init__` what it is. The modules beside them:
 - Bounded runs: `runs` (the group's), `end_offsets` (where this member ends). Rejected records: `rejected` (the policy,
   and where dead letters go), `dead_letter_format`.
 - For all: `model`, `errors`, `clock`, `counters` (of which metrics are made), `plugins`, `assignors`, `display` (texts
-  for people, without secrets), `connecting` (host names and sockets), `installation` (what pip has to install).
+  for people, without secrets), `connecting` (host names and sockets), `threads` (for what blocks), `installation` (what
+  pip has to install).
 - Files: `durable_files` (synced before they count), `own_files` (private directories, locks of one process),
   `file_names` (topics in names).
 """

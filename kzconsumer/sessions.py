@@ -265,7 +265,7 @@ class Sessions:
             await self.member.owned.commit()
 
     def require_membership(self) -> None:
-        """Raises SessionExpiredError between two memberships: nothing of what was handed out before is owned any more."""
+        """Raises SessionExpiredError between two memberships: nothing that was handed out before is owned any more."""
         ends = self._leaving.is_set() or self.finished.is_set()
         if self.member is None and self._joined.is_set() and not ends:
             raise SessionExpiredError("not a member of the group at the moment")
