@@ -86,13 +86,13 @@ class ZooKeeperSession(SessionLife):
         insist: bool = False,
     ) -> None:
         super().__init__(connect, timeout, brief=brief, access=access, insist=insist)
-        self._connect = connect
+        self.connect = connect
         self._acl = acl
         self._acl_below = connect.full(acl_below)
         self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<ZooKeeperSession {self.name} {self.state.value} at {self._connect}>"
+        return f"<ZooKeeperSession {self.name} {self.state.value} at {self.connect}>"
 
     async def __aenter__(self) -> Self:
         if self._task:
@@ -249,7 +249,7 @@ class ZooKeeperSession(SessionLife):
 
     def _full(self, path: str) -> str:
         try:
-            return self._connect.full(path)
+            return self.connect.full(path)
         except ValueError as error:
             raise ZooKeeperError(path, str(error)) from None
 

@@ -19,11 +19,12 @@ import msgspec
 
 import kzconsumer
 from kzconsumer import clock
+from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.group.listener import RebalanceListener
-from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.logs import setup
 from kzconsumer.model import TopicPartition
 from kzconsumer.zookeeper.link import Link
+from tests.support.members import sessions_of
 from tests.support.zookeeper_operations import OPERATIONS
 
 SESSION_TIMEOUT = "30s"
@@ -48,6 +49,7 @@ class _Held(RebalanceListener):
     def __init__(self) -> None:
         self.partitions: set[TopicPartition] = set()
         self.changed = 0.0
+        self.consumer: ConsumerConnector | None = None
 
     async def on_assigned(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
         self.partitions |= partitions
@@ -61,29 +63,24 @@ class _Held(RebalanceListener):
 
 
 class _Counts:
-    """Counts requests and rebalances of this process by observing internals."""
+    """Counts requests of this process by observing internals."""
 
     def __init__(self) -> None:
         self.requests: Counter[str] = Counter()
-        self.rebalances: Counter[str] = Counter()
-        send, rebalance = Link.send, Rebalancer._attempt
+        send = Link.send
 
         def counted_send(link: Link, body: bytes, *args: Any) -> None:
             (code,) = struct.unpack_from("!i", body)
             self.requests[OPERATIONS.get(code, str(code))] += 1
             send(link, body, *args)
 
-        async def counted_rebalance(rebalancer: Rebalancer, reasons: list[str]) -> bool:
-            self.rebalances[rebalancer._membership.consumer] += 1
-            return await rebalance(rebalancer, reasons)
-
-        setattr(Link, "send", counted_send)  # noqa: B010
-        setattr(Rebalancer, "_attempt", counted_rebalance)  # noqa: B010  (mypy takes no assignment to a method)
+        setattr(Link, "send", counted_send)  # noqa: B010  (mypy takes no assignment to a method)
 
 
 async def _member(settings: kzconsumer.Settings, topics: dict[str, int], held: _Held, after: float) -> None:
     await anyio.sleep(after)
     async with kzconsumer.connect(settings, listener=held) as consumer:
+        held.consumer = consumer
         await consumer.create_message_streams(topics)
         await anyio.sleep_forever()
 
@@ -109,7 +106,11 @@ async def _run(connect: str, group: str, topics: Sequence[str], members: int, sp
             progress = Progress(
                 held=sum(len(held.partitions) for held in members_held),
                 changed=max(held.changed for held in members_held),
-                rebalances=dict(counts.rebalances),
+                rebalances={
+                    each.consumer: sessions_of(each).counters.rebalances.seconds.count
+                    for held in members_held
+                    if (each := held.consumer) is not None
+                },
                 requests=dict(counts.requests),
             )
             print(msgspec.json.encode(progress).decode(), flush=True)

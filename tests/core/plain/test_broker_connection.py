@@ -300,7 +300,7 @@ async def test_a_peer_that_closes_within_a_large_response_is_reported_as_closed(
         with pytest.raises(ConnectionLostError, match=why):
             await call
         assert connection.closed
-        assert connection._transport.ended_by_peer
+        assert connection.ended_by_peer
 
 
 async def test_a_cancelled_call_does_not_affect_the_responses_of_others() -> None:

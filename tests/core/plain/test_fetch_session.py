@@ -85,7 +85,7 @@ class SessionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.session.goes_on and self.in_flight is None)
     @rule()
     def fetch_for_years(self) -> None:
-        for session in self.broker._sessions.values():
+        for session in self.broker.sessions.values():
             if session.number == self.session.number and session.epoch == self.session.next_epoch:
                 session.epoch = self.session.next_epoch = LARGEST_EPOCH
 

@@ -128,7 +128,7 @@ def test_zookeeper_is_restored_from_an_older_copy(lost: int) -> None:
         group.join("b", {"t": 1}, 0.0, in_batches=False)
         group.come_to_rest(60, 5)
         assert [line["until"] for line in lines(group)] == ([stored] if lost else [])
-        assert set(range(stored, end)) <= group.promises._finished[partition]
+        assert set(range(stored, end)) <= group.promises.finished[partition]
 
 
 def record_offset(group: SimulatedGroup, partition: TopicPartition) -> bytes:

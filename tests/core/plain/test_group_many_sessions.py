@@ -7,6 +7,7 @@ import math
 import pytest
 
 from kzconsumer.model import TopicPartition
+from kzconsumer.settings.sections import FetchSettings
 from tests.core.plain.test_group_fetch_sessions import fetched, positions, requests
 from tests.core.plain.test_group_looks import insides
 from tests.support.simulated.group import SimulatedGroup, joined, simulated_group
@@ -31,7 +32,7 @@ def test_each_session_has_a_share_of_the_partitions(monkeypatch: pytest.MonkeyPa
         member = joined(group, partitions=10)
         assert sizes(group) == [2, 4, 4]
         assert {partition: at for reads in positions(group) for partition, at in reads.items()} == fetched(member)
-        assert max(each.max_bytes for each in asked[-10:]) == insides(member)._settings.fetch.response_bytes // 3
+        assert max(each.max_bytes for each in asked[-10:]) == FetchSettings().response_bytes // 3
         group.logs.stop()
         group.world.pass_time(3)
         with requests(monkeypatch) as after:

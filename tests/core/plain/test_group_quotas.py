@@ -69,7 +69,7 @@ def test_requests_wait_for_as_long_as_the_broker_says() -> None:
         group.world.pass_time(1)
         for _ in range(30):
             group.world.pass_time(1)
-            assert not any(connection._requests for connection in group.brokers[0].connections), "asked too early"
+            assert not any(connection.requests for connection in group.brokers[0].connections), "asked too early"
 
 
 @pytest.mark.parametrize("meanwhile", [False, True])

@@ -55,13 +55,13 @@ class Play:
         elif event == "unanswered":
             self.account.unanswered(ConnectionLostError("no leader"), self.time)
         else:
-            self._answer(event, asked, question.accounts[0].position.max_bytes)
+            self.answer(event, asked, question.accounts[0].position.max_bytes)
         if self.account.first > before:
             self.moved = self.time
         elif not self.account.complete and (error := self.account.overdue(self.moved, self.time, follow=False)):
             raise error
 
-    def _answer(self, event: str, asked: int, most: int) -> None:
+    def answer(self, event: str, asked: int, most: int) -> None:
         offset = self.account.first
         part = self.log.fetch(P0, offset, most)
         # What tiered storage does not send in time, or does not get a turn to send.
@@ -143,7 +143,7 @@ def waiting(seconds: float, step: Callable[[Play], None], **log: int) -> KzConsu
 
 
 def slow(play: Play) -> None:
-    play._answer("slow", 1, 100)
+    play.answer("slow", 1, 100)
 
 
 def throttled(play: Play) -> None:

@@ -289,88 +289,88 @@ class Faulting(FilesSink):
 
 
 def contract_of(kind: type[FilesSink]) -> type[FilesContract]:
-    return {each._sink: each for each in _Broken.__subclasses__()}[kind]
+    return {each.kind: each for each in _Broken.__subclasses__()}[kind]
 
 
 class _Broken(FilesContract):
-    _sink: type[FilesSink]
+    kind: type[FilesSink]
 
     def sink(self, directory: Path) -> Sink:
-        return self._sink(directory)
+        return self.kind(directory)
 
 
 class _Appending(_Broken):
-    _sink = Appending
+    kind = Appending
 
 
 class _InPlace(_Broken):
-    _sink = InPlace
+    kind = InPlace
 
 
 class _WithoutIncarnation(_Broken):
-    _sink = WithoutIncarnation
+    kind = WithoutIncarnation
 
 
 class _ByBatch(_Broken):
-    _sink = ByBatch
+    kind = ByBatch
 
 
 class _Knowing(_Broken):
-    _sink = Knowing
+    kind = Knowing
 
 
 class _LookingFirst(_Broken):
-    _sink = LookingFirst
+    kind = LookingFirst
 
 
 class _ForgettingAside(_Broken):
     sets_aside = True
-    _sink = ForgettingAside
+    kind = ForgettingAside
 
 
 class _LookingAside(_Broken):
     sets_aside = True
-    _sink = LookingAside
+    kind = LookingAside
 
 
 class _Buffering(_Broken):
     promise = "at-least-once"
-    _sink = Buffering
+    kind = Buffering
 
 
 class _Decoding(_Broken):
-    _sink = Decoding
+    kind = Decoding
 
 
 class _NullAsEmpty(_Broken):
-    _sink = NullAsEmpty
+    kind = NullAsEmpty
 
 
 class _Separated(_Broken):
-    _sink = Separated
+    kind = Separated
 
 
 class _FailingToAnswer(_Broken):
-    _sink = FailingToAnswer
+    kind = FailingToAnswer
 
 
 class _Crashing(_Broken):
-    _sink = Crashing
+    kind = Crashing
 
 
 class _Faulting(_Broken):
-    _sink = Faulting
+    kind = Faulting
 
 
 class _NotLookingBack(_Broken):
-    _sink = NotLookingBack
+    kind = NotLookingBack
 
     def copy(self, directory: Path) -> Callable[[], None]:
         return copied(directory / "out")
 
 
 class _LookingBack(_Broken):
-    _sink = LookingBack
+    kind = LookingBack
 
     def copy(self, directory: Path) -> Callable[[], None]:
         return copied(directory / "out")

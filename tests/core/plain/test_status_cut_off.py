@@ -13,6 +13,7 @@ import pytest
 from kzconsumer.lag.partition import FRESH
 from kzconsumer.model import TopicPartition
 from kzconsumer.status.report import degraded
+from tests.support.members import sessions_of
 from tests.support.simulated.group import SimulatedGroup
 from tests.support.simulated.member import Member
 from tests.support.simulated.observed import Observed, observed
@@ -144,8 +145,8 @@ def test_the_age_of_a_record_that_was_not_fetched_is_asked_for_once() -> None:
         group.logs.burst(10)
 
     with observed(before=pause) as at:
-        sessions = at.observer._sessions
-        assert sessions is not None
+        assert at.member.connector is not None
+        sessions = sessions_of(at.member.connector)
         with mock.patch.object(sessions, "written", wraps=sessions.written) as asked:
             *_, report = at.reports(60)
         first = report.partitions[0]

@@ -274,13 +274,13 @@ def test_a_session_is_kept_if_a_server_that_refuses_it_has_all_that_it_has_seen(
     async def script(session: ZooKeeperSession) -> None:
         await session.create("/mine", ephemeral=True)
         (kept,) = clients.ensemble.sessions.values()
-        greet = Connection._greet
+        greet = Connection.greet
 
         def refuse(connection: Connection, hello: Handshake) -> None:
             connection.close() if hello.session else greet(connection, hello)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Connection, "_greet", refuse)
+            patch.setattr(Connection, "greet", refuse)
             clients.network.cut(clients.process, arrives=True)
             for _ in range(4):
                 await anyio.sleep(T / 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from typing import cast
 
 import anyio
 
@@ -35,10 +36,10 @@ async def abort(consumer: ConsumerConnector, chance: random.Random, cuts: Counte
     while True:
         await anyio.sleep(0.0005)
         for (_, purpose), connection in list(sessions_of(consumer)._brokers.connections.items()):
-            asked = purpose == "control" and len(connection._transport.in_flight) > 0
+            transport = connection._transport
+            asked = purpose == "control" and len(transport.in_flight) > 0
             if not connection.closed and chance.random() < (0.5 if asked else 0.05):
-                assert connection._transport._transport is not None
-                connection._transport._transport.abort()
+                cast(asyncio.Transport, transport._transport).abort()
                 cuts[purpose.split()[0]] += 1  # a fetcher's has a number
 
 

@@ -30,21 +30,21 @@ class Asker:
     """Requests the status of one daemon."""
 
     def __init__(self, session: aiohttp.ClientSession, at: str) -> None:
-        self._session = session
+        self.session = session
         self.at = at
 
     async def status(self, path: str, **headers: str) -> int:
-        async with self._session.get(path, headers=headers) as answer:
+        async with self.session.get(path, headers=headers) as answer:
             return answer.status
 
     async def json(self, path: str) -> Any:
-        async with self._session.get(path) as answer:
+        async with self.session.get(path) as answer:
             assert answer.content_type == "application/json"
             return await answer.json()
 
     async def metrics(self) -> Samples:
         """As a parser of OpenMetrics reads them, which checks them."""
-        async with self._session.get("/metrics", headers=OPENMETRICS) as answer:
+        async with self.session.get("/metrics", headers=OPENMETRICS) as answer:
             assert answer.content_type == "application/openmetrics-text"
             text = await answer.text()
         return {
@@ -221,7 +221,7 @@ async def test_the_status_from_join_to_stop(cluster: Cluster, unique: str, tmp_p
             assert await ask.status("/health/live") == 200
             assert await ask.status("/health/ready", Host="evil.example") == 403
             assert await ask.status("/nothing") == 404
-            async with ask._session.post("/api/v1/config", json={}) as refused:
+            async with ask.session.post("/api/v1/config", json={}) as refused:
                 assert refused.status == 405
             member.signal(signal.SIGTERM)
             assert await member.ended() == 0
@@ -253,7 +253,7 @@ async def test_a_token_and_a_socket(cluster: Cluster, unique: str, tmp_path: Pat
             for wrong in ({}, {"Authorization": "Bearer do-not-tell"}, {"Authorization": "Basic do-not-tell-4711"}):
                 for where in ("/metrics", "/health/live", "/health/ready", "/api/v1/config", "/nothing"):
                     assert await ask.status(where, **wrong) == 401, where
-            ask._session.headers["Authorization"] = "Bearer do-not-tell-4711"
+            ask.session.headers["Authorization"] = "Bearer do-not-tell-4711"
 
             async def dead() -> bool:
                 return await ask.status("/health/live") == 503
@@ -266,7 +266,7 @@ async def test_a_token_and_a_socket(cluster: Cluster, unique: str, tmp_path: Pat
                 "though old"
             )
             for where in ("/metrics", "/api/v1/status", "/api/v1/config", "/api/v1/errors", "/api/v1/partitions"):
-                async with ask._session.get(where) as answer:
+                async with ask.session.get(where) as answer:
                     assert "do-not-tell" not in await answer.text()
         member.signal(signal.SIGTERM)
         member.signal(signal.SIGTERM)

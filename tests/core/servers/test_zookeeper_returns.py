@@ -35,7 +35,7 @@ class Limited(ZooKeeperServer):
 
 @pytest.fixture(scope="module")
 def limited(servers: Servers) -> Iterator[ZooKeeperServer]:
-    server = Limited(servers.folder / "limited", servers.java, servers.zookeeper._jars)
+    server = Limited(servers.folder / "limited", servers.java, servers.zookeeper.jars)
     server.start()
     server.wait_ready()
     yield server

@@ -99,7 +99,7 @@ async def acl(session: ZooKeeperSession, path: str) -> list[tuple[str, str, int]
             (each.id.scheme, each.id.id, each.perms) for each in protocol.GetACLResponse.deserialize(body).acl
         )
 
-    request = bytes(protocol.GetACLRequest(path=session._full(path)).serialize(None))
+    request = bytes(protocol.GetACLRequest(path=session.connect.full(path)).serialize(None))
     return await session.ask(WireRequest(path, request, decode))
 
 

@@ -352,7 +352,7 @@ async def test_waiting_for_the_first_connection_logs_one_warning(zookeeper: ZooK
             await zk.close()
     warnings = [entry for entry in logs if entry["log_level"] == "warning"]
     assert [(entry["event"], entry["hosts"]) for entry in warnings] == [
-        ("no ZooKeeper server answers", str(zk._connect))
+        ("no ZooKeeper server answers", str(zk.connect))
     ]
     assert [entry["event"] for entry in logs if entry["log_level"] == "info"] == ["connected"]
 

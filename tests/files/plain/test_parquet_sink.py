@@ -19,7 +19,7 @@ from kzconsumer import clock
 from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.sinks.interface import Batch, RecordsRejectedError, Sink, SinkContext
 from kzconsumer.testing.sink_contract import contract_context
-from kzconsumer_files.names import data_file
+from kzconsumer_files.names import TargetOwner, data_file
 from kzconsumer_files.parquet import ParquetSink
 from kzconsumer_files.target import Target
 from tests.support.copied import copied
@@ -231,7 +231,7 @@ async def test_a_directory_of_another_group_sink_or_format(tmp_path: Path) -> No
         await made(foreign).__aenter__()
     other = Target(tmp_path / "orc")
     sink = made(tmp_path / "orc")
-    other.mark(sink._owner)
+    other.mark(TargetOwner(cluster="c", group="g", sink="parquet"))
     other.settle_layout("orc", ())
     with pytest.raises(ConfigError, match="format is orc, these settings say parquet"):
         await sink.__aenter__()

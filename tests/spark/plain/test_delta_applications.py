@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from kzconsumer.errors import DestinationWentBackError
 from kzconsumer_files.names import TargetOwner
-from kzconsumer_spark.destinations.delta_log import Applications
+from kzconsumer_spark.destinations.delta_log import Applications, DeltaDirectory
 from tests.support.copied import copied
 from tests.support.delta import Writer, claimed, spark_columns
 from tests.support.range_data import range_data
@@ -132,20 +132,19 @@ def test_a_restored_table_has_another_entry_in_the_place_of_ours(tmp_path: Path,
     assert target.has([part.identity for part in parts]) == [parts[0].identity]
 
 
-def test_a_known_table_costs_one_entry_each_time_it_is_opened(tmp_path: Path) -> None:
+def test_a_known_table_costs_one_entry_each_time_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    read = DeltaDirectory.open
+
+    def counted(place: DeltaDirectory, name: str) -> BufferedIOBase:
+        names.append(name)
+        return read(place, name)
+
+    monkeypatch.setattr(DeltaDirectory, "open", counted)
     target = claimed(tmp_path / "out")
     writer = Writer(target, tmp_path / "scratch")
     for first in range(3):
         writer.publish(writer.stage(range_data("t", 0, first, first + 1)))
-    names: list[str] = []
-    kept = target.log._applications
-    read = kept._read
-
-    def counted(name: str) -> BufferedIOBase:
-        names.append(name)
-        return read(name)
-
-    kept._read = counted
     for first in (3, 4):
         names.clear()
         staged = writer.stage(range_data("t", 0, first, first + 1))

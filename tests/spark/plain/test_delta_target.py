@@ -166,8 +166,7 @@ def test_a_range_set_aside_while_the_table_is_created(writer: Writer[DeltaTarget
             early, self.looked = not self.looked, True
             return None if early else super().open()
 
-    other = Early(ToDelta(path=str(out)))
-    other._to = writer.target.to
+    other = Early(writer.target.to)
     asides: list[bool] = []
 
     def set_aside() -> None:

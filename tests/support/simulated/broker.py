@@ -123,7 +123,7 @@ class BrokerConnection:
         self.peer = peer
         self.open = True
         self._buffer = b""
-        self._requests: deque[tuple[Header, Callable[[], bytes | None]]] = deque()
+        self.requests: deque[tuple[Header, Callable[[], bytes | None]]] = deque()
         """With what makes the response's body; None while that has to wait."""
         self._sending = False
         self._muted_until = 0.0
@@ -143,12 +143,12 @@ class BrokerConnection:
             if len(self._buffer) < 4 + size:
                 break
             header, body = frames.header(self._buffer[4 : 4 + size])
-            self._requests.append((header, self._understand(header, body)))
+            self.requests.append((header, self._understand(header, body)))
             self._buffer = self._buffer[4 + size :]
         self.serve()
 
     def _look_whether_idle(self) -> None:
-        if self.broker.world.now - self._asked >= self.broker.idle and not self._requests:
+        if self.broker.world.now - self._asked >= self.broker.idle and not self.requests:
             self.close()
 
     def close(self) -> None:
@@ -164,14 +164,14 @@ class BrokerConnection:
 
     def serve(self) -> None:
         """Answer the oldest request, if it can be answered now."""
-        if not (self.open and self._requests) or self._sending or self.broker.silent:
+        if not (self.open and self.requests) or self._sending or self.broker.silent:
             return
         if self.broker.world.now < self._muted_until:
             self.broker.world.at(self._muted_until, self.serve)
             return
-        header, answer = self._requests[0]
+        header, answer = self.requests[0]
         if (body := answer()) is not None:
-            self._requests.popleft()
+            self.requests.popleft()
             self._sending = True
             takes = ANSWERS_AFTER + self.broker.slow.get(header.api_key, 0.0)
             self.broker.world.after(takes, lambda: self._send(header.correlation, body))

@@ -20,8 +20,8 @@ import msgspec
 import structlog
 
 import kzconsumer
+from kzconsumer.counters import Rebalance, RebalanceCounters
 from kzconsumer.group.listener import RebalanceListener
-from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper import wire
@@ -234,7 +234,7 @@ def crowd(seed: int, topics: int, partitions: int, assignor: str = "range") -> I
 @contextmanager
 def _measured(crowd: Crowd) -> Iterator[None]:
     """Counts by observing the product's internals, in the process that runs them."""
-    send, received, attempt, turn = Link.send, Link.data_received, Rebalancer._attempt, Process.turn
+    send, received, add, turn = Link.send, Link.data_received, RebalanceCounters.add, Process.turn
 
     def cost() -> Cost:
         member = crowd.members.get(cast(Process, asyncio.get_running_loop()))
@@ -249,9 +249,9 @@ def _measured(crowd: Crowd) -> Iterator[None]:
         cost().received += len(data)
         received(link, data)
 
-    async def counted_attempt(rebalancer: Rebalancer, reasons: list[str]) -> bool:
+    def counted_rebalance(counters: RebalanceCounters, rebalance: Rebalance) -> None:
         cost().rebalances += 1
-        return await attempt(rebalancer, reasons)
+        add(counters, rebalance)
 
     def timed_turn(process: Process) -> None:
         began = time.perf_counter()  # asking for processor time at each turn would cost more than most turns
@@ -262,7 +262,7 @@ def _measured(crowd: Crowd) -> Iterator[None]:
     patches: list[tuple[type, str, Callable[..., Any]]] = [
         (Link, "send", counted_send),
         (Link, "data_received", counted_received),
-        (Rebalancer, "_attempt", counted_attempt),
+        (RebalanceCounters, "add", counted_rebalance),
         (Process, "turn", timed_turn),
     ]
     with contextlib.ExitStack() as stack:

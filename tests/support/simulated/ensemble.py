@@ -301,7 +301,7 @@ class Connection:
                 self._request(frames.request(frame))
             else:
                 self._greeted = True
-                self._greet(frames.handshake(frame))
+                self.greet(frames.handshake(frame))
 
     def refuse(self, data: bytes, code: int) -> None:
         """Answer a request with an error instead of executing it."""
@@ -329,7 +329,7 @@ class Connection:
         else:
             self.server.owing.pop(self, None)
 
-    def _greet(self, hello: frames.Handshake) -> None:
+    def greet(self, hello: frames.Handshake) -> None:
         ensemble = self.server.ensemble
         if self.server.disowns and hello.session:
             self._later(0, frames.established(0, bytes(16), 0))

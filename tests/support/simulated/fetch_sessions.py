@@ -97,42 +97,42 @@ class FetchSessions:
         """The error that answers every request."""
         self._now = now
         self._opened = 0
-        self._sessions: dict[int, Session] = {}
+        self.sessions: dict[int, Session] = {}
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return len(self.sessions)
 
     @property
     def reads(self) -> list[dict[TopicPartition, FetchedFrom]]:
         """What each session reads."""
         return [
             {partition: cached.asked for partition, cached in session.partitions.items()}
-            for session in self._sessions.values()
+            for session in self.sessions.values()
         ]
 
     def evict(self) -> None:
         """All of them; or the broker was restarted."""
-        self._sessions.clear()
+        self.sessions.clear()
 
     def skip_epoch(self) -> None:
         """Of each session: its client takes another one for the next."""
-        for session in self._sessions.values():
+        for session in self.sessions.values():
             session.epoch = next_epoch(session.epoch)
 
     def begin(self, request: Fetch) -> Answer:
         if self.refuses:
             return Answer(request, self.refuses)
         if request.epoch <= 0:
-            self._sessions.pop(request.session, None)
+            self.sessions.pop(request.session, None)
             return Answer(request, opens=self._open if request.epoch == 0 else None)
-        session = self._sessions.get(request.session)
+        session = self.sessions.get(request.session)
         if session is None:
             return Answer(request, frames.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.epoch:
             return Answer(request, frames.INVALID_FETCH_SESSION_EPOCH)
         session.update(request)
         if not session.partitions:
-            del self._sessions[session.number]
+            del self.sessions[session.number]
             return Answer(request._replace(partitions=[]))
         session.used = self._now()
         session.epoch = next_epoch(session.epoch)
@@ -141,13 +141,13 @@ class FetchSessions:
 
     def _open(self, request: Fetch, parts: Sequence[Part]) -> Session | None:
         now = self._now()
-        if len(self._sessions) >= self.slots:
-            oldest = min(self._sessions.values(), key=lambda session: session.used, default=None)
+        if len(self.sessions) >= self.slots:
+            oldest = min(self.sessions.values(), key=lambda session: session.used, default=None)
             if oldest is None or now - oldest.used <= UNUSED:
                 return None
-            del self._sessions[oldest.number]
+            del self.sessions[oldest.number]
         self._opened += 1
-        session = self._sessions[self._opened] = Session(self._opened, 1, now)
+        session = self.sessions[self._opened] = Session(self._opened, 1, now)
         asked = {each.partition: each for each in request.partitions}
         for part in parts:
             high = -1 if part.error else part.high_watermark

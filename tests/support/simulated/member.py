@@ -187,9 +187,7 @@ class Member(RebalanceListener):
 
     async def _read_batches(self, stream: KafkaStream) -> None:
         async for batch in stream.batches():
-            chunk = stream._cursor.chunk
-            assert chunk is not None
-            partition = chunk.progress.topic_partition
+            partition = TopicPartition(batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py())
             offsets = cast("list[int]", batch.column(2).to_pylist())
             read = range(offsets[0], offsets[-1] + 1)
             await self._work_on(*self._take(partition, read, batch.column("key")[-1].as_py()))

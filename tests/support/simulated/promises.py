@@ -62,7 +62,7 @@ class Promises:
         self.observers: list[Callable[[Member, TopicPartition], None]] = []
         """Called when an application has received records."""
         self._handed: dict[TopicPartition, dict[int, Handed]] = {}
-        self._finished: dict[TopicPartition, set[int]] = {}
+        self.finished: dict[TopicPartition, set[int]] = {}
         self._start: dict[TopicPartition, int] = {}
         self._stored: dict[TopicPartition, int] = {}
         self._claims: dict[TopicPartition, tuple[int, int]] = {}  # the owner node's czxid and session
@@ -92,20 +92,20 @@ class Promises:
 
     def gone(self, partition: TopicPartition, offset: int) -> None:
         """Retention deletes what is before this offset: that need not be read."""
-        self._finished.setdefault(partition, set()).update(range(offset))
+        self.finished.setdefault(partition, set()).update(range(offset))
         if self.reset == LARGEST:
             self._overtaken.add(partition)
 
     def compacted(self, partition: TopicPartition, first: int, until: int) -> None:
         """Compaction has removed these: they need not be read."""
-        self._finished.setdefault(partition, set()).update(range(first, until))
+        self.finished.setdefault(partition, set()).update(range(first, until))
 
     @property
     def read(self) -> list[tuple[TopicPartition, int]]:
         """The partitions that have been read, and the offset behind the last record that was processed."""
         return [
             (partition, max(each) + 1)
-            for partition, each in self._finished.items()
+            for partition, each in self.finished.items()
             if each and partition in self.logs.logs
         ]
 
@@ -113,7 +113,7 @@ class Promises:
         """The log was cut off there: what comes from there on are other records, and all of them have to be read."""
         self._cut.add(partition)
         first = max(end, self._floor.get(partition, 0))
-        finished = self._finished.setdefault(partition, set())
+        finished = self.finished.setdefault(partition, set())
         lost = {offset for offset in finished if offset >= first}
         self._former.setdefault(partition, set()).update(lost)
         finished -= lost
@@ -126,7 +126,7 @@ class Promises:
         """Their topic was deleted and is about to be made again: nothing that was so far counts."""
         for partition in partitions:
             for known in (
-                self._handed, self._finished, self._start, self._stored, self._sought, self._former, self._floor
+                self._handed, self.finished, self._start, self._stored, self._sought, self._former, self._floor
             ):  # fmt: skip
                 known.pop(partition, None)
             self._meddled.discard(partition)
@@ -176,7 +176,7 @@ class Promises:
 
     def unfinished(self, partition: TopicPartition, end: int) -> str:
         """What remains to be done up to the end of the log; empty if nothing does."""
-        missing = set(range(self._start.get(partition, 0), end)) - self._finished.get(partition, set())
+        missing = set(range(self._start.get(partition, 0), end)) - self.finished.get(partition, set())
         if missing:
             return f"{partition} is not read at {sorted(missing)[:5]}"
         if end and self._stored.get(partition) != end and partition not in self._meddled:
@@ -248,7 +248,7 @@ class Promises:
         if len(there) < len(offsets):
             self._former.setdefault(partition, set()).update(range(max(there.stop, offsets.start), offsets.stop))
         if handed.counts:
-            self._finished.setdefault(partition, set()).update(there)
+            self.finished.setdefault(partition, set()).update(there)
 
     def given_to_coordinator(self, copied: bool, peer: Peer, partition: TopicPartition, offset: int) -> None:
         """A broker is about to store an offset: that which ZooKeeper has, if it gets a copy, else the only one."""
@@ -425,13 +425,13 @@ class Promises:
 
     def _skipped(self, partition: TopicPartition, offset: int) -> None:
         """What is before the offset need not be read, and all may be redelivered."""
-        self._finished.setdefault(partition, set()).update(range(offset))
+        self.finished.setdefault(partition, set()).update(range(offset))
         self._floor[partition] = max(self._floor.get(partition, 0), offset)
         self._handed.pop(partition, None)
 
     def _done(self, partition: TopicPartition) -> set[int]:
         """What was processed, also of records that the log has lost since."""
-        return self._finished.get(partition, set()) | self._former.get(partition, set())
+        return self.finished.get(partition, set()) | self._former.get(partition, set())
 
     def _about(self, path: str) -> tuple[str, TopicPartition]:
         parts = path.removeprefix(self.paths.root).split("/")

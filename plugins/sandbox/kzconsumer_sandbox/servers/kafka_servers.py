@@ -40,7 +40,7 @@ class ZooKeeperServer(ServerProcess):
         self.host = HOST
         self.port = port or free_port()
         self._java = java
-        self._jars = jars
+        self.jars = jars
         self._heap = heap
 
     @property
@@ -59,7 +59,7 @@ class ZooKeeperServer(ServerProcess):
             "-Dzookeeper.forceSync=no",  # data in the page cache survives a kill -9, which is enough
             "-Dzookeeper.preAllocSize=1024",
             "-cp",
-            classpath(self._jars),
+            classpath(self.jars),
             "org.apache.zookeeper.server.ZooKeeperServerMain",
             str(file),
         ]
@@ -177,14 +177,14 @@ class BrokerServer(ServerProcess):
         self._version = version
         self._zookeeper = ConnectString.parse(zookeeper)
         self._java = java
-        self._jars = jars
+        self.jars = jars
         self._heap = heap
         self.config = dict(config)
         self._tuning = tuning
 
     def upgrade(self, version: KafkaVersion, jars: Path) -> None:
         """From the next start on it is of that version."""
-        self._version, self._jars = version, jars
+        self._version, self.jars = version, jars
 
     def command(self) -> list[str]:
         file = self.folder / "server.properties"
@@ -192,7 +192,7 @@ class BrokerServer(ServerProcess):
         file.write_text(as_text(properties))
         (self.folder / "log4j.properties").write_text(LOG4J)
         flags = java_flags(self.folder, self._heap, self._tuning)
-        java = [str(self._java), *flags, "-cp", classpath(self._jars)]
+        java = [str(self._java), *flags, "-cp", classpath(self.jars)]
         if self.quorum is None or self.migrating:
             return [*java, "kafka.Kafka", str(file)]
         return self.quorum.command(java, file, self.folder / "data")
