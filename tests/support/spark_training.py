@@ -5,7 +5,6 @@ Its argument is a directory of its own.
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
 
@@ -14,13 +13,13 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer_files.names import TargetOwner
 from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
-from kzconsumer_spark.ranges.batch import SparkBatch, WorkerLease
+from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.worker.query import RangeQuery, warm_up
 from kzconsumer_spark.worker.range_writers import FilesDestination
 from kzconsumer_spark.worker.spark_errors import Tracebacks
 from kzconsumer_spark.worker.worker_main import query_directory
 from kzconsumer_spark.worker_protocol.messages import Kafka, ToFiles
-from tests.support.placed_records import placed_frame
+from tests.support.placed_records import PERMITTED, placed_frame
 from tests.support.range_data import range_data
 from tests.support.spark_session import into_parquet, spark_session
 
@@ -42,7 +41,7 @@ def train(scratch: Path) -> None:
         query.stop()
         assert isinstance(start.destination, ToFiles)
         destination_for(start.destination).mark(owner)
-        files = FilesDestination(session, start.destination, WorkerLease(math.inf))
+        files = FilesDestination(session, start.destination, PERMITTED)
         files.write(SparkBatch(1, *placed_frame(session, scratch / "records", range_data("t", 0, 0, 100))))
         files.close()
         session.read.json(session.sparkContext.parallelize(['{"a": 1}'])).where("a = 1").collect()

@@ -20,7 +20,7 @@ from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
-from kzconsumer_spark.ranges.batch import SCHEMA, SparkBatch, WorkerLease
+from kzconsumer_spark.ranges.batch import SCHEMA, SparkBatch
 from kzconsumer_spark.ranges.staged_files import RangeFiles
 from kzconsumer_spark.worker.range_writers import FilesDestination, TableDestination
 from kzconsumer_spark.worker.spark_errors import refuses_content
@@ -28,12 +28,11 @@ from kzconsumer_spark.worker_protocol.column_options import Columns, FieldOption
 from kzconsumer_spark.worker_protocol.messages import ToDelta, ToFiles, ToIceberg, ToJdbc
 from tests.spark.spark.test_spark_destinations import OWNER
 from tests.support.extent import only_nightly
-from tests.support.placed_records import placed_frame
+from tests.support.placed_records import PERMITTED, placed_frame
 from tests.support.postgres import Postgres
 from tests.support.range_data import range_data, record
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
-LEASE = WorkerLease(float("inf"))
 BAD, ALL = 5, 8
 YEAR_10000 = 253_402_300_800_000_000
 YEAR_0 = -62_135_596_800_000_001
@@ -66,14 +65,14 @@ class Places:
             destination_for(to).mark(OWNER)
             schema = None if kind != "csv" else "n bigint"
             return Place(
-                FilesDestination(self.session, to, LEASE, shaping),
+                FilesDestination(self.session, to, PERMITTED, shaping),
                 lambda: self.session.read.format(kind).load(out, schema=schema).count(),
             )
         if kind == "delta":
             delta = self._claimed(ToDelta(path=out, partition_by=by))
             files = RangeFiles(self.session, delta.files, shaping)
             return Place(
-                TableDestination(files, DeltaTarget(delta), LEASE),
+                TableDestination(files, DeltaTarget(delta), PERMITTED),
                 lambda: DeltaTable(out).count(),
             )
         if kind == "iceberg":
@@ -81,7 +80,7 @@ class Places:
             iceberg = self._claimed(ToIceberg(table="lake.rows", catalog_options=place, partition_by=by))
             files = RangeFiles(self.session, iceberg.files, shaping, keep_columns=True)
             target = IcebergTarget(iceberg)
-            return Place(TableDestination(files, target, LEASE), lambda: len(target.open().scan().to_arrow()))
+            return Place(TableDestination(files, target, PERMITTED), lambda: len(target.open().scan().to_arrow()))
         assert self.database is not None
         database = self.database
         name = self.table
@@ -97,7 +96,7 @@ class Places:
         )
         query = f'SELECT count(*) FROM "{name}"'
         return Place(
-            JdbcDestination(self.session, jdbc, LEASE, shaping),
+            JdbcDestination(self.session, jdbc, PERMITTED, shaping),
             lambda: database.query(query)[0][0],
         )
 

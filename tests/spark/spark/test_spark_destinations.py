@@ -33,7 +33,7 @@ from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
-from kzconsumer_spark.ranges.batch import SCHEMA, TAGS, RowsLost, Shaped, SparkBatch, WorkerLease
+from kzconsumer_spark.ranges.batch import SCHEMA, TAGS, RowsLost, Shaped, SparkBatch
 from kzconsumer_spark.ranges.staged_files import RangeFiles, read_part
 from kzconsumer_spark.worker.query import failure
 from kzconsumer_spark.worker.range_writers import FilesDestination, StepRecorder, TableDestination
@@ -51,12 +51,11 @@ from kzconsumer_spark.worker_protocol.messages import (
 )
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
 from tests.support.extent import extent
-from tests.support.placed_records import placed, records_of
+from tests.support.placed_records import PERMITTED, placed, records_of
 from tests.support.postgres import Postgres
 from tests.support.range_data import range_data, record
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
-LEASE = WorkerLease(float("inf"))
 NAMES = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
 OWNER = TargetOwner(cluster="c", group="g")
 
@@ -134,7 +133,7 @@ async def test_the_same_files_as_those_of_the_sink_parquet(session: SparkSession
     ranges = placed(tmp_path / "records", *data)
     to = ToFiles(path=str(tmp_path / "spark"), write_options={"compression": codec})
     destination_for(to).mark(OWNER)
-    assert FilesDestination(session, to, LEASE).write(frame_of(session, tmp_path / "records", 1, ranges)) == (
+    assert FilesDestination(session, to, PERMITTED).write(frame_of(session, tmp_path / "records", 1, ranges)) == (
         2003,
         2,
         0,
@@ -165,7 +164,7 @@ def test_of_a_batch_that_is_published_in_part_the_rest_is_written(session: Spark
     ranges = placed(tmp_path / "records", *data)
     to = ToFiles(path=str(tmp_path / "out"))
     destination_for(to).mark(OWNER)
-    destination = FilesDestination(session, to, LEASE)
+    destination = FilesDestination(session, to, PERMITTED)
     assert destination.write(frame_of(session, tmp_path / "records", 1, ranges[:1])) == (2000, 1, 0)
     assert destination.write(frame_of(session, tmp_path / "records", 2, ranges)) == (1999 + 1998, 2, 1)
     destination.close()
@@ -182,7 +181,7 @@ def test_a_range_that_was_set_aside_does_not_count_as_written(session: SparkSess
     side.mark(OWNER)
     assert side.set_aside(part.identity, 5)
     with pytest.raises(SetAside):
-        FilesDestination(session, to, LEASE).write(frame_of(session, tmp_path / "records", 1, ranges))
+        FilesDestination(session, to, PERMITTED).write(frame_of(session, tmp_path / "records", 1, ranges))
     assert list((tmp_path / "out").glob("*.parquet")) == []
 
 
@@ -195,7 +194,7 @@ def test_shaped_rows_in_any_format_below_the_users_directories(
     gzip = {"compression": "gzip"} if kind in ("json", "csv") else {}
     to = ToFiles(path=str(out), format=kind, partition_by=("day",), write_options=gzip)
     destination_for(to).mark(OWNER)
-    destination = FilesDestination(session, to, LEASE, Shaping(evens, 1))
+    destination = FilesDestination(session, to, PERMITTED, Shaping(evens, 1))
     ranges = batch(tmp_path / "records")
     assert destination.write(frame_of(session, tmp_path / "records", 1, ranges)) == (1000, 3, 0)
     output = entries(out)
@@ -215,7 +214,7 @@ def test_shaped_rows_in_any_format_below_the_users_directories(
     assert all(row.awkward == 'line\nbreak, "quoted"' for row in rows)
     # The same ranges again, as from another writer.
     other = FilesDestination(
-        session, to, LEASE, Shaping(lambda frame: evens(frame).withColumn("day", sql.lit("2030-01-01")))
+        session, to, PERMITTED, Shaping(lambda frame: evens(frame).withColumn("day", sql.lit("2030-01-01")))
     )
     assert other.write(frame_of(session, tmp_path / "records", 2, ranges)) == (0, 0, 3)
     for each in (destination, other):
@@ -226,7 +225,7 @@ def test_shaped_rows_in_any_format_below_the_users_directories(
 def test_unshaped_records_below_the_users_directories(session: SparkSession, tmp_path: Path) -> None:
     to = ToFiles(path=str(tmp_path / "out"), partition_by=("partition",))
     destination_for(to).mark(OWNER)
-    destination = FilesDestination(session, to, LEASE)
+    destination = FilesDestination(session, to, PERMITTED)
     assert destination.write(frame_of(session, tmp_path / "records", 1, batch(tmp_path / "records"))) == (2003, 3, 0)
     rows = session.read.parquet(to.path).select("topic", "partition", "offset", "value").collect()
     assert sorted((row.topic, row.partition, row.offset, bytes(row.value)) for row in rows) == [
@@ -249,7 +248,7 @@ def test_topics_of_249_characters_that_differ_in_the_last_one(
     if kind in ("parquet", "csv"):
         to = ToFiles(path=out, format=kind, partition_by=("topic",) if kind == "parquet" else ())
         destination_for(to).mark(OWNER)
-        destination: FilesDestination | TableDestination[Any] = FilesDestination(session, to, LEASE, shaping)
+        destination: FilesDestination | TableDestination[Any] = FilesDestination(session, to, PERMITTED, shaping)
     elif kind == "delta":
         table = destination_for(ToDelta(path=out))
         table.mark(OWNER)
@@ -261,7 +260,7 @@ def test_topics_of_249_characters_that_differ_in_the_last_one(
         there.mark(OWNER)
         assert isinstance(there.to, ToIceberg)
         files = RangeFiles(session, there.to.files, shaping, keep_columns=True)
-        destination = TableDestination(files, IcebergTarget(there.to), LEASE)
+        destination = TableDestination(files, IcebergTarget(there.to), PERMITTED)
     assert destination.write(frame_of(session, tmp_path / "records", 1, ranges)) == (201, 2, 0)
     assert destination.write(frame_of(session, tmp_path / "records", 2, ranges)) == (0, 0, 2)
     destination.close()
@@ -278,7 +277,7 @@ def test_a_batch_that_spark_cannot_write_leaves_nothing(session: SparkSession, t
     to = ToFiles(path=str(tmp_path / "out"))
     destination_for(to).mark(OWNER)
     ranges = batch(tmp_path / "records")
-    failing = FilesDestination(session, to, LEASE, Shaping(lambda frame: frame.where("raise_error('no') is null")))
+    failing = FilesDestination(session, to, PERMITTED, Shaping(lambda frame: frame.where("raise_error('no') is null")))
     with pytest.raises(Exception, match="no"):
         failing.write(frame_of(session, tmp_path / "records", 1, ranges))
     assert not entries(tmp_path / "out")
@@ -287,7 +286,7 @@ def test_a_batch_that_spark_cannot_write_leaves_nothing(session: SparkSession, t
 
 
 def delta(session: SparkSession, to: ToDelta, shaping: Shaping | None = None) -> TableDestination[DeltaTable | None]:
-    return TableDestination(RangeFiles(session, to.files, shaping), DeltaTarget(to), LEASE)
+    return TableDestination(RangeFiles(session, to.files, shaping), DeltaTarget(to), PERMITTED)
 
 
 def test_delta_tables_of_unshaped_and_shaped_records(session: SparkSession, tmp_path: Path) -> None:
@@ -324,7 +323,7 @@ def test_columns_that_earlier_rows_do_not_fit_are_refused_before_a_range_is_plan
     ranges = batch(tmp_path / "records")
     to = ToFiles(path=str(tmp_path / "out"))
     destination_for(to).mark(OWNER)
-    first = FilesDestination(session, to, LEASE, columns("offset AS n, cast(value AS string) AS text"))
+    first = FilesDestination(session, to, PERMITTED, columns("offset AS n, cast(value AS string) AS text"))
     first.write(frame_of(session, tmp_path / "records", 1, ranges[:1]))
     for select, output in (
         ("cast(offset AS string) AS n, cast(value AS string) AS text", 'column "n" is string, in the target long'),
@@ -332,12 +331,12 @@ def test_columns_that_earlier_rows_do_not_fit_are_refused_before_a_range_is_plan
         ("offset AS n, cast(value AS string) AS text, 1 AS more", '"more" is new and must not be null'),
     ):
         with pytest.raises(ConfigError, match=output):
-            FilesDestination(session, to, LEASE, columns(select))
+            FilesDestination(session, to, PERMITTED, columns(select))
     with pytest.raises(Misfit, match='column "n" is'):  # if columns are known only with the records
-        FilesDestination(session, to, LEASE, Shaping(lambda frame: frame.selectExpr("true AS n", *TAGS))).write(
+        FilesDestination(session, to, PERMITTED, Shaping(lambda frame: frame.selectExpr("true AS n", *TAGS))).write(
             frame_of(session, tmp_path / "records", 2, ranges[1:2])
         )
-    more = FilesDestination(session, to, LEASE, columns("offset AS n, cast(value AS string) AS text, key"))
+    more = FilesDestination(session, to, PERMITTED, columns("offset AS n, cast(value AS string) AS text, key"))
     more.write(frame_of(session, tmp_path / "records", 3, ranges[1:2]))
     rows = session.read.option("mergeSchema", "true").parquet(to.path)
     assert (rows.count(), rows.where("key IS NOT NULL").count(), rows.where("text IS NOT NULL").count()) == (
@@ -365,7 +364,7 @@ def test_an_iceberg_table_of_shaped_rows_by_partitions(session: SparkSession, tm
     ranges = batch(tmp_path / "records")
     target = IcebergTarget(side.to)
     files = RangeFiles(session, side.to.files, Shaping(shape, 1), keep_columns=True)
-    destination = TableDestination(files, target, LEASE)
+    destination = TableDestination(files, target, PERMITTED)
     assert destination.write(frame_of(session, tmp_path / "records", 1, ranges)) == (1000, 3, 0)
     assert destination.write(frame_of(session, tmp_path / "records", 1, ranges)) == (0, 0, 3)
     found = side.held(True).ranges
@@ -380,7 +379,7 @@ def test_an_iceberg_table_of_shaped_rows_by_partitions(session: SparkSession, tm
     more = RangeFiles(
         session, side.to.files, Shaping(lambda frame: shape(frame).selectExpr("*", "1 AS more")), keep_columns=True
     )
-    later = TableDestination(more, target, LEASE)
+    later = TableDestination(more, target, PERMITTED)
     assert (
         later.write(
             frame_of(session, tmp_path / "records", 2, [msgspec.structs.replace(each, epoch=1) for each in ranges])
@@ -473,7 +472,7 @@ def test_unshaped_records_in_a_table_created_for_them(
     session: SparkSession, database: Postgres, jdbc: ToJdbc, tmp_path: Path
 ) -> None:
     to = claimed(jdbc)
-    destination = JdbcDestination(session, to, LEASE)
+    destination = JdbcDestination(session, to, PERMITTED)
     headers = [{"key": "h", "value": b"1"}]
     with_headers = range_data("h", 0, 0, 2, [record(0, headers=headers), record(1, value=None)])
     more = placed(tmp_path / "records", with_headers)
@@ -493,7 +492,7 @@ def test_unshaped_records_in_a_table_created_for_them(
         ("t.a", 0, 0, 2000, 2000, 2000),
         ("t.a", 1, 1, 8, 3, 3),
     ]
-    again = JdbcDestination(session, to, LEASE)
+    again = JdbcDestination(session, to, PERMITTED)
     assert again.write(frame_of(session, tmp_path / "records", 1, ranges)) == (0, 0, 4)
     again.close()
     destination.close()
@@ -521,7 +520,7 @@ def test_shaped_rows_in_an_existing_table_with_a_key(
         )
 
     to = claimed(msgspec.structs.replace(jdbc, unique_key=("n",)))
-    destination = JdbcDestination(session, to, LEASE, Shaping(shape))
+    destination = JdbcDestination(session, to, PERMITTED, Shaping(shape))
     assert destination.write(frame_of(session, tmp_path / "records", 1, batch(tmp_path / "records"))) == (1000, 3, 0)
     found = rows_of(database, to, "n, text, tags, body->>'m', extract(epoch from at)")
     assert found[2] == (4, "mine", None, None, None)
@@ -541,7 +540,7 @@ def test_a_failure_leaves_nothing_and_the_next_attempt_has_a_stage_of_its_own(
     def shape(frame: DataFrame) -> DataFrame:
         return frame.where("offset < 1990 or raise_error('no') is null") if broken.pop() else frame
 
-    destination = JdbcDestination(session, to, LEASE, Shaping(shape))
+    destination = JdbcDestination(session, to, PERMITTED, Shaping(shape))
     with pytest.raises(Exception, match="no"):
         destination.write(frame_of(session, tmp_path / "records", 1, ranges))
     assert rows_of(database, to, 'topic, "partition", "offset"') == []
@@ -567,7 +566,7 @@ def test_a_batch_that_follows_what_is_missing_is_refused(
     side = destination_for(to[kind]())
     side.mark(OWNER)
     start = StartWorker(scratch="", master="local[2]", conf={}, destination=side.to, next_batch=1, safe_until=0.0)
-    destination = writer_for(start, session, LEASE, ColumnShaping(session, Columns(), SCHEMA), StepRecorder(print))
+    destination = writer_for(start, session, PERMITTED, ColumnShaping(session, Columns(), SCHEMA), StepRecorder(print))
     data = [range_data("t", 0, 5 * number, 5 * number + 5) for number in range(4)]
     parts = [placed(tmp_path / "records", part) for part in data]
     frames = [frame_of(session, tmp_path / "records", number, part) for number, part in enumerate(parts)]
@@ -595,7 +594,7 @@ def test_rows_that_spark_loses_are_noticed(
         destination = delta(session, side.to)
     else:
         assert isinstance(side.to, ToFiles)
-        destination = FilesDestination(session, side.to, LEASE)
+        destination = FilesDestination(session, side.to, PERMITTED)
     data = range_data("t", 0, 0, 2000)
     (part,) = placed(tmp_path / "records", data)
     whole = frame_of(session, tmp_path / "records", 1, [msgspec.structs.replace(part, left_out=((2000, 2003),))])

@@ -29,7 +29,7 @@ from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
-from kzconsumer_spark.ranges.batch import Shaped, SparkBatch, WorkerLease
+from kzconsumer_spark.ranges.batch import Shaped, SparkBatch
 from kzconsumer_spark.ranges.staged_files import RangeFiles
 from kzconsumer_spark.worker.range_writers import FilesDestination, FunctionDestination, StepRecorder, TableDestination
 from kzconsumer_spark.worker_protocol.messages import BatchRange, To, ToDelta, ToFiles, ToIceberg, ToJdbc
@@ -49,14 +49,13 @@ from tests.support.hostile_values import (
     table,
     values,
 )
-from tests.support.placed_records import placed_frame
+from tests.support.placed_records import PERMITTED, placed_frame
 from tests.support.postgres import Postgres
 from tests.support.producing import produce
 from tests.support.range_data import range_data, record
 from tests.support.source_query import run_to_the_end, source
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
-LEASE = WorkerLease(float("inf"))
 GOOD = values()
 BAD = refused()
 
@@ -91,14 +90,14 @@ def destination(session: SparkSession, to: To, shaping: Rows) -> Any:
     side.mark(TargetOwner(cluster="c", group="g"))
     match side.to:
         case ToFiles() as files:
-            return FilesDestination(session, files, LEASE, shaping)
+            return FilesDestination(session, files, PERMITTED, shaping)
         case ToDelta() as delta:
-            return TableDestination(RangeFiles(session, delta.files, shaping), DeltaTarget(delta), LEASE)
+            return TableDestination(RangeFiles(session, delta.files, shaping), DeltaTarget(delta), PERMITTED)
         case ToIceberg() as iceberg:
             files_of = RangeFiles(session, iceberg.files, shaping, keep_columns=True)
-            return TableDestination(files_of, IcebergTarget(iceberg), LEASE)
+            return TableDestination(files_of, IcebergTarget(iceberg), PERMITTED)
         case ToJdbc() as jdbc:
-            return JdbcDestination(session, jdbc, LEASE, shaping)
+            return JdbcDestination(session, jdbc, PERMITTED, shaping)
     raise AssertionError(to)
 
 
@@ -251,7 +250,7 @@ def test_what_a_function_is_given(spark: SparkSession, tmp_path: Path, found: li
     def take(df: DataFrame, batch_id: int) -> None:
         given.append(df.toArrow().sort_by("n"))
 
-    made = FunctionDestination(take, "scope", LEASE, Rows(spark, found, ALL), StepRecorder(lambda step: None))
+    made = FunctionDestination(take, "scope", PERMITTED, Rows(spark, found, ALL), StepRecorder(lambda step: None))
     assert made.write(batch(spark, tmp_path / "records", len(found))).rows == len(found)
     (taken,) = given
     if found is GOOD:
@@ -317,7 +316,7 @@ def test_raw_records_with_huge_headers_and_tombstones(spark: SparkSession, tmp_p
     out = tmp_path / "out"
     to = destination_for(ToFiles(path=str(out)))
     to.mark(TargetOwner(cluster="c", group="g"))
-    assert FilesDestination(spark, to.to, LEASE).write(SparkBatch(1, frame, ranges))[0] == 3  # type: ignore[arg-type]
+    assert FilesDestination(spark, to.to, PERMITTED).write(SparkBatch(1, frame, ranges))[0] == 3  # type: ignore[arg-type]
     rows = sorted(ds.dataset(out).to_table().to_pylist(), key=lambda row: row["offset"])
     assert [(row["key"], row["value"]) for row in rows] == [(b"k0", None), (None, b""), (b"k2", b"v2")]
     assert rows[1]["headers"] == headers

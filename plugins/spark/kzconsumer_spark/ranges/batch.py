@@ -206,10 +206,3 @@ class WorkerLease:
         with self._changed:
             if not self._changed.wait_for(lambda: clock.now() < self._safe_until, self._patience):
                 raise LeaseLost(f"the lease ran out and was not renewed within {self._patience:.0f} s")
-
-    def require_whole(self) -> None:
-        """As `require`: the member has read the records, and planned them."""
-        self.require()
-
-    def report_read(self) -> None:
-        """As above."""

@@ -1,4 +1,4 @@
-"""Staging ranges as files, each of which is known to belong to its range: for the destinations `files` and `delta`.
+"""Staging ranges as files, each of which is known to belong to its range: for targets of files, Delta and Iceberg.
 
 Parquet of the records as they are is written by a plain job, and each file is recognised by its footer. In all other
 cases Spark sorts rows into a directory for each range, in one job: about 1.7 times the processor time of a plain write

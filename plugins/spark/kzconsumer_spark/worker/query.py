@@ -48,7 +48,7 @@ from kzconsumer_spark.executors.fetching import (
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
 from kzconsumer_spark.executors.range_source import NAME, RangeSource
 from kzconsumer_spark.executors.task_parts import PublishedBatch, PublishedBatches, split
-from kzconsumer_spark.ranges.batch import ACCOUNT, SCHEMA, Permission, SparkBatch
+from kzconsumer_spark.ranges.batch import ACCOUNT, SCHEMA, SparkBatch, WorkerLease
 from kzconsumer_spark.worker.spark_errors import Tracebacks, first_line, refuses_content
 from kzconsumer_spark.worker_protocol.messages import BatchRange, Done, Failed, QueryProgress, RunBatch
 from kzconsumer_spark.worker_protocol.spark_settings import location
@@ -284,7 +284,7 @@ class TopicsLease:
     """The lease, and the batch in hand: its topics must be those that were planned, and its ranges read as a whole."""
 
     def __init__(
-        self, lease: Permission, registry: KafkaRegistry, record: Callable[[Mapping[TopicPartition, Contents]], None]
+        self, lease: WorkerLease, registry: KafkaRegistry, record: Callable[[Mapping[TopicPartition, Contents]], None]
     ) -> None:
         """`record` returns when the plans have what was read, or raises."""
         self._lease = lease
@@ -301,7 +301,7 @@ class TopicsLease:
         self._recorded = False
 
     def require(self) -> None:
-        """Raises as `Lease.require` and `KafkaRegistry.require_planned`. The lease comes last: it may run out first."""
+        """Raises as `KafkaRegistry.require_planned` and, last, since it may run out meanwhile, `WorkerLease.require`."""
         self._registry.require_planned(self._fetched)
         self._lease.require()
 
