@@ -94,11 +94,11 @@ def test_what_is_known_of_a_partition_comes_first() -> None:
     ],
 )
 def test_what_the_nodes_of_a_group_show(nodes: GroupNodes, expected: Block | None) -> None:
-    found = known_blocks(nodes, facts(nodes), offsets=True)
+    found = known_blocks(facts(nodes), offsets=True)
     assert found.get(HERE) == expected
     of_claims = ("unknown_claim_record", "planned_range")
     # With offsets in the brokers alone those in ZooKeeper do not count.
-    assert known_blocks(nodes, facts(nodes), offsets=False).get(HERE) == (expected if expected in of_claims else None)
+    assert known_blocks(facts(nodes), offsets=False).get(HERE) == (expected if expected in of_claims else None)
 
 
 def test_members_on_either_side_are_named() -> None:

@@ -45,8 +45,6 @@ LAST_WRITE = 1.0
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
-_Part = tuple[TopicPartition, pa.RecordBatch]
-
 
 class Wanted(msgspec.Struct, frozen=True):
     """What to print. `form` None: JSON lines; `until` None: no end; `count` None: all."""
@@ -80,29 +78,29 @@ class Printer:
     def done(self) -> bool:
         return self._wanted.count is not None and self.records >= self._wanted.count
 
-    async def print(self, partition: TopicPartition, batch: pa.RecordBatch) -> None:
-        """Write the records of the partition's batch that the filter allows.
+    async def print(self, batch: pa.RecordBatch) -> None:
+        """Write the records of one partition's batch that the filter allows.
 
         Raises BrokenPipeError if the reader of the output is gone, OutputError for other errors of writing.
         """
         self.behind = 0
         self._ended.clear()
         try:
-            await to_thread.run_sync(self._print, partition, batch, abandon_on_cancel=True)
+            await to_thread.run_sync(self._print, batch, abandon_on_cancel=True)
         except anyio.get_cancelled_exc_class():
             # Let a write in progress complete and be counted, but do not wait for a stalled reader.
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(self._ended.wait, LAST_WRITE)
             raise
 
-    def _print(self, partition: TopicPartition, batch: pa.RecordBatch) -> None:
+    def _print(self, batch: pa.RecordBatch) -> None:
         try:
-            self._write(partition, batch)
+            self._write(batch)
         finally:
             self._ended.set()
 
-    def _write(self, partition: TopicPartition, batch: pa.RecordBatch) -> None:
-        rows, out = self._made(partition, batch)
+    def _write(self, batch: pa.RecordBatch) -> None:
+        rows, out = self._made(batch)
         size = len(out)
         try:
             while len(out):
@@ -115,7 +113,7 @@ class Printer:
         self.size += size
         self.behind = rows.column("offset")[-1].as_py() + 1 if self.done and rows.num_rows else ENDLESS
 
-    def _made(self, partition: TopicPartition, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, memoryview]:
+    def _made(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, memoryview]:
         rows = self._wanted.filter.rows(batch)
         if self._wanted.count is not None:
             rows = rows.slice(0, self._wanted.count - self.records)
@@ -174,9 +172,8 @@ async def _as_member(settings: Settings, printer: Printer, wanted: Wanted) -> No
     async with connect(settings, stop_at=stop_at) as connector:
         (stream,) = await connector.create_message_streams_by_filter(topics)
         async for batch in stream.batches():
-            topic, number = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
             try:
-                await printer.print(TopicPartition(topic, number), batch)
+                await printer.print(batch)
             finally:  # also if it is cancelled after the write
                 stream.ack_below(printer.behind)
             if printer.done:
@@ -203,23 +200,23 @@ async def _without_group(settings: Settings, printer: Printer, wanted: Wanted, s
                 log.warning("records are gone from the log", **each._asdict(), first=at, until=logs[each][0])
         begin = await _offsets(reader, wanted.begin, logs, stored)
         until = await _offsets(reader, wanted.until, logs, {}) if wanted.until is not None else None
-        send, receive = anyio.create_memory_object_stream[_Part](AHEAD)
+        send, receive = anyio.create_memory_object_stream[pa.RecordBatch](AHEAD)
         async with anyio.create_task_group() as tasks, receive:
             async with send:
                 for led in await reader.by_leader(ranges(logs, begin, until)):
                     tasks.start_soon(_read, reader, led, until is None, send.clone())
-            async for partition, batch in receive:
-                await printer.print(partition, batch)
+            async for batch in receive:
+                await printer.print(batch)
                 if printer.done:
                     tasks.cancel_scope.cancel()
 
 
 async def _read(
-    reader: RangeReader, led: Sequence[OffsetRange], follow: bool, send: MemoryObjectSendStream[_Part]
+    reader: RangeReader, led: Sequence[OffsetRange], follow: bool, send: MemoryObjectSendStream[pa.RecordBatch]
 ) -> None:
     async with send:
-        async for part in reader.read(led, follow=follow):
-            await send.send(part)
+        async for _, batch in reader.read(led, follow=follow):
+            await send.send(batch)
 
 
 async def _offsets(

@@ -101,7 +101,7 @@ def examine(
         Symptom("topic_missing", paths.topic(topic), "a member subscribes to it, and the cluster has no such topic")
         for topic in sorted(_subscribed(known).difference(nodes.topics))
     ]
-    symptoms += [*_earlier(known, group), *_plans_of_earlier_topics(nodes, group)]
+    symptoms += [*_earlier(known, group), *_plans_of_earlier_topics(nodes)]
     if nodes.from_brokers:
         cannot = (
             "an original member cannot follow the cluster to KRaft: stop it before the first broker changes its mode"
@@ -203,7 +203,7 @@ def _earlier(known: GroupFacts, group: GroupPaths) -> Iterator[Symptom]:
         yield Symptom("recreated_topic", group.offset(partition), reason)
 
 
-def _plans_of_earlier_topics(nodes: GroupNodes, group: GroupPaths) -> Iterator[Symptom]:
+def _plans_of_earlier_topics(nodes: GroupNodes) -> Iterator[Symptom]:
     for path in nodes.claims:
         topic = nodes.topics.get(paths.topic_of(path))
         with contextlib.suppress(ValueError):  # reported as unknown_node

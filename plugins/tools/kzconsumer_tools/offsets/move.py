@@ -165,7 +165,7 @@ async def _read(access: ClusterAccess, asked: MoveRequest) -> _Sides:
     if all(source.get(each) is None for each in chosen):
         raise _nothing_to_move(asked)
     logs = await access.logs([each for each in chosen if each in there])
-    known = known_blocks(nodes, view.facts, offsets=asked.counts != "kafka") if asked.to == "kafka" else {}
+    known = known_blocks(view.facts, offsets=asked.counts != "kafka") if asked.to == "kafka" else {}
     later = 0
     if asked.to == "kafka" and asked.storage is None:
         own = effective_offsets(nodes, {}, await access.coordinator_offsets(group, chosen), "kafka")

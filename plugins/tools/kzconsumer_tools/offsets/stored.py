@@ -286,7 +286,7 @@ def block(
     return "offset_before_log" if offset < log.start else "offset_after_log"
 
 
-def known_blocks(nodes: GroupNodes, known: GroupFacts, *, offsets: bool) -> dict[TopicPartition, Block]:
+def known_blocks(known: GroupFacts, *, offsets: bool) -> dict[TopicPartition, Block]:
     """What the group's nodes show, with `offsets` also about those in them. No member would start there either."""
     found: dict[TopicPartition, Block] = {}
     for finding in known.findings:
