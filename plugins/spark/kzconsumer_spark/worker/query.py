@@ -301,7 +301,7 @@ class TopicsLease:
         self._recorded = False
 
     def require(self) -> None:
-        """Raises as `KafkaRegistry.require_planned` and, last, since it may run out meanwhile, `WorkerLease.require`."""
+        """Raises as `KafkaRegistry.require_planned` and `WorkerLease.require`, which comes last: it may run out."""
         self._registry.require_planned(self._fetched)
         self._lease.require()
 
