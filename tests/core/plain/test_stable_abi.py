@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -27,6 +28,8 @@ CONSTANTS = [
     *re.findall(r"^#define ((?:Py|METH)\w+) (?:\(?\d)", OURS, re.MULTILINE),
     *re.findall(r"PYGEN_\w+", "".join(re.findall(r"^typedef enum .*;$", OURS, re.MULTILINE))),
 ]
+COUNT = "#if PY_VERSION_HEX >= 0x030E0000\n#define ob_refcnt ob_refcnt_full\n#endif"
+"""In headers from 3.14 on, `ob_refcnt` is the lower half of the count's word. The other half is 0 in objects of ours."""
 STRUCTS = {"PyObject": ["ob_refcnt", "ob_type"]} | {
     name: re.findall(r"(\w+)\)?(?:\([^)]*\))?;$", body, re.MULTILINE)
     for body, name in re.findall(r"^typedef struct \w*\s?\{\n((?:    .*;\n)*)\} (\w+);$", OURS, re.MULTILINE)
@@ -75,7 +78,9 @@ def redeclared(tmp_path: Path, declarations: str) -> subprocess.CompletedProcess
 
 def declarations() -> str:
     functions = [line for line in OURS.splitlines() if line.startswith(("PyAPI_FUNC", "PyAPI_DATA")) and ";" in line]
-    return "\n".join([*TYPES, *functions])
+    text = "\n".join([*TYPES, *functions])
+    # From 3.13 on, the list of keywords is const, which makes no difference to a call.
+    return text if sys.version_info < (3, 13) else text.replace("char **, ...", "char *const *, ...")
 
 
 def test_constants_and_layouts_are_those_of_python(tmp_path: Path) -> None:
@@ -83,7 +88,7 @@ def test_constants_and_layouts_are_those_of_python(tmp_path: Path) -> None:
     assert {"PyModuleDef", "Py_buffer", "PyType_Spec"} <= set(STRUCTS)
     assert len(TYPES) > 7
     ours = layout(tmp_path, '"stable_abi.h"', f"-I{NATIVE}")
-    assert ours == layout(tmp_path, "<Python.h>\n#include <structmember.h>", f"-I{HEADERS}")
+    assert ours == layout(tmp_path, f"<Python.h>\n#include <structmember.h>\n{COUNT}", f"-I{HEADERS}")
 
 
 def test_functions_are_declared_as_python_declares_them(tmp_path: Path) -> None:
