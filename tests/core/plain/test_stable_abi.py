@@ -29,7 +29,7 @@ CONSTANTS = [
     *re.findall(r"PYGEN_\w+", "".join(re.findall(r"^typedef enum .*;$", OURS, re.MULTILINE))),
 ]
 COUNT = "#if PY_VERSION_HEX >= 0x030E0000\n#define ob_refcnt ob_refcnt_full\n#endif"
-"""In headers from 3.14 on, `ob_refcnt` is the lower half of the count's word. The other half is 0 in objects of ours."""
+"""In headers from 3.14 on, `ob_refcnt` is the lower half of the count's word. The other is 0 in objects of ours."""
 STRUCTS = {"PyObject": ["ob_refcnt", "ob_type"]} | {
     name: re.findall(r"(\w+)\)?(?:\([^)]*\))?;$", body, re.MULTILINE)
     for body, name in re.findall(r"^typedef struct \w*\s?\{\n((?:    .*;\n)*)\} (\w+);$", OURS, re.MULTILINE)
