@@ -1,7 +1,7 @@
 """A destination that takes part in exactly once, and the replayable sink of each simulated daemon that writes to it.
 
-`Destination` owns the ranges that it has taken. What a daemon has sent arrives even if the daemon is suspended, killed
-or cancelled meanwhile, and may be taken though the daemon gets an error.
+`Destination` owns the ranges that it has taken. What a daemon has sent arrives even if the daemon is suspended
+meanwhile, and perhaps if it is killed or cancelled. It may be taken though the daemon gets an error.
 """
 
 from __future__ import annotations
@@ -73,16 +73,21 @@ class ReplayableSink:
         fails, daemon.refuses = daemon.refuses, False
         daemon.refused |= fails
         taken = not fails or world.random.random() < 0.5
+        survives, given_up = world.random.random() < 0.5, False
         if not batch.is_replay:
             daemon.daemons.check_due(daemon, batch)
 
         def arrives() -> None:
-            if taken:
+            if taken and (survives or not (given_up or daemon.killed)):
                 daemon.daemons.destination.take(batch, daemon.process.name)
             daemon.process.call_soon(answered.set)
 
         world.after(max(daemon.pace, ARRIVES_AFTER), arrives)
-        await answered.wait()
+        try:
+            await answered.wait()
+        except BaseException:
+            given_up = True
+            raise
         if fails:
             raise OSError("no answer")
         daemon.daemons.claims.wrote(daemon, batch, claims)
