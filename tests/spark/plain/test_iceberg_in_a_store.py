@@ -42,6 +42,7 @@ def data_of(target: IcebergTarget, folder: Path) -> Path:
     return folder / "objects" / target.open().location().removeprefix("s3://") / "data"
 
 
+@pytest.mark.long
 def test_rows_are_put_into_the_store_and_counted_there(options: dict[str, str], tmp_path: Path) -> None:
     target = marked(options)
     assert not list((tmp_path / "objects").rglob("*probe*"))
