@@ -251,6 +251,7 @@ class DaemonMachine(ServersMachine):
     def teardown(self) -> None:
         with self.exits:
             if hasattr(self, "daemons") and not self.daemons.violations:
+                self.start(0.0, None, False, 0.6)  # it takes over what others have left
                 self.daemons.come_to_an_end(REST)
 
     @property
