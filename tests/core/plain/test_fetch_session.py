@@ -196,13 +196,13 @@ def part(partition: TopicPartition, records: bytes = b"") -> FetchedPartition:
 
 def test_a_request_names_only_what_has_changed() -> None:
     session = opened(T0, T1)
-    assert session.request((), opens=True) == ({}, [], 7, 1)
+    assert session.request((), opens=True) == SessionRequest({}, [], 7, 1)
     session.answered(FetchResponse(0, 0, [], 7))
     session.want(T1, THERE)
     session.leave(T0)
-    assert session.request((), opens=True) == ({T1: THERE}, [T0], 7, 2)
+    assert session.request((), opens=True) == SessionRequest({T1: THERE}, [T0], 7, 2)
     session.answered(FetchResponse(0, 0, [], 7))
-    assert session.request((), opens=True) == ({}, [], 7, 3)
+    assert session.request((), opens=True) == SessionRequest({}, [], 7, 3)
 
 
 def test_another_leader_epoch_is_sent() -> None:
@@ -215,7 +215,7 @@ def test_what_was_given_up_and_wanted_again_at_the_same_place_is_not_named() -> 
     session = opened(T0)
     session.leave(T0)
     session.want(T0, HERE)
-    assert session.request((), opens=True) == ({}, [], 7, 1)
+    assert session.request((), opens=True) == SessionRequest({}, [], 7, 1)
 
 
 def test_every_error_of_a_session_has_all_named_again() -> None:
@@ -250,7 +250,7 @@ def test_a_partition_that_was_to_be_forgotten_ends_the_session() -> None:
     session.request((), opens=True)
     assert session.answered(FetchResponse(0, 0, [part(T1, b"records")], 7))
     assert not session.speaks_for_all
-    assert session.request((T0,), opens=True) == ({T0: HERE}, (), 7, 0)
+    assert session.request((T0,), opens=True) == SessionRequest({T0: HERE}, (), 7, 0)
 
 
 def test_a_partition_that_the_broker_has_left_out_is_named_again() -> None:
@@ -259,12 +259,12 @@ def test_a_partition_that_the_broker_has_left_out_is_named_again() -> None:
         session.want(partition, HERE)
     session.request((T0, T1), opens=True)
     assert session.answered(FetchResponse(0, 0, [part(T1)], 7))
-    assert session.request((), opens=True) == ({T0: HERE}, [], 7, 1)
+    assert session.request((), opens=True) == SessionRequest({T0: HERE}, [], 7, 1)
 
 
 def test_the_end_of_a_session() -> None:
     session = opened(T0)
-    assert session.close() == ({}, (), 7, -1)
+    assert session.close() == SessionRequest({}, (), 7, -1)
     assert session.close() is None
     assert FetchSession().close() is None
 
@@ -273,7 +273,7 @@ def test_brokers_without_sessions_are_asked_for_all() -> None:
     session = FetchSession()
     session.want(T0, HERE)
     for _ in range(2):
-        assert session.request((T0,), opens=False) == ({T0: HERE}, (), 0, -1)
+        assert session.request((T0,), opens=False) == SessionRequest({T0: HERE}, (), 0, -1)
         assert session.answered(FetchResponse(0, 0, [part(T0)]))
         assert not session.speaks_for_all
 
@@ -386,7 +386,7 @@ def test_a_session_that_is_given_up_while_a_request_is_in_flight_ends_with_its_a
     session.renew()
     assert session.answered(FetchResponse(0, 0, [part(T0, b"records")], 7))
     assert not session.goes_on
-    assert session.request((T0,), opens=True) == ({T0: HERE}, (), 7, 0)
+    assert session.request((T0,), opens=True) == SessionRequest({T0: HERE}, (), 7, 0)
 
 
 def test_an_answer_that_is_empty_because_of_a_quota_says_nothing_of_partitions() -> None:

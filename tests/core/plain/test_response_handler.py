@@ -122,7 +122,9 @@ def test_each_partition_gets_what_the_answer_has_of_it(kinds: list[str], chance:
     order = list(play.kinds)
     chance.shuffle(order)
     before = now()
-    arrived = play.handler.take(play.asked, [play.part(each) for each in order], False, answers=play.answers)
+    arrived = play.handler.take(
+        play.asked, [play.part(each) for each in order], False, before, answers=play.answers, small=True
+    )
     play.look()
     again = play.handler.states.request(opens=False).partitions
 
@@ -155,7 +157,7 @@ def test_each_partition_gets_what_the_answer_has_of_it(kinds: list[str], chance:
 def test_the_error_of_a_log_that_its_broker_cannot_read_says_where_and_why() -> None:
     play = Play(["the last failure"])
     (state,) = play.kinds
-    play.handler.take(play.asked, [play.part(state)], False)
+    play.handler.take(play.asked, [play.part(state)], False, now(), small=True)
     chunk = state.queue.get_nowait()
     assert chunk is not None
     assert str(chunk.error).startswith(

@@ -17,7 +17,7 @@ from kzconsumer_spark.daemon.sink import CorruptBatches
 from kzconsumer_spark.executors.fetching import CorruptPartError, TaskPolicy, corrupt_in, fetched
 from kzconsumer_spark.executors.task_parts import BrokerAccess
 from kzconsumer_spark.worker_protocol.messages import BatchRange, Kafka
-from tests.core.servers.test_range_reader import Led, with_damage
+from tests.core.plain.test_range_reader import Led, with_damage
 from tests.support.log_broker import log_broker
 
 WHOLE = OffsetRange("orders", 0, 0, 25)

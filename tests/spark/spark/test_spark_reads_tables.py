@@ -23,11 +23,12 @@ from kzconsumer_spark.ranges.batch import TAGS
 from kzconsumer_spark.ranges.staged_files import RangeFiles
 from kzconsumer_spark.worker.range_writers import TableDestination
 from kzconsumer_spark.worker_protocol.messages import ToDelta, ToIceberg
-from tests.spark.spark.test_spark_destinations import LEASE, OWNER, Shaping, batch, evens, frame_of, sorted_rows
+from tests.spark.spark.test_spark_destinations import OWNER, Shaping, batch, evens, frame_of, sorted_rows
 from tests.support.duckdb_reader import delta_by_duckdb, iceberg_by_duckdb
 from tests.support.extent import only_nightly
 from tests.support.hive_metastore import hive_metastore
 from tests.support.other_spark import OtherSpark, other_spark, table_formats
+from tests.support.placed_records import PERMITTED
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("default"), only_nightly]
 
@@ -100,7 +101,7 @@ def test_rows_before_and_after_its_maintenance(
             return evens(frame).selectExpr("n", "text", *kinds, *times, "day", *further, *TAGS)
 
         files = RangeFiles(spark, to.files, Shaping(shape), keep_columns=kind != "delta")
-        destination = TableDestination(files, target, LEASE)
+        destination = TableDestination(files, target, PERMITTED)
         written = destination.write(
             frame_of(spark, tmp_path / "records", 1, [msgspec.structs.replace(each, epoch=number) for each in ranges])
         )
