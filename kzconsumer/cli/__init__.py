@@ -1,4 +1,4 @@
-"""The command line. Read `main`; the names below are for authors of commands."""
+"""The command line. Read `main` (parser, `--help`, exit statuses). The names below are for authors of commands."""
 
 from kzconsumer.cli.arguments import add_config, load_settings
 

@@ -2,5 +2,6 @@
 
 - Over connections: `session_life`, `server_choice` (which also ends a former session), `heartbeat_and_lease`, `link`,
   `credentials`.
-- Requests: `operations`, `wire`. Watches: `watch_table`, `watches`.
+- Requests: `operations`, `wire`. Watches: `watch_table` has those of a session, and wakes who waits; `watches` reads
+  nodes again only after an event.
 """
