@@ -81,8 +81,13 @@ def _slow(zookeeper: ZooKeeperSettings, owing: bool) -> KzConsumerError:
             f"{zookeeper.connect}: ZooKeeper has answered, but brokers have not answered all requests "
             f"within {LIMIT:.0f} s: they are slow, or nothing reaches them"
         )
+    return slow_zookeeper(zookeeper.connect)
+
+
+def slow_zookeeper(connect: str) -> ZooKeeperUnreachableError:
+    """The error for reads from ZooKeeper that took longer than LIMIT seconds together."""
     return ZooKeeperUnreachableError(
-        f"{zookeeper.connect}: ZooKeeper answers, but not to all requests within {LIMIT:.0f} s: "
+        f"{connect}: ZooKeeper answers, but not to all requests within {LIMIT:.0f} s: "
         "it is slow, or there is much to read"
     )
 

@@ -47,31 +47,38 @@ static void *in_use(union header *block, size_t size) {
 /* Whether a block of that size may be used for `wanted` bytes. */
 static bool fits(size_t size, size_t wanted) { return size >= wanted && size - wanted <= wanted / 4; }
 
+/* The spare block at this place, which is not kept any longer. The others stay in their order. */
+static union header *remove_spare(int at) {
+    union header *block = spare.blocks[at];
+    spare.count--;
+    spare.bytes -= block->size;
+    for (int n = at; n < spare.count; n++)
+        spare.blocks[n] = spare.blocks[n + 1];
+    return block;
+}
+
 /* A spare block, or NULL. The lock is not waited for: it may be held by a thread that did not survive a fork. */
 static union header *take_spare(size_t size) {
     union header *found = NULL;
     if (pthread_mutex_trylock(&spare.lock) != 0)
         return NULL;
     for (int n = spare.count - 1; n >= 0 && found == NULL; n--)
-        if (fits(spare.blocks[n]->size, size)) {
-            found = spare.blocks[n];
-            spare.blocks[n] = spare.blocks[--spare.count];
-            spare.bytes -= found->size;
-        }
+        if (fits(spare.blocks[n]->size, size))
+            found = remove_spare(n);
     pthread_mutex_unlock(&spare.lock);
     return found;
 }
 
+/* The oldest ones make room: sizes change with what the topics contain. */
 static bool keep_spare(union header *block) {
-    if (pthread_mutex_trylock(&spare.lock) != 0)
+    if (block->size > MOST_SPARE_BYTES || pthread_mutex_trylock(&spare.lock) != 0)
         return false;
-    bool kept = spare.count < SPARE_BLOCKS && spare.bytes + block->size <= MOST_SPARE_BYTES;
-    if (kept) {
-        spare.blocks[spare.count++] = block;
-        spare.bytes += block->size;
-    }
+    while (spare.count == SPARE_BLOCKS || spare.bytes + block->size > MOST_SPARE_BYTES)
+        free(remove_spare(0));
+    spare.blocks[spare.count++] = block;
+    spare.bytes += block->size;
     pthread_mutex_unlock(&spare.lock);
-    return kept;
+    return true;
 }
 
 void *new_block(size_t size) {

@@ -15,7 +15,7 @@ from kzconsumer.errors import NotPermittedError
 from kzconsumer.lag.partition import Why
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
-from kzconsumer.registry.cluster import LIMIT
+from kzconsumer.registry.cluster import LIMIT, slow_zookeeper
 from kzconsumer.zookeeper.watches import together
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
 from kzconsumer_tools.groups.diagnosis import of_progress
@@ -42,7 +42,8 @@ async def read_overview(
 ) -> list[GroupSummary]:
     """The chosen groups, by name. `show` is called with the number of groups that were read, and of all.
 
-    Raises NotFoundError if there is no cluster, TimeoutError if a page of groups takes longer than LIMIT seconds.
+    Raises NotFoundError if there is no cluster, ZooKeeperUnreachableError if a page of groups takes longer than LIMIT
+    seconds.
     """
     names = [name for name in await group_names(access.session, connect) if wanted(name)]
     topics = _Once(await access.topics())
@@ -56,8 +57,11 @@ async def read_overview(
             found[name] = GroupSummary(name, not_read=str(error))
 
     for first in range(0, len(names), PAGE):
-        with anyio.fail_after(LIMIT):
-            await together([one(name) for name in names[first : first + PAGE]])
+        try:
+            with anyio.fail_after(LIMIT):
+                await together([one(name) for name in names[first : first + PAGE]])
+        except TimeoutError:  # also if all answers have arrived, and were not all looked at in time
+            raise slow_zookeeper(connect) from None
         show(min(first + PAGE, len(names)), len(names))
     known = {name: facts(nodes) for name, nodes in read.items()}
     existing = {each for of in known.values() for each in partitions_of(of) if not of.gone(each)}
