@@ -1,22 +1,19 @@
 """The sink that the settings name, without entering it: built, checked, and what it can do beyond `write`.
 
-The only place that looks for the optional parts of a sink. What a write returned, and what any part of a sink raised,
-get their meaning here as well.
+The only place that looks for the optional parts of a sink.
 """
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, cast, get_args
 
 import msgspec
 
-from kzconsumer.errors import PLUGIN_FAULTS, KzConsumerError, PluginError, SinkError, ZooKeeperError, raised
+from kzconsumer.errors import PLUGIN_FAULTS, KzConsumerError, PluginError, SinkError, raised
 from kzconsumer.model import RangeIdentity, Wants
 from kzconsumer.offsets.start_rules import Destination
 from kzconsumer.plugins import SINKS, described, is_async, load_chosen, misfit
@@ -33,7 +30,6 @@ from kzconsumer.sinks.interface import (
     Sink,
     SinkContext,
     SinkPlugin,
-    StepNotRecordedError,
     Trying,
 )
 
@@ -254,24 +250,3 @@ def require_written(writer: str, returned: object) -> None:
         if isinstance(returned, Coroutine):
             returned.close()
         raise SinkError(f"{writer} returned {shown}; it returns None once all is written, and raises otherwise")
-
-
-@contextmanager
-def sink_failures(name: str) -> Iterator[None]:
-    """What a sink raises becomes SinkError, with the sink's name.
-
-    Errors of the package pass, except those of recording a step: then the write has failed.
-    """
-    try:
-        yield
-    except (StepNotRecordedError, ZooKeeperError) as error:
-        raise SinkError(f"sink {name}: {error}") from error
-    except KzConsumerError:
-        raise
-    except PLUGIN_FAULTS as error:
-        raise SinkError(f"sink {name}: {raised(error)}") from error
-    except asyncio.CancelledError as error:
-        # A future that it awaits may be cancelled by anybody. Passed on, that would end the member as a stop does.
-        if (task := asyncio.current_task()) is None or task.cancelling():
-            raise
-        raise SinkError(f"sink {name}: {raised(error)}: something that it awaited was cancelled") from error

@@ -23,10 +23,10 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder, OwnedBatch
 from kzconsumer.sinks.batch_writer import BatchWriter
-from kzconsumer.sinks.capabilities import capabilities, sink_failures
+from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch, Sink
 from kzconsumer.sinks.quarantine import RangeQuarantine
-from kzconsumer.sinks.range_plans import OwnedRanges, RangePlans
+from kzconsumer.sinks.range_plans import OwnedRanges, RangePlans, sink_failures
 from kzconsumer.sinks.sink_rejections import Policy
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream, ManyQueues
 
