@@ -29,8 +29,9 @@ MOST_CHARACTERS = 1 << 12
 WHITE_LIST = "white_list"
 BLACK_LIST = "black_list"
 
-# `org.apache.kafka.common.internals.Topic`: lists leave them out, a static subscription may name them.
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+# `org.apache.kafka.common.internals.Topic` (4.2): lists leave them out, a static subscription may name them. Original
+# members do not know the third, and cannot be in a group that sees it: only clusters without ZooKeeper have it.
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 # An escape, and as `beyond` one that stands for a character beyond ASCII.
 _ESCAPE = re.compile(r"\\(?:(?P<beyond>[uUN]|x[89a-fA-F]|[23][0-7][0-7])|.)", re.DOTALL)

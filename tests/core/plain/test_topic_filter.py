@@ -34,7 +34,7 @@ def test_the_whole_name_has_to_match() -> None:
 
 def test_a_black_list_allows_the_rest_but_nothing_internal() -> None:
     topics = Exclude("test-.*")
-    names = ("orders", "test-1", "__consumer_offsets", "__transaction_state", "__mine")
+    names = ("orders", "test-1", "__consumer_offsets", "__transaction_state", "__share_group_state", "__mine")
     assert [name for name in names if topics.allows(name)] == ["orders", "__mine"]
     assert topics.pattern == BLACK_LIST
     assert not Include(".*").allows("__consumer_offsets")

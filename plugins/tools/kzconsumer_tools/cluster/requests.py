@@ -13,11 +13,10 @@ import msgspec
 
 from kzconsumer.display import some
 from kzconsumer.settings.tables import nearest
+from kzconsumer.settings.values import INTERNAL_TOPICS
 from kzconsumer.zookeeper.operations import Create
 from kzconsumer_tools.cluster.description import ClusterDescription, PartitionShown, TopicDescription
 from kzconsumer_tools.node_changes import CONFIG_CHANGE, DELETE_TOPICS, PREFERRED_ELECTION, REASSIGN_PARTITIONS
-
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 Replicas = tuple[int, ...]
 Wanted = Mapping[tuple[str, int], Replicas]
