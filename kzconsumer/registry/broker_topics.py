@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import anyio
 import msgspec
@@ -228,10 +228,16 @@ def _majority(votes: Counter[str]) -> str:
 # Topic ids get their incarnations here, which the group keeps (`group_records.TopicRecord`).
 
 
+class WatchedReads(Protocol):
+    """See `Watches.data`."""
+
+    async def data(self, path: str, reason: str) -> Node | None: ...
+
+
 class TopicIdentities:
     """Of one group, on one session."""
 
-    def __init__(self, session: ZooKeeperSession, watches: Watches, group: GroupPaths) -> None:
+    def __init__(self, session: ZooKeeperSession, watches: WatchedReads, group: GroupPaths) -> None:
         self._session = session
         self._watches = watches
         self._group = group

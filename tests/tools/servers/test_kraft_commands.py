@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ import pytest
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from kzconsumer.lag.partition import Reason
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic_in_kraft
+from kzconsumer_tools.exporter.exporter import Exporter
 from kzconsumer_tools.groups.group_reader import tree_of
 from tests.support.command_line import CommandLine
 from tests.support.members import Tables, reader, settings, stored_offsets
@@ -64,6 +67,21 @@ async def consume(cluster: Cluster, group: str, topic: str, number: int, reset: 
     async with reader(settings(cluster.connect, group, **tables(cluster, reset)), {topic: 1}) as member:
         await until(lambda: len(member.messages) >= number)
         assert len(member.messages) == number
+
+
+@asynccontextmanager
+async def exporting(cluster: Cluster, group: str) -> AsyncIterator[Exporter]:
+    exporter = Exporter(settings(cluster.connect, group, **tables(cluster)), "c", 0.2, 300.0, wanted=group.__eq__)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(exporter.run)
+        yield exporter
+        tasks.cancel_scope.cancel()
+
+
+def useless(exporter: Exporter, group: str) -> set[Reason | None]:
+    """Why stored offsets are not used."""
+    seen = exporter.last.groups.get(group) if exporter.last is not None else None
+    return {each.useless for each in seen.partitions} if seen is not None else set()
 
 
 async def contents(zookeeper: ZooKeeperSession, path: str) -> dict[str, tuple[bytes, int]]:
@@ -215,6 +233,9 @@ async def test_changed_offsets_count_for_the_next_member(
     await send(kraft, topic)
     sick = await kzconsumer.json("groups", "doctor", restored, status=3)
     assert {each["id"] for each in sick["findings"]} >= {"recreated_topic"}
-    await kzconsumer.json("offsets", "reset", restored, "--all-topics", "--to-offset", "7", "--execute")
+    async with exporting(kraft, restored) as exporter:
+        await until(lambda: useless(exporter, restored) == {"offset of an earlier topic"})
+        await kzconsumer.json("offsets", "reset", restored, "--all-topics", "--to-offset", "7", "--execute")
+        await until(lambda: useless(exporter, restored) == {None})
     await consume(kraft, restored, topic, everything - 14, reset="largest")
     assert (await kzconsumer.json("groups", "doctor", restored))["health"] == "healthy"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -18,12 +19,13 @@ from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.log_reads import EARLIEST, LATEST, READ_UNCOMMITTED
 from kzconsumer.brokers.transport import load_security
 from kzconsumer.clock import now
-from kzconsumer.errors import KzConsumerError, NotFoundError, NotPermittedError, SessionExpiredError
+from kzconsumer.errors import KzConsumerError, NotFoundError, SessionExpiredError, ZooKeeperError
 from kzconsumer.fetcher.record_times import PARTITIONS_OF_REQUEST, RecordTimes
 from kzconsumer.lag.partition import Why
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
+from kzconsumer.registry.broker_topics import TopicIdentities
 from kzconsumer.registry.cluster import open_session
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.settings import Settings
@@ -58,10 +60,12 @@ class WatchedNodes:
     """
 
     def __init__(self, session: ZooKeeperSession) -> None:
+        self._session = session
         self.watches = Watches(session, self._fired)
         self.changed: set[str] = set()
         self.topics_changed = False
         self._limit = anyio.Semaphore(AT_ONCE)
+        self._records = defaultdict[str, set[str]](set)  # of topics, by group: paths
 
     async def find(self, path: str) -> Node | None:
         return await self._limited(partial(self.watches.data, path, path))
@@ -69,10 +73,19 @@ class WatchedNodes:
     async def children(self, path: str) -> list[str]:
         return await self._limited(partial(self.watches.children, path, path))
 
+    def identities(self, group: str) -> TopicIdentities:
+        """Which topics the group has consumed; a change of what it keeps of one counts as a change of the group."""
+        return TopicIdentities(self._session, self, GroupPaths(group))
+
+    async def data(self, path: str, reason: str) -> Node | None:
+        """As `find`, of the record of a topic, for `identities`: its group may never have had one."""
+        self._records[path.split("/")[2]].add(path)
+        return await self.find(path)
+
     def forget(self, group: str) -> None:
         """Drop the watches of a group that was deleted."""
         at = GroupPaths(group)
-        for path in (at.root, *at.known):
+        for path in (at.root, *at.known, *self._records.pop(group, ())):
             self.watches.forget(path)
         self.changed.discard(group)
 
@@ -132,7 +145,7 @@ class FollowedGroups:
             nodes.changed.discard(name)  # before its nodes are read: what changes meanwhile is read the next time
             try:
                 self._read[name] = group_of_nodes(await nodes_of(nodes, topics, name))
-            except NotPermittedError as error:
+            except ZooKeeperError as error:  # not permitted, or a record of a topic that makes no sense
                 unreadable[name] = str(error)
 
         chosen = [name for name in names if self._wanted(name)]
@@ -249,7 +262,7 @@ class Exporter:
             began = now()
             try:
                 await session.sync()  # without an answer, what is known may be out of date
-                topics = await topics_now(nodes, metadata)
+                topics = await topics_now(nodes, metadata, nodes.identities)
                 groups, unreadable = await followed.read(topics)
                 failure: KzConsumerError | None = None
                 unread = set(unreadable)
