@@ -161,57 +161,36 @@ class ResponseHandler:
                 self.states.touch((state,))
             if state is None or position is None or not state.open or state.position != position.offset:
                 continue  # the partition or its position changed while the request was on its way
-            outcome = judge(part.error)
-            if part.preferred >= 0 and part.preferred != self.broker.id and outcome is FetchOutcome.RECORDS:
-                state.prefer(part.preferred, time + PREFERRED_FOR)
-                self.forget([state])
-                self._find_leader([state])
+            if (part.error or part.preferred >= 0) and self._redirect_or_fail(state, part, position.offset, time):
                 continue
-            if outcome is not FetchOutcome.RECORDS and state.preferred == self.broker.id:
-                outcome = FetchOutcome.FIND_LEADER  # a follower may lack what the leader has
-            if outcome is FetchOutcome.FIND_LEADER or (
-                outcome is FetchOutcome.UNREADABLE and state.count_attempt(ATTEMPTS[part.error])
-            ):
-                where = {**part.topic_partition._asdict(), "broker": self.broker.id}
-                if part.error == TOPIC_AUTHORIZATION_FAILED:
-                    log.warning("topic may not be read", **where)
-                else:
-                    log.info("fetch refused, looking up leader", **where, reason=error_code(part.error).name)
-                self.send_back([state])
-            elif outcome is FetchOutcome.UNREADABLE:
-                self.fail(state, unreadable(part.topic_partition, position.offset, error_code(part.error).name))
-            elif outcome is FetchOutcome.OUT_OF_RANGE:
-                self.states.need_reset(state)
-                state.empty.reset()  # if it was asked for alone: the other task looks for its next position
-            elif state.end is not None and position.offset >= state.end and not state.verified:
-                state.saw_end(readable_end(part, self.isolation), time, answers)  # and what has come is not wanted
-            else:
-                end = readable_end(part, self.isolation)
-                state.saw_end(end, time, answers)
-                size = len(part.records)
-                if size:
-                    with_records.append(state)
-                if self.looking is not None:
-                    self.looking.weigh(part, position.offset)
-                    if self.looking.until(part, position.offset) == end:
-                        state.retry_at = next_look(time)  # of those without news, too: all are asked together
-                    if position.offset < end:
-                        state.decoding = True
-                        looked = msgspec.structs.replace(part, records=NOTHING)
-                        arrived.append(Arrival(state, looked, position.offset))
-                elif size:
-                    if state.empty.behind:
-                        state.empty.reset()
-                    if not small:
-                        state.position = scan_next_offset(part.records, position.offset)
-                    # No whole batch, or a small response: decoding decides.
-                    state.decoding = state.position == position.offset
-                    state.queue.reserve(size, state.broker)
-                    arrived.append(Arrival(state, part, position.offset))
-                elif position.offset < end:
-                    silent[part.topic_partition] = part
-                elif state.empty.behind:
+            end, size = readable_end(part, self.isolation), len(part.records)
+            unwanted = state.end is not None and position.offset >= state.end and not state.verified
+            state.saw_end(end, time, answers)
+            if unwanted:
+                continue  # one answer was to show whether the log holds the position
+            if size:
+                with_records.append(state)
+            if self.looking is not None:
+                self.looking.weigh(part, position.offset)
+                if self.looking.until(part, position.offset) == end:
+                    state.retry_at = next_look(time)  # of those without news, too: all are asked together
+                if position.offset < end:
+                    state.decoding = True
+                    looked = msgspec.structs.replace(part, records=NOTHING)
+                    arrived.append(Arrival(state, looked, position.offset))
+            elif size:
+                if state.empty.behind:
                     state.empty.reset()
+                if not small:
+                    state.position = scan_next_offset(part.records, position.offset)
+                # No whole batch, or a small response: decoding decides.
+                state.decoding = state.position == position.offset
+                state.queue.reserve(size, state.broker)
+                arrived.append(Arrival(state, part, position.offset))
+            elif position.offset < end:
+                silent[part.topic_partition] = part
+            elif state.empty.behind:
+                state.empty.reset()
         if silent:
             served = {part.topic_partition for part in fetched if part.records}
             self._take_empty(asked, silent, served, throttled, time)
@@ -235,6 +214,32 @@ class ResponseHandler:
                 end=end,
                 seconds=round(time - found.since),
             )
+
+    def _redirect_or_fail(self, state: FetchState, part: FetchedPartition, offset: int, time: float) -> bool:
+        """Do what an error asks for, or a leader that names a replica to read from; False if it is neither."""
+        outcome = judge(part.error)
+        if part.preferred >= 0 and part.preferred != self.broker.id and outcome is FetchOutcome.RECORDS:
+            state.prefer(part.preferred, time + PREFERRED_FOR)
+            self.forget([state])
+            self._find_leader([state])
+            return True
+        if outcome is not FetchOutcome.RECORDS and state.preferred == self.broker.id:
+            outcome = FetchOutcome.FIND_LEADER  # a follower may lack what the leader has
+        if outcome is FetchOutcome.FIND_LEADER or (
+            outcome is FetchOutcome.UNREADABLE and state.count_attempt(ATTEMPTS[part.error])
+        ):
+            where = {**part.topic_partition._asdict(), "broker": self.broker.id}
+            if part.error == TOPIC_AUTHORIZATION_FAILED:
+                log.warning("topic may not be read", **where)
+            else:
+                log.info("fetch refused, looking up leader", **where, reason=error_code(part.error).name)
+            self.send_back([state])
+        elif outcome is FetchOutcome.UNREADABLE:
+            self.fail(state, unreadable(part.topic_partition, offset, error_code(part.error).name))
+        elif outcome is FetchOutcome.OUT_OF_RANGE:
+            self.states.need_reset(state)
+            state.empty.reset()  # if it was asked for alone: the other task looks for its next position
+        return outcome is not FetchOutcome.RECORDS
 
     def _is_as_before(self, state: FetchState, part: FetchedPartition) -> bool:
         """The partition has neither records nor news, and may have none."""
