@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from kzconsumer import clock
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.error_codes import FETCH_SESSION_ID_NOT_FOUND, NONE
+from kzconsumer.brokers.protocol.error_codes import NONE
 from kzconsumer.brokers.protocol.log_reads import READ_COMMITTED, FetchedPartition, FetchResponse
 from kzconsumer.brokers.transport import BrokerTransport
 from kzconsumer.counters import Counters
@@ -215,26 +215,6 @@ def unconnected(counters: Counters) -> tuple[BrokerFetcher, FetchState]:
 def answer(state: FetchState, end: int = 0, records: bytes = b"") -> FetchedPartition:
     """The log ends at `end`."""
     return FetchedPartition(state.topic_partition, NONE, end, end, 0, (), memoryview(records))
-
-
-def test_a_throttle_counts_in_the_answer_that_ends_a_fetch_session() -> None:
-    """The broker reads nothing more for that time, whatever else the answer says."""
-    counters = Counters()
-    fetcher, state = unconnected(counters)
-
-    def receive(error: int, throttle_ms: int, parts: list[FetchedPartition]) -> int:
-        """The epoch of the request that is answered so."""
-        assert fetcher._look(clock.now(), [])
-        epoch = fetcher._next_request(clock.now(), [], opens=True).session_epoch
-        fetcher._receive([], clock.now(), FetchResponse(error, throttle_ms, parts, session_id=7), muted=True)
-        return epoch
-
-    assert receive(NONE, 0, [answer(state)]) == 0
-    assert not fetcher.throttled
-    assert receive(FETCH_SESSION_ID_NOT_FOUND, 60_000, []) == 1
-    assert fetcher.throttled
-    assert fetcher._handler.held_back(clock.now()) > 30
-    assert counters.of_broker(1).throttled.total == 60
 
 
 def test_a_long_wait_is_only_asked_for_where_nothing_waits_for_the_answer() -> None:

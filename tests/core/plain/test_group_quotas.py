@@ -72,6 +72,25 @@ def test_requests_wait_for_as_long_as_the_broker_says() -> None:
             assert not any(connection.requests for connection in group.brokers[0].connections), "asked too early"
 
 
+def test_a_throttle_counts_in_the_answer_that_ends_a_fetch_session() -> None:
+    """The broker reads nothing more for that time, whatever else the answer says."""
+    with simulated_group(1, record_bytes=LARGE) as group:
+        member = joined(group)
+        assert member.connector is not None
+        group.logs.stop()
+        group.world.pass_time(2)
+        (broker,) = group.brokers
+        broker.sessions.evict()
+        broker.answered.append(lambda *_: setattr(broker, "quota", 1_000))  # of the former session, at the last moment
+        group.logs.burst(100)
+        group.world.pass_time(2)
+        assert [each["reason"] for each in logged(group, "fetch session ended")] == ["FETCH_SESSION_ID_NOT_FOUND"]
+        fetches = sessions_of(member.connector).counters.fetches[0]
+        assert (fetches.throttled.count, fetches.throttled.total > 30) == (1, True)
+        assert all(at.throttled for at in member.connector.positions())
+        assert not any(connection.requests for connection in broker.connections), "asked too early"
+
+
 @pytest.mark.parametrize("meanwhile", [False, True])
 def test_an_idle_connection_that_the_broker_closes_is_no_loss(meanwhile: bool) -> None:
     """Its partitions wait for room, for a minute; it may be closed while the next request is on its way."""

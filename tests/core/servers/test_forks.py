@@ -18,6 +18,8 @@ import os, sys, time
 import anyio
 import kzconsumer
 
+from tests.support.members import sessions_of
+
 connect, topic, how, uvloop = sys.argv[1:]
 
 async def main():
@@ -28,7 +30,7 @@ async def main():
         streams = await consumer.create_message_streams({topic: 1})
         iterator = aiter(streams[topic][0])
         assert (await anext(iterator)).value == b"0"
-        session = consumer._sessions.session
+        session = sessions_of(consumer).session
         began, links = session.id, []
         if os.fork() == 0:
             if how == "works":
@@ -39,7 +41,7 @@ async def main():
         os.waitpid(-1, os.WNOHANG)
         for number in range(1, 10):
             assert (await anext(iterator)).value == b"%d" % number
-        assert consumer._sessions.session.id == began, "another session"
+        assert sessions_of(consumer).session.id == began, "another session"
         assert session.trusted()
         await consumer.commit()
         print("consumed in one session", flush=True)

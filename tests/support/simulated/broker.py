@@ -279,7 +279,9 @@ class BrokerConnection:
 
     def _fetch(self, answer: Answer, waits_until: float, reading: TopicPartition | None) -> bytes | None:
         if answer.error:
-            return frames.fetched([], error=answer.error)
+            throttled = self.broker.throttles(0)
+            self._muted_until = self.broker.world.now + throttled
+            return frames.fetched([], int(throttled * 1000), error=answer.error)
         request = answer.request
         if reading is not None and self.broker.world.now < waits_until:
             return None
